@@ -1,0 +1,57 @@
+# Two commands do everything: `make run` and `make test`. Both make the virtual environment they need.
+
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+UV := $(BIN)/uv
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check lint types house unit coverage generate lock clean
+
+help: ## Show these commands
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(READY): pyproject.toml requirements/dev.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Toolyard needs Python 3.11 or newer. Name one with PYTHON=…")'
+	@test -x $(UV) || { $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet --disable-pip-version-check uv; }
+	@$(UV) pip install --quiet --python $(BIN)/python --require-hashes --requirement requirements/dev.txt
+	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+run: $(READY) ## Open the example yard: what it offers, and a few calls
+	@$(BIN)/python scripts/tour.py
+
+test: $(READY) ## Everything: gates, all tests, coverage, other Pythons that are installed
+	@scripts/test
+
+check: lint types house unit ## The fast part: lint, types, house, unit tests
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/basedpyright
+
+house: $(READY)
+	$(BIN)/lint-imports
+	$(BIN)/python scripts/generate.py --check
+
+unit: $(READY)
+	$(BIN)/pytest -q -n 2 -m "not slow"
+
+coverage: $(READY)
+	rm -f .coverage .coverage.*
+	CI_EXAMPLES=2000 $(BIN)/coverage run -m pytest -q
+	$(BIN)/coverage combine -q
+	$(BIN)/coverage report
+
+generate: $(READY) ## Write the generated pages of docs/reference anew
+	$(BIN)/python scripts/generate.py
+
+lock: $(READY) ## Lock the dependencies anew, with hashes and without addresses
+	scripts/lock
+
+clean: ## Remove what the other commands made
+	rm -rf $(VENV) .coverage .coverage.* .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist

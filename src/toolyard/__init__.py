@@ -1,0 +1,94 @@
+"""Every tool an agent uses, behind one dispatcher.
+
+The public names are loaded when first used, so that importing the package costs next to nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from toolyard._version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from toolyard.call import Call, Handler, Middleware, current_call
+    from toolyard.caller import Caller, Door
+    from toolyard.content import Audio, Blob, Image, Text
+    from toolyard.envelope import Envelope
+    from toolyard.errors import CODES, ToolError
+    from toolyard.limits import Limits
+    from toolyard.profile import Profile, Surface, Toolset
+    from toolyard.providers import Provider
+    from toolyard.providers.functions import Functions, tool
+    from toolyard.record import Record, Sink
+    from toolyard.session import Session
+    from toolyard.spec import EvalRule, Example, Operation, PublishError, Reason, ToolSpec
+    from toolyard.store import Store
+    from toolyard.tools import Tool
+    from toolyard.yard import Yard
+
+__all__ = [
+    "CODES",
+    "Audio",
+    "Blob",
+    "Call",
+    "Caller",
+    "Door",
+    "Envelope",
+    "EvalRule",
+    "Example",
+    "Functions",
+    "Handler",
+    "Image",
+    "Limits",
+    "Middleware",
+    "Operation",
+    "Profile",
+    "Provider",
+    "PublishError",
+    "Reason",
+    "Record",
+    "Session",
+    "Sink",
+    "Store",
+    "Surface",
+    "Text",
+    "Tool",
+    "ToolError",
+    "ToolSpec",
+    "Toolset",
+    "Yard",
+    "__version__",
+    "current_call",
+    "tool",
+]
+
+_HOMES = {
+    "call": ("Call", "Handler", "Middleware", "current_call"),
+    "caller": ("Caller", "Door"),
+    "content": ("Audio", "Blob", "Image", "Text"),
+    "envelope": ("Envelope",),
+    "errors": ("CODES", "ToolError"),
+    "limits": ("Limits",),
+    "profile": ("Profile", "Surface", "Toolset"),
+    "providers": ("Provider",),
+    "providers.functions": ("Functions", "tool"),
+    "record": ("Record", "Sink"),
+    "session": ("Session",),
+    "spec": ("EvalRule", "Example", "Operation", "PublishError", "Reason", "ToolSpec"),
+    "store": ("Store",),
+    "tools": ("Tool",),
+    "yard": ("Yard",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'toolyard' has no attribute '{name}'")
+    found = getattr(import_module(f"toolyard.{home}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

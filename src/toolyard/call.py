@@ -1,0 +1,277 @@
+"""A call: one admitted run of one tool, in flight, and the shapes that everything on its path has.
+
+It does not know how calls are admitted or answered; what it needs of that is the `Funnel` it is handed.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from contextvars import ContextVar
+from typing import Any, Final, Protocol, TypeVar
+
+from toolyard.caller import ANYONE, LIBRARY, Caller, Door
+from toolyard.envelope import Envelope
+from toolyard.errors import CodeName, ToolError
+from toolyard.progress import Note, Notes
+from toolyard.session import Session, Sessions
+from toolyard.spec import ToolSpec
+
+__all__ = ["Arguments", "Call", "Decide", "Funnel", "Handler", "Middleware", "Release", "Turn", "ambient", "current_call"]
+
+T = TypeVar("T")
+
+Arguments = dict[str, Any]
+Handler = Callable[["Call"], Awaitable[object]]
+Middleware = Callable[[Handler], Handler]
+Decide = Callable[["Call"], Awaitable[Envelope | None]]
+"""A policy: return nothing to allow, an envelope to answer instead of running, raise to deny."""
+Release = Callable[[], None]
+Turn = Callable[["Call"], Awaitable[Release]]
+"""Waits until the call may run; what it returns is called once it no longer does."""
+
+_log = logging.getLogger("toolyard.tool")
+_current: ContextVar["Call"] = ContextVar("toolyard.call")
+
+
+class Funnel(Protocol):
+    """What a call needs of the dispatcher that runs it."""
+
+    @property
+    def sessions(self) -> Sessions:
+        """Return the live sessions."""
+        ...
+
+    @property
+    def state(self) -> Any:
+        """Return what the yard's lifespan yielded."""
+        ...
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Return the loop that calls run on."""
+        ...
+
+    async def invoke(self, parent: "Call", name: str, arguments: Mapping[str, Any] | None) -> Envelope:
+        """Dispatch a call from inside a call."""
+        ...
+
+    async def in_thread(self, call: "Call", function: Callable[[], object]) -> object:
+        """Run something that blocks in a worker thread."""
+        ...
+
+
+class Call:
+    """One run of one tool: what it was given, for whom, and what it can do meanwhile."""
+
+    __slots__ = (
+        "_cancelling",
+        "_interruptions",
+        "_notes",
+        "_task",
+        "arguments",
+        "caller",
+        "children",
+        "coerced",
+        "depth",
+        "door",
+        "finished",
+        "funnel",
+        "handler",
+        "id",
+        "leftovers",
+        "parent",
+        "running",
+        "session",
+        "spec",
+        "stopped",
+        "warnings",
+    )
+
+    def __init__(
+        self,
+        call_id: str,
+        spec: ToolSpec,
+        handler: Handler,
+        *,
+        caller: Caller = ANYONE,
+        door: Door = LIBRARY,
+        funnel: Funnel,
+        parent: "Call | None" = None,
+    ) -> None:
+        self.id = call_id
+        self.spec = spec
+        self.handler = handler
+        self.arguments: Arguments = {}
+        self.caller = caller
+        self.door = door
+        self.funnel = funnel
+        self.parent = parent
+        self.depth = 0 if parent is None else parent.depth + 1
+        self.session: Session | None = None
+        self.coerced: tuple[str, ...] = ()
+        self.warnings: tuple[str, ...] = ()
+        self.running = False
+        """Whether the handler was entered: from then on something may have happened."""
+        self.finished = False
+        self.stopped: CodeName | None = None
+        self.children: set[Call] | None = None
+        self.leftovers = 0
+        """Threads of this call that run on after its answer."""
+        self._notes: Notes | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._cancelling = 0
+        self._interruptions = 0
+
+    @property
+    def cancelled(self) -> bool:
+        """Return whether nobody waits for the result any more; for handlers that cannot be interrupted."""
+        return self.stopped is not None
+
+    @property
+    def state(self) -> Any:
+        """Return what the yard's lifespan yielded."""
+        return self.funnel.state
+
+    async def invoke(self, name: str, arguments: Mapping[str, Any] | None = None) -> Envelope:
+        """Call another tool from inside this one, through the whole funnel."""
+        return await self.funnel.invoke(self, name, arguments)
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for something async, such as `invoke` or `ask`, from a handler that runs in a thread."""
+        return asyncio.run_coroutine_threadsafe(work, self.funnel.loop).result()
+
+    def start_session(self, *, kind: str = "", session_id: str | None = None) -> Session:
+        """Start a session of this caller, which this call then belongs to."""
+        sessions = self.funnel.sessions
+        session = sessions.start(self.caller.owner, kind=kind, session_id=session_id)
+        if self.session is not None:
+            sessions.leave(self.session, None)
+        self.session = session
+        sessions.enter(session)
+        return session
+
+    async def end_session(self, session_id: str | None = None) -> bool:
+        """End one of this caller's sessions, by default the one this call belongs to."""
+        mine = self.session.id if self.session is not None and session_id is None else session_id
+        return mine in self.funnel.sessions.ids(self.caller.owner) and await self.funnel.sessions.end(str(mine))
+
+    def progress(self, done: float, total: float | None = None, text: str = "", *, own: bool = False) -> "_Done":
+        """Say how far the call has come; may be awaited, and works from a thread, too. `own` is for notes the yard makes itself."""
+        if self.door.progress is not None:
+            self._on_loop(lambda: self._note(Note(done, total, text), own=own))
+        return _DONE
+
+    def log(self, level: str, text: str, **facts: object) -> "_Done":
+        """Say something to whoever watches the call; may be awaited, and works from a thread, too."""
+        send = self.door.log
+        if send is None:
+            _log.log(logging.getLevelNamesMapping().get(level.upper(), logging.INFO), "%s %s", text, _facts(facts))
+        else:
+            self._on_loop(lambda: send(level, text, facts))
+        return _DONE
+
+    async def ask(self, schema: Mapping[str, Any], text: str) -> dict[str, Any]:
+        """Ask the person behind the caller for what the schema describes.
+
+        Raises:
+            ToolError: `not_supported` where nobody can be asked.
+        """
+        if self.door.ask is None:
+            raise ToolError("not_supported", f"'{self.spec.name}' has a question, and this client cannot be asked.", capability="ask")
+        return await self.door.ask(schema, text)
+
+    def stop(self, code: CodeName) -> None:
+        """Interrupt the handler; the call is answered with this code."""
+        if self.finished or self.stopped is not None:
+            return
+        self.stopped = code
+        self.interrupt()
+
+    def interrupt(self) -> None:
+        """Interrupt the handler once more, if it is running."""
+        if self._task is not None:
+            self._interruptions += 1
+            self._task.cancel()
+
+    def run_in(self, task: "asyncio.Task[Any]") -> None:
+        """Note the task that the call runs in from now on."""
+        self._task = task
+        self._cancelling = task.cancelling()
+
+    def take_back(self, task: "asyncio.Task[Any]") -> bool:
+        """Take this call's own interruptions of the task back, and return whether somebody else's remain."""
+        while self._interruptions:
+            self._interruptions -= 1
+            task.uncancel()
+        return task.cancelling() > self._cancelling
+
+    def adopt(self, child: "Call") -> None:
+        """Note a call that this one started."""
+        if self.children is None:
+            self.children = set()
+        self.children.add(child)
+
+    def disown(self, child: "Call") -> None:
+        """Forget a call that is over."""
+        if self.children is not None:
+            self.children.discard(child)
+
+    def finish(self) -> None:
+        """Deliver the last note and interrupt what the call started and did not wait for."""
+        self.finished = True
+        self._task = None
+        if self._notes is not None:
+            self._notes.close()
+        for child in tuple(self.children or ()):
+            child.stop("cancelled")
+
+    def _note(self, note: Note, *, own: bool) -> None:
+        if self.finished or self.door.progress is None:
+            return
+        if self._notes is None:
+            self._notes = Notes(self.door.progress, self.funnel.loop)
+        self._notes.add(note, own=own)
+
+    def _on_loop(self, send: Callable[[], None]) -> None:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            self.funnel.loop.call_soon_threadsafe(_quietly, send)
+        else:
+            _quietly(send)
+
+
+def current_call() -> Call:
+    """Return the call that this code runs for.
+
+    Raises:
+        LookupError: It runs for none.
+    """
+    return _current.get()
+
+
+def _quietly(send: Callable[[], None]) -> None:
+    """Send something that the call does not depend on: a door that fails must not fail the call."""
+    try:
+        send()
+    except Exception:
+        _log.exception("door_failed")
+
+
+def _facts(facts: Mapping[str, object]) -> str:
+    return " ".join(f"{key}={value}" for key, value in facts.items())
+
+
+class _Done:
+    """Something that may be awaited and need not be."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return
+        yield
+
+
+_DONE: Final = _Done()
+ambient: Final = _current
+"""Set by the dispatcher alone; everything else reads it with `current_call`."""

@@ -1,0 +1,48 @@
+"""Callers and doors: who calls, and by which way in.
+
+Neither is a session: a caller may have several, or none.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from toolyard.profile import EVERYTHING, Profile
+from toolyard.progress import Note
+
+__all__ = ["ANYONE", "LIBRARY", "Caller", "Door"]
+
+
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is calling; the scope is one conversation of that identity."""
+
+    identity: str = "local"
+    scope: str = ""
+    claims: dict[str, Any] = {}  # noqa: RUF012 - msgspec copies it
+    profile: Profile = EVERYTHING
+    client: str = ""
+
+    @property
+    def owner(self) -> str:
+        """Return what the caller's sessions and results are kept under."""
+        return f"{len(self.identity)}:{self.identity}:{self.scope}"
+
+
+ANYONE: Final = Caller()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """The way a call came in, and what it can do while the call runs."""
+
+    name: str = "library"
+    progress: Callable[[Note], None] | None = None
+    log: Callable[[str, str, Mapping[str, object]], None] | None = None
+    ask: Callable[[Mapping[str, Any], str], Awaitable[dict[str, Any]]] | None = None
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    trace_id: str | None = None
+
+
+LIBRARY: Final = Door()

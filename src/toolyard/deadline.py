@@ -1,0 +1,59 @@
+"""Deadlines: one shared timer for all calls that may take equally long.
+
+Calls of one duration end in the order they began, so only the first of them needs a timer. A timer for each would cost more than
+the rest of the funnel.
+"""
+
+import asyncio
+import logging
+import time
+from itertools import takewhile
+from typing import Final
+
+from toolyard.call import Call
+
+__all__ = ["Deadlines"]
+
+_INSIST: Final = 1.0
+_log = logging.getLogger(__name__)
+
+
+class Deadlines:
+    """Stops calls that take too long, and goes on stopping those that do not listen."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: dict[float, dict[Call, float]] = {}
+
+    def start(self, call: Call, seconds: float) -> dict[Call, float]:
+        """Stop the call in so many seconds, unless it leaves those who wait, which are returned, before that."""
+        waiting = self._waiting.get(seconds)
+        if waiting is None:
+            waiting = self._waiting[seconds] = {}
+            self._loop.call_later(seconds, self._expire, seconds)
+        waiting[call] = time.monotonic() + seconds
+        return waiting
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._waiting.clear()
+
+    def _expire(self, seconds: float) -> None:
+        waiting = self._waiting.get(seconds, {})
+        now = time.monotonic()
+        due = list(takewhile(lambda call: waiting[call] <= now, waiting))
+        for call in due:
+            del waiting[call]
+            call.stop("timeout")
+            self._loop.call_later(_INSIST, self._insist, call)
+        if waiting:
+            self._loop.call_later(next(iter(waiting.values())) - now, self._expire, seconds)
+        else:
+            self._waiting.pop(seconds, None)
+
+    def _insist(self, call: Call) -> None:
+        """Interrupt a handler again that swallowed its interruption."""
+        if not call.finished:
+            _log.warning("handler_ignores_cancellation tool=%s id=%s", call.spec.name, call.id)
+            call.interrupt()
+            self._loop.call_later(_INSIST, self._insist, call)

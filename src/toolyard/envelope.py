@@ -1,0 +1,209 @@
+"""The envelope: what every call answers, from every door.
+
+It turns data into JSON and counts what it costs to read. It knows no call and no tool.
+"""
+
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import PurePath
+from typing import Any, Final, Self, cast
+
+import msgspec
+
+from toolyard.content import Block, Text
+from toolyard.errors import CODES, Blame, CodeName, ToolError
+
+__all__ = ["Content", "Encoded", "Envelope", "Failure", "Meta", "encode", "encode_data", "estimate_tokens"]
+
+Content = Block | Text
+
+_log = logging.getLogger(__name__)
+_WRAPPING: Final = len('{"success":true,"data":,"error":null}')
+_SCALARS: Final = frozenset({int, str, bool, type(None)})
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a call failed, whose fault it is and what to do next."""
+
+    code: CodeName
+    message: str
+    details: dict[str, Any]
+    recoverable: bool
+    retryable: bool
+    blame: Blame
+    may_have_run: bool
+    http: int
+    hint: str
+    next_actions: tuple[str, ...] = ()
+    tool_id: str | None = None
+
+
+class Meta(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What the yard says about the call itself; session, coerced and warnings only where there are any."""
+
+    call_id: str
+    elapsed_ms: int
+    estimated_tokens: int
+    session_id: str | None = None
+    coerced: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+class Envelope(msgspec.Struct, frozen=True, dict=True):
+    """What every call answers: success, data, error and `_meta`, all always present."""
+
+    success: bool
+    data: Any = None
+    error: Failure | None = None
+    meta: Meta = msgspec.field(default=Meta("", 0, 0), name="_meta")
+
+    @classmethod
+    def ok(cls, data: object, *, content: Sequence[Content] = ()) -> Self:
+        """Return a good answer for a handler to return."""
+        return cls(success=True, data=data).beside(content)
+
+    @classmethod
+    def fail(cls, error: ToolError, *, tool_id: str | None = None, may_have_run: bool | None = None, safe: bool = False) -> Self:
+        """Return the answer that a failure becomes.
+
+        `may_have_run` says what happened where the code leaves it open; `safe` that running twice does no harm.
+        """
+        code = CODES[error.code]
+        ran = error.may_have_run
+        if ran is None:
+            ran = code.may_have_run == "yes" or (code.may_have_run == "maybe" and bool(may_have_run))
+        retryable = code.retryable and (safe or not ran)
+        hint = error.hint or (code.hint if retryable or not code.retryable else "Look at the state first: the call may have run.")
+        failure = Failure(
+            code=error.code,
+            message=_speakable(error.message),
+            details=_keep_serialisable(error.details),
+            recoverable=code.recoverable,
+            retryable=retryable,
+            blame=error.blame or code.blame,
+            may_have_run=ran,
+            http=code.http,
+            hint=_speakable(hint),
+            next_actions=tuple(_speakable(action) for action in error.next_actions),
+            tool_id=tool_id,
+        )
+        return cls(success=False, data=error.data, error=failure)
+
+    @property
+    def content(self) -> tuple[Content, ...]:
+        """Return the blocks that follow the envelope; they are no part of its JSON."""
+        return self.__dict__.get("content", ())
+
+    def beside(self, content: Sequence[Content]) -> Self:
+        """Return the envelope with these blocks beside it."""
+        if content:
+            self.__dict__["content"] = tuple(content)
+        return self
+
+    def to_json(self) -> bytes:
+        """Return the envelope as compact JSON."""
+        return _ENCODER.encode(self)
+
+    @classmethod
+    def from_json(cls, text: bytes | str) -> "Envelope":
+        """Return the envelope that was written as JSON."""
+        return msgspec.json.decode(text, type=Envelope)
+
+
+class Encoded(msgspec.Struct, frozen=True, gc=False):
+    """A result as JSON: the plain data, its text, its length in characters and the blocks that were in it."""
+
+    data: Any
+    text: bytes
+    characters: int
+    content: tuple[Content, ...] = ()
+
+
+def encode(value: object) -> bytes:
+    """Return a value as compact JSON.
+
+    Raises:
+        TypeError: The value, or something in it, cannot become JSON.
+    """
+    try:
+        return _ENCODER.encode(value)
+    except TypeError:
+        raise
+    except Exception as error:  # a property or serialiser of the value may raise anything
+        raise TypeError(f"A value of type '{type(value).__name__}' cannot become JSON.") from error
+
+
+def encode_data(value: object) -> Encoded:
+    """Return a result as JSON, with its blocks taken out and described in their places.
+
+    Raises:
+        TypeError: The value, or something in it, cannot become JSON.
+    """
+    content: list[Content] = []
+    try:
+        text = encode(value)
+    except _HasBlocksError:
+        text = _encode_taking(content, value)
+    characters = len(text) if text.isascii() else len(text.decode())
+    data = value if type(value) in _SCALARS else msgspec.json.decode(text)
+    return Encoded(data, text, characters, tuple(content))
+
+
+def estimate_tokens(data: object, error: Failure | None, data_characters: int | None = None) -> int:
+    """Return about how many tokens an agent reads in an envelope without `_meta`."""
+    if data_characters is not None and error is None:
+        return -(-(_WRAPPING + data_characters) // 4)
+    text = encode({"success": error is None, "data": data, "error": error})
+    return -(-len(text.decode()) // 4)
+
+
+class _HasBlocksError(TypeError):
+    """There is a block in the value, so it must be encoded with somewhere to put it."""
+
+
+def _encode_taking(content: list[Content], value: object) -> bytes:
+    def hook(found: object) -> object:
+        if isinstance(found, Block | Text):
+            content.append(found)
+            return found.describe()
+        return _to_plain(found)
+
+    try:
+        return msgspec.json.Encoder(enc_hook=hook).encode(value)
+    except Exception as error:  # as in encode
+        raise TypeError("A result with blocks cannot become JSON.") from error
+
+
+def _to_plain(value: object) -> object:
+    """Return what msgspec cannot encode as something that it can."""
+    if isinstance(value, Block | Text):
+        raise _HasBlocksError
+    serialiser = getattr(type(value), "__pydantic_serializer__", None)
+    if serialiser is not None:
+        return serialiser.to_python(value, mode="json", by_alias=True)
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, complex) or (core := sys.modules.get("pydantic_core")) is None:
+        raise TypeError(f"A value of type '{type(value).__name__}' cannot become JSON.")
+    to_jsonable = cast("Callable[[object], object]", core.to_jsonable_python)
+    return to_jsonable(value)
+
+
+def _keep_serialisable(details: dict[str, object]) -> dict[str, Any]:
+    """Return details as plain JSON, without what cannot become JSON."""
+    kept: dict[str, Any] = {}
+    for key, value in details.items():
+        try:
+            kept[_speakable(key)] = msgspec.json.decode(encode(value))
+        except TypeError:
+            _log.warning("dropped_detail key=%s type=%s", key, type(value).__name__)
+    return kept
+
+
+def _speakable(text: str) -> str:
+    """Return text without the halves of characters that no encoding can carry."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=_to_plain)

@@ -1,0 +1,106 @@
+"""What a payload of an eval tool must pass before it may run in this process or in the application a tool drives.
+
+It is a filter, not a sandbox: it stops accidents and the obvious, and leaves a trace by hash. It never repeats the payload.
+"""
+
+import ast
+import logging
+import re
+from hashlib import sha256
+from typing import Final
+
+from toolyard.errors import ToolError
+from toolyard.limits import Limits
+from toolyard.spec import EvalRule
+
+__all__ = ["BLOCKED_WORDS", "guard"]
+
+_audit = logging.getLogger("toolyard.audit")
+
+_ANY_LANGUAGE: Final = ("rm -rf", "/etc/passwd", "/etc/shadow")
+BLOCKED_WORDS: Final[dict[str, tuple[str, ...]]] = {
+    "python": (
+        "__import__",
+        "__builtins__",
+        "__subclasses__",
+        "__globals__",
+        "subprocess",
+        "importlib",
+        "ctypes",
+        "os.system",
+        "os.exec",
+        "pty.spawn",
+    ),
+    "javascript": ("process.exit", "child_process", "require(", "eval(", "Function(", "__proto__", "import(", "WebAssembly"),
+    "sql": ("drop table", "drop database", "truncate table", "attach database", "copy program", "xp_cmdshell"),
+}
+"""What a payload of each language must not contain, in whatever case; other languages have only the common words."""
+
+_NAMES: Final = frozenset({"eval", "exec", "compile", "breakpoint", "exit", "quit", "input", "globals", "vars", "open"})
+_MODULES: Final = frozenset(
+    {"os", "sys", "subprocess", "importlib", "ctypes", "socket", "shutil", "pty", "signal", "multiprocessing", "builtins"}
+)
+_HARMLESS: Final = frozenset({"__name__", "__doc__", "__len__", "__str__", "__repr__"})
+_REFLECTION: Final = frozenset({"getattr", "setattr", "delattr", "hasattr"})
+
+
+def guard(payload: object, rule: EvalRule, tool: str, limits: Limits) -> None:
+    """Let the payload pass and leave a line in the audit log, or refuse it.
+
+    Raises:
+        ToolError: `too_large` or `eval_blocked`.
+    """
+    text = payload if isinstance(payload, str) else str(payload)
+    if len(text) > limits.eval_characters:
+        message = f"The code has {len(text)} characters; at most {limits.eval_characters} are taken."
+        raise ToolError("too_large", message, characters=len(text), limit=limits.eval_characters)
+    digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    if rule.rules == "host":
+        found = _blocked_word(text, rule.language) or (_blocked_construct(text) if rule.language == "python" else None)
+        if found is not None:
+            kind, what = found
+            _audit.warning(
+                "eval_blocked tool=%s language=%s characters=%d hash=%s %s=%r", tool, rule.language, len(text), digest, kind, what
+            )
+            raise ToolError("eval_blocked", f"The code uses {what!r}, which is blocked.", code_hash=digest, **{kind: what})
+    _audit.info("eval tool=%s language=%s characters=%d hash=%s", tool, rule.language, len(text), digest)
+
+
+def _blocked_word(text: str, language: str) -> tuple[str, str] | None:
+    folded = re.sub(r"\s+", " ", text.lower())
+    for word in (*BLOCKED_WORDS.get(language, ()), *_ANY_LANGUAGE):
+        if word.lower() in folded:
+            return "word", word
+    return None
+
+
+def _blocked_construct(text: str) -> tuple[str, str] | None:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return "construct", "code that does not parse"
+    for node in ast.walk(tree):
+        what = _refused(node)
+        if what is not None:
+            return "construct", what
+    return None
+
+
+def _refused(node: ast.AST) -> str | None:
+    match node:
+        case ast.Import(names=names):
+            return next((f"import {name.name}" for name in names if name.name.split(".")[0] in _MODULES), None)
+        case ast.ImportFrom(module=module):
+            return f"import {module}" if (module or "").split(".")[0] in _MODULES else None
+        case ast.Name(id=name):
+            return name if name in _NAMES or _is_dunder(name) else None
+        case ast.Attribute(attr=name):
+            return name if _is_dunder(name) else None
+        case ast.Call(func=ast.Name(id=name), args=[_, second, *_]) if name in _REFLECTION:
+            return None if isinstance(second, ast.Constant) and not _is_dunder(str(second.value)) else f"{name} with a computed name"
+        case _:
+            return None
+
+
+def _is_dunder(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__") and name not in _HARMLESS

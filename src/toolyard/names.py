@@ -1,0 +1,64 @@
+"""Names: which known names are near one that was got wrong, however many there are."""
+
+import re
+from difflib import SequenceMatcher
+from typing import Final
+
+__all__ = ["Names"]
+
+_WORD: Final = re.compile(r"[a-z]+|[0-9]+")
+_CANDIDATES: Final = 500
+_NEAR: Final = 20
+_ALIKE: Final = 0.6
+_LONGEST: Final = 128
+
+
+class Names:
+    """Known names, found by the beginnings of their words."""
+
+    def __init__(self) -> None:
+        self._by_beginning: dict[str, dict[str, None]] = {}
+
+    def add(self, name: str) -> None:
+        """Remember a name."""
+        for beginning in _beginnings(name):
+            self._by_beginning.setdefault(beginning, {})[name] = None
+
+    def remove(self, name: str) -> None:
+        """Forget a name."""
+        for beginning in _beginnings(name):
+            names = self._by_beginning[beginning]
+            names.pop(name, None)
+            if not names:
+                del self._by_beginning[beginning]
+
+    def near(self, name: str) -> list[str]:
+        """Return the known names that may have been meant, nearest first, ties by name."""
+        if len(name) > _LONGEST:
+            return []
+        scored = [(-_likeness(name, known), known) for known in self._candidates(name)]
+        return [known for score, known in sorted(scored) if -score >= _ALIKE][:_NEAR]
+
+    def _candidates(self, name: str) -> list[str]:
+        found: dict[str, int] = {}
+        for beginning in _beginnings(name):
+            for known in self._by_beginning.get(beginning, ()):
+                found[known] = found.get(known, 0) + 1
+        return sorted(found, key=lambda known: (-found[known], known))[:_CANDIDATES]
+
+
+def _likeness(name: str, known: str) -> float:
+    """Return how alike two names are; words in another order count as nearly the same."""
+    mine, theirs = _words(name), _words(known)
+    shuffled = SequenceMatcher(None, " ".join(sorted(mine)), " ".join(sorted(theirs))).ratio()
+    return max(SequenceMatcher(None, name.lower(), known.lower()).ratio(), shuffled * 0.95)
+
+
+def _words(name: str) -> list[str]:
+    return _WORD.findall(name.lower())
+
+
+def _beginnings(name: str) -> set[str]:
+    """Return the first letter pairs of the words, and of the words without their first letter, for one that is mistyped."""
+    words = _words(name)
+    return {word[:2] for word in words} | {"~" + word[1:3] for word in words if len(word) > 2}  # noqa: PLR2004 - a pair after the first

@@ -1,0 +1,116 @@
+"""Profiles: which tools exist for a caller, and how they are listed.
+
+A profile decides; it holds no tools. It answers the same for the same spec, whatever else is published.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from fnmatch import translate
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+from toolyard.envelope import encode
+from toolyard.spec import Operation, ToolSpec
+
+__all__ = ["EVERYTHING", "METATOOLS", "Profile", "Surface", "Toolset", "cost", "listed"]
+
+METATOOLS: Final = "metatools"
+"""The source of the tools about tools, which every surface lists."""
+
+_SLACK: Final = 0.25
+
+
+class Surface(StrEnum):
+    """How a profile lists its tools; never what may be called."""
+
+    DIRECT = "direct"
+    META = "meta"
+    AUTO = "auto"
+
+
+class Toolset(msgspec.Struct, frozen=True, kw_only=True):
+    """A named subset of tools: what matches everything given here, less what is denied.
+
+    Each of `names`, `tags`, `sources` and `operations` lets through what fits one of its entries; empty lets all through.
+    Names and sources may hold `*` and `?`.
+    """
+
+    name: str
+    names: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    operations: tuple[Operation, ...] = ()
+    deny: tuple[str, ...] = ()
+    deny_tags: tuple[str, ...] = ()
+    deny_sources: tuple[str, ...] = ()
+    deny_operations: tuple[Operation, ...] = ()
+    description: str = ""
+
+    def holds(self, spec: ToolSpec) -> bool:
+        """Return whether the tool is in the set; a denial beats everything."""
+        if _fits(spec.name, self.deny) or _fits(spec.source, self.deny_sources) or spec.operation in self.deny_operations:
+            return False
+        if any(tag in self.deny_tags for tag in spec.tags):
+            return False
+        return (
+            (not self.names or _fits(spec.name, self.names))
+            and (not self.sources or _fits(spec.source, self.sources))
+            and (not self.operations or spec.operation in self.operations)
+            and (not self.tags or any(tag in self.tags for tag in spec.tags))
+        )
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """A frozen rule: the tools in any of its toolsets exist, all if it has none; pins are listed on every surface."""
+
+    name: str
+    toolsets: tuple[Toolset, ...] = ()
+    surface: Surface = Surface.AUTO
+    pins: tuple[str, ...] = ()
+    description: str = ""
+
+    def allows(self, spec: ToolSpec) -> bool:
+        """Return whether the tool exists for callers of this profile."""
+        return not self.toolsets or any(toolset.holds(spec) for toolset in self.toolsets)
+
+
+EVERYTHING: Final = Profile(name="everything")
+"""The profile of a caller that has no other."""
+
+
+def listed(profile: Profile, specs: Sequence[ToolSpec], *, budget: int, was_meta: bool | None = None) -> tuple[list[ToolSpec], bool]:
+    """Return which of the profile's tools are listed, and whether that is the short list.
+
+    An automatic surface flips from what it was only when the cost is a quarter past the budget, so that clients can cache the list.
+    Where there is no metatool to find the rest with, everything is listed.
+    """
+    pinned = [spec for spec in specs if spec.source == METATOOLS or _fits(spec.name, profile.pins)]
+    if profile.surface is Surface.META:
+        return pinned, True
+    can_find = any(spec.source == METATOOLS for spec in pinned)
+    if profile.surface is Surface.DIRECT or not can_find:
+        return list(specs), False
+    spent = cost(spec for spec in specs if spec.source != METATOOLS)
+    line = budget if was_meta is None else budget * (1 - _SLACK) if was_meta else budget * (1 + _SLACK)
+    meta = spent > line
+    return (pinned if meta else list(specs)), meta
+
+
+def cost(specs: Iterable[ToolSpec]) -> int:
+    """Return about how many tokens a list of these tools costs."""
+    characters = sum(
+        len(encode({"name": spec.name, "description": spec.description, "inputSchema": spec.input_schema}).decode()) for spec in specs
+    )
+    return -(-characters // 4)
+
+
+def _fits(text: str, patterns: tuple[str, ...]) -> bool:
+    return bool(patterns) and _compiled(patterns).match(text) is not None
+
+
+@lru_cache(maxsize=256)
+def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(translate(pattern) for pattern in patterns))

@@ -1,0 +1,75 @@
+"""Progress of one call: notes that only grow, thinned out, the last one always delivered.
+
+It decides when a note may go out; where it goes is a function it is given.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+__all__ = ["Note", "Notes"]
+
+_BURST: Final = 4
+_PER_SECOND: Final = 4.0
+_OWN_NOTES: Final = 12
+_ROUNDING: Final = 1e-6
+
+
+class Note(msgspec.Struct, frozen=True):
+    """How far a call has come."""
+
+    done: float
+    total: float | None = None
+    text: str = ""
+
+
+class Notes:
+    """Sends a call's notes on: four at once, then four a second, with the last one never lost."""
+
+    __slots__ = ("_last", "_loop", "_own", "_pending", "_send", "_timer", "_tokens", "_when")
+
+    def __init__(self, send: Callable[[Note], None], loop: asyncio.AbstractEventLoop) -> None:
+        self._send = send
+        self._loop = loop
+        self._last = -math.inf
+        self._tokens = float(_BURST)
+        self._when = loop.time()
+        self._own = 0
+        self._pending: Note | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, note: Note, *, own: bool = False) -> None:
+        """Send the note now or soon; one that does not grow, or one of our own making too many, is dropped."""
+        if not math.isfinite(note.done) or note.done <= self._last or (own and self._own >= _OWN_NOTES):
+            return
+        self._last = note.done
+        self._own += own
+        self._pending = note
+        if self._timer is None:
+            self._deliver_if_due()
+
+    def close(self) -> None:
+        """Send what is still waiting and stop."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._deliver()
+
+    def _deliver_if_due(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        self._tokens = min(_BURST, self._tokens + (now - self._when) * _PER_SECOND)
+        self._when = now
+        if self._tokens >= 1 - _ROUNDING:
+            self._tokens -= 1
+            self._deliver()
+        elif self._pending is not None:
+            self._timer = self._loop.call_later((1 - self._tokens) / _PER_SECOND, self._deliver_if_due)
+
+    def _deliver(self) -> None:
+        note, self._pending = self._pending, None
+        if note is not None:
+            self._send(note)

@@ -1,0 +1,114 @@
+"""Arguments of a function: their schema and their check, from its signature.
+
+Arguments are JSON, whatever the door: they are checked strictly as JSON text, so that a date is a string everywhere.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, cast
+
+import msgspec
+from pydantic_core import SchemaValidator, ValidationError, core_schema
+
+from toolyard.call import Arguments
+from toolyard.envelope import encode
+from toolyard.providers.functions.issues import issues_of
+from toolyard.providers.functions.plain import Plain, plain
+from toolyard.providers.functions.signature import REQUIRED, Parameter
+from toolyard.spec import PublishError
+from toolyard.tools import Check, InvalidArgumentsError
+
+__all__ = ["Taken", "arguments_of"]
+
+Validate = Callable[..., Arguments]
+
+_SESSION_ID: Final = Parameter("session_id", str | None, None, positional=False)
+_SESSION_TEXT: Final = "The session to use; may be left out when there is only one."
+
+
+class Taken(NamedTuple):
+    """What a function takes: as JSON Schema, and as a check."""
+
+    schema: dict[str, Any]
+    check: Check
+
+
+def arguments_of(tool: str, parameters: tuple[Parameter, ...], texts: Mapping[str, str], *, session: bool) -> Taken:
+    """Return the schema and the check of a function's arguments.
+
+    Raises:
+        PublishError: An annotation cannot become a schema, or a default does not fit it.
+    """
+    if session and all(parameter.name != _SESSION_ID.name for parameter in parameters):
+        parameters = (*parameters, _SESSION_ID)
+        texts = {_SESSION_ID.name: _SESSION_TEXT, **texts}
+    plains = [plain(parameter.annotation) for parameter in parameters]
+    if all(plains) and not any(_is_field(parameter.default) for parameter in parameters):
+        schema, validate = _light(parameters, cast("list[Plain]", plains))
+        defaults = {parameter.name: parameter.default for parameter in parameters if parameter.default is not REQUIRED}
+    else:
+        # pydantic costs as much to import as the rest of a small yard, so only signatures that need it pay for it
+        from toolyard.providers.functions.rich import rich_arguments  # noqa: PLC0415
+
+        schema, validate, defaults = rich_arguments(tool, parameters)
+    _describe(schema, texts)
+    _fill_defaults(tool, schema, defaults, validate)
+    return Taken(schema, _checking(schema, defaults, validate))
+
+
+def _is_field(default: object) -> bool:
+    return type(default).__name__ == "FieldInfo"
+
+
+def _light(parameters: tuple[Parameter, ...], plains: list[Plain]) -> tuple[dict[str, Any], Validate]:
+    fields: dict[str, core_schema.TypedDictField] = {}
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    for parameter, known in zip(parameters, plains, strict=True):
+        needed = parameter.default is REQUIRED
+        fields[parameter.name] = core_schema.typed_dict_field(known.core, required=needed)
+        properties[parameter.name] = dict(known.schema)
+        if needed:
+            required.append(parameter.name)
+    schema = _object(properties, required)
+    validator = SchemaValidator(core_schema.typed_dict_schema(fields, extra_behavior="forbid"))
+    return schema, cast("Validate", validator.validate_json)
+
+
+def _object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
+    if required:
+        schema["required"] = required
+    return schema
+
+
+def _describe(schema: dict[str, Any], texts: Mapping[str, str]) -> None:
+    for name, inner in schema["properties"].items():
+        if texts.get(name):
+            inner.setdefault("description", texts[name])
+
+
+def _fill_defaults(tool: str, schema: dict[str, Any], defaults: Mapping[str, object], validate: Validate) -> None:
+    """Write the defaults into the schema, having checked that each fits."""
+    for name, default in defaults.items():
+        try:
+            text = encode({name: default})
+        except TypeError as error:
+            raise PublishError(f"Tool '{tool}' has a default for '{name}' that cannot be written as JSON.") from error
+        try:
+            validate(text, strict=True)
+        except ValidationError as error:
+            if any(str(fault["loc"][0]) == name for fault in error.errors(include_url=False) if fault["loc"]):
+                raise PublishError(f"Tool '{tool}' has a default for '{name}' that does not fit its annotation.") from error
+        if default is not None:
+            schema["properties"][name]["default"] = msgspec.json.decode(text)[name]
+
+
+def _checking(schema: dict[str, Any], defaults: dict[str, Any], validate: Validate) -> Check:
+    def check(arguments: object, text: bytes) -> Arguments:
+        try:
+            checked = validate(text, strict=True)
+        except ValidationError as error:
+            raise InvalidArgumentsError(issues_of(error, schema, arguments)) from None
+        return {**defaults, **checked} if defaults else checked
+
+    return check

@@ -1,0 +1,71 @@
+"""Output of a function: what its return annotation promises, as a schema and as a check."""
+
+import types
+import typing
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, cast, get_args, get_origin
+
+import msgspec
+
+from toolyard.content import Audio, Blob, Block, Image, Text
+from toolyard.envelope import Envelope
+from toolyard.providers.functions.plain import plain
+from toolyard.providers.functions.signature import REQUIRED
+from toolyard.schema import SchemaValidator
+from toolyard.spec import PublishError
+
+__all__ = ["Promised", "output_of"]
+
+_NO_SCHEMA: Final = frozenset({Envelope, Block, Image, Audio, Blob, Text, bytes, bytearray, memoryview})
+_ANYTHING: Final = (Any, object)
+
+
+class Promised(NamedTuple):
+    """What a function returns: as JSON Schema, as a check, and whether nothing is an answer, too."""
+
+    schema: dict[str, Any] | None
+    fits: Callable[[object], bool] | None
+    may_be_none: bool
+
+
+def output_of(tool: str, annotation: Any) -> Promised:
+    """Return what a return annotation promises.
+
+    Raises:
+        PublishError: It cannot become a schema.
+    """
+    if annotation is REQUIRED:
+        return Promised(None, None, may_be_none=False)
+    if annotation in _ANYTHING:
+        return Promised(None, None, may_be_none=True)
+    parts = _parts(annotation)
+    may_be_none = type(None) in parts or None in parts
+    if any(part in _NO_SCHEMA for part in parts):
+        return Promised(None, None, may_be_none)
+    schema = _schema(tool, annotation)
+    return Promised(schema, SchemaValidator(schema).fits, may_be_none)
+
+
+def _parts(annotation: Any) -> list[Any]:
+    """Return the types that a union, a list or a tuple is made of, so that a block in one is seen."""
+    origin = get_origin(annotation)
+    if origin in {typing.Union, types.UnionType}:
+        return [part for argument in get_args(annotation) for part in _parts(argument)]
+    if origin in {list, tuple}:
+        return [annotation, *(part for argument in get_args(annotation) for part in _parts(argument) if part is not type(None))]
+    return [annotation]
+
+
+def _schema(tool: str, annotation: Any) -> dict[str, Any]:
+    known = plain(annotation)
+    if known is not None:
+        return known.schema
+    from toolyard.providers.functions.rich import rich_schema  # noqa: PLC0415 - as in arguments: pydantic only where needed
+
+    schema = rich_schema(annotation)
+    if schema is not None:
+        return schema
+    try:
+        return cast("dict[str, Any]", msgspec.json.schema(annotation))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise PublishError(f"Tool '{tool}' has a return annotation that cannot become a schema.") from error

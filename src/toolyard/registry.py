@@ -1,0 +1,236 @@
+"""The registry: the one table of names to tools, with a version that grows.
+
+It publishes, withdraws, finds and tells who watches. It runs nothing.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha256
+from typing import Final, Literal
+
+import msgspec
+
+from toolyard.errors import ToolError
+from toolyard.limits import Limits
+from toolyard.names import Names
+from toolyard.profile import Profile, listed
+from toolyard.spec import PublishError, ToolSpec
+from toolyard.tools import Tool, check_tool
+
+__all__ = ["Change", "ChangeKind", "Registry", "Status", "Withheld"]
+
+ChangeKind = Literal["registered", "updated", "withdrawn"]
+Status = Literal["gated", "quarantined", "withheld", "withdrawn"]
+
+_REMEMBERED: Final = 1000
+_PROFILES: Final = 256
+_log = logging.getLogger(__name__)
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One thing that happened to the registry."""
+
+    kind: ChangeKind
+    name: str
+    version: int
+
+
+class Withheld(msgspec.Struct, frozen=True):
+    """A tool that is known and cannot be called now, and why."""
+
+    spec: ToolSpec
+    status: Status
+    reason: str
+
+
+class Registry:
+    """Names to tools."""
+
+    def __init__(self, limits: Limits, *, allow_eval: bool = False) -> None:
+        self.version = 0
+        self._limits = limits
+        self._allow_eval = allow_eval
+        self._tools: dict[str, Tool] = {}
+        self._aliases: dict[str, str] = {}
+        self._by_source: dict[str, dict[str, Tool]] = {}
+        self._gives_way: set[str] = set()
+        self._withheld: dict[str, Withheld] = {}
+        self._names = Names()
+        self._watchers: list[Callable[[Change], None]] = []
+        self._lists: dict[Profile, tuple[int, list[ToolSpec], bool]] = {}
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def publish(self, source: str, tools: Iterable[Tool], *, foreign: bool = False, gives_way: bool = False) -> None:
+        """Make these the tools of a source, all or none; what it published before and does not now is withdrawn.
+
+        A wrong tool of a foreign source is quarantined and the rest are published. Tools that give way are left out, with a
+        warning, where another source has the name.
+
+        Raises:
+            PublishError: A tool of our own is wrong or its name is taken.
+        """
+        wanted: dict[str, Tool] = {}
+        held: list[Withheld] = []
+        for tool in tools:
+            fault = self._fault(tool, source, wanted, foreign=foreign)
+            if fault is not None and not foreign:
+                raise fault
+            if fault is not None:
+                held.append(Withheld(tool.spec, "quarantined", str(fault)))
+            elif tool.spec.requires_eval and not self._allow_eval:
+                held.append(Withheld(tool.spec, "gated", "It runs code; start the yard with '--allow-eval' (or 'allow_eval=True')."))
+            elif gives_way and self._taken(tool.spec, source):
+                _log.warning("gave_way tool=%s source=%s", tool.spec.name, source)
+            else:
+                wanted[tool.spec.name] = tool
+        self._replace(source, wanted, gives_way=gives_way)
+        self._forget_withheld(source)
+        for withheld in held:
+            self._withheld[withheld.spec.name] = withheld
+
+    def withdraw(self, source: str) -> None:
+        """Withdraw all tools of a source."""
+        self._replace(source, {}, gives_way=False)
+        self._forget_withheld(source)
+
+    def find(self, name: str, profile: Profile) -> Tool:
+        """Return the tool of that name for callers of this profile, in time that does not grow with the number of tools.
+
+        Raises:
+            ToolError: `tool_not_found`; a tool that the profile denies looks like none.
+        """
+        tool = self._tools.get(name) or self._tools.get(self._aliases.get(name, ""))
+        if tool is None or (profile.toolsets and not profile.allows(tool.spec)):
+            raise self._not_found(name, profile)
+        return tool
+
+    def visible(self, profile: Profile) -> list[ToolSpec]:
+        """Return every tool that exists for the profile, by name."""
+        return [tool.spec for _, tool in sorted(self._tools.items()) if profile.allows(tool.spec)]
+
+    def list(self, profile: Profile) -> Sequence[ToolSpec]:
+        """Return what the profile lists, in one order: a function of the profile and the registry alone."""
+        cached = self._lists.get(profile)
+        if cached is not None and cached[0] == self.version:
+            return cached[1]
+        was_meta = None if cached is None else cached[2]
+        if cached is None and len(self._lists) >= _PROFILES:
+            self._lists.clear()
+        specs, meta = listed(profile, self.visible(profile), budget=self._limits.listed_tokens, was_meta=was_meta)
+        self._lists[profile] = (self.version, specs, meta)
+        return specs
+
+    def hash(self, profile: Profile) -> str:
+        """Return a stable hash of what the profile lists."""
+        digest = sha256()
+        for spec in self.list(profile):
+            digest.update(msgspec.json.encode(spec, order="deterministic"))
+        return digest.hexdigest()
+
+    def withheld(self, profile: Profile) -> Sequence[Withheld]:
+        """Return the tools of the profile that are known and cannot be called now."""
+        return [held for _, held in sorted(self._withheld.items()) if profile.allows(held.spec) and held.status != "withdrawn"]
+
+    def watch(self, watcher: Callable[[Change], None]) -> Callable[[], None]:
+        """Tell the watcher of every change; return what stops that."""
+        self._watchers.append(watcher)
+        return lambda: self._watchers.remove(watcher) if watcher in self._watchers else None
+
+    def _fault(self, tool: Tool, source: str, wanted: dict[str, Tool], *, foreign: bool) -> PublishError | None:
+        try:
+            check_tool(tool, self._limits, foreign=foreign)
+        except PublishError as error:
+            return error
+        for name in (tool.spec.name, *tool.spec.aliases):
+            other = wanted.get(name) or self._owner_of(name)
+            if other is None or (other.spec.source == source and name not in wanted) or other.spec.name in self._gives_way:
+                continue
+            if not foreign or name in wanted:
+                return PublishError(f"Tool '{name}' of '{source}' has the name of a tool of '{other.spec.source}'.")
+            return PublishError(f"Another source published '{name}' first.")
+        return None
+
+    def _owner_of(self, name: str) -> Tool | None:
+        return self._tools.get(name) or self._tools.get(self._aliases.get(name, ""))
+
+    def _taken(self, spec: ToolSpec, source: str) -> bool:
+        owners = [self._owner_of(name) for name in (spec.name, *spec.aliases)]
+        return any(owner is not None and owner.spec.source != source for owner in owners)
+
+    def _replace(self, source: str, wanted: dict[str, Tool], *, gives_way: bool) -> None:
+        before = self._by_source.get(source, {})
+        for name in [name for name in before if name not in wanted]:
+            self._remove(before[name], "Its source no longer publishes it.")
+            self._announce("withdrawn", name)
+        for name, tool in wanted.items():
+            known = before.get(name)
+            if known is not None:
+                self._remove(known, "")
+            self._displace(tool)
+            self._add(tool, gives_way=gives_way)
+            if known is None:
+                self._announce("registered", name)
+            elif known.spec != tool.spec:
+                self._announce("updated", name)
+        self._by_source[source] = wanted
+        if not wanted:
+            del self._by_source[source]
+
+    def _displace(self, tool: Tool) -> None:
+        """Remove the tools that give way to this one."""
+        for name in (tool.spec.name, *tool.spec.aliases):
+            other = self._owner_of(name)
+            if other is None:
+                continue
+            _log.warning("gave_way tool=%s source=%s", other.spec.name, other.spec.source)
+            self._remove(other, "Another source published a tool of its name.")
+            self._by_source[other.spec.source].pop(other.spec.name, None)
+            self._announce("withdrawn", other.spec.name)
+
+    def _add(self, tool: Tool, *, gives_way: bool) -> None:
+        spec = tool.spec
+        self._tools[spec.name] = tool
+        self._names.add(spec.name)
+        self._aliases.update(dict.fromkeys(spec.aliases, spec.name))
+        self._withheld.pop(spec.name, None)
+        if gives_way:
+            self._gives_way.add(spec.name)
+
+    def _remove(self, tool: Tool, why: str) -> None:
+        spec = tool.spec
+        del self._tools[spec.name]
+        self._names.remove(spec.name)
+        for alias in spec.aliases:
+            self._aliases.pop(alias, None)
+        self._gives_way.discard(spec.name)
+        if why:
+            self._withheld[spec.name] = Withheld(spec, "withdrawn", why)
+            while len(self._withheld) > _REMEMBERED:
+                del self._withheld[next(iter(self._withheld))]
+
+    def _forget_withheld(self, source: str) -> None:
+        stale = [name for name, held in self._withheld.items() if held.spec.source == source and held.status != "withdrawn"]
+        for name in stale:
+            del self._withheld[name]
+
+    def _announce(self, kind: ChangeKind, name: str) -> None:
+        self.version += 1
+        change = Change(kind, name, self.version)
+        for watcher in tuple(self._watchers):
+            try:
+                watcher(change)
+            except Exception:
+                _log.exception("watcher_failed kind=%s", kind)
+
+    def _not_found(self, name: str, profile: Profile) -> ToolError:
+        held = self._withheld.get(name)
+        if held is not None and profile.allows(held.spec):
+            return ToolError(
+                "tool_not_found", f"'{name}' is {held.status}. {held.reason}", hint="Use another tool, or ask whoever runs the yard.",
+                status=held.status, similar=[],
+            )  # fmt: skip
+        similar = [near for near in self._names.near(name) if profile.allows(self._tools[near].spec)]
+        actions = [f"{near}(…)" for near in similar[:1]]
+        return ToolError("tool_not_found", "There is no tool of that name.", next_actions=actions, similar=similar[:5])

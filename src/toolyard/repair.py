@@ -1,0 +1,140 @@
+"""The one repair of arguments: what models get wrong in known ways, put right by the schema alone.
+
+It proposes readings; whether one fits is for the tool's own check to say.
+"""
+
+import json
+from collections.abc import Iterable
+from itertools import islice, product
+from typing import Any, Final, NamedTuple, cast
+
+from toolyard.schema import Path, Schema, field_name, resolve
+
+__all__ = ["Reading", "readings"]
+
+_DEPTH: Final = 32
+_READINGS: Final = 8
+_VALUES: Final = 20_000
+
+
+class Reading(NamedTuple):
+    """One way to understand the arguments, and the fields that it changed."""
+
+    value: Any
+    changed: tuple[str, ...]
+
+
+def readings(schema: Schema, value: object) -> list[Reading]:
+    """Return the ways to understand a value that a schema does not fit as it is; none if there are too many."""
+    reader = _Reader(schema)
+    found = reader.read(schema, value, (), 0)
+    return [reading for reading in found if reading.changed] if reader.left > 0 else []
+
+
+class _Reader:
+    """Walks a value and its schema together, within bounds."""
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self.left = _VALUES
+
+    def read(self, schema: Any, value: object, path: Path, depth: int) -> list[Reading]:
+        """Return the readings of one value under one schema; the first is the value itself where its type fits."""
+        self.left -= 1
+        node = resolve(self._root, schema)
+        if not isinstance(node, dict) or depth > _DEPTH or self.left <= 0:
+            return [Reading(value, ())]
+        here = cast("dict[str, Any]", node)
+        branches = [*here.get("anyOf", ()), *here.get("oneOf", ())]
+        if branches:
+            return _distinct(reading for branch in branches for reading in self.read(branch, value, path, depth + 1))
+        if _accepts(here, value):
+            return self._inside(here, value, path, depth)
+        return _distinct(
+            Reading(inner.value, _named(path, inner.changed))
+            for candidate in _candidates(here, value)
+            for inner in self._inside(here, candidate, path, depth)
+        )
+
+    def _inside(self, here: dict[str, Any], value: object, path: Path, depth: int) -> list[Reading]:
+        """Return the readings of what is inside an object or a list of the right type."""
+        if isinstance(value, dict):
+            pairs = cast("dict[str, object]", value)
+            properties, rest = here.get("properties", {}), here.get("additionalProperties")
+            parts = [self.read(properties.get(key, rest), item, (*path, key), depth + 1) for key, item in pairs.items()]
+            return [Reading(dict(zip(pairs, values, strict=True)), changed) for values, changed in _combine(parts)]
+        if isinstance(value, list):
+            items = cast("list[object]", value)
+            parts = [self.read(here.get("items"), item, (*path, index), depth + 1) for index, item in enumerate(items)]
+            return [Reading(list(values), changed) for values, changed in _combine(parts)]
+        return [Reading(value, ())]
+
+
+def _combine(parts: list[list[Reading]]) -> list[tuple[tuple[Any, ...], tuple[str, ...]]]:
+    if not all(parts):
+        return []
+    chosen = islice(product(*parts), _READINGS + 1)
+    return [(tuple(part.value for part in choice), tuple(name for part in choice for name in part.changed)) for choice in chosen]
+
+
+def _named(path: Path, changed: tuple[str, ...]) -> tuple[str, ...]:
+    return (field_name(path), *changed)
+
+
+def _distinct(found: Iterable[Reading]) -> list[Reading]:
+    kept: list[Reading] = []
+    for reading in islice(found, _READINGS + 1):
+        if not any(type(reading.value) is type(other.value) and reading.value == other.value for other in kept):
+            kept.append(reading)
+    return kept
+
+
+def _types(schema: dict[str, Any]) -> set[str]:
+    named = schema.get("type")
+    if isinstance(named, str):
+        return {named}
+    if isinstance(named, list):
+        return set(cast("list[str]", named))
+    options = cast("list[object]", schema["enum"] if "enum" in schema else [schema["const"]] if "const" in schema else [])
+    return {_type_of(option) for option in options}
+
+
+def _type_of(value: object) -> str:
+    names = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+    return names.get(type(value), "null")
+
+
+def _accepts(schema: dict[str, Any], value: object) -> bool:
+    types = _types(schema)
+    if not types:
+        return True
+    name = _type_of(value)
+    fits = name in types or (name == "integer" and "number" in types)
+    return fits and ("enum" not in schema or value in schema["enum"])
+
+
+def _candidates(schema: dict[str, Any], value: object) -> list[object]:
+    """Return what a value of a wrong type may have been meant as."""
+    types = _types(schema)
+    if isinstance(value, str):
+        return _from_text(types, value)
+    if isinstance(value, float) and value.is_integer() and "integer" in types and abs(value) < 2**53:
+        return [int(value)]
+    if isinstance(value, int) and not isinstance(value, bool) and "string" in types:
+        return [str(value)]
+    return []
+
+
+def _from_text(types: set[str], text: str) -> list[object]:
+    try:
+        meant: object = json.loads(text.strip(), parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return {"True": [True], "False": [False], "None": [None]}.get(text.strip(), []) if types & {"boolean", "null"} else []
+    if isinstance(meant, float) and meant.is_integer() and "integer" in types and "number" not in types:
+        meant = int(meant)
+    name = _type_of(meant)
+    return [meant] if name in types or (name == "integer" and "number" in types) else []
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(constant)

@@ -1,0 +1,167 @@
+"""Large results, and the handles by which a later call can take them.
+
+A result belongs to its owner; for anybody else a handle does not exist.
+"""
+
+import re
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any, Final, cast
+
+import msgspec
+
+from toolyard.envelope import Encoded
+from toolyard.errors import ToolError
+from toolyard.limits import Limits
+from toolyard.schema import Path, Schema, field_name, subschema
+from toolyard.store import Store
+
+__all__ = ["Results", "at_pointer", "shape_of"]
+
+_HANDLE: Final = re.compile(r"r_[0-9]{1,18}\Z")
+_SHAPES: Final = ({"$ref"}, {"$ref", "path"})
+_DEPTH: Final = 32
+_KEYS: Final = 20
+
+
+class Results:
+    """Keeps large results for a while and puts them where a call refers to them."""
+
+    def __init__(self, store: Store, limits: Limits) -> None:
+        self._store = store
+        self._limits = limits
+
+    async def keep(self, encoded: Encoded, owner: str) -> dict[str, Any]:
+        """Keep a result that is too long to answer with, and return what to answer instead.
+
+        Raises:
+            ToolError: `too_large` if it is too long to keep.
+        """
+        if len(encoded.text) > self._limits.stored_bytes:
+            raise ToolError(
+                "too_large",
+                f"The result has {len(encoded.text)} bytes; at most {self._limits.stored_bytes} can be kept.",
+                may_have_run=True,
+                bytes=len(encoded.text),
+                limit=self._limits.stored_bytes,
+            )
+        prefix = _prefix(owner)
+        handle = f"r_{await self._store.count(prefix)}"
+        await self._store.put(prefix + handle, encoded.text, ttl=self._limits.stored_seconds)
+        kept = await self._store.keys(prefix)
+        for key in kept[: max(len(kept) - self._limits.stored_results, 0)]:
+            await self._store.delete(key)
+        return {
+            "status": "stored",
+            "handle": handle,
+            "characters": encoded.characters,
+            "shape": shape_of(encoded.data),
+            "expires_in_s": round(self._limits.stored_seconds),
+            "use": f'Pass {{"$ref": "{handle}"}} as an argument, with a JSON pointer as "path" for a part of it.',
+        }
+
+    async def read(self, handle: str, owner: str) -> Any:
+        """Return what a handle of this owner names.
+
+        Raises:
+            ToolError: `not_found` if there is no such result, or no longer.
+        """
+        text = await self._store.get(_prefix(owner) + handle) if _HANDLE.match(handle) else None
+        if text is None:
+            raise ToolError(
+                "not_found",
+                f"There is no stored result '{handle}'.",
+                hint="Run the call that made it again: results are kept for a while only.",
+                may_have_run=False,
+                handle=handle,
+            )
+        return msgspec.json.decode(text)
+
+    async def fill_in(self, arguments: object, schema: Schema, owner: str) -> Any:
+        """Return the arguments with the results in the places that refer to them.
+
+        Raises:
+            ToolError: `invalid_input` if a reference leads nowhere.
+        """
+        return await self._fill(arguments, schema, (), owner)
+
+    async def _fill(self, value: object, schema: Schema, path: Path, owner: str) -> Any:
+        if len(path) > _DEPTH:
+            return value
+        if isinstance(value, list):
+            items = cast("list[object]", value)
+            return [await self._fill(item, schema, (*path, index), owner) for index, item in enumerate(items)]
+        if not isinstance(value, dict):
+            return value
+        pairs = cast("dict[str, object]", value)
+        if _refers(pairs) and not _declares(subschema(schema, path)):
+            return await self._follow(pairs, path, owner)
+        return {key: await self._fill(item, schema, (*path, key), owner) for key, item in pairs.items()}
+
+    async def _follow(self, reference: Mapping[str, Any], path: Path, owner: str) -> Any:
+        field = field_name(path)
+        try:
+            found = await self.read(reference["$ref"], owner)
+        except ToolError as error:
+            raise _leads_nowhere(field, "unknown_handle", error.message) from None
+        try:
+            return at_pointer(found, reference.get("path", ""))
+        except LookupError as error:
+            raise _leads_nowhere(field, "unknown_path", f"'{reference['$ref']}' has nothing at {error.args[0]!r}.") from None
+
+
+def at_pointer(value: Any, pointer: str) -> Any:
+    """Return the part of a value that a JSON pointer names.
+
+    Raises:
+        LookupError: There is none; the argument is the pointer.
+    """
+    if pointer and not pointer.startswith("/"):
+        raise LookupError(pointer)
+    for raw in pointer.split("/")[1:]:
+        part = raw.replace("~1", "/").replace("~0", "~")
+        try:
+            value = value[int(part)] if isinstance(value, list) and part.isdecimal() else value[part]
+        except (LookupError, TypeError):
+            raise LookupError(pointer) from None
+    return value
+
+
+def shape_of(value: Any, depth: int = 2) -> Any:
+    """Return what kind of thing a value is, without saying what is in it."""
+    if isinstance(value, dict):
+        pairs = cast("dict[str, object]", value)
+        if depth == 0:
+            return {"type": "object", "keys": len(pairs)}
+        inner = {key: shape_of(item, depth - 1) for key, item in list(pairs.items())[:_KEYS]}
+        more = {"more_keys": len(pairs) - _KEYS} if len(pairs) > _KEYS else {}
+        return {"type": "object", "properties": inner, **more}
+    if isinstance(value, list):
+        items = cast("list[object]", value)
+        inner = {"items": shape_of(items[0], depth - 1)} if items and depth else {}
+        return {"type": "array", "length": len(items), **inner}
+    if isinstance(value, str):
+        return {"type": "string", "length": len(value)}
+    return {bool: "boolean", int: "integer", float: "number"}.get(type(value), "null")
+
+
+def _prefix(owner: str) -> str:
+    return f"result/{sha256(owner.encode()).hexdigest()[:32]}/"
+
+
+def _refers(pairs: Mapping[str, object]) -> bool:
+    handle, path = pairs.get("$ref"), pairs.get("path", "")
+    return set(pairs) in _SHAPES and isinstance(handle, str) and _HANDLE.match(handle) is not None and isinstance(path, str)
+
+
+def _declares(schema: Any) -> bool:
+    return isinstance(schema, dict) and "$ref" in cast("dict[str, Any]", schema).get("properties", {})
+
+
+def _leads_nowhere(field: str, code: str, message: str) -> ToolError:
+    return ToolError(
+        "invalid_input",
+        message,
+        hint="Use a handle that an earlier answer gave you, and a path that its shape has.",
+        issues=[{"field": field, "code": code, "message": message}],
+    )

@@ -1,0 +1,217 @@
+"""JSON Schema as data: whether it is one, what it says of one field, and what fails it.
+
+It knows nothing of tools; a schema is a dictionary.
+"""
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, Final, cast
+
+import jsonschema_rs
+import msgspec
+
+__all__ = [
+    "Issue",
+    "Path",
+    "Schema",
+    "SchemaError",
+    "SchemaValidator",
+    "check_schema",
+    "field_name",
+    "near_miss",
+    "resolve",
+    "subschema",
+    "unexpected",
+]
+
+Schema = Mapping[str, Any]
+Path = tuple[str | int, ...]
+
+_REFERENCE_HOPS: Final = 32
+_ISSUES: Final = 50
+_CODES: Final = {
+    "required": "missing",
+    "additionalProperties": "extra_forbidden",
+    "minimum": "greater_than_equal",
+    "maximum": "less_than_equal",
+    "exclusiveMinimum": "greater_than",
+    "exclusiveMaximum": "less_than",
+    "minLength": "string_too_short",
+    "maxLength": "string_too_long",
+    "minItems": "too_short",
+    "maxItems": "too_long",
+    "pattern": "string_pattern_mismatch",
+}
+
+
+class SchemaError(ValueError):
+    """A schema is not one, or is beyond what a tool may bring."""
+
+
+class Issue(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One thing that is wrong with the arguments, said so that an agent can mend it."""
+
+    field: str
+    code: str
+    message: str
+    expected: Any = None
+    did_you_mean: str | None = None
+
+
+def check_schema(schema: object, *, max_bytes: int, max_depth: int) -> None:
+    """Check that this is a JSON Schema of the 2020-12 dialect within bounds.
+
+    Raises:
+        SchemaError: It is not.
+    """
+    if not isinstance(schema, dict | bool):
+        raise SchemaError("it is not a JSON object")
+    if _deeper_than(schema, max_depth):
+        raise SchemaError(f"it is nested deeper than {max_depth} levels")
+    try:
+        size = len(msgspec.json.encode(schema))
+    except (TypeError, ValueError) as error:
+        raise SchemaError(f"it cannot be written as JSON ({error})") from error
+    if size > max_bytes:
+        raise SchemaError(f"it is larger than {max_bytes} bytes")
+    try:
+        _compile(cast("dict[str, Any]", schema))
+    except (jsonschema_rs.ReferencingError, ValueError) as error:
+        raise SchemaError(f"it is no JSON Schema ({str(error).splitlines()[0]})") from error
+
+
+class SchemaValidator:
+    """Checks values against a schema, compiled when first used."""
+
+    __slots__ = ("_schema", "_validator")
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._validator: jsonschema_rs.Draft202012Validator | None = None
+
+    def fits(self, value: object) -> bool:
+        """Return whether the value fits."""
+        validator = self._validator or self._ready()
+        return validator.is_valid(value)
+
+    def issues(self, value: object) -> list[Issue]:
+        """Return what is wrong with the value, at most so many that an answer stays short."""
+        validator = self._validator or self._ready()
+        found: list[Issue] = []
+        for error in validator.iter_errors(value):
+            found += _issues_of(error, self._schema)
+            if len(found) >= _ISSUES:
+                break
+        return found[:_ISSUES]
+
+    def _ready(self) -> jsonschema_rs.Draft202012Validator:
+        self._validator = _compile(self._schema)
+        return self._validator
+
+
+def subschema(root: Schema, path: Sequence[str | int]) -> Any:
+    """Return the part of a schema that speaks of the value at the path, or nothing."""
+    node: Any = root
+    for part in path:
+        node = _step(resolve(root, node), part, root)
+        if node is None:
+            return None
+    return resolve(root, node)
+
+
+def resolve(root: Schema, node: Any) -> Any:
+    """Return what a reference inside the schema refers to, or the node itself."""
+    for _ in range(_REFERENCE_HOPS):
+        reference = cast("dict[str, Any]", node).get("$ref") if isinstance(node, dict) else None
+        if not isinstance(reference, str) or not reference.startswith("#"):
+            return node
+        node = _pointer(root, reference[1:])
+    return None
+
+
+def near_miss(name: str, known: Sequence[str]) -> str | None:
+    """Return the known name that was probably meant."""
+    close = get_close_matches(name, known, n=1, cutoff=0.6)
+    return close[0] if close else None
+
+
+def field_name(path: Sequence[str | int]) -> str:
+    """Return a path as people write it."""
+    return ".".join(str(part) for part in path) or "(root)"
+
+
+def _compile(schema: Schema) -> jsonschema_rs.Draft202012Validator:
+    """Return a validator that fetches nothing and whose messages repeat no value."""
+    return jsonschema_rs.Draft202012Validator(cast("dict[str, Any]", schema), mask="it", retriever=_refuse)
+
+
+def _refuse(uri: str) -> Any:
+    raise ValueError(f"a schema may not refer to '{uri}'")
+
+
+def _pointer(root: Schema, pointer: str) -> Any:
+    node: Any = root
+    for raw in pointer.split("/")[1:]:
+        part = raw.replace("~1", "/").replace("~0", "~")
+        node = cast("dict[str, Any]", node).get(part) if isinstance(node, dict) else None
+    return node
+
+
+def _step(node: Any, part: str | int, root: Schema) -> Any:
+    if not isinstance(node, dict):
+        return None
+    here = cast("dict[str, Any]", node)
+    if isinstance(part, int):
+        prefix = here.get("prefixItems")
+        if isinstance(prefix, list) and part < len(cast("list[Any]", prefix)):
+            return cast("list[Any]", prefix)[part]
+        found = here.get("items")
+    else:
+        found = here.get("properties", {}).get(part, here.get("additionalProperties"))
+    if isinstance(found, dict):
+        return cast("dict[str, Any]", found)
+    for branch in (*here.get("anyOf", ()), *here.get("oneOf", ()), *here.get("allOf", ())):
+        inner = _step(resolve(root, branch), part, root)
+        if inner is not None:
+            return inner
+    return None
+
+
+def _issues_of(error: jsonschema_rs.ValidationError, root: Schema) -> list[Issue]:
+    path: Path = tuple(error.instance_path)
+    kind: Any = error.kind
+    code = _CODES.get(kind.name, kind.name)
+    expected = subschema(root, path)
+    if code == "missing":
+        name = str(kind.property).strip('"')
+        field = (*path, name)
+        return [Issue(field_name(field), code, f"'{field_name(field)}' is required.", subschema(root, field))]
+    if code == "extra_forbidden":
+        known = list(cast("dict[str, Any]", expected or {}).get("properties", {}))
+        return [unexpected((*path, name), known) for name in kind.unexpected]
+    return [Issue(field_name(path), code, f"'{field_name(path)}': {error.message}.", expected)]
+
+
+def unexpected(path: Path, known: Sequence[str]) -> Issue:
+    """Return the issue of a field that the schema does not know."""
+    name = str(path[-1])
+    meant = near_miss(name, known)
+    text = f"'{field_name(path)}' is not known." + (f" Did you mean '{meant}'?" if meant else "")
+    return Issue(field_name(path), "extra_forbidden", text, did_you_mean=meant)
+
+
+def _deeper_than(value: object, depth: int) -> bool:
+    layer: list[object] = [value]
+    for _ in range(depth + 1):
+        layer = [child for node in layer for child in _children(node)]
+        if not layer:
+            return False
+    return True
+
+
+def _children(node: object) -> Sequence[object]:
+    if isinstance(node, dict):
+        return [child for child in cast("dict[str, object]", node).values() if isinstance(child, dict | list)]
+    if isinstance(node, list):
+        return [child for child in cast("list[object]", node) if isinstance(child, dict | list)]
+    return ()

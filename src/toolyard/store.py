@@ -1,0 +1,80 @@
+"""The store: what everything that must last is kept in, and the one that keeps it in memory.
+
+A store holds bytes under keys. It knows nothing of what they mean.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+__all__ = ["Clock", "MemoryStore", "Store"]
+
+Clock = Callable[[], float]
+"""Seconds that only ever grow."""
+
+
+class Store(Protocol):
+    """Keeps bytes under keys, for a time or for good."""
+
+    async def get(self, key: str) -> bytes | None:
+        """Return what is kept under the key, or nothing."""
+        ...
+
+    async def put(self, key: str, value: bytes, *, ttl: float | None = None) -> None:
+        """Keep the value under the key, for `ttl` seconds if given."""
+        ...
+
+    async def delete(self, key: str) -> None:
+        """Forget the key; one that is not there is no fault."""
+        ...
+
+    async def keys(self, prefix: str) -> list[str]:
+        """Return the keys that start so, oldest first."""
+        ...
+
+    async def count(self, key: str) -> int:
+        """Add one to the counter of that name and return it; the first is 1."""
+        ...
+
+
+class MemoryStore:
+    """Keeps everything in this process, and so no longer than it lives."""
+
+    def __init__(self, *, clock: Clock = time.monotonic) -> None:
+        self._clock = clock
+        self._kept: dict[str, tuple[bytes, float | None]] = {}
+        self._counters: dict[str, int] = {}
+
+    async def get(self, key: str) -> bytes | None:
+        """Return what is kept under the key, or nothing."""
+        kept = self._kept.get(key)
+        if kept is None or self._expired(kept):
+            return None
+        return kept[0]
+
+    async def put(self, key: str, value: bytes, *, ttl: float | None = None) -> None:
+        """Keep the value under the key, for `ttl` seconds if given."""
+        self._forget_expired()
+        self._kept.pop(key, None)
+        self._kept[key] = (value, None if ttl is None else self._clock() + ttl)
+
+    async def delete(self, key: str) -> None:
+        """Forget the key; one that is not there is no fault."""
+        self._kept.pop(key, None)
+
+    async def keys(self, prefix: str) -> list[str]:
+        """Return the keys that start so, oldest first."""
+        self._forget_expired()
+        return [key for key in self._kept if key.startswith(prefix)]
+
+    async def count(self, key: str) -> int:
+        """Add one to the counter of that name and return it; the first is 1."""
+        self._counters[key] = self._counters.get(key, 0) + 1
+        return self._counters[key]
+
+    def _expired(self, kept: tuple[bytes, float | None]) -> bool:
+        return kept[1] is not None and kept[1] <= self._clock()
+
+    def _forget_expired(self) -> None:
+        for key in [key for key, kept in self._kept.items() if self._expired(kept)]:
+            del self._kept[key]

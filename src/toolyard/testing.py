@@ -1,0 +1,110 @@
+"""What a user tests tools with, and what our own tests are written with."""
+
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from toolyard.caller import Caller, Door
+from toolyard.envelope import Envelope
+from toolyard.progress import Note
+from toolyard.providers import Publish
+from toolyard.record import Record
+from toolyard.spec import ToolSpec
+from toolyard.tools import Tool
+from toolyard.yard import Yard
+
+__all__ = ["Client", "FakeClock", "FakeProvider", "FakeSink", "connect"]
+
+
+class FakeClock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self._now = now
+
+    def __call__(self) -> float:
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock."""
+        self._now += seconds
+
+
+class FakeSink:
+    """Remembers every record."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+
+    def __call__(self, record: Record) -> None:
+        self.records.append(record)
+
+    @property
+    def codes(self) -> list[str | None]:
+        """Return how the calls ended, in order."""
+        return [record.code for record in self.records]
+
+
+class FakeProvider:
+    """Publishes the tools it is told to, whenever it is told to."""
+
+    def __init__(self, name: str, tools: Iterable[Tool] = ()) -> None:
+        self.name = name
+        self.is_open = False
+        self._tools = list(tools)
+        self._publish: Publish | None = None
+
+    @asynccontextmanager
+    async def open(self, publish: Publish) -> AsyncGenerator[None]:
+        """Publish what there is so far."""
+        self._publish = publish
+        self.is_open = True
+        publish(self._tools)
+        try:
+            yield
+        finally:
+            self.is_open = False
+            self._publish = None
+
+    def change(self, tools: Iterable[Tool]) -> None:
+        """Publish these tools instead."""
+        self._tools = list(tools)
+        if self._publish is not None:
+            self._publish(self._tools)
+
+
+class Client:
+    """A caller in the same process, with everything it was told on the way."""
+
+    def __init__(self, yard: Yard, *, caller: Caller | None = None, answers: Sequence[dict[str, Any]] = ()) -> None:
+        self.yard = yard
+        self.caller = caller
+        self.notes: list[Note] = []
+        self.lines: list[tuple[str, str, dict[str, object]]] = []
+        self.questions: list[str] = []
+        self._answers = list(answers)
+        self._door = Door(
+            name="test",
+            progress=self.notes.append,
+            log=lambda level, text, facts: self.lines.append((level, text, dict(facts))),
+            ask=self._answer if answers else None,
+        )
+
+    async def call(self, name: str, /, **arguments: Any) -> Envelope:
+        """Call a tool."""
+        return await self.yard.call(name, arguments, caller=self.caller, door=self._door)
+
+    def list(self) -> Sequence[ToolSpec]:
+        """Return what the caller's profile lists."""
+        return self.yard.list(None if self.caller is None else self.caller.profile)
+
+    async def _answer(self, _: Any, text: str) -> dict[str, Any]:
+        self.questions.append(text)
+        return self._answers.pop(0)
+
+
+@asynccontextmanager
+async def connect(yard: Yard, *, caller: Caller | None = None, answers: Sequence[dict[str, Any]] = ()) -> AsyncGenerator[Client]:
+    """Open a yard and connect to it; the answers are given to the questions its tools ask."""
+    async with yard:
+        yield Client(yard, caller=caller, answers=answers)

@@ -1,0 +1,122 @@
+"""A tool: a spec that can check its arguments and run.
+
+It is plain data and functions; nothing here registers itself, and no transport or provider is known.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, cast
+
+import msgspec
+
+from toolyard.call import Arguments, Handler
+from toolyard.envelope import encode
+from toolyard.errors import ToolError
+from toolyard.limits import Limits
+from toolyard.repair import readings
+from toolyard.schema import Issue, Schema, SchemaValidator
+from toolyard.spec import PublishError, ToolSpec, check_spec
+
+__all__ = ["Check", "Checked", "InvalidArgumentsError", "Tool", "check_by_schema", "check_tool"]
+
+Check = Callable[[object, bytes], Arguments]
+"""Takes arguments as data and as JSON text, returns what the handler gets, or raises `InvalidArgumentsError`."""
+
+_EXPECTED_BYTES: Final = 1500
+_NAMED_FIELDS: Final = 5
+
+
+class InvalidArgumentsError(Exception):
+    """Arguments do not fit; it carries every issue."""
+
+    def __init__(self, issues: list[Issue]) -> None:
+        super().__init__()
+        self.issues = issues
+
+
+class Checked(NamedTuple):
+    """Arguments that fit, and the fields that had to be put right first."""
+
+    arguments: Arguments
+    coerced: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A spec, a check of the arguments, and a handler."""
+
+    spec: ToolSpec
+    handler: Handler
+    check: Check
+    fits_output: Callable[[object], bool] | None = None
+    may_return_none: bool = False
+
+    def mend(self, arguments: object, issues: list[Issue], *, repair: bool) -> Checked:
+        """Return arguments that did not fit, put right by the one repair that does.
+
+        Raises:
+            ToolError: `invalid_input`, with everything that is wrong.
+        """
+        mended = self._mend(arguments) if repair else None
+        if mended is None:
+            raise self._refuse(issues)
+        return mended
+
+    def _mend(self, arguments: object) -> Checked | None:
+        fitting: list[Checked] = []
+        for reading in readings(self.spec.input_schema, arguments):
+            try:
+                checked = self.check(reading.value, encode(reading.value))
+            except (InvalidArgumentsError, TypeError):
+                continue
+            fitting.append(Checked(checked, reading.changed))
+        return fitting[0] if len(fitting) == 1 else None
+
+    def _refuse(self, issues: list[Issue]) -> ToolError:
+        fields = [f"'{issue.field}'" for issue in issues]
+        shown = ", ".join(fields[:_NAMED_FIELDS]) + (" and more" if len(fields) > _NAMED_FIELDS else "")
+        message = issues[0].message if len(issues) == 1 else f"{len(issues)} things are wrong with the arguments: {shown}."
+        mended = issues[0].did_you_mean or issues[0].field
+        return ToolError(
+            "invalid_input",
+            message,
+            hint=f"Correct {shown} and call again.",
+            next_actions=[f"{self.spec.name}({mended}=…)"],
+            issues=[_shorten(issue) for issue in issues],
+        )
+
+
+def check_by_schema(schema: Schema) -> Check:
+    """Return the check that a JSON Schema says, with the defaults of its properties filled in."""
+    validator = SchemaValidator(schema)
+    properties = cast("dict[str, Any]", schema.get("properties", {}))
+    defaults = {name: inner["default"] for name, inner in properties.items() if isinstance(inner, dict) and "default" in inner}
+
+    def check(arguments: object, _: bytes) -> Arguments:
+        if not validator.fits(arguments):
+            raise InvalidArgumentsError(validator.issues(arguments))
+        return {**defaults, **cast("Arguments", arguments)}
+
+    return check
+
+
+def check_tool(tool: Tool, limits: Limits, *, foreign: bool = False) -> None:
+    """Check everything about a tool that can be wrong before its first call.
+
+    Raises:
+        PublishError: Something is.
+    """
+    check_spec(tool.spec, limits, foreign=foreign)
+    for number, example in enumerate(tool.spec.examples, start=1):
+        try:
+            tool.check(example.arguments, encode(example.arguments))
+        except InvalidArgumentsError as error:
+            raise PublishError(f"Tool '{tool.spec.name}' has an example {number} that does not fit: {error.issues[0].message}") from None
+
+
+def _shorten(issue: Issue) -> Issue:
+    """Return the issue with a large part of the schema cut down to its type."""
+    if issue.expected is None or len(encode(issue.expected)) <= _EXPECTED_BYTES:
+        return issue
+    kind = cast("dict[str, Any]", issue.expected).get("type", "object")
+    return msgspec.structs.replace(issue, expected={"type": kind})

@@ -1,0 +1,250 @@
+"""The yard: everything assembled and alive, from its first provider to its last session."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from typing import Any, Self, cast
+
+import msgspec
+
+from toolyard._version import VERSION
+from toolyard.call import Arguments, Call, Decide, Middleware, Turn
+from toolyard.caller import LIBRARY, Caller, Door
+from toolyard.dispatcher import Dispatcher
+from toolyard.envelope import Envelope
+from toolyard.limits import Limits
+from toolyard.packs import PACKS
+from toolyard.profile import EVERYTHING, Profile
+from toolyard.providers import Provider, Publish
+from toolyard.providers.functions import Functions
+from toolyard.record import Sink
+from toolyard.registry import Registry
+from toolyard.results import Results
+from toolyard.session import Sessions
+from toolyard.spec import ToolSpec
+from toolyard.store import Clock, MemoryStore, Store
+from toolyard.tools import Tool
+
+__all__ = ["Lifespan", "Yard"]
+
+Lifespan = Callable[["Yard"], AbstractAsyncContextManager[Any]]
+
+
+class Yard:
+    """Tools from everywhere, behind one dispatcher, while it is open."""
+
+    def __init__(
+        self,
+        name: str = "yard",
+        *,
+        tools: Iterable[object] = (),
+        providers: Iterable[Provider] = (),
+        packs: Iterable[str] = (),
+        profile: Profile = EVERYTHING,
+        profiles: Iterable[Profile] = (),
+        lifespan: Lifespan | None = None,
+        middleware: Sequence[Middleware] = (),
+        sinks: Iterable[Sink] = (),
+        decide: Decide | None = None,
+        turn: Turn | None = None,
+        store: Store | None = None,
+        limits: Limits | None = None,
+        allow_eval: bool = False,
+        version: str = VERSION,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.name = name
+        self.version = version
+        self.profile = profile
+        self.limits = limits or Limits()
+        self.registry = Registry(self.limits, allow_eval=allow_eval)
+        self.sessions = Sessions(self.limits, clock=clock)
+        self._anyone = Caller(profile=profile)
+        self._profiles = {known.name: known for known in (profile, *profiles)}
+        self._providers = _providers(name, tools, providers)
+        self._packs = _known_packs(packs)
+        self._lifespan = lifespan
+        self._middleware = tuple(middleware)
+        self._sinks = list(sinks)
+        self._policy = (decide, turn)
+        self._store = store or MemoryStore(clock=clock)
+        self._allow_eval = allow_eval
+        self._dispatcher: Dispatcher | None = None
+        self._open: AsyncExitStack | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._open is not None:
+            raise RuntimeError(f"The yard '{self.name}' is open already.")
+        async with AsyncExitStack() as stack:
+            await self._assemble(stack)
+            self._open = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        stack, self._open = self._open, None
+        if stack is not None:
+            await stack.aclose()
+
+    @property
+    def title(self) -> str:
+        """Return the yard's name."""
+        return self.name
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """Return the funnel that every call passes.
+
+        Raises:
+            RuntimeError: The yard is not open.
+        """
+        if self._dispatcher is None:
+            raise RuntimeError(f"The yard '{self.name}' is not open: use 'async with'.")
+        return self._dispatcher
+
+    @property
+    def abandoned_threads(self) -> int:
+        """Return how many threads run on past their deadlines."""
+        return self.dispatcher.threads.abandoned
+
+    @property
+    def calls_in_flight(self) -> int:
+        """Return how many calls are running."""
+        return len(self.dispatcher.in_flight)
+
+    def call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        session: str | None = None,
+        caller: Caller | None = None,
+        door: Door = LIBRARY,
+    ) -> Coroutine[Any, Any, Envelope]:
+        """Call a tool; what is awaited is always an envelope."""
+        given = arguments if session is None else {**(arguments or {}), "session_id": session}
+        who = self._anyone if caller is None else caller
+        return self.dispatcher.dispatch(name, given, caller=who, door=door)
+
+    def list(self, profile: Profile | str | None = None) -> Sequence[ToolSpec]:
+        """Return the specs that a profile lists, by default the yard's own.
+
+        Raises:
+            KeyError: There is no profile of that name.
+        """
+        return self.registry.list(self.profile_of(profile))
+
+    def profile_of(self, profile: Profile | str | None) -> Profile:
+        """Return a profile of the yard by its name, its own by default.
+
+        Raises:
+            KeyError: There is no profile of that name.
+        """
+        if isinstance(profile, str):
+            return self._profiles[profile]
+        return self.profile if profile is None else profile
+
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """Return every setting with its value and where it came from."""
+        defaults = Limits().as_dict()
+        values = {"name": self.name, "profile": self.profile.name, "allow_eval": self._allow_eval, **self.limits.as_dict()}
+        defaults.update({"name": "yard", "profile": EVERYTHING.name, "allow_eval": False})
+        return {key: {"value": value, "from": "default" if value == defaults[key] else "code"} for key, value in values.items()}
+
+    def add_sink(self, sink: Sink) -> Callable[[], None]:
+        """Send records to the sink, too; return what stops that."""
+        self._sinks.append(sink)
+        return lambda: self._sinks.remove(sink) if sink in self._sinks else None
+
+    @asynccontextmanager
+    async def open(self, publish: Publish) -> AsyncGenerator[None]:
+        """Be a provider of another yard: every call passes both funnels."""
+        async with self:
+
+            def project(_: object = None) -> None:
+                publish([self._mounted(spec) for spec in self.registry.visible(self.profile)])
+
+            project()
+            stop = self.registry.watch(project)
+            try:
+                yield
+            finally:
+                stop()
+
+    async def _assemble(self, stack: AsyncExitStack) -> None:
+        decide, turn = self._policy
+        self._dispatcher = Dispatcher(
+            self.registry,
+            limits=self.limits,
+            sessions=self.sessions,
+            results=Results(self._store, self.limits),
+            sinks=self._sinks,
+            middleware=self._middleware,
+            decide=decide,
+            turn=turn,
+        )
+        stack.callback(self._forget_dispatcher)
+        await stack.enter_async_context(_running(self.sessions.sweep_forever()))
+        if self._lifespan is not None:
+            self._dispatcher.state = await stack.enter_async_context(self._lifespan(self))
+        for provider in self._providers:
+            await self._connect(stack, provider, gives_way=False)
+        for pack in self._packs:
+            await self._connect(stack, PACKS[pack](self), gives_way=True)
+        stack.push_async_callback(self.sessions.end_all)
+        stack.push_async_callback(self._dispatcher.close)
+
+    async def _connect(self, stack: AsyncExitStack, provider: Provider, *, gives_way: bool) -> None:
+        def publish(tools: Iterable[Tool]) -> None:
+            self.registry.publish(provider.name, tools, gives_way=gives_way)
+
+        stack.callback(self.registry.withdraw, provider.name)
+        await stack.enter_async_context(provider.open(publish))
+
+    def _forget_dispatcher(self) -> None:
+        self._dispatcher = None
+
+    def _mounted(self, spec: ToolSpec) -> Tool:
+        """Return a tool of this yard as a tool of the yard that holds it."""
+        inner = self.registry.find(spec.name, self.profile)
+
+        def check(arguments: object, text: bytes) -> Arguments:
+            inner.check(arguments, text)
+            return cast("Arguments", arguments)
+
+        async def handler(call: Call) -> Envelope:
+            caller = msgspec.structs.replace(call.caller, profile=self.profile)
+            return await self.dispatcher.dispatch(spec.name, call.arguments, caller=caller, door=call.door, parent=call)
+
+        outside = msgspec.structs.replace(spec, source=self.name, session="none", serial=False)
+        return Tool(spec=outside, handler=handler, check=check, may_return_none=True)
+
+
+def _providers(name: str, tools: Iterable[object], providers: Iterable[Provider]) -> list[Provider]:
+    given = list(tools)
+    own: list[Provider] = [Functions(name, given)] if given else []
+    found = [*own, *providers]
+    names = [provider.name for provider in found]
+    for provider in found:
+        if names.count(provider.name) > 1:
+            raise ValueError(f"Two providers are named '{provider.name}'.")
+    return found
+
+
+def _known_packs(packs: Iterable[str]) -> list[str]:
+    named = list(packs)
+    for pack in named:
+        if pack not in PACKS:
+            raise ValueError(f"There is no pack '{pack}'. Known: {', '.join(sorted(PACKS))}.")
+    return named
+
+
+@asynccontextmanager
+async def _running(work: Any) -> AsyncGenerator[None]:
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
