@@ -6,7 +6,7 @@ The public names are loaded when first used, so that importing the package costs
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from toolyard._version import VERSION as __version__
+from toolyard import _version
 
 if TYPE_CHECKING:
     from toolyard.call import Call, Handler, Middleware, current_call
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from toolyard.store import Store
     from toolyard.tools import Tool
     from toolyard.yard import Yard
+
+__version__ = _version.VERSION
 
 __all__ = [
     "CODES",

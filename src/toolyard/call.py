@@ -137,7 +137,14 @@ class Call:
         return await self.funnel.invoke(self, name, arguments)
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for something async, such as `invoke` or `ask`, from a handler that runs in a thread."""
+        """Wait for something async, such as `invoke` or `ask`, from a handler that runs in a thread.
+
+        Raises:
+            RuntimeError: The handler is async: it can await.
+        """
+        if _in_a_loop():
+            work.close()
+            raise RuntimeError("An async handler must await instead of calling 'wait'.")
         return asyncio.run_coroutine_threadsafe(work, self.funnel.loop).result()
 
     def start_session(self, *, kind: str = "", session_id: str | None = None) -> Session:
@@ -233,12 +240,10 @@ class Call:
         self._notes.add(note, own=own)
 
     def _on_loop(self, send: Callable[[], None]) -> None:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            self.funnel.loop.call_soon_threadsafe(_quietly, send)
-        else:
+        if _in_a_loop():
             _quietly(send)
+        else:
+            self.funnel.loop.call_soon_threadsafe(_quietly, send)
 
 
 def current_call() -> Call:
@@ -250,11 +255,19 @@ def current_call() -> Call:
     return _current.get()
 
 
+def _in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 def _quietly(send: Callable[[], None]) -> None:
     """Send something that the call does not depend on: a door that fails must not fail the call."""
     try:
         send()
-    except Exception:
+    except Exception:  # noqa: BLE001 - a door may raise anything
         _log.exception("door_failed")
 
 

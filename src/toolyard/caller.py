@@ -9,19 +9,19 @@ from typing import Any, Final
 
 import msgspec
 
-from toolyard.profile import EVERYTHING, Profile
+from toolyard.profile import Profile
 from toolyard.progress import Note
 
 __all__ = ["ANYONE", "LIBRARY", "Caller", "Door"]
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is calling; the scope is one conversation of that identity."""
+    """Who is calling; the scope is one conversation of that identity, and without a profile the yard's own holds."""
 
     identity: str = "local"
     scope: str = ""
-    claims: dict[str, Any] = {}  # noqa: RUF012 - msgspec copies it
-    profile: Profile = EVERYTHING
+    claims: dict[str, Any] = {}
+    profile: Profile | None = None
     client: str = ""
 
     @property

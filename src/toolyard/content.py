@@ -6,7 +6,7 @@ A block is no JSON: it rides beside the envelope, and the data says only what ki
 from base64 import b64encode
 from typing import Final, Literal
 
-__all__ = ["Audio", "Block", "Blob", "Image", "Text", "block_of"]
+__all__ = ["Audio", "Blob", "Block", "Image", "Text", "block_of"]
 
 
 class Block:
@@ -24,7 +24,7 @@ class Block:
         """Return what the envelope's data says of the block."""
         return {"type": self.kind, "mime_type": self.mime_type, "bytes": len(self.data)}
 
-    def to_mcp(self, uri: str) -> dict[str, object]:
+    def to_mcp(self, uri: str) -> dict[str, object]:  # noqa: ARG002 - blocks are written alike
         """Return the block as MCP writes it; the address is for blocks that need one."""
         return {"type": self.kind, "data": b64encode(self.data).decode(), "mimeType": self.mime_type}
 

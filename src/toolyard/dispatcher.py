@@ -10,9 +10,9 @@ It promises three things and does nothing else:
 import asyncio
 import logging
 import os
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Any, Final, cast
 
@@ -25,6 +25,7 @@ from toolyard.errors import ToolError
 from toolyard.eval_guard import guard
 from toolyard.fit import Fitted, fit
 from toolyard.limits import Limits
+from toolyard.profile import Profile
 from toolyard.record import Sink
 from toolyard.registry import Registry
 from toolyard.results import Results
@@ -46,6 +47,7 @@ class Dispatcher:
         self,
         registry: Registry,
         *,
+        profile: Profile,
         limits: Limits,
         sessions: Sessions,
         results: Results,
@@ -59,13 +61,15 @@ class Dispatcher:
         self.threads = Threads(limits, self.loop)
         self.in_flight: dict[str, Call] = {}
         self.state: Any = None
+        self._empty: asyncio.Event | None = None
         self._registry = registry
+        self._profile = profile
         self._limits = limits
         self._results = results
         self.sinks = sinks
         self._decide = decide
         self._turn = turn
-        self._serial = SerialTurns()
+        self.serial_turns = SerialTurns()
         self._deadlines = Deadlines(self.loop)
         self._ids = count(int.from_bytes(os.urandom(5)))
         self._handler = _compose(middleware)
@@ -75,14 +79,15 @@ class Dispatcher:
         self, name: str, arguments: object = None, *, caller: Caller = ANYONE, door: Door = LIBRARY, parent: Call | None = None
     ) -> Envelope:
         """Answer one call."""
-        ending = Ending(f"c_{next(self._ids):x}", name, caller, door, parent)
+        profile = caller.profile or self._profile
+        ending = Ending(f"c_{next(self._ids):x}", name, caller=caller, profile=profile, door=door, parent=parent)
         try:
-            tool = self._find(name, caller, parent)
+            tool = self._find(name, profile, parent)
             call = ending.call = Call(ending.call_id, tool.spec, tool.handler, caller=caller, door=door, funnel=self, parent=parent)
             text = self._written(arguments)
             if _REFERENCE in text:
                 arguments = await self._results.fill_in(arguments, tool.spec.input_schema, caller.owner)
-                text = self._written(arguments)
+                text = encode(arguments)
             self._admit(call, tool, name, {} if arguments is None else arguments, text)
             answer = fit(call, tool, await self._run(call))
             if answer.encoded is not None and answer.encoded.characters > self._limits.result_characters and parent is None:
@@ -113,24 +118,26 @@ class Dispatcher:
         return call is not None
 
     async def close(self) -> None:
-        """Interrupt every call and let each be answered."""
+        """Interrupt every call and wait, for as long as a clean-up may take, until each is answered."""
         for call in tuple(self.in_flight.values()):
             call.stop("cancelled")
-        for _ in range(1000):
-            if not self.in_flight:
-                break
-            await asyncio.sleep(0)
+        if self.in_flight:
+            self._empty = asyncio.Event()
+            try:
+                await asyncio.wait_for(self._empty.wait(), self._limits.cleanup)
+            except TimeoutError:
+                _log.warning("calls_left_behind count=%d", len(self.in_flight))
         self._deadlines.close()
         self.threads.close()
 
-    def _find(self, name: str, caller: Caller, parent: Call | None) -> Tool:
+    def _find(self, name: str, profile: Profile, parent: Call | None) -> Tool:
         if parent is not None:
             if parent.finished:
                 raise ToolError("state_error", "The call that this one belongs to is over.", reason="parent_finished")
             if parent.depth >= self._limits.depth:
                 message = f"Calls may be nested {self._limits.depth} deep."
                 raise ToolError("limit_exceeded", message, may_have_run=False, limit="depth", maximum=self._limits.depth)
-        return self._registry.find(name, caller.profile)
+        return self._registry.find(name, profile)
 
     def _written(self, arguments: object) -> bytes:
         """Return the arguments as JSON, if they can be and are not too long."""
@@ -180,15 +187,20 @@ class Dispatcher:
             result = await (self._in_turn(call) if self._has_policy or call.spec.serial else self._timed(call))
             if call.stopped is None:
                 return result
-            await _settle(call, task)
-        except BaseException:
+            await asyncio.sleep(0)  # an interruption that the handler did not take arrives here, where it does no harm
+            call.take_back(task)
+        except BaseException as error:
             if call.take_back(task):
                 call.stopped = call.stopped or "cancelled"
                 raise
+            if call.stopped is None and isinstance(error, asyncio.CancelledError):
+                raise RuntimeError("The handler cancelled itself.") from error
             if call.stopped is None:
                 raise
         finally:
             del self.in_flight[call.id]
+            if self._empty is not None and not self.in_flight:
+                self._empty.set()
             if call.parent is not None:
                 call.parent.disown(call)
             call.finish()
@@ -202,12 +214,12 @@ class Dispatcher:
         releases: list[Release] = []
         try:
             if call.spec.serial:
-                releases.append(await self._serial(call))
+                releases.append(await self.serial_turns(call))
             if self._turn is not None:
                 releases.append(await self._turn(call))
             return await self._timed(call)
         finally:
-            self.threads.when_free(call, lambda: [release() for release in reversed(releases)])
+            self.threads.when_free(call, partial(_give_back, releases))
 
     async def _ask_policy(self, call: Call) -> Envelope | None:
         if self._decide is None:
@@ -216,7 +228,7 @@ class Dispatcher:
             return await self._decide(call)
         except ToolError:
             raise
-        except Exception:
+        except Exception:  # noqa: BLE001 - whatever a policy raises denies
             _log.exception("policy_failed tool=%s id=%s", call.spec.name, call.id)
             raise ToolError("permission_denied", "The policy could not decide, so the call is denied.") from None
 
@@ -280,13 +292,9 @@ def _compose(middleware: Sequence[Middleware]) -> Handler:
     return handler
 
 
-async def _settle(call: Call, task: "asyncio.Task[Any]") -> None:
-    """Let an interruption that the handler did not take arrive here, where it does no harm."""
-    try:
-        await asyncio.sleep(0)
-    except asyncio.CancelledError:
-        if call.take_back(task):
-            raise
+def _give_back(releases: list[Release]) -> None:
+    while releases:
+        releases.pop()()
 
 
 def _plain(data: object) -> Any:

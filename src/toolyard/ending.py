@@ -10,6 +10,7 @@ from toolyard.call import Call
 from toolyard.caller import Caller, Door
 from toolyard.envelope import Envelope, Meta, estimate_tokens
 from toolyard.fit import Fitted
+from toolyard.profile import Profile
 from toolyard.record import Record, Sink
 
 __all__ = ["Ending"]
@@ -21,13 +22,14 @@ _log = logging.getLogger(__name__)
 class Ending:
     """Knows of a call what is needed to end it, from before it is admitted."""
 
-    __slots__ = ("_caller", "_door", "_name", "_parent", "_started", "call", "call_id")
+    __slots__ = ("_caller", "_door", "_name", "_parent", "_profile", "_started", "call", "call_id")
 
-    def __init__(self, call_id: str, name: str, caller: Caller, door: Door, parent: Call | None) -> None:
+    def __init__(self, call_id: str, name: str, *, caller: Caller, profile: Profile, door: Door, parent: Call | None) -> None:
         self.call_id = call_id
         self.call: Call | None = None
         self._name = name
         self._caller = caller
+        self._profile = profile
         self._door = door
         self._parent = parent
         self._started = time.perf_counter()
@@ -73,7 +75,7 @@ class Ending:
             answer.meta.session_id,
             self._caller.identity,
             self._caller.scope,
-            self._caller.profile.name,
+            self._profile.name,
             self._door.name,
             self._door.trace_id,
             call is not None and call.running if error is None else error.may_have_run,
@@ -82,5 +84,5 @@ class Ending:
         for sink in sinks:
             try:
                 sink(record)
-            except Exception:
+            except Exception:  # noqa: BLE001 - a sink may raise anything, and must not fail the call
                 _log.exception("sink_failed id=%s", self.call_id)

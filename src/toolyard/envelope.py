@@ -81,7 +81,7 @@ class Envelope(msgspec.Struct, frozen=True, dict=True):
             details=_keep_serialisable(error.details),
             recoverable=code.recoverable,
             retryable=retryable,
-            blame=error.blame or code.blame,
+            blame=code.blame if error.blame is None else error.blame,
             may_have_run=ran,
             http=code.http,
             hint=_speakable(hint),
@@ -98,7 +98,7 @@ class Envelope(msgspec.Struct, frozen=True, dict=True):
     def beside(self, content: Sequence[Content]) -> Self:
         """Return the envelope with these blocks beside it."""
         if content:
-            self.__dict__["content"] = tuple(content)
+            vars(self)["content"] = tuple(content)  # pyright: ignore[reportIndexIssue] - a frozen struct still has its dictionary
         return self
 
     def to_json(self) -> bytes:

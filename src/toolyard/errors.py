@@ -4,7 +4,7 @@ It knows nothing of tools, calls or envelopes: a code is a row of facts.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 __all__ = ["CODES", "COMMON_CODES", "Blame", "Code", "CodeName", "MayHaveRun", "ToolError", "invalid_input", "not_found", "not_implemented"]
 
@@ -229,22 +229,22 @@ class ToolError(Exception):
         self.message = message
         self.hint = hint
         self.next_actions = tuple(next_actions)
-        self.blame = blame
+        self.blame: Blame | None = blame
         self.may_have_run = may_have_run
         self.data = data
         self.details: dict[str, object] = details if reason is None else {"reason": reason, **details}
 
 
-def invalid_input(message: str, *, field: str, **details: object) -> ToolError:
+def invalid_input(message: str, *, field: str, **details: Any) -> ToolError:
     """Return the failure of one argument that fits its schema and makes no sense."""
     return ToolError("invalid_input", message, issues=[{"field": field, "code": "value_error", "message": message}], **details)
 
 
-def not_found(kind: str, name: object, **details: object) -> ToolError:
+def not_found(kind: str, name: object, **details: Any) -> ToolError:
     """Return the failure to find one thing of a kind."""
     return ToolError("not_found", f"There is no {kind} '{name}'.", kind=kind, **details)
 
 
-def not_implemented(missing: str, **details: object) -> ToolError:
+def not_implemented(missing: str, **details: Any) -> ToolError:
     """Return the failure of a stub, saying what is missing."""
     return ToolError("not_implemented", f"{missing} is not written yet.", missing=missing, **details)

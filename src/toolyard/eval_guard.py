@@ -62,7 +62,7 @@ def guard(payload: object, rule: EvalRule, tool: str, limits: Limits) -> None:
             _audit.warning(
                 "eval_blocked tool=%s language=%s characters=%d hash=%s %s=%r", tool, rule.language, len(text), digest, kind, what
             )
-            raise ToolError("eval_blocked", f"The code uses {what!r}, which is blocked.", code_hash=digest, **{kind: what})
+            raise ToolError("eval_blocked", f"The code uses {what!r}, which is blocked.", code_hash=digest, kind=kind, blocked=what)
     _audit.info("eval tool=%s language=%s characters=%d hash=%s", tool, rule.language, len(text), digest)
 
 

@@ -1,6 +1,6 @@
 """Fitting a result: from whatever a handler returned to plain data that an answer can carry."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from toolyard.call import Call
 from toolyard.content import Text, block_of
@@ -43,7 +43,7 @@ def _encoded(result: object, tool: Tool) -> Encoded:
     if result is None and not tool.may_return_none:
         raise _invalid(tool, "answered nothing")
     if isinstance(result, bytes | bytearray | memoryview):
-        result = block_of(bytes(result))
+        result = block_of(bytes(cast("bytes", result)))
     elif isinstance(result, str) and tool.spec.shape == "plain":
         result = Text(result)
     try:

@@ -26,6 +26,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Stored results of one caller; the oldest goes first."""
     stored_seconds: float = 3600.0
     """Seconds a stored result is kept."""
+    store_bytes: int = 256 * 1024 * 1024
+    """Size of everything that a yard without a store of its own keeps in memory."""
     sessions: int = 1000
     """Live sessions of all callers together."""
     session_idle: float = 1800.0
@@ -51,8 +53,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def __post_init__(self) -> None:
         for name, value in self.as_dict().items():
-            if value < 0:
-                raise ValueError(f"The limit '{name}' must not be negative.")
+            if not isinstance(value, int | float) or not value >= 0:
+                raise ValueError(f"The limit '{name}' must be a number that is not negative.")
 
     def as_dict(self) -> dict[str, Any]:
         """Return every limit by name."""

@@ -23,6 +23,15 @@ METATOOLS: Final = "metatools"
 _SLACK: Final = 0.25
 
 
+def _make_tuples(rule: msgspec.Struct, *names: str) -> None:
+    """Read one thing where several may stand as a tuple of it, so that a text is never taken letter by letter."""
+    for name in names:
+        given = getattr(rule, name)
+        if not isinstance(given, tuple):
+            several: Iterable[object] = [given] if isinstance(given, str | msgspec.Struct) else given
+            msgspec.structs.force_setattr(rule, name, tuple(several))
+
+
 class Surface(StrEnum):
     """How a profile lists its tools; never what may be called."""
 
@@ -49,6 +58,9 @@ class Toolset(msgspec.Struct, frozen=True, kw_only=True):
     deny_operations: tuple[Operation, ...] = ()
     description: str = ""
 
+    def __post_init__(self) -> None:
+        _make_tuples(self, "names", "tags", "sources", "operations", "deny", "deny_tags", "deny_sources", "deny_operations")
+
     def holds(self, spec: ToolSpec) -> bool:
         """Return whether the tool is in the set; a denial beats everything."""
         if _fits(spec.name, self.deny) or _fits(spec.source, self.deny_sources) or spec.operation in self.deny_operations:
@@ -71,6 +83,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     surface: Surface = Surface.AUTO
     pins: tuple[str, ...] = ()
     description: str = ""
+
+    def __post_init__(self) -> None:
+        _make_tuples(self, "toolsets", "pins")
 
     def allows(self, spec: ToolSpec) -> bool:
         """Return whether the tool exists for callers of this profile."""

@@ -221,7 +221,7 @@ class Registry:
         for watcher in tuple(self._watchers):
             try:
                 watcher(change)
-            except Exception:
+            except Exception:  # noqa: BLE001 - a watcher may raise anything, and must not stop the others
                 _log.exception("watcher_failed kind=%s", kind)
 
     def _not_found(self, name: str, profile: Profile) -> ToolError:

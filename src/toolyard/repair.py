@@ -15,6 +15,8 @@ __all__ = ["Reading", "readings"]
 _DEPTH: Final = 32
 _READINGS: Final = 8
 _VALUES: Final = 20_000
+_TYPE_NAMES: Final[dict[type, str]] = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+_PYTHON_WORDS: Final[dict[str, list[object]]] = {"True": [True], "False": [False], "None": [None]}
 
 
 class Reading(NamedTuple):
@@ -100,8 +102,7 @@ def _types(schema: dict[str, Any]) -> set[str]:
 
 
 def _type_of(value: object) -> str:
-    names = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
-    return names.get(type(value), "null")
+    return _TYPE_NAMES.get(type(value), "null")
 
 
 def _accepts(schema: dict[str, Any], value: object) -> bool:
@@ -129,7 +130,7 @@ def _from_text(types: set[str], text: str) -> list[object]:
     try:
         meant: object = json.loads(text.strip(), parse_constant=_refuse)
     except (ValueError, RecursionError):
-        return {"True": [True], "False": [False], "None": [None]}.get(text.strip(), []) if types & {"boolean", "null"} else []
+        return _PYTHON_WORDS.get(text.strip(), []) if types & {"boolean", "null"} else []
     if isinstance(meant, float) and meant.is_integer() and "integer" in types and "number" not in types:
         meant = int(meant)
     name = _type_of(meant)

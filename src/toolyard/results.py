@@ -22,6 +22,7 @@ _HANDLE: Final = re.compile(r"r_[0-9]{1,18}\Z")
 _SHAPES: Final = ({"$ref"}, {"$ref", "path"})
 _DEPTH: Final = 32
 _KEYS: Final = 20
+_SCALARS: Final[dict[type, str]] = {bool: "boolean", int: "integer", float: "number"}
 
 
 class Results:
@@ -46,7 +47,7 @@ class Results:
                 limit=self._limits.stored_bytes,
             )
         prefix = _prefix(owner)
-        handle = f"r_{await self._store.count(prefix)}"
+        handle = f"r_{await self._store.count(prefix, ttl=2 * self._limits.stored_seconds)}"
         await self._store.put(prefix + handle, encoded.text, ttl=self._limits.stored_seconds)
         kept = await self._store.keys(prefix)
         for key in kept[: max(len(kept) - self._limits.stored_results, 0)]:
@@ -121,7 +122,7 @@ def at_pointer(value: Any, pointer: str) -> Any:
     for raw in pointer.split("/")[1:]:
         part = raw.replace("~1", "/").replace("~0", "~")
         try:
-            value = value[int(part)] if isinstance(value, list) and part.isdecimal() else value[part]
+            value = value[int(part) if isinstance(value, list) and part.isdecimal() else part]
         except (LookupError, TypeError):
             raise LookupError(pointer) from None
     return value
@@ -142,7 +143,7 @@ def shape_of(value: Any, depth: int = 2) -> Any:
         return {"type": "array", "length": len(items), **inner}
     if isinstance(value, str):
         return {"type": "string", "length": len(value)}
-    return {bool: "boolean", int: "integer", float: "number"}.get(type(value), "null")
+    return {"type": _SCALARS.get(type(cast("object", value)), "null")}
 
 
 def _prefix(owner: str) -> str:

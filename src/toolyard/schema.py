@@ -3,7 +3,7 @@
 It knows nothing of tools; a schema is a dictionary.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Final, cast
 
@@ -66,7 +66,7 @@ def check_schema(schema: object, *, max_bytes: int, max_depth: int) -> None:
     """
     if not isinstance(schema, dict | bool):
         raise SchemaError("it is not a JSON object")
-    if _deeper_than(schema, max_depth):
+    if _deeper_than(cast("object", schema), max_depth):
         raise SchemaError(f"it is nested deeper than {max_depth} levels")
     try:
         size = len(msgspec.json.encode(schema))
@@ -124,7 +124,7 @@ def resolve(root: Schema, node: Any) -> Any:
     for _ in range(_REFERENCE_HOPS):
         reference = cast("dict[str, Any]", node).get("$ref") if isinstance(node, dict) else None
         if not isinstance(reference, str) or not reference.startswith("#"):
-            return node
+            return cast("Any", node)
         node = _pointer(root, reference[1:])
     return None
 
@@ -180,11 +180,11 @@ def _step(node: Any, part: str | int, root: Schema) -> Any:
 def _issues_of(error: jsonschema_rs.ValidationError, root: Schema) -> list[Issue]:
     path: Path = tuple(error.instance_path)
     kind: Any = error.kind
-    code = _CODES.get(kind.name, kind.name)
+    name = str(kind.name)
+    code = _CODES.get(name, name)
     expected = subschema(root, path)
     if code == "missing":
-        name = str(kind.property).strip('"')
-        field = (*path, name)
+        field = (*path, str(kind.property))
         return [Issue(field_name(field), code, f"'{field_name(field)}' is required.", subschema(root, field))]
     if code == "extra_forbidden":
         known = list(cast("dict[str, Any]", expected or {}).get("properties", {}))
@@ -201,7 +201,7 @@ def unexpected(path: Path, known: Sequence[str]) -> Issue:
 
 
 def _deeper_than(value: object, depth: int) -> bool:
-    layer: list[object] = [value]
+    layer: list[object] = _containers([value])
     for _ in range(depth + 1):
         layer = [child for node in layer for child in _children(node)]
         if not layer:
@@ -211,7 +211,9 @@ def _deeper_than(value: object, depth: int) -> bool:
 
 def _children(node: object) -> Sequence[object]:
     if isinstance(node, dict):
-        return [child for child in cast("dict[str, object]", node).values() if isinstance(child, dict | list)]
-    if isinstance(node, list):
-        return [child for child in cast("list[object]", node) if isinstance(child, dict | list)]
-    return ()
+        return _containers(cast("dict[str, object]", node).values())
+    return _containers(cast("list[object]", node))
+
+
+def _containers(values: Iterable[object]) -> list[object]:
+    return [value for value in values if isinstance(value, dict | list)]

@@ -66,7 +66,7 @@ class Session:
                         await result
             except asyncio.CancelledError as error:
                 cancelled = error
-            except Exception:
+            except Exception:  # noqa: BLE001 - a clean-up may raise anything, and must not stop the others
                 _log.exception("cleanup_failed session=%s", self.id)
         if cancelled is not None:
             raise cancelled
@@ -166,7 +166,10 @@ class Sessions:
         return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 
     async def end(self, session_id: str, *, reason: EndReason = "ended") -> bool:
-        """End a session: remove it, clean up, tell the listeners; return whether it was live."""
+        """End a session: remove it, clean up, tell the listeners; return whether it was live.
+
+        A call that is using it goes on and meets what the clean-ups left; no other call can enter it.
+        """
         session = self._live.pop(session_id, None)
         if session is None:
             return False
@@ -178,7 +181,7 @@ class Sessions:
         for listener in tuple(self._listeners):
             try:
                 listener(event)
-            except Exception:
+            except Exception:  # noqa: BLE001 - a listener may raise anything, and must not stop the others
                 _log.exception("session_listener_failed session=%s", session.id)
         return True
 
@@ -189,15 +192,13 @@ class Sessions:
 
     async def sweep(self) -> None:
         """End the sessions that have been idle for too long."""
-        if not self._limits.session_idle:
-            return
         before = self._clock() - self._limits.session_idle
         for session in list(self._live.values()):
             if not session.busy and session.last_used <= before:
                 await self.end(session.id, reason="idle")
 
     async def sweep_forever(self) -> None:
-        """Sweep again and again, until cancelled."""
-        while True:
+        """Sweep again and again, until cancelled; not at all where sessions may be idle for ever."""
+        while self._limits.session_idle:
             await asyncio.sleep(min(max(self._limits.session_idle / 10, 0.1), 60.0))
             await self.sweep()

@@ -88,7 +88,7 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     source: str = ""
     tags: tuple[str, ...] = ()
     examples: tuple[Example, ...] = ()
-    reasons: dict[str, Reason] = {}  # noqa: RUF012 - msgspec copies it
+    reasons: dict[str, Reason] = {}
     timeout: float | None = None
     timeout_hint: str | None = None
     serial: bool = False

@@ -32,18 +32,22 @@ class Store(Protocol):
         """Return the keys that start so, oldest first."""
         ...
 
-    async def count(self, key: str) -> int:
-        """Add one to the counter of that name and return it; the first is 1."""
+    async def count(self, key: str, *, ttl: float | None = None) -> int:
+        """Add one to the counter of that name and return it; the first is 1, also once it was not used for `ttl` seconds."""
         ...
 
 
 class MemoryStore:
-    """Keeps everything in this process, and so no longer than it lives."""
+    """Keeps everything in this process, and so no longer than it lives.
 
-    def __init__(self, *, clock: Clock = time.monotonic) -> None:
+    Beyond `max_bytes` the oldest of what is kept for a time is forgotten early.
+    """
+
+    def __init__(self, *, max_bytes: int = 256 * 1024 * 1024, clock: Clock = time.monotonic) -> None:
         self._clock = clock
+        self._max_bytes = max_bytes
+        self._bytes = 0
         self._kept: dict[str, tuple[bytes, float | None]] = {}
-        self._counters: dict[str, int] = {}
 
     async def get(self, key: str) -> bytes | None:
         """Return what is kept under the key, or nothing."""
@@ -55,26 +59,37 @@ class MemoryStore:
     async def put(self, key: str, value: bytes, *, ttl: float | None = None) -> None:
         """Keep the value under the key, for `ttl` seconds if given."""
         self._forget_expired()
-        self._kept.pop(key, None)
+        self._forget(key)
         self._kept[key] = (value, None if ttl is None else self._clock() + ttl)
+        self._bytes += len(value)
+        for old in [old for old, kept in self._kept.items() if kept[1] is not None and old != key]:
+            if self._bytes <= self._max_bytes:
+                break
+            self._forget(old)
 
     async def delete(self, key: str) -> None:
         """Forget the key; one that is not there is no fault."""
-        self._kept.pop(key, None)
+        self._forget(key)
 
     async def keys(self, prefix: str) -> list[str]:
         """Return the keys that start so, oldest first."""
         self._forget_expired()
         return [key for key in self._kept if key.startswith(prefix)]
 
-    async def count(self, key: str) -> int:
-        """Add one to the counter of that name and return it; the first is 1."""
-        self._counters[key] = self._counters.get(key, 0) + 1
-        return self._counters[key]
+    async def count(self, key: str, *, ttl: float | None = None) -> int:
+        """Add one to the counter of that name and return it; the first is 1, also once it was not used for `ttl` seconds."""
+        number = int(await self.get(f"count/{key}") or 0) + 1
+        await self.put(f"count/{key}", str(number).encode(), ttl=ttl)
+        return number
 
     def _expired(self, kept: tuple[bytes, float | None]) -> bool:
         return kept[1] is not None and kept[1] <= self._clock()
 
     def _forget_expired(self) -> None:
         for key in [key for key, kept in self._kept.items() if self._expired(kept)]:
-            del self._kept[key]
+            self._forget(key)
+
+    def _forget(self, key: str) -> None:
+        kept = self._kept.pop(key, None)
+        if kept is not None:
+            self._bytes -= len(kept[0])

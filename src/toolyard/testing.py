@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from toolyard.caller import Caller, Door
+from toolyard.caller import ANYONE, Caller, Door
 from toolyard.envelope import Envelope
 from toolyard.progress import Note
 from toolyard.providers import Publish
@@ -23,6 +23,7 @@ class FakeClock:
         self._now = now
 
     def __call__(self) -> float:
+        """Return the time."""
         return self._now
 
     def advance(self, seconds: float) -> None:
@@ -37,6 +38,7 @@ class FakeSink:
         self.records: list[Record] = []
 
     def __call__(self, record: Record) -> None:
+        """Remember a record."""
         self.records.append(record)
 
     @property
@@ -76,7 +78,7 @@ class FakeProvider:
 class Client:
     """A caller in the same process, with everything it was told on the way."""
 
-    def __init__(self, yard: Yard, *, caller: Caller | None = None, answers: Sequence[dict[str, Any]] = ()) -> None:
+    def __init__(self, yard: Yard, *, caller: Caller = ANYONE, answers: Sequence[dict[str, Any]] = ()) -> None:
         self.yard = yard
         self.caller = caller
         self.notes: list[Note] = []
@@ -96,7 +98,7 @@ class Client:
 
     def list(self) -> Sequence[ToolSpec]:
         """Return what the caller's profile lists."""
-        return self.yard.list(None if self.caller is None else self.caller.profile)
+        return self.yard.list(self.caller.profile)
 
     async def _answer(self, _: Any, text: str) -> dict[str, Any]:
         self.questions.append(text)
@@ -104,7 +106,7 @@ class Client:
 
 
 @asynccontextmanager
-async def connect(yard: Yard, *, caller: Caller | None = None, answers: Sequence[dict[str, Any]] = ()) -> AsyncGenerator[Client]:
+async def connect(yard: Yard, *, caller: Caller = ANYONE, answers: Sequence[dict[str, Any]] = ()) -> AsyncGenerator[Client]:
     """Open a yard and connect to it; the answers are given to the questions its tools ask."""
     async with yard:
         yield Client(yard, caller=caller, answers=answers)

@@ -135,7 +135,7 @@ class Threads:
 
 def _carry(fault: BaseException) -> BaseException:
     """Return the fault as something a future can hold."""
-    if isinstance(fault, StopIteration | asyncio.CancelledError):
+    if isinstance(fault, StopIteration) or not isinstance(fault, Exception):
         carried = RuntimeError(f"The handler raised {type(fault).__name__}.")
         carried.__cause__ = fault
         return carried

@@ -90,7 +90,11 @@ def check_by_schema(schema: Schema) -> Check:
     """Return the check that a JSON Schema says, with the defaults of its properties filled in."""
     validator = SchemaValidator(schema)
     properties = cast("dict[str, Any]", schema.get("properties", {}))
-    defaults = {name: inner["default"] for name, inner in properties.items() if isinstance(inner, dict) and "default" in inner}
+    defaults: Arguments = {
+        name: cast("dict[str, Any]", inner)["default"]
+        for name, inner in properties.items()
+        if isinstance(inner, dict) and "default" in inner
+    }
 
     def check(arguments: object, _: bytes) -> Arguments:
         if not validator.fits(arguments):

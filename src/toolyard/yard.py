@@ -10,7 +10,7 @@ import msgspec
 
 from toolyard._version import VERSION
 from toolyard.call import Arguments, Call, Decide, Middleware, Turn
-from toolyard.caller import LIBRARY, Caller, Door
+from toolyard.caller import ANYONE, LIBRARY, Caller, Door
 from toolyard.dispatcher import Dispatcher
 from toolyard.envelope import Envelope
 from toolyard.limits import Limits
@@ -60,7 +60,6 @@ class Yard:
         self.limits = limits or Limits()
         self.registry = Registry(self.limits, allow_eval=allow_eval)
         self.sessions = Sessions(self.limits, clock=clock)
-        self._anyone = Caller(profile=profile)
         self._profiles = {known.name: known for known in (profile, *profiles)}
         self._providers = _providers(name, tools, providers)
         self._packs = _known_packs(packs)
@@ -68,7 +67,7 @@ class Yard:
         self._middleware = tuple(middleware)
         self._sinks = list(sinks)
         self._policy = (decide, turn)
-        self._store = store or MemoryStore(clock=clock)
+        self._store = store or MemoryStore(max_bytes=self.limits.store_bytes, clock=clock)
         self._allow_eval = allow_eval
         self._dispatcher: Dispatcher | None = None
         self._open: AsyncExitStack | None = None
@@ -118,13 +117,12 @@ class Yard:
         arguments: Mapping[str, Any] | None = None,
         *,
         session: str | None = None,
-        caller: Caller | None = None,
+        caller: Caller = ANYONE,
         door: Door = LIBRARY,
     ) -> Coroutine[Any, Any, Envelope]:
         """Call a tool; what is awaited is always an envelope."""
         given = arguments if session is None else {**(arguments or {}), "session_id": session}
-        who = self._anyone if caller is None else caller
-        return self.dispatcher.dispatch(name, given, caller=who, door=door)
+        return self.dispatcher.dispatch(name, given, caller=caller, door=door)
 
     def list(self, profile: Profile | str | None = None) -> Sequence[ToolSpec]:
         """Return the specs that a profile lists, by default the yard's own.
@@ -175,6 +173,7 @@ class Yard:
         decide, turn = self._policy
         self._dispatcher = Dispatcher(
             self.registry,
+            profile=self.profile,
             limits=self.limits,
             sessions=self.sessions,
             results=Results(self._store, self.limits),

@@ -7,7 +7,9 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any, Protocol, TypedDict
+from typing import Any, Final, Protocol
+
+from typing_extensions import TypedDict
 
 from toolyard.call import Call
 from toolyard.providers import Publish
@@ -16,6 +18,8 @@ from toolyard.record import Record, Sink
 from toolyard.session import Session, Sessions
 
 __all__ = ["Subject", "System"]
+
+_REMEMBERED: Final = 1000
 
 
 class Subject(Protocol):
@@ -83,7 +87,7 @@ class System:
         self._subject = subject
         self._started = datetime.now(UTC)
         self._began = time.monotonic()
-        self._last_error: dict[str, Any] | None = None
+        self._last_errors: dict[tuple[str, str], dict[str, str]] = {}
 
     @asynccontextmanager
     async def open(self, publish: Publish) -> AsyncGenerator[None]:
@@ -132,19 +136,24 @@ class System:
 
     @tool(operation="query", tags=("system",))
     async def status(self, call: Call) -> dict[str, Any]:
-        """Tell since when the yard runs, how busy it is, and what failed last, in each of your sessions, too."""
+        """Tell since when the yard runs, how busy it is, and what of yours failed last, in each session, too."""
         return {
             "started": _written(self._started),
             "uptime_s": self._uptime(),
             "calls_in_flight": self._subject.calls_in_flight,
             "abandoned_threads": self._subject.abandoned_threads,
-            "last_error": self._last_error,
+            "last_error": self._last_errors.get((call.caller.identity, call.caller.scope)),
             "sessions": {session.id: session.last_code for session in self._subject.sessions.of(call.caller.owner)},
         }
 
     def _note(self, record: Record) -> None:
-        if record.code is not None:
-            self._last_error = {"code": record.code, "at": _written(datetime.now(UTC))}
+        if record.code is None:
+            return
+        who = (record.identity, record.scope)
+        self._last_errors.pop(who, None)
+        self._last_errors[who] = {"code": record.code, "at": _written(datetime.now(UTC))}
+        if len(self._last_errors) > _REMEMBERED:
+            del self._last_errors[next(iter(self._last_errors))]
 
     def _uptime(self) -> float:
         return round(time.monotonic() - self._began, 3)

@@ -50,7 +50,7 @@ def _path(location: Sequence[str | int], value: object) -> Path:
             pairs = cast("dict[str, object]", value)
             if part in pairs:
                 path.append(part)
-                value = pairs[cast("str", part)]
+                value = pairs[part]
             elif last:
                 path.append(part)
         elif isinstance(value, list) and isinstance(part, int) and part < len(cast("list[object]", value)):

@@ -3,7 +3,7 @@
 import types
 import typing
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, cast, get_args, get_origin
+from typing import Any, Final, NamedTuple, get_args, get_origin
 
 import msgspec
 
@@ -66,6 +66,6 @@ def _schema(tool: str, annotation: Any) -> dict[str, Any]:
     if schema is not None:
         return schema
     try:
-        return cast("dict[str, Any]", msgspec.json.schema(annotation))
+        return msgspec.json.schema(annotation)
     except (TypeError, ValueError, RuntimeError) as error:
         raise PublishError(f"Tool '{tool}' has a return annotation that cannot become a schema.") from error

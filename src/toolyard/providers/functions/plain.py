@@ -48,9 +48,7 @@ def plain(annotation: object) -> Plain | None:
         return _dict(plain(arguments[1]))
     if origin in {Union, types.UnionType}:
         return _union([plain(argument) for argument in arguments])
-    if origin is Literal and all(type(argument) is str for argument in arguments):
-        return _literal(arguments)
-    return None
+    return _literal(arguments) if origin is Literal and all(type(argument) is str for argument in arguments) else None
 
 
 def _list(item: Plain | None) -> Plain | None:

@@ -70,7 +70,7 @@ def tool_from(function: Callable[..., Any], *, source: str) -> Tool:
         requires_eval=marks.operation == Operation.EVAL if marks.requires_eval is None else marks.requires_eval,
         session=session,
         source=source,
-        tags=tuple(marks.tags),
+        tags=_tuple(marks.tags),
         examples=tuple(example if isinstance(example, Example) else Example(example) for example in marks.examples),
         reasons=_reasons(marks),
         timeout=marks.timeout,
@@ -78,7 +78,7 @@ def tool_from(function: Callable[..., Any], *, source: str) -> Tool:
         serial=marks.serial,
         priority=marks.priority,
         idempotent=marks.idempotent,
-        aliases=tuple(marks.aliases),
+        aliases=_tuple(marks.aliases),
         deprecated=marks.deprecated,
         shape=marks.shape,
         annotations=marks.annotations,
@@ -108,15 +108,19 @@ def _tools_of(item: object, source: str) -> Iterator[Tool]:
 
 def _decorated_methods(item: object) -> Iterator[Callable[..., Any]]:
     for name, member in inspect.getmembers_static(type(item)):
-        function = member.__func__ if isinstance(member, staticmethod | classmethod) else member
-        if declared(cast("object", function)) is not None:
+        if declared(getattr(cast("object", member), "__func__", member)) is not None:
             yield getattr(item, name)
 
 
 def _reasons(marks: Declared) -> dict[str, Reason]:
     if isinstance(marks.reasons, Sequence):
-        return {name: Reason() for name in marks.reasons}
+        return {name: Reason() for name in _tuple(marks.reasons)}
     return {name: given if isinstance(given, Reason) else Reason(details=tuple(given)) for name, given in marks.reasons.items()}
+
+
+def _tuple(given: Sequence[str]) -> tuple[str, ...]:
+    """Return names as a tuple; one name alone is not taken letter by letter."""
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
 def _with_codes(spec: ToolSpec) -> ToolSpec:

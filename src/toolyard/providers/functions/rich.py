@@ -5,13 +5,14 @@ This is the only module that imports pydantic, and it is itself imported only by
 
 from collections.abc import Callable, Mapping
 from copy import copy
-from typing import Annotated, Any, NotRequired, TypedDict, cast
+from typing import Annotated, Any, NotRequired, cast
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter
 from pydantic.errors import PydanticSchemaGenerationError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 from pydantic_core import PydanticUndefined
+from typing_extensions import TypedDict
 
 from toolyard.call import Arguments
 from toolyard.providers.functions.signature import REQUIRED, Parameter
@@ -25,7 +26,7 @@ _CANNOT = (PydanticSchemaGenerationError, PydanticUserError, TypeError, NameErro
 class _Untitled(GenerateJsonSchema):
     """JSON Schema without the titles that only repeat names."""
 
-    def field_title_should_be_set(self, schema: Any) -> bool:
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002 - pydantic's signature
         """Give no field a title that its author did not."""
         return False
 
@@ -43,8 +44,8 @@ def rich_arguments(tool: str, parameters: tuple[Parameter, ...]) -> tuple[dict[s
         if default is not REQUIRED:
             defaults[parameter.name] = default
         fields[parameter.name] = annotation if default is REQUIRED else NotRequired[annotation]
-    shape = TypedDict("Arguments", fields)  # type: ignore[misc] # noqa: UP013 - the fields are not known before
-    shape.__pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[attr-defined] # pydantic's own way
+    shape = TypedDict("Arguments", fields)  # pyright: ignore - the fields are not known before
+    shape.__pydantic_config__ = ConfigDict(extra="forbid")  # pyright: ignore[reportAttributeAccessIssue] - pydantic's own way
     try:
         adapter = cast("TypeAdapter[Arguments]", TypeAdapter(shape))
         schema = _schema(adapter, "validation")
@@ -104,6 +105,7 @@ def _blame(tool: str, parameters: tuple[Parameter, ...]) -> PublishError:
     for parameter in parameters:
         try:
             TypeAdapter(_split(parameter)[0]).json_schema()
-        except _CANNOT:
-            return PublishError(f"Tool '{tool}' has the parameter '{parameter.name}', whose annotation cannot become a schema.")
+        except _CANNOT as error:
+            why = str(error).splitlines()[0].rstrip(".")
+            return PublishError(f"Tool '{tool}' has the parameter '{parameter.name}', whose annotation cannot become a schema: {why}.")
     return PublishError(f"Tool '{tool}' has a signature that cannot become a schema.")

@@ -1,0 +1,187 @@
+import asyncio
+
+import pytest
+
+from toolyard import Call, Limits, Yard, tool
+from toolyard.testing import FakeSink
+
+
+async def test_a_deadline_cancels_an_async_handler() -> None:
+    cleaned = asyncio.Event()
+
+    @tool(timeout=0.01)
+    async def wait() -> int:
+        """Wait."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaned.set()
+        return 1
+
+    async with Yard(tools=[wait]) as yard:
+        answer = await yard.call("wait")
+
+    assert answer.error is not None
+    assert (answer.error.code, answer.error.may_have_run) == ("timeout", True)
+    assert cleaned.is_set()
+
+
+async def test_no_deadline_is_kept_where_the_tool_wants_none() -> None:
+    @tool(timeout=0)
+    async def quick() -> int:
+        """Answer."""
+        return 1
+
+    async with Yard(tools=[quick], limits=Limits(timeout=0.001)) as yard:
+        assert (await yard.call("quick")).data == 1
+
+
+async def test_calls_of_one_duration_end_each_in_its_own_time() -> None:
+    gate = asyncio.Event()
+
+    async def wait(last: bool) -> int:  # noqa: FBT001 - an argument
+        """Wait."""
+        if last:
+            gate.set()
+        await asyncio.Event().wait()
+        return 1
+
+    sink = FakeSink()
+    async with Yard(tools=[wait], limits=Limits(timeout=0.02), sinks=[sink]) as yard:
+        first = asyncio.create_task(yard.call("wait", {"last": False}))
+        await asyncio.sleep(0.005)
+        second = asyncio.create_task(yard.call("wait", {"last": True}))
+        await gate.wait()
+        await asyncio.gather(first, second)
+
+    assert sink.codes == ["timeout", "timeout"]
+    assert all(record.elapsed_ms >= 19 for record in sink.records)
+
+
+async def test_a_result_that_comes_after_the_deadline_is_dropped() -> None:
+    @tool(timeout=0.01)
+    async def stubborn() -> str:
+        """Swallow the interruption and answer anyway."""
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "late"
+        return "never"
+
+    async with Yard(tools=[stubborn]) as yard:
+        answer = await yard.call("stubborn")
+        task = asyncio.current_task()
+
+    assert answer.error is not None
+    assert answer.error.code == "timeout"
+    assert answer.data is None
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+async def test_an_interruption_turned_into_another_error_is_still_a_timeout() -> None:
+    @tool(timeout=0.01)
+    async def translate() -> str:
+        """Raise something else."""
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ValueError from None
+        return "never"
+
+    async with Yard(tools=[translate]) as yard:
+        answer = await yard.call("translate")
+
+    assert answer.error is not None
+    assert answer.error.code == "timeout"
+
+
+async def test_a_handler_that_does_not_listen_is_interrupted_again(caplog: pytest.LogCaptureFixture) -> None:
+    @tool(timeout=0.01)
+    async def deaf() -> str:
+        """Swallow the first interruption."""
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.Event().wait()
+        return "never"
+
+    async with Yard(tools=[deaf]) as yard:
+        answer = await yard.call("deaf")
+
+    assert answer.error is not None
+    assert answer.error.code == "timeout"
+    assert "handler_ignores_cancellation" in caplog.text
+
+
+async def test_a_nested_deadline_ends_only_the_nested_call() -> None:
+    @tool(timeout=0.01)
+    async def inner() -> int:
+        """Wait."""
+        await asyncio.Event().wait()
+        return 1
+
+    async def outer(call: Call) -> str:
+        """Call."""
+        answer = await call.invoke("inner")
+        return answer.error.code if answer.error else "ok"
+
+    async with Yard(tools=[inner, outer]) as yard:
+        assert (await yard.call("outer")).data == "timeout"
+
+
+async def test_a_deadline_around_a_nested_call_ends_both() -> None:
+    async def inner() -> int:
+        """Wait."""
+        await asyncio.Event().wait()
+        return 1
+
+    @tool(timeout=0.01)
+    async def outer(call: Call) -> int:
+        """Call."""
+        return (await call.invoke("inner")).data
+
+    sink = FakeSink()
+    async with Yard(tools=[inner, outer], sinks=[sink]) as yard:
+        answer = await yard.call("outer")
+
+    assert answer.error is not None
+    assert answer.error.code == "timeout"
+    assert sink.codes == ["cancelled", "timeout"]
+
+
+async def test_a_handler_that_stops_its_own_call_does_no_harm_to_the_next() -> None:
+    async def stop(call: Call) -> int:
+        """Stop myself."""
+        call.stop("cancelled")
+        return 1
+
+    async with Yard(tools=[stop]) as yard:
+        answer = await yard.call("stop")
+        await asyncio.sleep(0)
+
+    assert answer.error is not None
+    assert answer.error.code == "cancelled"
+
+
+async def test_cancelling_the_caller_wins_over_a_deadline_at_the_same_time() -> None:
+    started = asyncio.Event()
+
+    async def wait(call: Call) -> int:
+        """Wait."""
+        calls.append(call)
+        started.set()
+        await asyncio.Event().wait()
+        return 1
+
+    calls: list[Call] = []
+    sink = FakeSink()
+    async with Yard(tools=[wait], sinks=[sink]) as yard:
+        task = asyncio.create_task(yard.call("wait"))
+        await started.wait()
+        calls[0].stop("timeout")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    assert sink.codes == ["cancelled"]

@@ -1,0 +1,218 @@
+import asyncio
+import threading
+
+import pytest
+
+from toolyard import Call, Limits, Session, Yard, tool
+from toolyard.testing import FakeSink
+
+
+async def until(true: asyncio.Event) -> None:
+    async with asyncio.timeout(10):
+        await true.wait()
+
+
+async def test_a_sync_handler_does_not_hold_up_the_loop() -> None:
+    gate = threading.Event()
+
+    def block() -> str:
+        """Block."""
+        gate.wait(10)
+        return "done"
+
+    async def quick() -> int:
+        """Answer."""
+        return 1
+
+    async with Yard(tools=[block, quick]) as yard:
+        task = asyncio.create_task(yard.call("block"))
+        assert (await yard.call("quick")).data == 1
+        gate.set()
+        assert (await task).data == "done"
+
+
+async def test_a_sync_handler_is_answered_at_its_deadline_can_see_it_and_its_late_result_is_dropped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    @tool(timeout=0.01, timeout_hint="Ask for less.")
+    def spin(call: Call) -> str:
+        """Spin until cancelled."""
+        while not call.cancelled:
+            pass
+        gate.wait(10)
+        loop.call_soon_threadsafe(ended.set)
+        return "late"
+
+    gate = threading.Event()
+    async with Yard(tools=[spin], packs=["system"]) as yard:
+        answer = await yard.call("spin")
+        assert yard.abandoned_threads == 1
+        assert (await yard.call("status")).data["abandoned_threads"] == 1
+        gate.set()
+        await until(ended)
+        while yard.abandoned_threads:  # noqa: ASYNC110 - the thread tells nobody else
+            await asyncio.sleep(0)
+
+    assert answer.error is not None
+    assert (answer.error.code, answer.error.may_have_run, answer.error.hint) == ("timeout", True, "Ask for less.")
+    assert "late_result_dropped" in caplog.text
+
+
+async def test_beyond_the_cap_of_abandoned_threads_sync_calls_are_refused() -> None:
+    gate = threading.Event()
+
+    @tool(timeout=0.01)
+    def block() -> int:
+        """Block."""
+        gate.wait(10)
+        return 1
+
+    async with Yard(tools=[block], limits=Limits(abandoned=2)) as yard:
+        codes = [(await yard.call("block")).error for _ in range(3)]
+        gate.set()
+        while yard.abandoned_threads:  # noqa: ASYNC110 - the thread tells nobody else
+            await asyncio.sleep(0)
+        assert (await yard.call("block")).data == 1
+
+    assert [error.code for error in codes if error] == ["timeout", "timeout", "overloaded"]
+    assert codes[2] is not None
+    assert not codes[2].may_have_run
+
+
+async def test_a_call_that_waits_for_a_thread_until_its_deadline_has_not_run() -> None:
+    gate = threading.Event()
+    started = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    @tool(timeout=5)
+    def block() -> int:
+        """Block."""
+        loop.call_soon_threadsafe(started.set)
+        gate.wait(10)
+        return 1
+
+    @tool(timeout=0.01)
+    def never() -> int:
+        """Never start."""
+        raise AssertionError
+
+    async with Yard(tools=[block, never], limits=Limits(threads=1)) as yard:
+        task = asyncio.create_task(yard.call("block"))
+        await until(started)
+        answer = await yard.call("never")
+        gate.set()
+        await task
+
+    assert answer.error is not None
+    assert (answer.error.code, answer.error.may_have_run) == ("timeout", False)
+
+
+async def test_a_serial_turn_is_held_until_the_thread_really_ends() -> None:
+    gate = threading.Event()
+    order: list[str] = []
+
+    async def begin(call: Call) -> str:
+        """Begin."""
+        return call.start_session().id
+
+    @tool(timeout=0.01, serial=True)
+    def first(session: Session) -> int:
+        """Block."""
+        gate.wait(10)
+        order.append("first")
+        return 1
+
+    @tool(serial=True)
+    async def second(session: Session) -> int:
+        """Follow."""
+        order.append("second")
+        return 2
+
+    async with Yard(tools=[begin, first, second]) as yard:
+        await yard.call("begin")
+        late = await yard.call("first")
+        follower = asyncio.create_task(yard.call("second"))
+        while yard.calls_in_flight == 0:  # noqa: ASYNC110 - a call that waits for its turn tells nobody
+            await asyncio.sleep(0)
+        gate.set()
+        assert (await follower).data == 2
+
+    assert late.error is not None
+    assert late.error.code == "timeout"
+    assert order == ["first", "second"]
+
+
+async def test_a_cancelled_caller_abandons_its_thread() -> None:
+    gate = threading.Event()
+    started = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def block() -> int:
+        """Block."""
+        loop.call_soon_threadsafe(started.set)
+        gate.wait(10)
+        return 1
+
+    sink = FakeSink()
+    async with Yard(tools=[block], sinks=[sink]) as yard:
+        task = asyncio.create_task(yard.call("block"))
+        await until(started)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert yard.abandoned_threads == 1
+        gate.set()
+        while yard.abandoned_threads:  # noqa: ASYNC110 - the thread tells nobody else
+            await asyncio.sleep(0)
+
+    assert sink.codes == ["cancelled"]
+
+
+async def test_threads_are_used_again_and_not_more_than_allowed_at_once() -> None:
+    names: set[str] = set()
+
+    def name() -> str:
+        """Tell the thread."""
+        names.add(threading.current_thread().name)
+        return "ok"
+
+    async with Yard(tools=[name], limits=Limits(threads=3)) as yard:
+        await asyncio.gather(*(yard.call("name") for _ in range(50)))
+
+    assert 1 <= len(names) <= 3
+
+
+async def test_what_a_thread_returns_may_be_awaited() -> None:
+    async def later() -> int:
+        return 7
+
+    def make() -> int:
+        """Return something to await."""
+        return later()  # pyright: ignore[reportReturnType] - what sloppy code does
+
+    async with Yard(tools=[make]) as yard:
+        assert (await yard.call("make")).data == 7
+
+
+def test_a_thread_that_never_ends_does_not_keep_the_program() -> None:
+    gate = threading.Event()
+
+    @tool(timeout=0.01)
+    def block() -> int:
+        """Block."""
+        gate.wait()
+        return 1
+
+    async def main() -> None:
+        async with Yard(tools=[block]) as yard:
+            await yard.call("block")
+
+    asyncio.run(main())
+    left = [thread for thread in threading.enumerate() if thread.name.startswith("toolyard-")]
+    assert all(thread.daemon for thread in left)
+    gate.set()
+    for thread in left:
+        thread.join(10)
