@@ -236,7 +236,8 @@ class Call:
         if self.finished or self.door.progress is None:
             return
         if self._notes is None:
-            self._notes = Notes(self.door.progress, self.funnel.loop)
+            send = self.door.progress
+            self._notes = Notes(lambda note: _quietly(lambda: send(note)), self.funnel.loop)
         self._notes.add(note, own=own)
 
     def _on_loop(self, send: Callable[[], None]) -> None:

@@ -20,9 +20,10 @@ from toolyard.call import Call, Decide, Handler, Middleware, Release, Turn, ambi
 from toolyard.caller import ANYONE, LIBRARY, Caller, Door
 from toolyard.deadline import Deadlines
 from toolyard.ending import Ending
-from toolyard.envelope import Envelope, encode, encode_data
+from toolyard.envelope import Envelope, encode
 from toolyard.errors import ToolError
 from toolyard.eval_guard import guard
+from toolyard.fault import defect, failed
 from toolyard.fit import Fitted, fit
 from toolyard.limits import Limits
 from toolyard.profile import Profile
@@ -93,12 +94,12 @@ class Dispatcher:
             if answer.encoded is not None and answer.encoded.characters > self._limits.result_characters and parent is None:
                 answer = answer.cut(await self._results.keep(answer.encoded, caller.owner))
         except asyncio.CancelledError:
-            self._end(ending, self._failed(ending, ToolError("cancelled", "The caller went away.")))
+            self._end(ending, failed(ToolError("cancelled", "The caller went away."), ending.tool, ending.call))
             raise
         except ToolError as error:
-            answer = self._failed(ending, error)
+            answer = failed(error, ending.tool, ending.call)
         except BaseException as error:  # noqa: BLE001 - whatever a handler does, the caller gets an answer
-            answer = self._failed(ending, self._defect(error, ending.call))
+            answer = failed(defect(error, ending.call), ending.tool, ending.call)
         return self._end(ending, answer)
 
     async def invoke(self, parent: Call, name: str, arguments: Mapping[str, Any] | None) -> Envelope:
@@ -137,7 +138,7 @@ class Dispatcher:
             if parent.depth >= self._limits.depth:
                 message = f"Calls may be nested {self._limits.depth} deep."
                 raise ToolError("limit_exceeded", message, may_have_run=False, limit="depth", maximum=self._limits.depth)
-        return self._registry.find(name, profile)
+        return self._registry.find(str(name), profile)
 
     def _written(self, arguments: object) -> bytes:
         """Return the arguments as JSON, if they can be and are not too long."""
@@ -244,17 +245,6 @@ class Dispatcher:
         finally:
             waiting.pop(call, None)
 
-    def _failed(self, ending: Ending, error: ToolError) -> Fitted:
-        call = ending.call
-        if call is None:
-            envelope = Envelope.fail(error, tool_id=ending.tool)
-        else:
-            reason = error.details.get("reason")
-            if reason is not None and call.running and reason not in call.spec.reasons:
-                _log.warning("undeclared_reason tool=%s id=%s", call.spec.name, call.id)
-            envelope = Envelope.fail(error, tool_id=ending.tool, may_have_run=call.running, safe=call.spec.safe)
-        return Fitted(_plain(envelope.data), envelope.error)
-
     def _end(self, ending: Ending, answer: Fitted) -> Envelope:
         call = ending.call
         if call is not None and call.session is not None:
@@ -269,15 +259,6 @@ class Dispatcher:
         seconds = spec.timeout if spec.timeout is not None else self._limits.timeout
         message = f"'{spec.name}' did not finish within {seconds:g} seconds."
         return ToolError("timeout", message, hint=spec.timeout_hint, may_have_run=call.running, timeout_ms=round(seconds * 1000))
-
-    def _defect(self, error: BaseException, call: Call | None) -> ToolError:
-        """Log what went wrong, and return the one plain sentence that is said of it."""
-        by_tool = call is not None and call.running
-        name, call_id = (call.spec.name, call.id) if call is not None else ("?", "?")
-        _log.error("defect tool=%s id=%s type=%s", name, call_id, type(error).__name__, exc_info=error)
-        if by_tool:
-            return ToolError("internal_error", "The tool failed in a way it did not foresee.", blame="tool")
-        return ToolError("internal_error", "The yard failed in a way it did not foresee.")
 
 
 def _compose(middleware: Sequence[Middleware]) -> Handler:
@@ -295,11 +276,3 @@ def _compose(middleware: Sequence[Middleware]) -> Handler:
 def _give_back(releases: list[Release]) -> None:
     while releases:
         releases.pop()()
-
-
-def _plain(data: object) -> Any:
-    """Return partial results as plain JSON, or nothing if they cannot be."""
-    try:
-        return None if data is None else encode_data(data).data
-    except TypeError:
-        return None

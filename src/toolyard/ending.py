@@ -39,7 +39,7 @@ class Ending:
         """Return the tool's name, or what may be repeated of a name that is none."""
         if self.call is not None:
             return self.call.spec.name
-        return self._name if _SPEAKABLE.match(self._name) else "?"
+        return self._name if _SPEAKABLE.match(str(self._name)) else "?"
 
     def end(self, fitted: Fitted, sinks: Sequence[Sink], *, slow: float) -> Envelope:
         """Return the stamped answer, having recorded the call."""

@@ -5,6 +5,7 @@ It turns data into JSON and counts what it costs to read. It knows no call and n
 
 import logging
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import PurePath
 from typing import Any, Final, Self, cast
@@ -14,7 +15,7 @@ import msgspec
 from toolyard.content import Block, Text
 from toolyard.errors import CODES, Blame, CodeName, ToolError
 
-__all__ = ["Content", "Encoded", "Envelope", "Failure", "Meta", "encode", "encode_data", "estimate_tokens"]
+__all__ = ["Content", "Encoded", "Envelope", "Failure", "Meta", "encode", "encode_data", "encode_sorted", "estimate_tokens"]
 
 Content = Block | Text
 
@@ -134,20 +135,28 @@ def encode(value: object) -> bytes:
         raise TypeError(f"A value of type '{type(value).__name__}' cannot become JSON.") from error
 
 
+def encode_sorted(value: object) -> bytes:
+    """Return a value that can become JSON as the one text that stands for it, whatever the order of its keys."""
+    return _SORTING_ENCODER.encode(value)
+
+
 def encode_data(value: object) -> Encoded:
     """Return a result as JSON, with its blocks taken out and described in their places.
 
     Raises:
         TypeError: The value, or something in it, cannot become JSON.
     """
+    if type(value) in _SCALARS:
+        text = encode(value)
+        return Encoded(value, text, len(text) if text.isascii() else len(text.decode()))
     content: list[Content] = []
+    _found.content = content
     try:
         text = encode(value)
-    except _HasBlocksError:
-        text = _encode_taking(content, value)
+    finally:
+        _found.content = None
     characters = len(text) if text.isascii() else len(text.decode())
-    data = value if type(value) in _SCALARS else msgspec.json.decode(text)
-    return Encoded(data, text, characters, tuple(content))
+    return Encoded(msgspec.json.decode(text), text, characters, tuple(content))
 
 
 def estimate_tokens(data: object, error: Failure | None, data_characters: int | None = None) -> int:
@@ -158,27 +167,17 @@ def estimate_tokens(data: object, error: Failure | None, data_characters: int | 
     return -(-len(text.decode()) // 4)
 
 
-class _HasBlocksError(TypeError):
-    """There is a block in the value, so it must be encoded with somewhere to put it."""
+class _Found(threading.local):
+    """The blocks found so far in the value that this thread is encoding; nowhere to put them if it is no result."""
 
-
-def _encode_taking(content: list[Content], value: object) -> bytes:
-    def hook(found: object) -> object:
-        if isinstance(found, Block | Text):
-            content.append(found)
-            return found.describe()
-        return _to_plain(found)
-
-    try:
-        return msgspec.json.Encoder(enc_hook=hook).encode(value)
-    except Exception as error:  # as in encode
-        raise TypeError("A result with blocks cannot become JSON.") from error
+    content: list[Content] | None = None
 
 
 def _to_plain(value: object) -> object:
     """Return what msgspec cannot encode as something that it can."""
-    if isinstance(value, Block | Text):
-        raise _HasBlocksError
+    if isinstance(value, Block | Text) and _found.content is not None:
+        _found.content.append(value)
+        return value.describe()
     serialiser = getattr(type(value), "__pydantic_serializer__", None)
     if serialiser is not None:
         return serialiser.to_python(value, mode="json", by_alias=True)
@@ -201,9 +200,12 @@ def _keep_serialisable(details: dict[str, object]) -> dict[str, Any]:
     return kept
 
 
-def _speakable(text: str) -> str:
-    """Return text without the halves of characters that no encoding can carry."""
+def _speakable(said: object) -> str:
+    """Return what is said as text, without the halves of characters that no encoding can carry."""
+    text = str(said)
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
+_found = _Found()
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=_to_plain)
+_SORTING_ENCODER: Final = msgspec.json.Encoder(enc_hook=_to_plain, order="deterministic")

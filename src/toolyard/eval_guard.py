@@ -6,6 +6,7 @@ It is a filter, not a sandbox: it stops accidents and the obvious, and leaves a 
 import ast
 import logging
 import re
+import warnings
 from hashlib import sha256
 from typing import Final
 
@@ -76,30 +77,45 @@ def _blocked_word(text: str, language: str) -> tuple[str, str] | None:
 
 def _blocked_construct(text: str) -> tuple[str, str] | None:
     try:
-        tree = ast.parse(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return "construct", "code that does not parse"
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     for node in ast.walk(tree):
-        what = _refused(node)
+        what = _refused(node, is_called=id(node) in called)
         if what is not None:
             return "construct", what
     return None
 
 
-def _refused(node: ast.AST) -> str | None:
+def _refused(node: ast.AST, *, is_called: bool) -> str | None:  # noqa: PLR0911 - one row for each construct
     match node:
         case ast.Import(names=names):
             return next((f"import {name.name}" for name in names if name.name.split(".")[0] in _MODULES), None)
         case ast.ImportFrom(module=module):
             return f"import {module}" if (module or "").split(".")[0] in _MODULES else None
+        case ast.Name(id=name) if name in _REFLECTION:
+            return None if is_called else f"{name} under another name"
         case ast.Name(id=name):
             return name if name in _NAMES or _is_dunder(name) else None
         case ast.Attribute(attr=name):
             return name if _is_dunder(name) else None
-        case ast.Call(func=ast.Name(id=name), args=[_, second, *_]) if name in _REFLECTION:
-            return None if isinstance(second, ast.Constant) and not _is_dunder(str(second.value)) else f"{name} with a computed name"
+        case ast.Call(func=ast.Name(id=name), args=arguments) if name in _REFLECTION:
+            return None if _names_plainly(arguments) else f"{name} with a computed name"
         case _:
             return None
+
+
+def _names_plainly(arguments: list[ast.expr]) -> bool:
+    match arguments:
+        case [ast.Starred(), *_]:
+            return False
+        case [_, ast.Constant(value=str(name)), *_]:
+            return not _is_dunder(name)
+        case _:
+            return False
 
 
 def _is_dunder(name: str) -> bool:

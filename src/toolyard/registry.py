@@ -5,11 +5,13 @@ It publishes, withdraws, finds and tells who watches. It runs nothing.
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from typing import Final, Literal
 
 import msgspec
 
+from toolyard.envelope import encode_sorted
 from toolyard.errors import ToolError
 from toolyard.limits import Limits
 from toolyard.names import Names
@@ -72,9 +74,10 @@ class Registry:
             PublishError: A tool of our own is wrong or its name is taken.
         """
         wanted: dict[str, Tool] = {}
+        claimed: set[str] = set()
         held: list[Withheld] = []
-        for tool in tools:
-            fault = self._fault(tool, source, wanted, foreign=foreign)
+        for tool in (_stamped(tool, source) for tool in tools):
+            fault = self._fault(tool, source, claimed, foreign=foreign)
             if fault is not None and not foreign:
                 raise fault
             if fault is not None:
@@ -85,6 +88,7 @@ class Registry:
                 _log.warning("gave_way tool=%s source=%s", tool.spec.name, source)
             else:
                 wanted[tool.spec.name] = tool
+                claimed.update((tool.spec.name, *tool.spec.aliases))
         self._replace(source, wanted, gives_way=gives_way)
         self._forget_withheld(source)
         for withheld in held:
@@ -126,7 +130,7 @@ class Registry:
         """Return a stable hash of what the profile lists."""
         digest = sha256()
         for spec in self.list(profile):
-            digest.update(msgspec.json.encode(spec, order="deterministic"))
+            digest.update(encode_sorted(spec))
         return digest.hexdigest()
 
     def withheld(self, profile: Profile) -> Sequence[Withheld]:
@@ -138,18 +142,18 @@ class Registry:
         self._watchers.append(watcher)
         return lambda: self._watchers.remove(watcher) if watcher in self._watchers else None
 
-    def _fault(self, tool: Tool, source: str, wanted: dict[str, Tool], *, foreign: bool) -> PublishError | None:
+    def _fault(self, tool: Tool, source: str, claimed: set[str], *, foreign: bool) -> PublishError | None:
+        """Return why a tool cannot be published beside those that claimed their names before it."""
         try:
             check_tool(tool, self._limits, foreign=foreign)
         except PublishError as error:
             return error
         for name in (tool.spec.name, *tool.spec.aliases):
-            other = wanted.get(name) or self._owner_of(name)
-            if other is None or (other.spec.source == source and name not in wanted) or other.spec.name in self._gives_way:
-                continue
-            if not foreign or name in wanted:
+            if name in claimed:
+                return PublishError(f"Two tools of '{source}' are named '{name}'.")
+            other = self._owner_of(name)
+            if other is not None and other.spec.source != source and other.spec.name not in self._gives_way:
                 return PublishError(f"Tool '{name}' of '{source}' has the name of a tool of '{other.spec.source}'.")
-            return PublishError(f"Another source published '{name}' first.")
         return None
 
     def _owner_of(self, name: str) -> Tool | None:
@@ -160,23 +164,21 @@ class Registry:
         return any(owner is not None and owner.spec.source != source for owner in owners)
 
     def _replace(self, source: str, wanted: dict[str, Tool], *, gives_way: bool) -> None:
-        before = self._by_source.get(source, {})
-        for name in [name for name in before if name not in wanted]:
-            self._remove(before[name], "Its source no longer publishes it.")
-            self._announce("withdrawn", name)
-        for name, tool in wanted.items():
-            known = before.get(name)
-            if known is not None:
-                self._remove(known, "")
+        before = self._by_source.pop(source, {})
+        for name, tool in before.items():
+            self._remove(tool, "" if name in wanted else "Its source no longer publishes it.")
+        for tool in wanted.values():
             self._displace(tool)
             self._add(tool, gives_way=gives_way)
-            if known is None:
+        if wanted:
+            self._by_source[source] = wanted
+        for name in before.keys() - wanted.keys():
+            self._announce("withdrawn", name)
+        for name, tool in wanted.items():
+            if name not in before:
                 self._announce("registered", name)
-            elif known.spec != tool.spec:
+            elif before[name].spec != tool.spec:
                 self._announce("updated", name)
-        self._by_source[source] = wanted
-        if not wanted:
-            del self._by_source[source]
 
     def _displace(self, tool: Tool) -> None:
         """Remove the tools that give way to this one."""
@@ -234,3 +236,10 @@ class Registry:
         similar = [near for near in self._names.near(name) if profile.allows(self._tools[near].spec)]
         actions = [f"{near}(…)" for near in similar[:1]]
         return ToolError("tool_not_found", "There is no tool of that name.", next_actions=actions, similar=similar[:5])
+
+
+def _stamped(tool: Tool, source: str) -> Tool:
+    """Return the tool under the source that publishes it."""
+    if tool.spec.source == source:
+        return tool
+    return replace(tool, spec=msgspec.structs.replace(tool.spec, source=source))

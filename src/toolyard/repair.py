@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from itertools import islice, product
 from typing import Any, Final, NamedTuple, cast
 
+from toolyard.envelope import encode
 from toolyard.schema import Path, Schema, field_name, resolve
 
 __all__ = ["Reading", "readings"]
@@ -30,7 +31,7 @@ def readings(schema: Schema, value: object) -> list[Reading]:
     """Return the ways to understand a value that a schema does not fit as it is; none if there are too many."""
     reader = _Reader(schema)
     found = reader.read(schema, value, (), 0)
-    return [reading for reading in found if reading.changed] if reader.left > 0 else []
+    return [reading for reading in found if reading.changed] if reader.left > 0 and len(found) <= _READINGS else []
 
 
 class _Reader:
@@ -86,7 +87,7 @@ def _named(path: Path, changed: tuple[str, ...]) -> tuple[str, ...]:
 def _distinct(found: Iterable[Reading]) -> list[Reading]:
     kept: list[Reading] = []
     for reading in islice(found, _READINGS + 1):
-        if not any(type(reading.value) is type(other.value) and reading.value == other.value for other in kept):
+        if not any(encode(reading.value) == encode(other.value) for other in kept):
             kept.append(reading)
     return kept
 

@@ -13,12 +13,13 @@ import msgspec
 from toolyard.envelope import Encoded
 from toolyard.errors import ToolError
 from toolyard.limits import Limits
-from toolyard.schema import Path, Schema, field_name, subschema
+from toolyard.schema import Path, Schema, field_name, resolve, subschema
 from toolyard.store import Store
 
 __all__ = ["Results", "at_pointer", "shape_of"]
 
 _HANDLE: Final = re.compile(r"r_[0-9]{1,18}\Z")
+_INDEX: Final = re.compile(r"(0|[1-9][0-9]{0,17})\Z", re.ASCII)
 _SHAPES: Final = ({"$ref"}, {"$ref", "path"})
 _DEPTH: Final = 32
 _KEYS: Final = 20
@@ -95,7 +96,7 @@ class Results:
         if not isinstance(value, dict):
             return value
         pairs = cast("dict[str, object]", value)
-        if _refers(pairs) and not _declares(subschema(schema, path)):
+        if _refers(pairs) and not _declares(schema, subschema(schema, path)):
             return await self._follow(pairs, path, owner)
         return {key: await self._fill(item, schema, (*path, key), owner) for key, item in pairs.items()}
 
@@ -122,7 +123,7 @@ def at_pointer(value: Any, pointer: str) -> Any:
     for raw in pointer.split("/")[1:]:
         part = raw.replace("~1", "/").replace("~0", "~")
         try:
-            value = value[int(part) if isinstance(value, list) and part.isdecimal() else part]
+            value = value[int(part) if isinstance(value, list) and _INDEX.match(part) else part]
         except (LookupError, TypeError):
             raise LookupError(pointer) from None
     return value
@@ -155,8 +156,14 @@ def _refers(pairs: Mapping[str, object]) -> bool:
     return set(pairs) in _SHAPES and isinstance(handle, str) and _HANDLE.match(handle) is not None and isinstance(path, str)
 
 
-def _declares(schema: Any) -> bool:
-    return isinstance(schema, dict) and "$ref" in cast("dict[str, Any]", schema).get("properties", {})
+def _declares(root: Schema, node: Any) -> bool:
+    """Return whether the schema itself has a property of that name in this place."""
+    resolved = resolve(root, node)
+    if not isinstance(resolved, dict):
+        return False
+    here = cast("dict[str, Any]", resolved)
+    branches = (*here.get("anyOf", ()), *here.get("oneOf", ()), *here.get("allOf", ()))
+    return "$ref" in here.get("properties", {}) or any(_declares(root, branch) for branch in branches)
 
 
 def _leads_nowhere(field: str, code: str, message: str) -> ToolError:

@@ -18,6 +18,7 @@ __all__ = [
     "SchemaValidator",
     "check_schema",
     "field_name",
+    "inlined",
     "near_miss",
     "resolve",
     "subschema",
@@ -119,6 +120,18 @@ def subschema(root: Schema, path: Sequence[str | int]) -> Any:
     return resolve(root, node)
 
 
+def inlined(root: Schema, node: Any, depth: int = 4) -> Any:
+    """Return a part of a schema with what it refers to in its place, so that it can be read alone."""
+    if isinstance(node, list):
+        return [inlined(root, item, depth) for item in cast("list[Any]", node)]
+    if not isinstance(node, dict):
+        return node
+    here = cast("dict[str, Any]", node)
+    if isinstance(here.get("$ref"), str):
+        return inlined(root, resolve(root, here), depth - 1) if depth else {}
+    return {key: inlined(root, inner, depth) for key, inner in here.items() if key != "$defs"}
+
+
 def resolve(root: Schema, node: Any) -> Any:
     """Return what a reference inside the schema refers to, or the node itself."""
     for _ in range(_REFERENCE_HOPS):
@@ -182,10 +195,10 @@ def _issues_of(error: jsonschema_rs.ValidationError, root: Schema) -> list[Issue
     kind: Any = error.kind
     name = str(kind.name)
     code = _CODES.get(name, name)
-    expected = subschema(root, path)
+    expected = inlined(root, subschema(root, path))
     if code == "missing":
         field = (*path, str(kind.property))
-        return [Issue(field_name(field), code, f"'{field_name(field)}' is required.", subschema(root, field))]
+        return [Issue(field_name(field), code, f"'{field_name(field)}' is required.", inlined(root, subschema(root, field)))]
     if code == "extra_forbidden":
         known = list(cast("dict[str, Any]", expected or {}).get("properties", {}))
         return [unexpected((*path, name), known) for name in kind.unexpected]

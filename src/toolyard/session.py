@@ -56,6 +56,8 @@ class Session:
 
     async def stop(self, seconds: float) -> None:
         """Run the clean-ups in reverse, each for so long, even if some fail or the caller is cancelled meanwhile."""
+        task = asyncio.current_task()
+        before = task.cancelling() if task is not None else 0
         cancelled: asyncio.CancelledError | None = None
         while self._cleanups:
             cleanup = self._cleanups.pop()
@@ -65,7 +67,10 @@ class Session:
                     if inspect.isawaitable(result):
                         await result
             except asyncio.CancelledError as error:
-                cancelled = error
+                if task is not None and task.cancelling() > before:
+                    cancelled = error
+                else:  # the clean-up cancelled something of its own and waited for it
+                    _log.warning("cleanup_cancelled session=%s", self.id)
             except Exception:  # noqa: BLE001 - a clean-up may raise anything, and must not stop the others
                 _log.exception("cleanup_failed session=%s", self.id)
         if cancelled is not None:
@@ -176,19 +181,29 @@ class Sessions:
         del self._owned[session.owner][session.id]
         if not self._owned[session.owner]:
             del self._owned[session.owner]
-        await session.stop(self._limits.cleanup)
-        event = SessionEnd(session.id, session.owner, reason, tuple(self.ids(session.owner)))
+        try:
+            await session.stop(self._limits.cleanup)
+        finally:
+            self._tell(SessionEnd(session.id, session.owner, reason, tuple(self.ids(session.owner))))
+        return True
+
+    def _tell(self, event: SessionEnd) -> None:
         for listener in tuple(self._listeners):
             try:
                 listener(event)
             except Exception:  # noqa: BLE001 - a listener may raise anything, and must not stop the others
-                _log.exception("session_listener_failed session=%s", session.id)
-        return True
+                _log.exception("session_listener_failed session=%s", event.session_id)
 
     async def end_all(self) -> None:
-        """End every session, newest first; once all are tried none is left."""
+        """End every session, newest first; none is left, even if this is cancelled meanwhile."""
+        cancelled: asyncio.CancelledError | None = None
         while self._live:
-            await self.end(next(reversed(self._live)), reason="closed")
+            try:
+                await self.end(next(reversed(self._live)), reason="closed")
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
 
     async def sweep(self) -> None:
         """End the sessions that have been idle for too long."""

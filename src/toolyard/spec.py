@@ -5,7 +5,7 @@ What a tool promises is here; how it keeps the promise is in `tool`.
 
 import re
 from enum import StrEnum
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import msgspec
 
@@ -168,6 +168,8 @@ def _check_names(spec: ToolSpec, limits: Limits, *, foreign: bool) -> None:
 
 
 def _check_schemas(spec: ToolSpec, limits: Limits, *, foreign: bool) -> None:
+    if not isinstance(cast("object", spec.input_schema), dict):
+        raise PublishError(f"Tool '{spec.name}' has an input schema that is no object.")
     named = (("input", spec.input_schema), ("output", spec.output_schema))
     for which, schema in named:
         if schema is None:

@@ -4,6 +4,7 @@ It is plain data and functions; nothing here registers itself, and no transport 
 """
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast
 
@@ -63,6 +64,7 @@ class Tool:
         return mended
 
     def _mend(self, arguments: object) -> Checked | None:
+        """Return the reading that fits, if there is exactly one that changes no more than it must."""
         fitting: list[Checked] = []
         for reading in readings(self.spec.input_schema, arguments):
             try:
@@ -70,18 +72,20 @@ class Tool:
             except (InvalidArgumentsError, TypeError):
                 continue
             fitting.append(Checked(checked, reading.changed))
-        return fitting[0] if len(fitting) == 1 else None
+        least = [one for one in fitting if all(set(one.coerced) <= set(other.coerced) for other in fitting)]
+        return least[0] if len(least) == 1 else None
 
     def _refuse(self, issues: list[Issue]) -> ToolError:
         fields = [f"'{issue.field}'" for issue in issues]
         shown = ", ".join(fields[:_NAMED_FIELDS]) + (" and more" if len(fields) > _NAMED_FIELDS else "")
         message = issues[0].message if len(issues) == 1 else f"{len(issues)} things are wrong with the arguments: {shown}."
         mended = issues[0].did_you_mean or issues[0].field
+        again = f"{self.spec.name}(…)" if mended == "(root)" else f"{self.spec.name}({mended}=…)"
         return ToolError(
             "invalid_input",
             message,
             hint=f"Correct {shown} and call again.",
-            next_actions=[f"{self.spec.name}({mended}=…)"],
+            next_actions=[again],
             issues=[_shorten(issue) for issue in issues],
         )
 
@@ -99,7 +103,7 @@ def check_by_schema(schema: Schema) -> Check:
     def check(arguments: object, _: bytes) -> Arguments:
         if not validator.fits(arguments):
             raise InvalidArgumentsError(validator.issues(arguments))
-        return {**defaults, **cast("Arguments", arguments)}
+        return {**deepcopy(defaults), **cast("Arguments", arguments)}
 
     return check
 

@@ -61,8 +61,8 @@ class Yard:
         self.registry = Registry(self.limits, allow_eval=allow_eval)
         self.sessions = Sessions(self.limits, clock=clock)
         self._profiles = {known.name: known for known in (profile, *profiles)}
-        self._providers = _providers(name, tools, providers)
         self._packs = _known_packs(packs)
+        self._providers = _providers(name, tools, providers, packs=self._packs)
         self._lifespan = lifespan
         self._middleware = tuple(middleware)
         self._sinks = list(sinks)
@@ -142,6 +142,11 @@ class Yard:
             return self._profiles[profile]
         return self.profile if profile is None else profile
 
+    @property
+    def profiles(self) -> Sequence[Profile]:
+        """Return the profiles that the yard knows by name, its own first."""
+        return tuple(self._profiles.values())
+
     def settings(self) -> dict[str, dict[str, Any]]:
         """Return every setting with its value and where it came from."""
         defaults = Limits().as_dict()
@@ -219,14 +224,14 @@ class Yard:
         return Tool(spec=outside, handler=handler, check=check, may_return_none=True)
 
 
-def _providers(name: str, tools: Iterable[object], providers: Iterable[Provider]) -> list[Provider]:
+def _providers(name: str, tools: Iterable[object], providers: Iterable[Provider], *, packs: Sequence[str]) -> list[Provider]:
     given = list(tools)
     own: list[Provider] = [Functions(name, given)] if given else []
     found = [*own, *providers]
-    names = [provider.name for provider in found]
-    for provider in found:
-        if names.count(provider.name) > 1:
-            raise ValueError(f"Two providers are named '{provider.name}'.")
+    names = [*packs, *(provider.name for provider in found)]
+    for known in names:
+        if names.count(known) > 1:
+            raise ValueError(f"Two providers are named '{known}'.")
     return found
 
 

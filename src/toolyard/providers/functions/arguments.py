@@ -4,6 +4,8 @@ Arguments are JSON, whatever the door: they are checked strictly as JSON text, s
 """
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
+from enum import Enum
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
@@ -21,6 +23,7 @@ __all__ = ["Taken", "arguments_of"]
 
 Validate = Callable[..., Arguments]
 
+_IMMUTABLE: Final = (str, int, float, bool, bytes, type(None), Enum)
 _SESSION_ID: Final = Parameter("session_id", str | None, None, positional=False)
 _SESSION_TEXT: Final = "The session to use; may be left out when there is only one."
 
@@ -104,11 +107,16 @@ def _fill_defaults(tool: str, schema: dict[str, Any], defaults: Mapping[str, obj
 
 
 def _checking(schema: dict[str, Any], defaults: dict[str, Any], validate: Validate) -> Check:
+    mutable = [name for name, default in defaults.items() if not isinstance(default, _IMMUTABLE)]
+
     def check(arguments: object, text: bytes) -> Arguments:
         try:
             checked = validate(text, strict=True)
         except ValidationError as error:
             raise InvalidArgumentsError(issues_of(error, schema, arguments)) from None
-        return {**defaults, **checked} if defaults else checked
+        if not defaults:
+            return checked
+        fresh = {name: deepcopy(defaults[name]) for name in mutable if name not in checked}
+        return {**defaults, **fresh, **checked}
 
     return check

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from pydantic_core import ErrorDetails, ValidationError
 
-from toolyard.schema import Issue, Path, Schema, field_name, subschema, unexpected
+from toolyard.schema import Issue, Path, Schema, field_name, inlined, subschema, unexpected
 
 __all__ = ["issues_of"]
 
@@ -16,7 +16,8 @@ def issues_of(error: ValidationError, schema: Schema, arguments: object) -> list
     """Return every issue, one for each field; where several types were tried, what each of them wanted."""
     by_path: dict[Path, list[ErrorDetails]] = {}
     for fault in error.errors(include_url=False, include_input=False):
-        by_path.setdefault(_path(fault["loc"], arguments), []).append(fault)
+        names_a_field = fault["type"] == "missing" or fault["type"] in _EXTRA
+        by_path.setdefault(_path(fault["loc"], arguments, names_a_field=names_a_field), []).append(fault)
     return [_issue(path, faults, schema) for path, faults in by_path.items()]
 
 
@@ -26,7 +27,7 @@ def _issue(path: Path, faults: list[ErrorDetails], schema: Schema) -> Issue:
     if code in _EXTRA:
         parent = cast("dict[str, Any]", subschema(schema, path[:-1]) or {})
         return unexpected(path, list(parent.get("properties", {})))
-    expected = subschema(schema, path)
+    expected = inlined(schema, subschema(schema, path))
     if code == "missing":
         return Issue(field, code, f"'{field}' is required.", expected)
     wanted = " or ".join(dict.fromkeys(_wanted(fault["msg"]) for fault in faults))
@@ -41,8 +42,11 @@ def _wanted(message: str) -> str:
     return f"is wrong: {message[:1].lower()}{message[1:]}"
 
 
-def _path(location: Sequence[str | int], value: object) -> Path:
-    """Return the way to the value that is wrong, without the types that pydantic tried on the way."""
+def _path(location: Sequence[str | int], value: object, *, names_a_field: bool) -> Path:
+    """Return the way to the value that is wrong, without the types that pydantic tried on the way.
+
+    Only where a field is missing or not known does the last part name something that is not there, or not a part of the schema.
+    """
     path: list[str | int] = []
     for number, part in enumerate(location):
         last = number == len(location) - 1
@@ -51,7 +55,7 @@ def _path(location: Sequence[str | int], value: object) -> Path:
             if part in pairs:
                 path.append(part)
                 value = pairs[part]
-            elif last:
+            elif last and names_a_field:
                 path.append(part)
         elif isinstance(value, list) and isinstance(part, int) and part < len(cast("list[object]", value)):
             path.append(part)

@@ -36,11 +36,11 @@ def output_of(tool: str, annotation: Any) -> Promised:
     """
     if annotation is REQUIRED:
         return Promised(None, None, may_be_none=False)
-    if annotation in _ANYTHING:
+    if any(annotation is anything for anything in _ANYTHING):
         return Promised(None, None, may_be_none=True)
     parts = _parts(annotation)
-    may_be_none = type(None) in parts or None in parts
-    if any(part in _NO_SCHEMA for part in parts):
+    may_be_none = any(part is None or part is type(None) for part in parts)
+    if any(isinstance(part, type) and part in _NO_SCHEMA for part in parts):
         return Promised(None, None, may_be_none)
     schema = _schema(tool, annotation)
     return Promised(schema, SchemaValidator(schema).fits, may_be_none)
@@ -49,6 +49,8 @@ def output_of(tool: str, annotation: Any) -> Promised:
 def _parts(annotation: Any) -> list[Any]:
     """Return the types that a union, a list or a tuple is made of, so that a block in one is seen."""
     origin = get_origin(annotation)
+    if origin is typing.Annotated:
+        return _parts(get_args(annotation)[0])
     if origin in {typing.Union, types.UnionType}:
         return [part for argument in get_args(annotation) for part in _parts(argument)]
     if origin in {list, tuple}:

@@ -39,9 +39,12 @@ def plain(annotation: object) -> Plain | None:
         scalar = _SCALARS.get(annotation)
     except TypeError:  # an annotation that cannot be hashed is not plain
         return None
-    if scalar is not None:
-        return scalar()
-    origin, arguments = get_origin(annotation), get_args(annotation)
+    return scalar() if scalar is not None else _compound(get_origin(annotation), get_args(annotation))
+
+
+def _compound(origin: object, arguments: tuple[Any, ...]) -> Plain | None:
+    if not arguments:  # the bare names of lists and dictionaries in `typing`
+        return _SCALARS[origin]() if origin in {list, dict} else None
     if origin is list:
         return _list(plain(arguments[0]))
     if origin is dict and arguments[0] is str:

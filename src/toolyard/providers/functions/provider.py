@@ -4,16 +4,16 @@ import inspect
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import msgspec
 
 from toolyard.call import Call, Handler
 from toolyard.providers import Publish
-from toolyard.providers.functions.arguments import arguments_of
+from toolyard.providers.functions.arguments import Taken, arguments_of
 from toolyard.providers.functions.decorator import Declared, declared
 from toolyard.providers.functions.docstring import read_docstring
-from toolyard.providers.functions.output import output_of
+from toolyard.providers.functions.output import Promised, output_of
 from toolyard.providers.functions.signature import Signature, read_signature
 from toolyard.spec import EvalRule, Example, Operation, PublishError, Reason, ToolSpec
 from toolyard.tools import Tool
@@ -43,25 +43,47 @@ class Functions:
         return [tool for item in self._functions for tool in _tools_of(item, self.name)]
 
 
-def tool_from(function: Callable[..., Any], *, source: str) -> Tool:
-    """Return a function as a tool.
+def tool_from(function: Callable[..., Any], *, source: str, marks: Declared | None = None) -> Tool:
+    """Return a function as a tool; marks found elsewhere stand for those of `@tool`.
 
     Raises:
         PublishError: It cannot become one; the sentence says why.
     """
-    marks = declared(function) or Declared()
-    name = marks.name or getattr(function, "__name__", type(function).__name__)
-    if getattr(function, "__name__", "") == "<lambda>" and marks.name is None:
+    inner = _inner(function)
+    marks = marks or declared(function) or declared(inner) or Declared()
+    name = marks.name or getattr(inner, "__name__", type(inner).__name__)
+    if name == "<lambda>":
         raise PublishError("A tool made of a lambda needs a name.")
-    documented = read_docstring(getattr(function, "__doc__", None))
+    documented = read_docstring(getattr(inner, "__doc__", None))
     signature = read_signature(function, name)
     session = marks.session or signature.session
     taken = arguments_of(name, signature.parameters, documented.parameters, session=session != "none")
     promised = output_of(name, signature.returns)
-    spec = ToolSpec(
+    spec = _spec(name, marks, documented.description, session, taken=taken, promised=promised, source=source)
+    handler = _handler(function, signature, drops_session=session != "none" and not _takes_session_id(signature))
+    return Tool(
+        spec=_with_codes(spec),
+        handler=handler,
+        check=taken.check,
+        fits_output=promised.fits,
+        may_return_none=promised.may_be_none,
+    )
+
+
+def _spec(
+    name: str,
+    marks: Declared,
+    description: str,
+    session: Literal["none", "optional", "required"],
+    *,
+    taken: Taken,
+    promised: Promised,
+    source: str,
+) -> ToolSpec:
+    return ToolSpec(
         name=name,
         title=marks.title,
-        description=marks.description or documented.description or _sentence(name),
+        description=marks.description or description or _sentence(name),
         input_schema=taken.schema,
         output_schema=promised.schema,
         operation=cast("Operation", marks.operation or Operation.COMMAND),
@@ -83,14 +105,6 @@ def tool_from(function: Callable[..., Any], *, source: str) -> Tool:
         shape=marks.shape,
         annotations=marks.annotations,
     )
-    handler = _handler(function, signature, drops_session=session != "none" and not _takes_session_id(signature))
-    return Tool(
-        spec=_with_codes(spec),
-        handler=handler,
-        check=taken.check,
-        fits_output=promised.fits,
-        may_return_none=promised.may_be_none,
-    )
 
 
 def _tools_of(item: object, source: str) -> Iterator[Tool]:
@@ -102,14 +116,22 @@ def _tools_of(item: object, source: str) -> Iterator[Tool]:
         methods = list(_decorated_methods(item))
         if not methods:
             raise PublishError(f"An object of type '{type(item).__name__}' is no function and has no method marked with '@tool'.")
-        for method in methods:
-            yield tool_from(method, source=source)
+        for method, marks in methods:
+            yield tool_from(method, source=source, marks=marks)
 
 
-def _decorated_methods(item: object) -> Iterator[Callable[..., Any]]:
+def _decorated_methods(item: object) -> Iterator[tuple[Callable[..., Any], Declared]]:
+    """Return the methods that `@tool` marked, above or below `@staticmethod` and the like."""
     for name, member in inspect.getmembers_static(type(item)):
-        if declared(getattr(cast("object", member), "__func__", member)) is not None:
-            yield getattr(item, name)
+        marks = declared(member) or declared(getattr(cast("object", member), "__func__", None))
+        if marks is not None:
+            yield getattr(item, name), marks
+
+
+def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
+    while isinstance(function, partial):
+        function = cast("partial[Any]", function).func
+    return function
 
 
 def _reasons(marks: Declared) -> dict[str, Reason]:
@@ -180,5 +202,5 @@ def _binder(function: Callable[..., Any], signature: Signature, *, drops_session
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    target = function.func if isinstance(function, partial) else function
+    target = _inner(function)
     return inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(getattr(target, "__call__", None))  # noqa: B004 - an object whose call is async

@@ -67,10 +67,11 @@ def _split(parameter: Parameter) -> tuple[Any, Any]:
     if isinstance(parameter.default, FieldInfo):
         return _without_default(parameter.annotation, parameter.default)
     for extra in getattr(parameter.annotation, "__metadata__", ()):
-        if isinstance(extra, FieldInfo) and _default_of(extra) is not REQUIRED and parameter.default is REQUIRED:
+        if isinstance(extra, FieldInfo) and _default_of(extra) is not REQUIRED:
             kept = [other for other in parameter.annotation.__metadata__ if other is not extra]
             inner, default = _without_default(parameter.annotation.__origin__, extra)
-            return (Annotated[(inner, *kept)] if kept else inner), default
+            annotation = Annotated[(inner, *kept)] if kept else inner
+            return annotation, default if parameter.default is REQUIRED else parameter.default
     return parameter.annotation, parameter.default
 
 

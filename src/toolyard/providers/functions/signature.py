@@ -5,7 +5,8 @@ import types
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args, get_origin
+from functools import partial
+from typing import Any, Final, Literal, cast, get_args, get_origin
 
 from toolyard.call import Call
 from toolyard.session import Session
@@ -74,26 +75,39 @@ def _is_session(annotation: object) -> bool:
 
 
 def _hints(function: Callable[..., Any], tool: str, signature: inspect.Signature) -> dict[str, Any]:
-    """Return the annotations, with those written as text understood."""
-    target = inspect.unwrap(function)
-    if not inspect.isroutine(target):
-        target = getattr(target, "func", None) or type(target).__call__
-    annotations: dict[str, Any] = {name: parameter.annotation for name, parameter in signature.parameters.items()}
-    annotations["return"] = signature.return_annotation
-    hints: dict[str, Any] = {}
-    for name, annotation in annotations.items():
-        if annotation is REQUIRED:
-            continue
-        hints[name] = _understand(annotation, target, tool, name) if isinstance(annotation, str) else annotation
-    return hints
+    """Return the annotations, with what is written as text in them understood."""
+    given: dict[str, Any] = {name: parameter.annotation for name, parameter in signature.parameters.items()}
+    given["return"] = signature.return_annotation
+    scope = _scope(function)
+    return {name: _understand(annotation, scope, tool, name) for name, annotation in given.items() if annotation is not REQUIRED}
 
 
-def _understand(text: str, function: Any, tool: str, name: str) -> Any:
-    function = getattr(function, "__func__", function)
-    closure = dict(zip(function.__code__.co_freevars, (cell.cell_contents for cell in function.__closure__ or ()), strict=True))
-    holder = types.SimpleNamespace(__annotations__={name: text})
+def _scope(function: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the names that the annotations of a function may use: those of its module and those it closes over."""
+    while isinstance(function, partial):
+        function = cast("partial[Any]", function).func
+    target = inspect.unwrap(getattr(function, "__func__", function))
+    if not hasattr(target, "__code__"):
+        target = inspect.unwrap(type(target).__call__)
+    if not hasattr(target, "__code__"):
+        return {}, {}
+    cells = zip(target.__code__.co_freevars, target.__closure__ or (), strict=True)
+    return target.__globals__, {name: cell.cell_contents for name, cell in cells if _is_filled(cell)}
+
+
+def _is_filled(cell: types.CellType) -> bool:
     try:
-        return typing.get_type_hints(holder, function.__globals__, closure, include_extras=True)[name]
+        return cell.cell_contents is not REQUIRED
+    except ValueError:
+        return False
+
+
+def _understand(annotation: Any, scope: tuple[dict[str, Any], dict[str, Any]], tool: str, name: str) -> Any:
+    if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
+        return annotation
+    holder = types.SimpleNamespace(__annotations__={name: annotation})
+    try:
+        return typing.get_type_hints(holder, *scope, include_extras=True)[name]
     except Exception as error:
         where = "return annotation" if name == "return" else f"parameter '{name}'"
-        raise PublishError(f"Tool '{tool}' has a {where} whose annotation '{text}' cannot be understood.") from error
+        raise PublishError(f"Tool '{tool}' has a {where} whose annotation '{annotation}' cannot be understood.") from error

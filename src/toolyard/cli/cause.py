@@ -1,0 +1,48 @@
+"""Causes: what went wrong in somebody's module, in half a sentence that names the file and the line."""
+
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from traceback import walk_tb
+from typing import Final, cast
+
+import toolyard
+
+__all__ = ["cause_of", "shown_path"]
+
+_LENGTH: Final = 300
+_NOT_THEIRS: Final = (str(Path(toolyard.__file__).parent), *(sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib")))
+
+
+def cause_of(error: BaseException) -> str:
+    """Return what an exception says and where it was raised, as the end of a sentence."""
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    place = _place_of(error)
+    where = f" in '{shown_path(place[0])}', line {place[1]}" if place is not None else ""
+    said = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
+    what = f": {said[:_LENGTH].removesuffix('.')}" if said else ""
+    return f"{type(error).__name__}{where}{what}."
+
+
+def shown_path(path: str) -> str:
+    """Return a path as people write it from here."""
+    try:
+        return str(Path(path).relative_to(Path.cwd()))
+    except ValueError:
+        return path
+
+
+def _place_of(error: BaseException) -> tuple[str, int] | None:
+    """Return the last place in somebody's own code, which is where they can mend it."""
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        return error.filename, error.lineno or 1
+    places = list(_places_of(error))
+    return places[-1] if places else None
+
+
+def _places_of(error: BaseException) -> Iterator[tuple[str, int]]:
+    for frame, line in walk_tb(error.__traceback__):
+        path = frame.f_code.co_filename
+        if not path.startswith(("<", *_NOT_THEIRS)):
+            yield path, line

@@ -1,0 +1,72 @@
+"""Opening: a command's work inside the yard that its target names, closed afterwards whatever happens."""
+
+import logging
+import sys
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager, redirect_stdout
+from typing import Any
+
+from toolyard.cli.cause import cause_of
+from toolyard.cli.exits import DEFECT, CommandError
+from toolyard.cli.parser import Options
+from toolyard.cli.target import loaded
+from toolyard.monitor import log_sink
+from toolyard.profile import Profile
+from toolyard.signals import run
+from toolyard.spec import PublishError
+from toolyard.yard import Yard
+
+__all__ = ["Work", "work_in_yard"]
+
+Work = Callable[[Yard, Profile], Coroutine[Any, Any, int]]
+"""What a command does with an open yard and the profile it was asked to take; it returns the exit status."""
+
+_log = logging.getLogger(__name__)
+
+
+def work_in_yard(options: Options, work: Work) -> int:
+    """Load the target, open its yard, work in it and return the exit status.
+
+    What a module or a tool prints goes to stderr, so that stdout holds data alone.
+
+    Raises:
+        CommandError: The target cannot be loaded, or its yard not be opened or closed.
+    """
+    with redirect_stdout(sys.stderr), loaded(options.target) as yard:
+        return run(_work(yard, options, work))
+
+
+async def _work(yard: Yard, options: Options, work: Work) -> int:
+    status: int | None = None
+    if options.verbose:
+        yard.add_sink(log_sink)
+    try:
+        async with _opened(yard):
+            status = await work(yard, _profile_of(yard, options.profile))
+    except Exception as error:
+        if status is None:
+            raise
+        _log.debug("close_failed yard=%s", yard.name, exc_info=error)
+        raise CommandError(f"The yard '{yard.name}' did not close well: {cause_of(error)}", status=DEFECT) from error
+    return status
+
+
+@asynccontextmanager
+async def _opened(yard: Yard) -> AsyncGenerator[None]:
+    async with AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(yard)
+        except PublishError as error:
+            raise CommandError(str(error)) from error
+        except Exception as error:
+            _log.debug("open_failed yard=%s", yard.name, exc_info=error)
+            raise CommandError(f"The yard '{yard.name}' cannot be opened: {cause_of(error)}") from error
+        yield
+
+
+def _profile_of(yard: Yard, name: str | None) -> Profile:
+    try:
+        return yard.profile_of(name)
+    except KeyError:
+        known = ", ".join(f"'{known}'" for known in sorted(yard.profiles))
+        raise CommandError(f"There is no profile '{name}'. Known: {known}.") from None

@@ -1,0 +1,174 @@
+"""The parsers: which commands, arguments and options there are.
+
+They import no command, so that `--help` and `version` cost next to nothing.
+"""
+
+from argparse import Action, ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, Final, NamedTuple, NoReturn
+
+from toolyard._version import VERSION
+from toolyard.cli.exits import CommandError
+
+__all__ = ["Options", "Parser", "Parsers", "make_parsers", "read_options"]
+
+_TARGET: Final = "the yard: 'module:attr', 'file.py' if there is one yard in it, or 'file.py:attr'"
+_PROFILE: Final = "see the yard as callers of this profile do (default: the yard's own)"
+
+
+class Options(Namespace):
+    """What was asked for; what a command does not take keeps its default."""
+
+    command: str = ""
+    target: str = ""
+    name: str = ""
+    arguments: Sequence[str] = ()
+    session: str | None = None
+    profile: str | None = None
+    output: str | None = None
+    json: bool = False
+    markdown: bool = False
+    verbose: int = 0
+    quiet: bool = False
+
+
+class Parser(ArgumentParser):
+    """A parser that takes options in full alone, remembers what was added to it, and fails with one sentence."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.actions: list[Action] = []
+        super().__init__(allow_abbrev=False, **settings)
+
+    def add_argument(self, *names: str, **settings: Any) -> Action:
+        """Add an argument or an option."""
+        action = super().add_argument(*names, **settings)
+        self.actions.append(action)
+        return action
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse what was given.
+
+        Raises:
+            CommandError: Always.
+        """
+        sentence = f"{message[:1].upper()}{message[1:].removesuffix('.')}."
+        raise CommandError(f"{sentence} See '{self.prog} --help'.")
+
+    def refuse_unknown(self, extras: Sequence[str]) -> None:
+        """Refuse what no argument and no option took, an option first.
+
+        Raises:
+            CommandError: There is something left.
+        """
+        for extra in sorted(extras, key=lambda extra: not extra.startswith("-")):
+            option = extra.partition("=")[0]
+            if not option.startswith("-"):
+                self.error(f"'{extra}' is one argument too many")
+            known = [name for action in self.actions for name in action.option_strings]
+            self.error(f"There is no option '{option}'.{_did_you_mean(option, known)}")
+
+
+class Parsers(NamedTuple):
+    """The parser of the program, and those of its commands by name."""
+
+    program: Parser
+    commands: Mapping[str, Parser]
+
+
+def make_parsers() -> Parsers:
+    """Return all parsers."""
+    program = Parser(prog="toolyard", description="Every tool an agent uses, behind one dispatcher.")
+    program.add_argument("--version", action="version", version=f"toolyard {VERSION}", help="show the version and exit")
+    _add_volume(program)
+    commands = program.add_subparsers(title="commands", metavar="COMMAND")
+    added: dict[str, Parser] = {}
+
+    def add(name: str, text: str) -> Parser:
+        added[name] = commands.add_parser(name, help=text, description=f"{text[:1].upper()}{text[1:]}.")
+        return added[name]
+
+    _add_list(add("list", "list the tools of a yard"))
+    _add_call(add("call", "call a tool and print what it answers"))
+    _add_describe(add("describe", "describe a tool: what it takes, does and answers"))
+    _add_manifest(add("manifest", "print every tool of a yard, as JSON or as a page to read"))
+    _add_version(add("version", "print the version of Toolyard"))
+    for parser in added.values():
+        _add_volume(parser)
+    return Parsers(program, added)
+
+
+def read_options(arguments: Sequence[str]) -> Options:
+    """Return what was asked for; the command is empty if there is none.
+
+    Raises:
+        CommandError: It cannot be understood.
+        SystemExit: Help or the version was asked for, and has been printed.
+    """
+    program, commands = make_parsers()
+    place = next((number for number, text in enumerate(arguments) if not text.startswith("-")), len(arguments))
+    options, extras = program.parse_known_args(arguments[:place], Options())
+    program.refuse_unknown(extras)
+    if place == len(arguments):
+        return options
+    options.command = arguments[place]
+    parser = commands.get(options.command)
+    if parser is None:
+        program.error(f"There is no command '{options.command}'.{_did_you_mean(options.command, list(commands))}")
+    options, extras = parser.parse_known_intermixed_args(arguments[place + 1 :], options)
+    parser.refuse_unknown(extras)
+    _refuse_contradictions(parser, options)
+    return options
+
+
+def _refuse_contradictions(parser: Parser, options: Options) -> None:
+    if options.quiet and options.verbose:
+        parser.error("'--quiet' and '--verbose' contradict each other")
+    if options.json and options.markdown:
+        parser.error("'--json' and '--markdown' contradict each other")
+
+
+def _did_you_mean(name: str, known: Sequence[str]) -> str:
+    near = get_close_matches(name, known, n=1)
+    return f" Did you mean '{near[0]}'?" if near else ""
+
+
+def _add_volume(parser: Parser) -> None:
+    parser.add_argument("-v", "--verbose", action="count", help="log more to stderr: once information, twice everything")
+    parser.add_argument("-q", "--quiet", action="store_true", help="say nothing on stderr but errors")
+
+
+def _add_list(parser: Parser) -> None:
+    parser.add_argument("target", metavar="TARGET", help=_TARGET)
+    parser.add_argument("--profile", metavar="NAME", help=_PROFILE)
+    parser.add_argument("--json", action="store_true", help="print an array of objects")
+
+
+def _add_call(parser: Parser) -> None:
+    parser.add_argument("target", metavar="TARGET", help=_TARGET)
+    parser.add_argument("name", metavar="NAME", help="the tool to call")
+    parser.add_argument(
+        "arguments", metavar="ARGUMENT", nargs="*", help="'key=value' for each, or one JSON object, or '-' for JSON from stdin"
+    )
+    parser.add_argument("--session", metavar="ID", help="the session that the call belongs to")
+    parser.add_argument("--profile", metavar="NAME", help=_PROFILE)
+    parser.add_argument("--output", metavar="DIR", help="write images and other content blocks to files in this folder")
+    parser.add_argument("--json", action="store_true", help="print the envelope as one line of JSON")
+
+
+def _add_describe(parser: Parser) -> None:
+    parser.add_argument("target", metavar="TARGET", help=_TARGET)
+    parser.add_argument("name", metavar="NAME", help="the tool to describe")
+    parser.add_argument("--profile", metavar="NAME", help=_PROFILE)
+    parser.add_argument("--json", action="store_true", help="print the whole spec as one line of JSON")
+
+
+def _add_manifest(parser: Parser) -> None:
+    parser.add_argument("target", metavar="TARGET", help=_TARGET)
+    parser.add_argument("--profile", metavar="NAME", help=_PROFILE)
+    parser.add_argument("--json", action="store_true", help="print JSON (default)")
+    parser.add_argument("--markdown", action="store_true", help="print a tool reference to read")
+
+
+def _add_version(parser: Parser) -> None:
+    parser.add_argument("--json", action="store_true", help="print an object with the version of Python, too")

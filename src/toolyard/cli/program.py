@@ -1,0 +1,53 @@
+"""The program: from arguments to an exit status.
+
+A command is imported only when it is asked for, because most bring the whole yard with them.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from toolyard.cli.exits import CLOSED_PIPE, DEFECT, INTERRUPTED, USAGE, CommandError
+from toolyard.cli.logs import logging_to
+from toolyard.cli.parser import make_parsers, read_options
+from toolyard.cli.terminal import Terminal
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line, by default the process's own, and return the status to exit with."""
+    terminal = Terminal()
+    try:
+        status = _answer(sys.argv[1:] if argv is None else argv, terminal)
+        terminal.flush()
+    except BrokenPipeError:
+        terminal.abandon()
+        return CLOSED_PIPE
+    return status
+
+
+def _answer(arguments: Sequence[str], terminal: Terminal) -> int:
+    try:
+        return _run(arguments, terminal)
+    except CommandError as error:
+        terminal.say(f"toolyard: {error.message}")
+        return error.status
+    except KeyboardInterrupt:
+        terminal.clear()
+        return INTERRUPTED
+    except SystemExit as stop:  # argparse has shown help, or SIGTERM came
+        terminal.clear()
+        return stop.code if isinstance(stop.code, int) else DEFECT
+
+
+def _run(arguments: Sequence[str], terminal: Terminal) -> int:
+    options = read_options(arguments)
+    if not options.command:
+        terminal.say(make_parsers().program.format_help().rstrip())
+        return USAGE
+    terminal.quiet = options.quiet
+    with logging_to(terminal, verbose=options.verbose, quiet=options.quiet):
+        command = import_module(f"toolyard.cli.{options.command}")
+        status: int = command.run(options, terminal)
+        return status

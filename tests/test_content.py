@@ -1,0 +1,67 @@
+from base64 import b64encode
+from typing import Any
+
+import pytest
+
+from toolyard import Audio, Blob, Image, Text
+from toolyard.content import Block, block_of
+
+PNG = b"\x89PNG\r\n\x1a\n...."
+
+
+@pytest.mark.parametrize(
+    ("block", "kind", "mime_type"),
+    [
+        (Image(PNG), "image", "image/png"),
+        (Image(PNG, "image/webp"), "image", "image/webp"),
+        (Audio(b"sound"), "audio", "audio/wav"),
+        (Blob(b"bytes"), "resource", "application/octet-stream"),
+    ],
+)
+def test_a_block_says_what_it_is_and_how_large_and_nothing_of_what_is_in_it(block: Block, kind: str, mime_type: str) -> None:
+    assert block.describe() == {"type": kind, "mime_type": mime_type, "bytes": len(block.data)}
+
+
+@pytest.mark.parametrize("block", [Image(PNG), Audio(b"sound")])
+def test_a_picture_and_a_sound_are_written_as_mcp_writes_them(block: Block) -> None:
+    assert block.to_mcp("x:/y") == {"type": block.kind, "data": b64encode(block.data).decode(), "mimeType": block.mime_type}
+
+
+def test_other_bytes_are_written_as_a_resource_under_its_address() -> None:
+    resource = {"uri": "x:/y", "mimeType": "application/pdf", "blob": b64encode(b"%PDF").decode()}
+
+    assert Blob(b"%PDF", "application/pdf").to_mcp("x:/y") == {"type": "resource", "resource": resource}
+
+
+def test_a_text_is_written_as_it_is() -> None:
+    assert Text("hello").describe() == Text("hello").to_mcp("x:/y") == {"type": "text", "text": "hello"}
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "mime_type"),
+    [
+        (PNG, Image, "image/png"),
+        (b"\xff\xd8\xff\xe0", Image, "image/jpeg"),
+        (b"GIF89a", Image, "image/gif"),
+        (b"RIFF\x00\x00\x00\x00WEBPVP8 ", Image, "image/webp"),
+        (b"RIFF\x00\x00\x00\x00WAVEfmt ", Audio, "audio/wav"),
+        (b"OggS\x00", Audio, "audio/ogg"),
+        (b"fLaC\x00", Audio, "audio/flac"),
+        (b"ID3\x03", Audio, "audio/mpeg"),
+        (b"", Blob, "application/octet-stream"),
+        (b"anything", Blob, "application/octet-stream"),
+    ],
+)
+def test_bytes_become_the_block_that_their_beginning_says(data: bytes, kind: type[Block], mime_type: str) -> None:
+    block = block_of(data)
+
+    assert type(block) is kind
+    assert (block.data, block.mime_type) == (data, mime_type)
+
+
+def test_a_block_keeps_its_own_copy_of_what_can_change() -> None:
+    changing: Any = bytearray(b"abc")
+    block = Blob(changing)
+    changing[0] = 0
+
+    assert block.data == b"abc"

@@ -1,0 +1,222 @@
+"""The documents are true: what they show runs, what exists is told, and what they point to is there."""
+
+import ast
+import asyncio
+import inspect
+import io
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import chdir, redirect_stdout
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import pytest
+
+import toolyard
+from toolyard import CODES, Limits
+from toolyard.providers.functions.decorator import Declared
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+OURS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(page for page in DOCS.rglob("*.md") if "adr" not in page.parts)]
+ALL = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")), *sorted((ROOT / "bench").glob("*.md"))]
+
+_FENCE = re.compile(r"^(?P<marks>```+)(?P<info>[^\n`]*)\n(?P<text>.*?)^(?P=marks)[ ]*$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+_WORD = re.compile(r"^\| \*\*(.+?)\*\* \|", re.MULTILINE)
+_RUN = ("toolyard ", "python examples/")
+_VOLATILE = (
+    (re.compile(r"\bc_[0-9a-f]{4,}\b"), "c_0"),
+    (re.compile(r"\bs_[0-9a-f]{4,}\b"), "s_0"),
+    (re.compile(r'("?(?:elapsed_)?ms"?[:=] ?)[0-9.]+'), r"\g<1>0"),
+)
+
+
+class Block(NamedTuple):
+    """A fenced part of a page, the line its text begins at, and what the next block says if it follows at once."""
+
+    info: str
+    text: str
+    line: int
+    shown: str | None
+
+
+def _blocks(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    found = list(_FENCE.finditer(text))
+    return [
+        Block(match["info"], match["text"], text.count("\n", 0, match.start()) + 2, _shown(text, match, follower))
+        for match, follower in zip_longest(found, found[1:])
+    ]
+
+
+def _shown(text: str, match: re.Match[str], follower: re.Match[str] | None) -> str | None:
+    if follower is None or follower["info"] != "text" or text[match.end() : follower.start()].strip():
+        return None
+    return follower["text"]
+
+
+def _commands(page: Path) -> Iterator[tuple[str, str]]:
+    """Return every command of the page's shell blocks with the output that is shown for it."""
+    for block in _blocks(page):
+        if block.info == "console":
+            for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+                command, _, output = part.partition("\n")
+                yield command, output
+
+
+def _matches(shown: str, told: str) -> bool:
+    """Return whether an output is what a page shows, where '…' stands for anything and ids and times for themselves."""
+    for pattern, instead in _VOLATILE:
+        shown, told = pattern.sub(instead, shown), pattern.sub(instead, told)
+    wanted = ".*?".join(re.escape(part) for part in shown.strip().split("…"))
+    return re.fullmatch(wanted, told.strip(), re.DOTALL) is not None
+
+
+def _name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def _python_pages() -> list[Path]:
+    return [page for page in OURS if any(block.info.startswith("python") for block in _blocks(page))]
+
+
+def _shell_commands() -> list[tuple[Path, str, str]]:
+    found = [(page, command, output) for page in OURS for command, output in _commands(page)]
+    return [(page, command, output) for page, command, output in found if command.startswith(_RUN)]
+
+
+@pytest.mark.parametrize("page", _python_pages(), ids=_name)
+def test_the_python_of_a_page_runs_and_prints_what_is_shown(page: Path) -> None:
+    namespace: dict[str, Any] = {"__name__": "page"}
+    with asyncio.Runner() as runner, chdir(ROOT):
+        for block in _blocks(page):
+            if block.info.startswith("python"):
+                assert block.info == "python", f"line {block.line}: every block of Python runs"
+                told = _run(block, page, namespace, runner)
+                assert block.shown is None or _matches(block.shown, told), f"line {block.line} prints:\n{told}"
+
+
+def _run(block: Block, page: Path, namespace: dict[str, Any], runner: asyncio.Runner) -> str:
+    source = "\n" * (block.line - 1) + block.text
+    code = compile(source, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    with redirect_stdout(io.StringIO()) as told:
+        result = eval(code, namespace)  # noqa: S307 - our own pages
+        if code.co_flags & inspect.CO_COROUTINE:
+            runner.run(result)
+    return told.getvalue()
+
+
+@pytest.mark.parametrize(("page", "command", "shown"), _shell_commands(), ids=str)
+def test_a_command_of_a_page_prints_what_is_shown(page: Path, command: str, shown: str) -> None:
+    """A command that does not exit with 0 says so, as in `toolyard call …  # exits 10`."""
+    program, *arguments = shlex.split(command, comments=True)
+    path = sys.executable if program == "python" else str(Path(sys.executable).parent / program)
+
+    ran = subprocess.run([path, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - our own pages
+
+    exits = re.search(r"# exits (\d+)", command)
+    assert ran.returncode == (int(exits[1]) if exits else 0), ran.stderr
+    assert not shown.strip() or _matches(shown, ran.stdout + ran.stderr), f"{_name(page)}: it prints:\n{ran.stdout}{ran.stderr}"
+
+
+def test_the_example_of_the_readme_is_the_first_example() -> None:
+    block = next(block for block in _blocks(ROOT / "README.md") if block.info == "python")
+    example = (ROOT / "examples" / "first.py").read_text(encoding="utf-8")
+
+    assert ast.dump(_bare(block.text)) == ast.dump(_bare(example))
+
+
+def _bare(source: str) -> ast.Module:
+    """Return a program without the docstrings that only its readers in an editor need."""
+    tree = ast.parse(source)
+    tree.body = [node for node in tree.body if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Constant)]
+    for node in tree.body:
+        if isinstance(node, ast.AsyncFunctionDef) and ast.get_docstring(node):
+            del node.body[0]
+    return tree
+
+
+def test_the_mistake_in_the_readme_is_what_the_first_example_answers() -> None:
+    shown = json.loads(next(block.text for block in _blocks(ROOT / "README.md") if block.info == "json"))
+    path = [sys.executable, "examples/first.py"]
+    ran = subprocess.run(path, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)  # noqa: S603 - our own program
+
+    assert _is_part(shown, json.loads(ran.stdout.splitlines()[-1]))
+
+
+def _is_part(part: object, whole: object) -> bool:
+    if isinstance(part, dict) and isinstance(whole, dict):
+        inner = cast("dict[str, object]", whole)
+        return all(key in inner and _is_part(value, inner[key]) for key, value in cast("dict[str, object]", part).items())
+    return part == whole
+
+
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [
+        ("reference/codes.md", list(CODES)),
+        ("reference/settings.md", list(Limits.__struct_fields__)),
+        ("reference/api.md", list(toolyard.__all__)),
+        ("guides/write-a-tool.md", list(Declared.__struct_fields__)),
+    ],
+    ids=["codes", "settings", "public names", "options of @tool"],
+)
+def test_everything_is_told(page: str, names: list[str]) -> None:
+    text = (DOCS / page).read_text(encoding="utf-8")
+
+    assert [name for name in names if f"| `{name}`" not in text] == []
+
+
+def test_the_settings_page_gives_every_setting_a_meaning() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| \S+ \| \S.*\.? \|$", (DOCS / "reference" / "settings.md").read_text(encoding="utf-8"), re.MULTILINE)
+
+    assert rows == list(Limits.__struct_fields__)
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (DOCS / "README.md").read_text(encoding="utf-8")
+    pages = [str(page.relative_to(DOCS)) for page in OURS if DOCS in page.parents and page.parent.name != "reference"]
+
+    assert [page for page in pages if page != "README.md" and f"]({page})" not in index] == []
+
+
+@pytest.mark.parametrize("page", ALL, ids=_name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    text = _FENCE.sub("", page.read_text(encoding="utf-8"))
+    links = [link for link in _LINK.findall(text) if not re.match(r"[a-z]+:", link)]
+
+    assert [link for link in links if not _exists(page, link)] == []
+
+
+def _exists(page: Path, link: str) -> bool:
+    path, _, anchor = link.partition("#")
+    target = (page.parent / path).resolve() if path else page
+    if not target.exists() or not target.is_relative_to(ROOT):
+        return False
+    return not anchor or anchor in _anchors(target)
+
+
+def _anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.+)$", _FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_every_word_of_the_glossary_is_there_once() -> None:
+    words = _WORD.findall((DOCS / "glossary.md").read_text(encoding="utf-8"))
+
+    assert words
+    assert len(words) == len(set(words))
+    assert words == sorted(words)
+
+
+def test_the_generated_pages_are_fresh() -> None:
+    program = [sys.executable, "scripts/generate.py", "--check"]
+    ran = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - our own program
+
+    assert (ran.returncode, ran.stdout) == (0, "")

@@ -1,0 +1,36 @@
+"""The examples and the tour run as a user would run them, and say something."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PROGRAMS = [*sorted((ROOT / "examples").glob("*.py")), ROOT / "scripts" / "tour.py"]
+
+
+def _run(program: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, str(program)]
+    known = {**os.environ, **environment}
+    return subprocess.run(command, cwd=ROOT, env=known, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - our own programs
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.stem)
+def test_it_runs_and_prints_and_complains_of_nothing(program: Path) -> None:
+    ran = _run(program, PYTHONWARNINGS="error")
+
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.strip()
+
+
+def test_the_tour_shows_what_it_is_about() -> None:
+    told = _run(ROOT / "scripts" / "tour.py").stdout
+
+    for expected in ("'bank'", '"invalid_input"', '"coerced"', '"not_enough_money"', '"handle": "r_1"', '{"$ref": "r_1"}'):
+        assert expected in told
+
+
+def test_the_tour_has_no_colours_where_there_is_no_terminal() -> None:
+    assert "\x1b" not in _run(ROOT / "scripts" / "tour.py").stdout

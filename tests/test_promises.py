@@ -1,0 +1,229 @@
+"""What the dispatcher promises, whatever it is given: it answers, it records once, it leaks nothing, it leaves nothing behind."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolyard import Call, Caller, Envelope, Limits, Profile, Session, ToolError, Toolset, Yard, tool
+from toolyard.errors import CODES, CodeName
+from toolyard.testing import FakeSink
+
+LEAK = "hunter2 /home/ada/path.py"
+FAULTS: list[type[BaseException]] = [
+    ValueError,
+    KeyError,
+    OSError,
+    RecursionError,
+    MemoryError,
+    StopIteration,
+    StopAsyncIteration,
+    KeyboardInterrupt,
+    SystemExit,
+    GeneratorExit,
+    BaseException,
+    AssertionError,
+    UnicodeError,
+]
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just("\ud800"),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=10,
+)
+anything: st.SearchStrategy[Any] = st.one_of(
+    json_values,
+    st.binary(max_size=20),
+    st.builds(object),
+    st.just(datetime(2026, 11, 16, tzinfo=UTC)),
+    st.just({1, 2}),
+    st.just(2**200),
+    st.just(1j),
+    st.just(iter([1])),
+    st.just(lambda: 1),
+    st.deferred(lambda: st.builds(_cycle)),
+    st.builds(Envelope.ok, json_values),
+    st.just(Envelope(success=True, error=Envelope.fail(ToolError("timeout", "x")).error)),
+    st.just("x" * 60_000),
+)
+behaviours: st.SearchStrategy[tuple[str, Any]] = st.one_of(
+    st.tuples(st.just("return"), anything),
+    st.tuples(st.just("raise"), st.sampled_from(FAULTS)),
+    st.tuples(st.just("fail"), st.tuples(st.sampled_from(list(CODES)), anything)),
+    st.tuples(st.just("hang"), st.booleans()),
+    st.tuples(st.just("recurse"), st.integers(0, 9)),
+    st.tuples(st.just("invoke"), st.sampled_from(["behave", "behave_in_a_thread", "no_such_tool", ""])),
+)
+
+
+def _cycle() -> dict[str, Any]:
+    endless: dict[str, Any] = {}
+    endless["again"] = endless
+    return endless
+
+
+def do(kind: str, detail: Any) -> Any:
+    """Do what both a coroutine and a thread can do."""
+    if kind == "raise":
+        raise detail(LEAK)
+    if kind == "fail":
+        code, extra = detail
+        raise ToolError(code, "No.", extra=extra, data=extra)
+    if kind == "recurse" and detail:
+        return do(kind, detail - 1)
+    return detail
+
+
+class Misbehaving:
+    """Two tools that do what they are told."""
+
+    def __init__(self, kind: str, detail: Any) -> None:
+        self.told = (kind, detail)
+
+    @tool(timeout=0.005)
+    async def behave(self, value: Any = None, *, call: Call) -> Any:
+        """Do what was told."""
+        kind, detail = self.told
+        if kind == "hang":
+            try:
+                await asyncio.Event().wait()
+            finally:
+                if detail:
+                    raise ValueError(LEAK)
+        if kind == "invoke":
+            return await call.invoke(detail, {"value": value})
+        return do(kind, detail)
+
+    @tool(timeout=0.5)
+    def behave_in_a_thread(self, value: Any = None, *, call: Call) -> Any:
+        """Do what was told."""
+        kind, detail = self.told
+        if kind == "invoke":
+            return call.wait(call.invoke(detail, {"value": value}))
+        return do(kind, detail)
+
+
+names = st.sampled_from(["behave", "behave_in_a_thread", "gone", ""]) | st.text(max_size=10)
+
+
+@given(behaviour=behaviours, name=names, arguments=st.dictionaries(st.text(max_size=6), anything, max_size=3) | anything)
+def test_the_dispatcher_always_answers_records_once_and_leaks_nothing(behaviour: tuple[str, Any], name: str, arguments: Any) -> None:
+    sink = FakeSink()
+
+    async def main() -> Envelope:
+        async with Yard(tools=[Misbehaving(*behaviour)], sinks=[sink], limits=Limits(cleanup=1)) as yard:
+            answer = await yard.call(name, arguments)
+            assert yard.calls_in_flight == 0
+            return answer
+
+    answer = asyncio.run(main())
+    text = answer.to_json()
+    assert Envelope.from_json(text).success is answer.success
+    assert answer.success is (answer.error is None)
+    assert [record.call_id for record in sink.records].count(answer.meta.call_id) == 1
+    assert len({record.call_id for record in sink.records}) == len(sink.records)
+    assert b"hunter2" not in text
+    assert b"Traceback" not in text
+    assert b".py" not in text
+
+
+patterns = st.sampled_from(["*", "a*", "*_b", "a_b", "b_?", "c_*"])
+toolsets = st.builds(
+    Toolset,
+    name=st.just("some"),
+    names=st.lists(patterns, max_size=2).map(tuple),
+    deny=st.lists(patterns, max_size=2).map(tuple),
+    tags=st.lists(st.sampled_from(["x", "y"]), max_size=1).map(tuple),
+    operations=st.lists(st.sampled_from(["query", "destroy"]), max_size=1).map(tuple),
+)
+
+
+@given(chosen=st.lists(toolsets, max_size=2))
+@settings(max_examples=100)
+def test_what_a_profile_hides_is_neither_listed_nor_called_nor_hinted_at(chosen: list[Toolset]) -> None:
+    def make(name: str, operation: Any, tag: str) -> Callable[..., Any]:
+        async def run(call: Call) -> str:
+            """Run."""
+            return call.spec.name
+
+        run.__name__ = name
+        return tool(operation=operation, tags=(tag,))(run)
+
+    tools = [make("a_b", "query", "x"), make("a_c", "destroy", "x"), make("b_c", "query", "y"), make("c_b", "destroy", "y")]
+    profile = Profile(name="some", toolsets=tuple(chosen))
+
+    async def main() -> None:
+        async with Yard(tools=tools) as yard:
+            specs = yard.registry.visible(yard.profile)
+            allowed = {spec.name for spec in specs if profile.allows(spec)}
+            assert {spec.name for spec in yard.list(profile)} == allowed
+            for name in ("a_b", "a_c", "b_c", "c_b", "a_d"):
+                answer = await yard.call(name, caller=Caller(profile=profile))
+                assert answer.success is (name in allowed)
+                if answer.error is not None:
+                    assert answer.error.code == "tool_not_found"
+                    assert set(answer.error.details["similar"]) <= allowed
+
+    asyncio.run(main())
+
+
+async def test_ten_thousand_calls_cancelled_at_random_leave_nothing_behind() -> None:
+    luck = random.Random(7)  # noqa: S311 - chance, not a secret
+
+    async def begin(call: Call) -> str:
+        """Begin."""
+        session = call.start_session()
+        return session.id
+
+    @tool(serial=True)
+    async def work(steps: int, session: Session, call: Call) -> int:
+        """Work in turns."""
+        for step in range(steps):
+            await asyncio.sleep(0)
+            call.progress(step + 1, steps)
+        return steps
+
+    async def nest(steps: int, call: Call) -> int:
+        """Call another."""
+        return (await call.invoke("work", {"steps": steps})).data or 0
+
+    @tool(timeout=0.01)
+    async def linger() -> None:
+        """Wait for the deadline."""
+        await asyncio.Event().wait()
+
+    sink = FakeSink()
+    async with Yard(tools=[begin, work, nest, linger], sinks=[sink]) as yard:
+        await yard.call("begin")
+        before = asyncio.all_tasks()
+        requests: list[tuple[str, dict[str, Any]]] = [("work", {"steps": 1}), ("nest", {"steps": 2}), ("linger", {}), ("begun", {})]
+        tasks = [asyncio.create_task(yard.call(*luck.choice(requests))) for _ in range(10_000)]
+        for _ in range(20):
+            await asyncio.sleep(0)
+            for task in luck.sample(tasks, 250):
+                task.cancel()
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+
+        assert asyncio.all_tasks() == before
+        assert yard.calls_in_flight == 0
+        assert len(yard.dispatcher.serial_turns) == 0
+        assert [session.busy for session in yard.sessions.of(Caller().owner)] == [0]
+        assert all(isinstance(answer, Envelope | asyncio.CancelledError) for answer in answers)
+        known = {answer.meta.call_id for answer in answers if isinstance(answer, Envelope)}
+        recorded = [record.call_id for record in sink.records]
+        assert known <= set(recorded)
+        assert len(set(recorded)) == len(recorded)
+    assert len(yard.sessions) == 0
+
+
+@pytest.mark.parametrize("code", list(CODES))
+def test_an_envelope_never_promises_a_retry_of_what_may_have_run(code: CodeName) -> None:
+    for ran in (False, True, None):
+        failure = Envelope.fail(ToolError(code, "x", may_have_run=ran), may_have_run=True).error
+        assert failure is not None
+        assert not (failure.retryable and failure.may_have_run)
