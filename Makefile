@@ -7,7 +7,7 @@ UV := $(BIN)/uv
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint types house unit coverage generate lock clean
+.PHONY: help run test check lint types house unit generate lock clean
 
 help: ## Show these commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -39,13 +39,7 @@ house: $(READY)
 	$(BIN)/python scripts/generate.py --check
 
 unit: $(READY)
-	$(BIN)/pytest -q -n 2 -m "not slow"
-
-coverage: $(READY)
-	rm -f .coverage .coverage.*
-	CI_EXAMPLES=2000 $(BIN)/coverage run -m pytest -q
-	$(BIN)/coverage combine -q
-	$(BIN)/coverage report
+	$(BIN)/pytest -q -n 2 
 
 generate: $(READY) ## Write the generated pages of docs/reference anew
 	$(BIN)/python scripts/generate.py

@@ -5,12 +5,13 @@ import asyncio
 import inspect
 import io
 import json
+import logging
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import chdir, redirect_stdout
+from contextlib import chdir, contextmanager, redirect_stdout
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -34,6 +35,7 @@ _VOLATILE = (
     (re.compile(r"\bc_[0-9a-f]{4,}\b"), "c_0"),
     (re.compile(r"\bs_[0-9a-f]{4,}\b"), "s_0"),
     (re.compile(r'("?(?:elapsed_)?ms"?[:=] ?)[0-9.]+'), r"\g<1>0"),
+    (re.compile(r"\b[0-9]+ ms\b"), "0 ms"),
 )
 
 
@@ -94,12 +96,24 @@ def _shell_commands() -> list[tuple[Path, str, str]]:
 @pytest.mark.parametrize("page", _python_pages(), ids=_name)
 def test_the_python_of_a_page_runs_and_prints_what_is_shown(page: Path) -> None:
     namespace: dict[str, Any] = {"__name__": "page"}
-    with asyncio.Runner() as runner, chdir(ROOT):
+    with asyncio.Runner() as runner, chdir(ROOT), _levels_kept():
         for block in _blocks(page):
             if block.info.startswith("python"):
                 assert block.info == "python", f"line {block.line}: every block of Python runs"
                 told = _run(block, page, namespace, runner)
                 assert block.shown is None or _matches(block.shown, told), f"line {block.line} prints:\n{told}"
+
+
+@contextmanager
+def _levels_kept() -> Iterator[None]:
+    """Put the levels of the loggers back, which pages may change."""
+    names = [name for name in logging.root.manager.loggerDict if name.startswith("toolyard")]
+    before = [(logger, logger.level) for logger in (logging.root, *map(logging.getLogger, names))]
+    try:
+        yield
+    finally:
+        for logger, level in before:
+            logger.setLevel(level)
 
 
 def _run(block: Block, page: Path, namespace: dict[str, Any], runner: asyncio.Runner) -> str:

@@ -1,6 +1,7 @@
 import json
 import logging
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -129,15 +130,11 @@ def test_what_the_failure_itself_says_happened_beats_everything() -> None:
 
 
 def test_a_failure_that_must_not_be_retried_now_hints_at_the_state() -> None:
-    hints = {
-        failure_of(Envelope.fail(ToolError("timeout", "…"), safe=safe)).hint: failure_of(
-            Envelope.fail(ToolError("timeout", "…"), safe=safe)
-        ).retryable
-        for safe in (True, False)
-    }
+    safe = failure_of(Envelope.fail(ToolError("timeout", "…"), safe=True))
+    unsafe = failure_of(Envelope.fail(ToolError("timeout", "…"), safe=False))
 
-    assert hints[CODES["timeout"].hint] is True
-    assert len(hints) == 2
+    assert safe.hint == CODES["timeout"].hint
+    assert unsafe.hint != safe.hint
 
 
 def test_a_failure_keeps_what_it_was_given() -> None:
@@ -184,7 +181,8 @@ def test_details_become_plain_json() -> None:
 
 def test_halves_of_characters_never_reach_an_answer() -> None:
     broken = "half \ud83d"
-    error = ToolError("state_error", broken, hint=broken, next_actions=[broken], **{broken: 1})
+    facts: dict[str, Any] = {broken: 1}
+    error = ToolError("state_error", broken, hint=broken, next_actions=[broken], **facts)
 
     answer = written(Envelope.fail(error))
 
@@ -344,14 +342,12 @@ def test_circles_cannot_be_written() -> None:
 
 
 def test_without_pydantic_what_only_it_knows_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Number(int):
-        pass
-
-    assert encode([number for number in [Number(5)]]) == b"[5]"
-    monkeypatch.delitem(__import__("sys").modules, "pydantic_core")
+    rows = (1, 2)
+    assert encode(iter(rows)) == b"[1,2]"
+    monkeypatch.delitem(sys.modules, "pydantic_core")
 
     with pytest.raises(TypeError):
-        encode(object())
+        encode(iter(rows))
 
 
 async def test_a_ready_answer_is_kept_and_its_meta_stamped_anew() -> None:

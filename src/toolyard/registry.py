@@ -57,6 +57,7 @@ class Registry:
         self._by_source: dict[str, dict[str, Tool]] = {}
         self._gives_way: set[str] = set()
         self._withheld: dict[str, Withheld] = {}
+        self._withdrawn: dict[str, Withheld] = {}
         self._names = Names()
         self._watchers: list[Callable[[Change], None]] = []
         self._lists: dict[Profile, tuple[int, list[ToolSpec], bool]] = {}
@@ -135,7 +136,7 @@ class Registry:
 
     def withheld(self, profile: Profile) -> Sequence[Withheld]:
         """Return the tools of the profile that are known and cannot be called now."""
-        return [held for _, held in sorted(self._withheld.items()) if profile.allows(held.spec) and held.status != "withdrawn"]
+        return [held for _, held in sorted(self._withheld.items()) if profile.allows(held.spec)]
 
     def watch(self, watcher: Callable[[Change], None]) -> Callable[[], None]:
         """Tell the watcher of every change; return what stops that."""
@@ -172,7 +173,7 @@ class Registry:
             self._add(tool, gives_way=gives_way)
         if wanted:
             self._by_source[source] = wanted
-        for name in before.keys() - wanted.keys():
+        for name in [name for name in before if name not in wanted]:
             self._announce("withdrawn", name)
         for name, tool in wanted.items():
             if name not in before:
@@ -197,6 +198,7 @@ class Registry:
         self._names.add(spec.name)
         self._aliases.update(dict.fromkeys(spec.aliases, spec.name))
         self._withheld.pop(spec.name, None)
+        self._withdrawn.pop(spec.name, None)
         if gives_way:
             self._gives_way.add(spec.name)
 
@@ -208,12 +210,12 @@ class Registry:
             self._aliases.pop(alias, None)
         self._gives_way.discard(spec.name)
         if why:
-            self._withheld[spec.name] = Withheld(spec, "withdrawn", why)
-            while len(self._withheld) > _REMEMBERED:
-                del self._withheld[next(iter(self._withheld))]
+            self._withdrawn[spec.name] = Withheld(spec, "withdrawn", why)
+            if len(self._withdrawn) > _REMEMBERED:
+                del self._withdrawn[next(iter(self._withdrawn))]
 
     def _forget_withheld(self, source: str) -> None:
-        stale = [name for name, held in self._withheld.items() if held.spec.source == source and held.status != "withdrawn"]
+        stale = [name for name, held in self._withheld.items() if held.spec.source == source]
         for name in stale:
             del self._withheld[name]
 
@@ -227,7 +229,7 @@ class Registry:
                 _log.exception("watcher_failed kind=%s", kind)
 
     def _not_found(self, name: str, profile: Profile) -> ToolError:
-        held = self._withheld.get(name)
+        held = self._withheld.get(name) or self._withdrawn.get(name)
         if held is not None and profile.allows(held.spec):
             return ToolError(
                 "tool_not_found", f"'{name}' is {held.status}. {held.reason}", hint="Use another tool, or ask whoever runs the yard.",

@@ -85,11 +85,16 @@ def _named(path: Path, changed: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _distinct(found: Iterable[Reading]) -> list[Reading]:
-    kept: list[Reading] = []
-    for reading in islice(found, _READINGS + 1):
-        if not any(encode(reading.value) == encode(other.value) for other in kept):
-            kept.append(reading)
-    return kept
+    """Return the readings that differ as JSON, and one more than allowed if there are more."""
+    kept: dict[bytes, Reading] = {}
+    for reading in found:
+        try:
+            kept.setdefault(encode(reading.value), reading)
+        except TypeError:  # half a character, which nobody can have meant
+            continue
+        if len(kept) > _READINGS:
+            break
+    return list(kept.values())
 
 
 def _types(schema: dict[str, Any]) -> set[str]:

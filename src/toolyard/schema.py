@@ -30,6 +30,7 @@ Path = tuple[str | int, ...]
 
 _REFERENCE_HOPS: Final = 32
 _ISSUES: Final = 50
+_INLINED_NODES: Final = 200
 _CODES: Final = {
     "required": "missing",
     "additionalProperties": "extra_forbidden",
@@ -120,16 +121,9 @@ def subschema(root: Schema, path: Sequence[str | int]) -> Any:
     return resolve(root, node)
 
 
-def inlined(root: Schema, node: Any, depth: int = 4) -> Any:
-    """Return a part of a schema with what it refers to in its place, so that it can be read alone."""
-    if isinstance(node, list):
-        return [inlined(root, item, depth) for item in cast("list[Any]", node)]
-    if not isinstance(node, dict):
-        return node
-    here = cast("dict[str, Any]", node)
-    if isinstance(here.get("$ref"), str):
-        return inlined(root, resolve(root, here), depth - 1) if depth else {}
-    return {key: inlined(root, inner, depth) for key, inner in here.items() if key != "$defs"}
+def inlined(root: Schema, node: Any) -> Any:
+    """Return a part of a schema with what it refers to in its place, as far as a short answer has room for it."""
+    return _Inliner(root).inline(node)
 
 
 def resolve(root: Schema, node: Any) -> Any:
@@ -151,6 +145,28 @@ def near_miss(name: str, known: Sequence[str]) -> str | None:
 def field_name(path: Sequence[str | int]) -> str:
     """Return a path as people write it."""
     return ".".join(str(part) for part in path) or "(root)"
+
+
+class _Inliner:
+    """Writes references out until so many nodes are written."""
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._left = _INLINED_NODES
+
+    def inline(self, node: Any) -> Any:
+        """Return a node with its references written out; an empty one stands for what there is no room for."""
+        self._left -= 1
+        if self._left < 0:
+            return {}
+        if isinstance(node, list):
+            return [self.inline(item) for item in cast("list[Any]", node)]
+        if not isinstance(node, dict):
+            return node
+        here = cast("dict[str, Any]", node)
+        if isinstance(here.get("$ref"), str):
+            return self.inline(resolve(self._root, here))
+        return {key: self.inline(inner) for key, inner in here.items() if key != "$defs"}
 
 
 def _compile(schema: Schema) -> jsonschema_rs.Draft202012Validator:

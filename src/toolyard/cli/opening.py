@@ -68,5 +68,5 @@ def _profile_of(yard: Yard, name: str | None) -> Profile:
     try:
         return yard.profile_of(name)
     except KeyError:
-        known = ", ".join(f"'{known}'" for known in sorted(yard.profiles))
-        raise CommandError(f"There is no profile '{name}'. Known: {known}.") from None
+        listed = ", ".join(f"'{known.name}'" for known in yard.profiles)
+        raise CommandError(f"There is no profile '{name}'. Known: {listed}.") from None

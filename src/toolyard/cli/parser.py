@@ -52,7 +52,8 @@ class Parser(ArgumentParser):
         Raises:
             CommandError: Always.
         """
-        sentence = f"{message[:1].upper()}{message[1:].removesuffix('.')}."
+        ending = "" if message.endswith((".", "?")) else "."
+        sentence = f"{message[:1].upper()}{message[1:]}{ending}"
         raise CommandError(f"{sentence} See '{self.prog} --help'.")
 
     def refuse_unknown(self, extras: Sequence[str]) -> None:

@@ -43,15 +43,12 @@ def loaded(text: str) -> Generator[Yard]:
     """
     target = _read(text)
     folder = str(Path(target.place).resolve().parent if target.is_file else Path.cwd())
-    modules = set(sys.modules)
     sys.path.insert(0, folder)
     try:
         module = _load(target)
         yield _named(module, target) if target.attribute else _only(module, target.place)
     finally:
         sys.path.remove(folder)
-        if target.is_file and _name_of(target.place, modules) not in modules:
-            sys.modules.pop(_name_of(target.place, modules), None)
 
 
 def _read(text: str) -> _Target:
@@ -84,7 +81,7 @@ def _refusal(place: str, error: BaseException) -> CommandError:
 
 
 def _load_file(place: str) -> ModuleType:
-    name = _name_of(place, set(sys.modules))
+    name = _name_of(place)
     spec = spec_from_file_location(name, Path(place).resolve())
     if spec is None or spec.loader is None:
         raise CommandError(f"'{place}' is no Python file.")
@@ -94,10 +91,11 @@ def _load_file(place: str) -> ModuleType:
     return module
 
 
-def _name_of(place: str, taken: set[str]) -> str:
+def _name_of(place: str) -> str:
     """Return the name that the file would be imported by, unless that is somebody else's."""
     stem = Path(place).stem
-    return stem if stem.isidentifier() and stem not in taken and stem not in sys.stdlib_module_names else _OTHER_NAME
+    taken = stem in sys.modules or stem in sys.stdlib_module_names
+    return _OTHER_NAME if taken or not stem.isidentifier() else stem
 
 
 def _named(module: ModuleType, target: _Target) -> Yard:

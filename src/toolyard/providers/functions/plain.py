@@ -42,7 +42,7 @@ def plain(annotation: object) -> Plain | None:
     return scalar() if scalar is not None else _compound(get_origin(annotation), get_args(annotation))
 
 
-def _compound(origin: object, arguments: tuple[Any, ...]) -> Plain | None:
+def _compound(origin: Any, arguments: tuple[Any, ...]) -> Plain | None:
     if not arguments:  # the bare names of lists and dictionaries in `typing`
         return _SCALARS[origin]() if origin in {list, dict} else None
     if origin is list:

@@ -1,0 +1,74 @@
+"""The environments that are measured: pinned peers and this checkout, side by side, all made with one Python."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+__all__ = ["NAMES", "cache", "is_ready", "python_of", "set_up"]
+
+_CHECKOUT: Final = Path(__file__).resolve().parents[1]
+_INSTALLS: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
+    "toolyard": (("--requirement", str(_CHECKOUT / "requirements" / "runtime.txt")), ("--no-deps", "--editable", str(_CHECKOUT))),
+    "fastmcp": (("fastmcp==4.1.4",),),
+    "sdk": (("mcp==2.3.0",),),
+}
+_OVERRIDE: Final = "certifi"
+"""FastMCP asks for a newer one than some package indexes have."""
+
+NAMES: Final = tuple(_INSTALLS)
+
+
+def cache() -> Path:
+    """Return the directory that everything is written to."""
+    own = os.environ.get("TOOLYARD_BENCH")
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "toolyard-bench-own"
+
+
+def python_of(name: str) -> str:
+    """Return the Python of an environment."""
+    return str(cache() / name / "bin" / "python")
+
+
+def is_ready(name: str) -> bool:
+    """Return whether the environment is there as it should be."""
+    mark = _mark(name)
+    return mark.is_file() and mark.read_text() == _pins(name)
+
+
+def set_up(name: str) -> None:
+    """Make an environment anew."""
+    folder = cache() / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    uv = Path(sys.executable).with_name("uv")
+    if uv.is_file():
+        _run([str(uv), "venv", "--quiet", "--python", sys.executable, str(folder)])
+        override = folder / "overrides.txt"
+        override.write_text(_OVERRIDE)
+        common = ["--quiet", "--compile-bytecode", "--python", python_of(name), "--override", str(override)]
+        install = [str(uv), "pip", "install", *common]
+    else:
+        _run([sys.executable, "-m", "venv", str(folder)])
+        install = [python_of(name), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    for arguments in _INSTALLS[name]:
+        _run([*install, *arguments])
+    _mark(name).write_text(_pins(name))
+
+
+def _mark(name: str) -> Path:
+    return cache() / name / "installed.txt"
+
+
+def _pins(name: str) -> str:
+    wanted = [" ".join(arguments) for arguments in _INSTALLS[name]]
+    return "\n".join([sys.version, *wanted])
+
+
+def _run(command: Sequence[str]) -> None:
+    subprocess.run(command, check=True)  # noqa: S603 - the command is written above

@@ -1,0 +1,161 @@
+"""Measure Toolyard against its peers, in one run on one machine: `setup` once, then any of the other commands."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from environments import NAMES, cache, is_ready, set_up
+from rounds import Measure, Row, WorkerError, cpu_ms_of, in_rounds, worker
+from tables import as_table, keep, ratio
+
+_SIZES: Final = (10, 1_000, 100_000)
+_PUBLISHED: Final = 500
+_OURS: Final = "Yard.call"
+_SYNC: Final = "(sync tool)"
+_HEAVY: Final = frozenset({"mcp", "starlette", "uvicorn", "click", "rich", "redis"})
+_BARE: Final = "python -c pass"
+_STARTS: Final = {
+    _BARE: ("toolyard", "pass"),
+    "import toolyard": ("toolyard", "import toolyard"),
+    "from toolyard import Yard": ("toolyard", "from toolyard import Yard"),
+    "from fastmcp import FastMCP": ("fastmcp", "from fastmcp import FastMCP"),
+    "from mcp.server import MCPServer": ("sdk", "from mcp.server import MCPServer"),
+}
+
+
+class Options(NamedTuple):
+    """What the command line asked for."""
+
+    rounds: int
+    calls: int
+
+
+class Report(NamedTuple):
+    """What a command found: all of it as data, its table, and whether something is wrong."""
+
+    data: dict[str, Any]
+    table: str
+    fault: str = ""
+
+
+Command = Callable[[Options], Report]
+
+
+def inprocess(options: Options) -> Report:
+    """CPU time of one call in the same process, by framework."""
+    subjects = {
+        "toolyard": worker("toolyard", "worker_toolyard.py", "calls", calls=options.calls),
+        "fastmcp": worker("fastmcp", "worker_fastmcp.py", "calls", calls=options.calls),
+        "sdk": worker("sdk", "worker_sdk.py", "calls", calls=options.calls),
+        "bare": worker("toolyard", "worker_toolyard.py", "floor", calls=options.calls),
+    }
+    rows = in_rounds(subjects, options.rounds)
+    of = {row.path: row.median for row in rows}
+    lines = [[row.path, f"{row.median:.2f}", _spread(row), _times_ours(row, of)] for row in rows]
+    return Report(keep("inprocess", rows, calls=options.calls), as_table(("path", "CPU us", "lowest to highest", "times ours"), lines))
+
+
+def growth(options: Options) -> Report:
+    """CPU time of one call with few, many and very many tools: finding a tool must cost the same."""
+    subjects = {f"{size:,}": worker("toolyard", "worker_toolyard.py", "growth", calls=options.calls, tools=size) for size in _SIZES}
+    rows = in_rounds(subjects, options.rounds)
+    of = {(row.path, row.subject): row.median for row in rows}
+    paths = dict.fromkeys(row.path for row in rows)
+    least = next(iter(subjects))
+    lines = [
+        [path, *(f"{of[path, size]:.2f}" for size in subjects), ratio(of[path, list(subjects)[-1]], of[path, least])] for path in paths
+    ]
+    head = ("CPU us a call of", *(f"{size} tools" for size in subjects), "most against least")
+    return Report(keep("growth", rows, calls=options.calls), as_table(head, lines))
+
+
+def publish(options: Options) -> Report:
+    """CPU time of publishing one plain function, by framework."""
+    scripts = {"toolyard": "worker_toolyard.py", "fastmcp": "worker_fastmcp.py", "sdk": "worker_sdk.py"}
+    subjects = {name: worker(name, script, "publish", calls=1, tools=_PUBLISHED) for name, script in scripts.items()}
+    rows = in_rounds(subjects, options.rounds)
+    lines = [[row.path, f"{row.median:.0f}", _spread(row, digits=0), ratio(row.median, rows[0].median)] for row in rows]
+    return Report(keep("publish", rows, tools=_PUBLISHED), as_table(("by", "CPU us a tool", "lowest to highest", "times ours"), lines))
+
+
+def start(options: Options) -> Report:
+    """CPU time of importing, less that of Python itself, and what must not be imported."""
+    heavy: dict[str, list[str]] = {}
+
+    def measure(name: str, environment: str, code: str) -> Measure:
+        def once() -> dict[str, float]:
+            cpu, printed = cpu_ms_of(environment, f"{code}; import sys; print(*sys.modules)")
+            heavy[name] = sorted(_HEAVY & set(printed.split()))
+            return {name: cpu}
+
+        return once
+
+    subjects = {name: measure(name, *how) for name, how in _STARTS.items()}
+    for once in subjects.values():
+        once()
+    rows = in_rounds(subjects, options.rounds)
+    of = {row.path: row.median for row in rows}
+    ours = of["from toolyard import Yard"] - of[_BARE]
+    lines = [
+        [name, f"{of[name]:.1f}", f"{of[name] - of[_BARE]:.1f}", ratio(of[name] - of[_BARE], ours), _named(heavy[name])] for name in of
+    ]
+    head = ("code", "CPU ms", "above bare Python", "times ours", "heavy packages")
+    guilty = [name for name, found in heavy.items() if "toolyard" in name and found]
+    fault = f"'{guilty[0]}' imports {_named(heavy[guilty[0]])}." if guilty else ""
+    return Report(keep("start", rows, heavy=heavy), as_table(head, lines), fault)
+
+
+def _spread(row: Row, digits: int = 2) -> str:
+    return f"{min(row.rounds):.{digits}f} to {max(row.rounds):.{digits}f}"
+
+
+def _times_ours(row: Row, of: dict[str, float]) -> str:
+    """Return the ratio to the path of ours that does the same: blocking tools are compared with blocking ones."""
+    return ratio(row.median, of[f"{_OURS} {_SYNC}" if row.path.endswith(_SYNC) else _OURS])
+
+
+def _named(found: Sequence[str]) -> str:
+    return ", ".join(found) or "none"
+
+
+def _set_up() -> None:
+    for name in NAMES:
+        if is_ready(name):
+            print(f"{name}: ready", file=sys.stderr)
+        else:
+            print(f"{name}: installing", file=sys.stderr)
+            set_up(name)
+    print(f"The environments are in '{cache()}'.", file=sys.stderr)
+
+
+_COMMANDS: Final[dict[str, Command]] = {"inprocess": inprocess, "growth": growth, "publish": publish, "start": start}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("command", choices=["setup", *_COMMANDS])
+    parser.add_argument("--rounds", type=int, default=5, help="how often each is measured; medians are shown (default: 5)")
+    parser.add_argument("--calls", type=int, default=2000, help="calls in a batch, five batches a round (default: 2000)")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    given = parser.parse_args()
+    if given.command == "setup":
+        _set_up()
+        return 0
+    missing = [name for name in NAMES if not is_ready(name)]
+    if missing:
+        parser.error(f"Not set up: {', '.join(missing)}. Run 'setup' first.")
+    try:
+        report = _COMMANDS[given.command](Options(given.rounds, given.calls))
+    except WorkerError as error:
+        print(f"A worker failed.\n{error}", file=sys.stderr)
+        return 1
+    print(json.dumps(report.data, indent=1) if given.json else report.table)
+    if report.fault:
+        print(report.fault, file=sys.stderr)
+    return 1 if report.fault else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""Toolyard, called in the same process: every path that `bench` is to measure, the whole funnel first."""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Final, Protocol
+
+from toolyard import Call, Envelope, Handler, Yard
+from toolyard.monitor import Ring, log_sink
+
+__all__ = ["toolyard"]
+
+_ARGUMENTS: Final = {"a": 1, "b": 2}
+_MENDABLE: Final = {"a": "1", "b": 2}
+
+
+class Bench(Protocol):
+    """Measures one path."""
+
+    async def __call__(self, label: str, call: Callable[[], Awaitable[Any]], check: Callable[[Any], bool], /) -> None:
+        """Measure what `call` returns, once `check` is content with its first answer."""
+        ...
+
+
+async def toolyard(bench: Bench) -> None:
+    """Measure the ways through one yard with two sinks, of which the log is off, then through yards with less and with more."""
+    logging.getLogger("toolyard.calls").setLevel(logging.WARNING)
+    async with Yard(tools=[*_base(), add_by_invoking], sinks=[log_sink, Ring()]) as yard:
+        await bench("Yard.call", lambda: yard.call("add", _ARGUMENTS), _is_right)
+        await bench("Yard.call (sync tool)", lambda: yard.call("add_sync", _ARGUMENTS), _is_right)
+        await bench("Yard.call, answer as JSON", lambda: _as_json(yard), lambda text: b'"data":3' in text)
+        await bench("Yard.call, argument repaired", lambda: yard.call("add", _MENDABLE), _is_right)
+        await bench("Yard.call, one call inside", lambda: yard.call("add_by_invoking", _ARGUMENTS), _is_right)
+    async with Yard(tools=_base()) as yard:
+        await bench("Yard.call, no sinks", lambda: yard.call("add", _ARGUMENTS), _is_right)
+    async with Yard(tools=_base(), sinks=[Ring()], middleware=[_pass_on], decide=_allow, turn=_go) as yard:
+        await bench("Yard.call, policy, turn, middleware", lambda: yard.call("add", _ARGUMENTS), _is_right)
+
+
+async def add_by_invoking(a: int, b: int, call: Call) -> int:
+    """Add two numbers with another tool."""
+    answer = await call.invoke("add", {"a": a, "b": b})
+    return answer.data
+
+
+def _base() -> Sequence[Callable[..., Any]]:
+    """Return the tools of whoever measures: those of the harness that runs this file, or else our own."""
+    theirs = find_spec("bench_tools") is not None
+    return import_module("bench_tools" if theirs else "tools").BASE
+
+
+def _is_right(answer: Envelope) -> bool:
+    return answer.success and answer.data == 3
+
+
+async def _as_json(yard: Yard) -> bytes:
+    answer = await yard.call("add", _ARGUMENTS)
+    return answer.to_json()
+
+
+def _pass_on(handler: Handler) -> Handler:
+    async def passed_on(call: Call) -> object:
+        return await handler(call)
+
+    return passed_on
+
+
+async def _allow(_: Call) -> Envelope | None:
+    return None
+
+
+async def _go(_: Call) -> Callable[[], None]:
+    return _nothing
+
+
+def _nothing() -> None:
+    """Release nothing."""

@@ -1,0 +1,49 @@
+"""Tables: rows as text for people, and as JSON for the next program."""
+
+import json
+import os
+import platform
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from environments import cache
+from rounds import Row
+
+__all__ = ["as_table", "keep", "ratio"]
+
+
+def as_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown, its first column to the left and the numbers to the right."""
+    widths = [max(len(line[column]) for line in (head, *lines)) for column in range(len(head))]
+    ruler = [":" + "-" * (widths[0] - 1), *("-" * (width - 1) + ":" for width in widths[1:])]
+    return "\n".join(_line(cells, widths) for cells in (head, ruler, *lines))
+
+
+def ratio(value: float, ours: float) -> str:
+    """Return how many times ours something is."""
+    times = value / ours
+    return f"{times:.1f}x" if times < 10 else f"{times:.0f}x"
+
+
+def keep(command: str, rows: Sequence[Row], **facts: Any) -> dict[str, Any]:
+    """Write the rows into the cache directory, and return what was written."""
+    result = {
+        "command": command,
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "load": os.getloadavg()[0],
+        **facts,
+        "rows": [row._asdict() for row in rows],
+    }
+    folder = cache() / "results"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{command}.json").write_text(json.dumps(result, indent=1) + "\n")
+    return result
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    padded = [cells[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True))]
+    return f"| {' | '.join(padded)} |"

@@ -1,0 +1,34 @@
+"""The MCP SDK, measured: calls in the same process, and publishing."""
+
+from importlib import import_module
+from typing import Any
+
+from tools import ARGUMENTS, BASE, some
+from worker import Bench, cpu_of, has_three, work
+
+
+def _server() -> Any:
+    return import_module("mcp.server").MCPServer("bench", log_level="WARNING")
+
+
+async def _calls(bench: Bench, _: int) -> None:
+    server = _server()
+    for function in BASE:
+        server.add_tool(function)
+    await bench("MCPServer.call_tool", lambda: server.call_tool("add", ARGUMENTS), has_three)
+    await bench("MCPServer.call_tool (sync tool)", lambda: server.call_tool("add_sync", ARGUMENTS), has_three)
+
+
+async def _publish(bench: Bench, tools: int) -> None:
+    _server().add_tool(BASE[0])
+    server, functions = _server(), some(tools)
+
+    async def publish() -> None:
+        for function in functions:
+            server.add_tool(function)
+
+    bench.found["MCPServer.add_tool"] = await cpu_of(publish) / tools
+
+
+if __name__ == "__main__":
+    work({"calls": _calls, "publish": _publish})
