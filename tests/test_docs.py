@@ -10,7 +10,8 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Generator, Iterator
 from contextlib import chdir, contextmanager, redirect_stdout
 from itertools import zip_longest
 from pathlib import Path
@@ -20,6 +21,7 @@ import pytest
 
 import toolyard
 from toolyard import CODES, Limits
+from toolyard.cli.parser import make_parsers
 from toolyard.providers.functions.decorator import Declared
 
 ROOT = Path(__file__).parent.parent
@@ -30,6 +32,7 @@ ALL = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")), *sorted((ROOT / 
 _FENCE = re.compile(r"^(?P<marks>```+)(?P<info>[^\n`]*)\n(?P<text>.*?)^(?P=marks)[ ]*$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 _WORD = re.compile(r"^\| \*\*(.+?)\*\* \|", re.MULTILINE)
+_EVENT = re.compile(r'_(?:log|audit)\.\w+\(\s*"(\w+)')
 _RUN = ("toolyard ", "python examples/")
 _VOLATILE = (
     (re.compile(r"\bc_[0-9a-f]{4,}\b"), "c_0"),
@@ -105,7 +108,7 @@ def test_the_python_of_a_page_runs_and_prints_what_is_shown(page: Path) -> None:
 
 
 @contextmanager
-def _levels_kept() -> Iterator[None]:
+def _levels_kept() -> Generator[None]:
     """Put the levels of the loggers back, which pages may change."""
     names = [name for name in logging.root.manager.loggerDict if name.startswith("toolyard")]
     before = [(logger, logger.level) for logger in (logging.root, *map(logging.getLogger, names))]
@@ -126,7 +129,7 @@ def _run(block: Block, page: Path, namespace: dict[str, Any], runner: asyncio.Ru
     return told.getvalue()
 
 
-@pytest.mark.parametrize(("page", "command", "shown"), _shell_commands(), ids=str)
+@pytest.mark.parametrize(("page", "command", "shown"), _shell_commands(), ids=[command for _, command, _ in _shell_commands()])
 def test_a_command_of_a_page_prints_what_is_shown(page: Path, command: str, shown: str) -> None:
     """A command that does not exit with 0 says so, as in `toolyard call …  # exits 10`."""
     program, *arguments = shlex.split(command, comments=True)
@@ -191,6 +194,29 @@ def test_the_settings_page_gives_every_setting_a_meaning() -> None:
     rows = re.findall(r"^\| `(\w+)` \| \S+ \| \S.*\.? \|$", (DOCS / "reference" / "settings.md").read_text(encoding="utf-8"), re.MULTILINE)
 
     assert rows == list(Limits.__struct_fields__)
+
+
+def test_every_command_is_told() -> None:
+    text = (DOCS / "reference" / "cli.md").read_text(encoding="utf-8")
+
+    assert [name for name in make_parsers().commands if f"## toolyard {name}\n" not in text] == []
+
+
+def test_every_event_of_the_log_is_told() -> None:
+    told = (DOCS / "guides" / "logging-and-records.md").read_text(encoding="utf-8")
+    core = [path for path in (ROOT / "src" / "toolyard").rglob("*.py") if "cli" not in path.parts]
+    events = {event for path in core for event in _EVENT.findall(path.read_text(encoding="utf-8"))}
+
+    assert {"slow", "defect", "eval_blocked"} <= events
+    assert sorted(event for event in events if f"`{event}" not in told) == []
+
+
+def test_the_staircase_is_the_one_that_is_checked() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
+    layers: list[str] = contracts[0]["layers"]
+    stairs = (DOCS / "architecture.md").read_text(encoding="utf-8").partition("## The path")[0]
+
+    assert re.findall(r"^\| `(\w+)`", stairs, re.MULTILINE) == [name for layer in layers for name in layer.split(" | ")]
 
 
 def test_every_page_is_in_the_index() -> None:

@@ -206,7 +206,9 @@ class Sessions:
             raise cancelled
 
     async def sweep(self) -> None:
-        """End the sessions that have been idle for too long."""
+        """End the sessions that have been idle for too long; none where they may be for ever."""
+        if not self._limits.session_idle:
+            return
         before = self._clock() - self._limits.session_idle
         for session in list(self._live.values()):
             if not session.busy and session.last_used <= before:

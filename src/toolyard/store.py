@@ -48,6 +48,7 @@ class MemoryStore:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._kept: dict[str, tuple[bytes, float | None]] = {}
+        self._counters: dict[str, tuple[int, float | None]] = {}
 
     async def get(self, key: str) -> bytes | None:
         """Return what is kept under the key, or nothing."""
@@ -60,7 +61,7 @@ class MemoryStore:
         """Keep the value under the key, for `ttl` seconds if given."""
         self._forget_expired()
         self._forget(key)
-        self._kept[key] = (value, None if ttl is None else self._clock() + ttl)
+        self._kept[key] = (value, self._end(ttl))
         self._bytes += len(value)
         for old in [old for old, kept in self._kept.items() if kept[1] is not None and old != key]:
             if self._bytes <= self._max_bytes:
@@ -78,14 +79,20 @@ class MemoryStore:
 
     async def count(self, key: str, *, ttl: float | None = None) -> int:
         """Add one to the counter of that name and return it; the first is 1, also once it was not used for `ttl` seconds."""
-        number = int(await self.get(f"count/{key}") or 0) + 1
-        await self.put(f"count/{key}", str(number).encode(), ttl=ttl)
-        return number
+        self._forget_expired()
+        number, _ = self._counters.get(key, (0, None))
+        self._counters[key] = (number + 1, self._end(ttl))
+        return number + 1
 
-    def _expired(self, kept: tuple[bytes, float | None]) -> bool:
+    def _end(self, ttl: float | None) -> float | None:
+        return None if ttl is None else self._clock() + ttl
+
+    def _expired(self, kept: tuple[object, float | None]) -> bool:
         return kept[1] is not None and kept[1] <= self._clock()
 
     def _forget_expired(self) -> None:
+        for key in [key for key, kept in self._counters.items() if self._expired(kept)]:
+            del self._counters[key]
         for key in [key for key, kept in self._kept.items() if self._expired(kept)]:
             self._forget(key)
 

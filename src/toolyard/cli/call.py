@@ -30,7 +30,7 @@ _ANYTHING: Final[Schema] = {}
 def run(options: Options, terminal: Terminal) -> int:
     """Call a tool, print the envelope and return the status of its code."""
     given = read_given(options.arguments)
-    if options.session is not None and "session_id" in given:
+    if options.session is not None and given.names("session_id"):
         raise CommandError("The session is given twice: with '--session' and as the argument 'session_id'.")
     folder = None if options.output is None else make_folder(options.output)
     return work_in_yard(options, partial(_call, options=options, terminal=terminal, given=given, folder=folder))

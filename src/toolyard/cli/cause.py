@@ -1,7 +1,7 @@
 """Causes: what went wrong in somebody's module, in half a sentence that names the file and the line."""
 
+import os
 import sysconfig
-from collections.abc import Iterator
 from pathlib import Path
 from traceback import walk_tb
 from typing import Final, cast
@@ -11,7 +11,8 @@ import toolyard
 __all__ = ["cause_of", "shown_path"]
 
 _LENGTH: Final = 300
-_NOT_THEIRS: Final = (str(Path(toolyard.__file__).parent), *(sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib")))
+_OURS: Final = f"{Path(toolyard.__file__).parent}{os.sep}"
+_INSTALLED: Final = tuple(f"{sysconfig.get_paths()[key]}{os.sep}" for key in ("stdlib", "purelib", "platlib"))
 
 
 def cause_of(error: BaseException) -> str:
@@ -34,15 +35,10 @@ def shown_path(path: str) -> str:
 
 
 def _place_of(error: BaseException) -> tuple[str, int] | None:
-    """Return the last place in somebody's own code, which is where they can mend it."""
+    """Return the last place in somebody's own code, which is where they can mend it, or else in what is installed."""
     if isinstance(error, SyntaxError) and error.filename is not None:
         return error.filename, error.lineno or 1
-    places = list(_places_of(error))
-    return places[-1] if places else None
-
-
-def _places_of(error: BaseException) -> Iterator[tuple[str, int]]:
-    for frame, line in walk_tb(error.__traceback__):
-        path = frame.f_code.co_filename
-        if not path.startswith(("<", *_NOT_THEIRS)):
-            yield path, line
+    places = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    others = [place for place in places if not place[0].startswith(("<", _OURS))]
+    own = [place for place in others if not place[0].startswith(_INSTALLED)]
+    return next(reversed(own or others), None)

@@ -5,7 +5,8 @@ How the text of a pair is read is decided by the tool's input schema; whether it
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple, cast
+from dataclasses import dataclass
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -19,13 +20,15 @@ _STDIN: Final = "-"
 _DEPTH: Final = 16
 
 
-class Given(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Given:
     """Arguments as they were written: a ready object, or pairs whose values are still text."""
 
     ready: Mapping[str, Any]
     pairs: Mapping[str, str]
 
-    def __contains__(self, key: object) -> bool:
+    def names(self, key: str) -> bool:
+        """Return whether there is a value for the key."""
         return key in self.ready or key in self.pairs
 
     def arguments(self, schema: Schema) -> dict[str, Any]:
@@ -45,8 +48,13 @@ def read_given(items: Sequence[str]) -> Given:
     if len(items) > 1:
         raise CommandError(f"The forms of arguments cannot be mixed. {_FORMS}")
     if whole[0] == _STDIN:
-        return Given(_object(sys.stdin.buffer.read(), "What stdin holds"), {})
+        return Given(_object(_stdin(), "What stdin holds"), {})
     return Given(_object(whole[0].encode("utf-8", "surrogateescape"), "The argument"), {})
+
+
+def _stdin() -> bytes:
+    """Return all that stdin holds; nothing if it is closed."""
+    return b"" if sys.stdin is None else sys.stdin.buffer.read()
 
 
 def _pairs(items: Sequence[str]) -> dict[str, str]:

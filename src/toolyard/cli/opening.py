@@ -38,10 +38,8 @@ def work_in_yard(options: Options, work: Work) -> int:
 
 async def _work(yard: Yard, options: Options, work: Work) -> int:
     status: int | None = None
-    if options.verbose:
-        yard.add_sink(log_sink)
     try:
-        async with _opened(yard):
+        async with _opened(yard, logged=options.verbose > 0):
             status = await work(yard, _profile_of(yard, options.profile))
     except Exception as error:
         if status is None:
@@ -52,8 +50,10 @@ async def _work(yard: Yard, options: Options, work: Work) -> int:
 
 
 @asynccontextmanager
-async def _opened(yard: Yard) -> AsyncGenerator[None]:
+async def _opened(yard: Yard, *, logged: bool) -> AsyncGenerator[None]:
     async with AsyncExitStack() as stack:
+        if logged:
+            stack.callback(yard.add_sink(log_sink))
         try:
             await stack.enter_async_context(yard)
         except PublishError as error:

@@ -87,7 +87,11 @@ def _load_file(place: str) -> ModuleType:
         raise CommandError(f"'{place}' is no Python file.")
     module = module_from_spec(spec)
     sys.modules[name] = module  # where dataclasses and pydantic look for what annotations name
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module
 
 
