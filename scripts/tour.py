@@ -13,7 +13,7 @@ from typing import Any, cast
 from toolyard import Envelope, ToolSpec, Yard
 
 BANK = Path(__file__).parent.parent / "examples" / "bank.py"
-WIDTH = 88
+WIDTH = 92
 BOLD, DIM, RED, GREEN, CYAN = "1", "2", "31", "32", "36"
 COLOURS = {"query": GREEN, "command": CYAN, "destroy": RED, "eval": RED}
 
@@ -66,9 +66,10 @@ async def step(yard: Yard, title: str, name: str, arguments: dict[str, Any]) -> 
     print(f"\n  {paint(title, BOLD)}")
     print(f"     {paint('call', DIM)} {name} {written(arguments)}")
     answer = await yard.call(name, arguments)
-    for number, text in enumerate(pretty(json.loads(answer.to_json()), WIDTH)):
-        mark = "  => " if number == 0 else "     "
-        print(f"{paint(mark, GREEN if answer.success else RED)}{text}")
+    first, *rest = pretty(json.loads(answer.to_json()), WIDTH)
+    print(f"  {paint('=>', GREEN if answer.success else RED)} {first}")
+    for text in rest:
+        print(f"     {text}")
     return answer
 
 

@@ -196,6 +196,11 @@ def test_the_settings_page_gives_every_setting_a_meaning() -> None:
     assert rows == list(Limits.__struct_fields__)
 
 
+@pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md"])
+def test_the_codes_are_counted_right(page: str) -> None:
+    assert re.findall(r"(\d+) codes", (ROOT / page).read_text(encoding="utf-8")) == [str(len(CODES))]
+
+
 def test_every_command_is_told() -> None:
     text = (DOCS / "reference" / "cli.md").read_text(encoding="utf-8")
 

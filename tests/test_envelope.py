@@ -363,7 +363,7 @@ async def test_a_ready_answer_is_kept_and_its_meta_stamped_anew() -> None:
 
     assert answer.data["id"] == answer.meta.call_id != "c_old"
     assert answer.data["blob"]["bytes"] == 2
-    assert (answer.meta.session_id, answer.meta.coerced, answer.meta.warnings) == (None, ("was",), ("careful",))
+    assert (answer.meta.session_id, answer.meta.coerced, answer.meta.warnings) == ("s_old", ("was",), ("careful",))
     assert answer.meta.elapsed_ms < 999_999
     assert [type(block) for block in answer.content] == [Image, Blob]
 

@@ -78,6 +78,7 @@ class Call:
         "funnel",
         "handler",
         "id",
+        "inner_session_id",
         "leftovers",
         "parent",
         "running",
@@ -108,6 +109,8 @@ class Call:
         self.parent = parent
         self.depth = 0 if parent is None else parent.depth + 1
         self.session: Session | None = None
+        self.inner_session_id: str | None = None
+        """The session that an envelope of another yard names."""
         self.coerced: tuple[str, ...] = ()
         self.warnings: tuple[str, ...] = ()
         self.running = False
@@ -126,6 +129,11 @@ class Call:
     def cancelled(self) -> bool:
         """Return whether nobody waits for the result any more; for handlers that cannot be interrupted."""
         return self.stopped is not None
+
+    @property
+    def session_id(self) -> str | None:
+        """Return the session that the answer names."""
+        return self.inner_session_id if self.session is None else self.session.id
 
     @property
     def state(self) -> Any:

@@ -46,7 +46,7 @@ class Ending:
         elapsed = time.perf_counter() - self._started
         data, error, content, encoded = fitted
         call = self.call
-        session_id = call.session.id if call is not None and call.session is not None else None
+        session_id = None if call is None else call.session_id
         tokens = estimate_tokens(data, error, None if encoded is None else encoded.characters)
         coerced, warnings = (call.coerced, call.warnings) if call is not None else ((), ())
         meta = Meta(self.call_id, int(elapsed * 1000), tokens, session_id, coerced, warnings)

@@ -34,6 +34,7 @@ def fit(call: Call, tool: Tool, result: object) -> Fitted:
         encoded = _encoded(result, tool)
         return Fitted(encoded.data, None, encoded.content, encoded)
     encoded = _kept(result, tool)
+    call.inner_session_id = result.meta.session_id
     call.coerced += result.meta.coerced
     call.warnings += result.meta.warnings
     return Fitted(encoded.data, result.error, (*result.content, *encoded.content), encoded)

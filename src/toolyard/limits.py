@@ -33,7 +33,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     session_idle: float = 1800.0
     """Seconds a session may be idle before it is ended; 0 is for ever."""
     cleanup: float = 5.0
-    """Seconds one clean-up of a session may take."""
+    """Seconds one clean-up of a session may take, and a closing yard waits for the calls it interrupted."""
     threads: int = 64
     """Worker threads for handlers that block."""
     abandoned: int = 16

@@ -5,7 +5,7 @@ It proposes readings; whether one fits is for the tool's own check to say.
 
 import json
 from collections.abc import Iterable
-from itertools import islice, product
+from itertools import chain, islice, product, repeat
 from typing import Any, Final, NamedTuple, cast
 
 from toolyard.envelope import encode
@@ -68,7 +68,8 @@ class _Reader:
             return [Reading(dict(zip(pairs, values, strict=True)), changed) for values, changed in _combine(parts)]
         if isinstance(value, list):
             items = cast("list[object]", value)
-            parts = [self.read(here.get("items"), item, (*path, index), depth + 1) for index, item in enumerate(items)]
+            schemas = chain(here.get("prefixItems", ()), repeat(here.get("items")))
+            parts = [self.read(schema, item, (*path, index), depth + 1) for index, (item, schema) in enumerate(zip(items, schemas))]  # noqa: B905 - the schemas never end
             return [Reading(list(values), changed) for values, changed in _combine(parts)]
         return [Reading(value, ())]
 

@@ -148,11 +148,12 @@ def field_name(path: Sequence[str | int]) -> str:
 
 
 class _Inliner:
-    """Writes references out until so many nodes are written."""
+    """Writes references out until so many nodes are written; what refers to itself is only named by its type."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
         self._left = _INLINED_NODES
+        self._within: list[str] = []
 
     def inline(self, node: Any) -> Any:
         """Return a node with its references written out; an empty one stands for what there is no room for."""
@@ -164,9 +165,20 @@ class _Inliner:
         if not isinstance(node, dict):
             return node
         here = cast("dict[str, Any]", node)
-        if isinstance(here.get("$ref"), str):
-            return self.inline(resolve(self._root, here))
+        reference = here.get("$ref")
+        if isinstance(reference, str):
+            return self._follow(reference, resolve(self._root, here))
         return {key: self.inline(inner) for key, inner in here.items() if key != "$defs"}
+
+    def _follow(self, reference: str, target: Any) -> Any:
+        if reference in self._within:
+            kind = cast("dict[str, Any]", target).get("type") if isinstance(target, dict) else None
+            return {"type": kind} if kind else {}
+        self._within.append(reference)
+        try:
+            return self.inline(target)
+        finally:
+            self._within.pop()
 
 
 def _compile(schema: Schema) -> jsonschema_rs.Draft202012Validator:

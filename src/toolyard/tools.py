@@ -126,5 +126,12 @@ def _shorten(issue: Issue) -> Issue:
     """Return the issue with a large part of the schema cut down to its type."""
     if issue.expected is None or len(encode(issue.expected)) <= _EXPECTED_BYTES:
         return issue
-    kind = cast("dict[str, Any]", issue.expected).get("type", "object")
-    return msgspec.structs.replace(issue, expected={"type": kind})
+    return msgspec.structs.replace(issue, expected=_outline(cast("dict[str, Any]", issue.expected)))
+
+
+def _outline(schema: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the types that a schema allows, or nothing if it does not say."""
+    if "type" in schema:
+        return {"type": schema["type"]}
+    branches = [_outline(branch) for key in ("anyOf", "oneOf") for branch in schema.get(key, ())]
+    return {"anyOf": branches} if branches and all(branches) else None

@@ -35,6 +35,11 @@ Every command but `version` works on a yard:
 The module is loaded and the yard opened; when the command ends, and on Ctrl-C and SIGTERM, it is closed and its sessions are
 ended. If that fails, one sentence names the file, the line and the cause; `-vv` shows the traceback, too."""
 
+_OPTIONS: Final = """\
+## Options
+
+These stand before a command, or, all but `--version`, after it."""
+
 _ARGUMENTS: Final = """\
 ### Arguments of a call
 
@@ -69,7 +74,7 @@ A failed call exits with the status of its code; every code has one."""
 def reference() -> str:
     """Return the reference of the command line, in Markdown."""
     program, commands = make_parsers()
-    blocks = [_HEAD, _TARGET, "## Options of every command", table(("option", "does"), _options(program))]
+    blocks = [_HEAD, _TARGET, _OPTIONS, table(("option", "does"), _options(program))]
     for name, parser in commands.items():
         blocks += _command(name, parser, known=program)
         blocks += [_ARGUMENTS] if name == "call" else []

@@ -38,7 +38,8 @@ class Parser(ArgumentParser):
 
     def __init__(self, **settings: Any) -> None:
         self.actions: list[Action] = []
-        super().__init__(allow_abbrev=False, **settings)
+        super().__init__(allow_abbrev=False, add_help=False, **settings)
+        self.add_argument("-h", "--help", action="help", help="show this help and exit")
 
     def add_argument(self, *names: str, **settings: Any) -> Action:
         """Add an argument or an option."""

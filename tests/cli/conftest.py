@@ -1,0 +1,160 @@
+"""What the tests of the command line share: a yard in a file, and three ways to run a command on it."""
+
+import os
+import pty
+import subprocess
+import sys
+import termios
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from toolyard.cli import main
+
+SHOP = '''
+"""A shop to try commands on."""
+
+from typing import Literal
+
+from toolyard import Call, Envelope, Image, Profile, Reason, ToolError, Toolset, Yard, tool
+from toolyard.content import Text
+
+
+@tool(operation="query", tags=("orders",), examples=[{"limit": 2}])
+def list_orders(limit: int = 10, kind: Literal["open", "closed"] = "open") -> list[int]:
+    """List the orders, newest first.
+
+    Args:
+        limit: How many.
+        kind: Which.
+    """
+    print("a print of the tool")
+    return list(range(limit))
+
+
+@tool
+def echo(text: str, number: float = 0, flag: bool = False, items: list[int] | None = None, either: int | str = 0) -> dict:
+    """Answer with the arguments."""
+    return {"text": text, "number": number, "flag": flag, "items": items, "either": either}
+
+
+@tool
+async def fail(code: str, call: Call) -> None:
+    """Fail with a code."""
+    raise ToolError(code, "No.", next_actions=["echo(text=…)"], wanted=code)
+
+
+@tool(operation="destroy", timeout=3, reasons={"busy": Reason("state_error", ("who",))}, aliases=("erase",))
+def wipe(name: str) -> None:
+    """Wipe | everything."""
+    raise ToolError("state_error", f"'{name}' is busy.", reason="busy", who="me")
+
+
+@tool
+async def paint() -> Envelope:
+    """Paint a picture."""
+    return Envelope.ok("painted", content=[Image(b"12345"), Text("a picture")])
+
+
+@tool
+async def work(call: Call) -> str:
+    """Work, and tell of it."""
+    call.progress(1, 2, "half")
+    call.log("debug", "small", n=1)
+    call.log("info", "large", n=2)
+    call.log("error", "wrong", n=3)
+    return "\\x1b[2Jdone\\u009b"
+
+
+@tool
+async def start(call: Call) -> str:
+    """Start a session."""
+    return call.start_session(kind="demo").id
+
+
+@tool(session="required")
+async def use() -> None:
+    """Use a session."""
+
+
+@tool(operation="eval")
+def evaluate(code: str) -> str:
+    """Evaluate code."""
+    return code
+
+
+READERS = Profile(name="readers", toolsets=(Toolset(name="queries", operations=("query",)),))
+yard = Yard("shop", tools=[list_orders, echo, fail, wipe, paint, work, start, use, evaluate], profiles=[READERS], version="1.2.3")
+'''
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Write a file into the folder that the test runs in."""
+    monkeypatch.chdir(tmp_path)
+
+    def write_file(text: str, name: str = "app.py") -> Path:
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write_file
+
+
+@pytest.fixture
+def shop(write: Callable[..., Path]) -> str:
+    """Return the target of the shop, in the folder that the test runs in."""
+    return write(SHOP, "shop.py").name
+
+
+@pytest.fixture
+def toolyard(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run a command in this process: its status, its stdout and its stderr."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        status = main(arguments)
+        return (status, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def in_process() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run a command in a process of its own, with its environment changed as told."""
+
+    def run(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+        program = [sys.executable, "-c", "import sys; from toolyard.cli import main; sys.exit(main())", *arguments]
+        return subprocess.run(program, input=stdin, capture_output=True, text=True, env={**os.environ, **environment}, check=False)  # noqa: S603 - our own
+
+    return run
+
+
+@pytest.fixture
+def in_terminal() -> Callable[..., str]:
+    """Run a command in a terminal of that width, and return all that the terminal was sent."""
+
+    def run(*arguments: str, columns: int = 72, **environment: str) -> str:
+        ours, theirs = pty.openpty()
+        termios.tcsetwinsize(theirs, (24, columns))
+        plain = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "NO_COLOR"}}
+        program = [sys.executable, "-c", "import sys; from toolyard.cli import main; sys.exit(main())", *arguments]
+        with subprocess.Popen(program, stdin=theirs, stdout=theirs, stderr=theirs, env={**plain, "TERM": "xterm", **environment}):  # noqa: S603 - our own
+            os.close(theirs)
+            sent = _read_all(ours)
+        os.close(ours)
+        return sent.decode()
+
+    return run
+
+
+def _read_all(terminal: int) -> bytes:
+    sent = b""
+    while True:
+        try:
+            piece = os.read(terminal, 4096)
+        except OSError:  # how a terminal says that its other side is closed
+            return sent
+        if not piece:
+            return sent
+        sent += piece

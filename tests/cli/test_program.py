@@ -1,0 +1,186 @@
+"""The program: commands, options, statuses and logs."""
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from toolyard import __version__
+
+Run = Callable[..., tuple[int, str, str]]
+Process = Callable[..., "subprocess.CompletedProcess[str]"]
+Write = Callable[..., Path]
+
+HEAVY = {"pydantic", "pydantic_core", "msgspec", "jsonschema_rs"}
+
+
+def test_the_version_is_one_line(toolyard: Run) -> None:
+    assert toolyard("version") == (0, f"toolyard {__version__}\n", "")
+    assert toolyard("--version") == (0, f"toolyard {__version__}\n", "")
+
+
+def test_the_version_for_programs_names_python_too(toolyard: Run) -> None:
+    python = ".".join(str(part) for part in sys.version_info[:3])
+
+    assert toolyard("version", "--json") == (0, f'{{"toolyard":"{__version__}","python":"{python}"}}\n', "")
+
+
+@pytest.mark.parametrize("argument", ["version", "--version", "--help"])
+def test_version_and_help_load_nothing_heavy(argument: str) -> None:
+    code = f"import sys; from toolyard.cli import main; main([{argument!r}]); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603 - our own
+
+    assert HEAVY.isdisjoint(done.stdout.split())
+    assert "asyncio" not in done.stdout.split()
+
+
+def test_without_a_command_help_goes_to_stderr(toolyard: Run) -> None:
+    status, out, err = toolyard()
+
+    assert (status, out) == (2, "")
+    assert all(command in err for command in ("list", "call", "describe", "manifest", "version"))
+
+
+def test_help_that_was_asked_for_goes_to_stdout(toolyard: Run) -> None:
+    status, out, err = toolyard("call", "--help")
+
+    assert (status, err) == (0, "")
+    assert "--session" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["lst"], "'list'"),
+        (["list", "shop.py", "--jsno"], "'--json'"),
+        (["call", "shop.py", "echo", "--sesion=s_1"], "'--session'"),
+        (["--qiet", "version"], "'--quiet'"),
+    ],
+)
+def test_what_is_nearly_known_is_suggested(arguments: list[str], meant: str, toolyard: Run) -> None:
+    status, out, err = toolyard(*arguments)
+
+    assert (status, out) == (2, "")
+    assert meant in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["frobnicate"],
+        ["list"],
+        ["list", "shop.py", "--ses"],
+        ["list", "shop.py", "--js"],
+        ["list", "shop.py", "more"],
+        ["call", "shop.py"],
+        ["call", "shop.py", "echo", "--session"],
+        ["version", "--quiet", "-v"],
+        ["-q", "version", "-v"],
+        ["manifest", "shop.py", "--json", "--markdown"],
+    ],
+)
+def test_wrong_usage_is_one_line_and_status_2(arguments: list[str], shop: str, toolyard: Run) -> None:
+    status, out, err = toolyard(*arguments)
+
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1
+
+
+def test_options_may_stand_between_arguments(shop: str, toolyard: Run) -> None:
+    status, out, _ = toolyard("call", "--json", shop, "echo", "text=a", "-q", "number=2")
+
+    assert status == 0
+    assert '"text":"a","number":2' in out
+
+
+def test_a_closed_pipe_is_no_traceback(write: Write) -> None:
+    write(
+        "from toolyard import Yard, tool\n"
+        "def make(number):\n"
+        "    def do(): pass\n"
+        "    do.__doc__ = 'Do it. ' * 100\n"
+        "    return tool(name=f'tool_{number}')(do)\n"
+        "yard = Yard(tools=[make(number) for number in range(300)])\n"
+    )
+    program = [sys.executable, "-c", "import sys; from toolyard.cli import main; sys.exit(main())", "manifest", "app.py"]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:  # noqa: S603 - our own
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"{\n"
+        process.stdout.close()
+        said = process.stderr.read()
+
+    assert said == b""
+    assert process.returncode == 141
+
+
+def test_without_a_stdout_a_command_still_runs(shop: str) -> None:
+    code = "import os, sys; os.close(1); os.execv(sys.executable, [sys.executable, '-c', sys.argv[1], *sys.argv[2:]])"
+    inner = "import sys; from toolyard.cli import main; sys.exit(main())"
+    program = [sys.executable, "-c", code, inner, "call", shop, "fail", "code=timeout"]
+    done = subprocess.run(program, stderr=subprocess.PIPE, check=False)  # noqa: S603 - our own
+
+    assert (done.returncode, done.stderr) == (34, b"")
+
+
+def test_json_is_ascii_where_the_encoding_knows_no_more(write: Write, in_process: Process) -> None:
+    write("from toolyard import Yard\ndef say() -> str:\n    '''Say.'''\n    return 'é…🙂'\nyard = Yard(tools=[say])\n")
+
+    machine = in_process("call", "app.py", "say", "--json", PYTHONIOENCODING="ascii")
+    human = in_process("call", "app.py", "say", PYTHONIOENCODING="ascii")
+
+    assert '"data":"\\u00e9\\u2026\\ud83d\\ude42"' in machine.stdout
+    assert human.stdout.splitlines()[1] == "\\xe9\\u2026\\U0001f642"
+
+
+NOISY = """
+import logging
+from toolyard import Yard
+log = logging.getLogger("noisy")
+def make() -> None:
+    '''Make noise.'''
+    log.debug("event n=1")
+    log.info("event n=2")
+    log.warning("event n=3\\nbroken")
+    log.error("event n=4")
+yard = Yard(tools=[make])
+"""
+
+
+@pytest.mark.parametrize(("options", "numbers"), [((), "34"), (("-v",), "234"), (("-vv",), "1234"), (("--quiet",), "4")])
+def test_logs_go_to_stderr_at_the_level_asked_for(options: tuple[str, ...], numbers: str, write: Write, toolyard: Run) -> None:
+    write(NOISY)
+
+    status, out, err = toolyard("call", "app.py", "make", *options)
+
+    lines = [line.split(" ", 3) for line in err.splitlines() if " noisy " in line]
+    assert status == 0
+    assert "event" not in out
+    assert [message[len("event n=")] for _, _, _, message in lines] == list(numbers)
+    assert all(time.endswith("+00:00") and level in logging.getLevelNamesMapping() for time, level, _, _ in lines)
+
+
+def test_a_verbose_call_logs_its_record(shop: str, toolyard: Run) -> None:
+    assert "call tool=list_orders code=ok" in toolyard("-v", "call", shop, "list_orders")[2]
+    assert "call tool=list_orders" not in toolyard("call", shop, "list_orders")[2]
+
+
+def test_logging_is_as_it_was_afterwards(shop: str, toolyard: Run) -> None:
+    root = logging.getLogger()
+    before = (root.level, list(root.handlers))
+
+    toolyard("-vv", "list", shop)
+
+    assert (root.level, list(root.handlers)) == before
+
+
+def test_the_process_is_as_it_was_afterwards(shop: str, toolyard: Run) -> None:
+    before = (list(sys.path), sys.stdout, Path.cwd(), dict(os.environ))
+
+    toolyard("list", shop)
+
+    assert (list(sys.path), sys.stdout, Path.cwd(), dict(os.environ)) == before

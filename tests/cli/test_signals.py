@@ -1,0 +1,154 @@
+"""Signals: whatever ends the program, what is open is closed first."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from toolyard.signals import Terminated, run
+
+Write = Callable[..., Path]
+
+WAITS = """
+import asyncio, sys, threading
+from pathlib import Path
+from toolyard import Call, Yard
+
+def started(call):
+    session = call.start_session(kind="demo")
+    session.on_end(lambda: Path("ended").write_text("well"))
+    print("started", flush=True)
+
+async def wait(call: Call) -> None:
+    '''Wait for ever.'''
+    started(call)
+    await asyncio.Event().wait()
+
+def block(call: Call) -> None:
+    '''Wait for ever in a thread.'''
+    call.funnel.loop.call_soon_threadsafe(started, call)
+    threading.Event().wait()
+
+async def close_slowly(call: Call) -> None:
+    '''Wait for ever, and close only when told.'''
+    async def close():
+        print("closing", flush=True)
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+        Path("ended").write_text("well")
+    call.start_session(kind="demo").on_end(close)
+    print("started", flush=True)
+    await asyncio.Event().wait()
+
+yard = Yard(tools=[wait, block, close_slowly])
+"""
+PROGRAM = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may have it ignored
+from toolyard.cli import main
+sys.exit(main())
+"""
+
+
+def begin(tool: str) -> "subprocess.Popen[str]":
+    program = [sys.executable, "-c", PROGRAM, "call", "app.py", tool, "--quiet"]
+    return subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # noqa: S603 - our own
+
+
+def next_line(process: "subprocess.Popen[str]") -> str:
+    assert process.stderr is not None
+    return process.stderr.readline()
+
+
+@pytest.mark.parametrize("tool", ["wait", "block"])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_sessions_are_ended_when_the_program_is(tool: str, number: signal.Signals, status: int, write: Write) -> None:
+    write(WAITS)
+    with begin(tool) as process:
+        assert next_line(process) == "started\n"
+        process.send_signal(number)
+        out, err = process.communicate()
+
+    assert (process.returncode, out, err) == (status, "", "")
+    assert Path("ended").read_text() == "well"
+
+
+def test_a_second_sigterm_does_not_interrupt_the_closing(write: Write) -> None:
+    write(WAITS)
+    with begin("close_slowly") as process:
+        assert next_line(process) == "started\n"
+        process.send_signal(signal.SIGTERM)
+        assert next_line(process) == "closing\n"
+        process.send_signal(signal.SIGTERM)
+        process.communicate("go on\n")
+
+    assert process.returncode == 143
+    assert Path("ended").read_text() == "well"
+
+
+def test_what_was_run_is_returned() -> None:
+    async def answer() -> int:
+        return await asyncio.sleep(0, 7)
+
+    assert run(answer()) == 7
+
+
+def test_what_was_raised_is_raised() -> None:
+    async def fail() -> None:
+        raise KeyError
+
+    async def cancel_itself() -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(KeyError):
+        run(fail())
+    with pytest.raises(asyncio.CancelledError):
+        run(cancel_itself())
+
+
+def test_sigterm_ends_what_runs_and_the_old_handler_is_back() -> None:
+    closed: list[str] = []
+
+    async def wait() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            closed.append("well")
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Terminated) as ended:
+        run(wait())
+
+    assert ended.value.code == 143
+    assert closed == ["well"]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_what_goes_on_after_sigterm_may_finish() -> None:
+    async def finish() -> str:
+        os.kill(os.getpid(), signal.SIGTERM)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "finished"
+
+    assert run(finish()) == "finished"
+
+
+def test_other_threads_can_run_it_without_signals() -> None:
+    answers: list[int] = []
+
+    async def answer() -> int:
+        return 7
+
+    thread = threading.Thread(target=lambda: answers.append(run(answer())))
+    thread.start()
+    thread.join()
+
+    assert answers == [7]

@@ -1,0 +1,226 @@
+from collections.abc import Awaitable
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from toolyard import Call, Envelope, Limits, PublishError, Tool, ToolSpec, Yard, tool
+from toolyard.envelope import encode
+from toolyard.providers.functions import tool_from
+from toolyard.schema import Issue
+from toolyard.tools import InvalidArgumentsError, check_by_schema, check_tool
+
+WALK: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["steps"],
+    "properties": {
+        "steps": {"type": "integer", "minimum": 1},
+        "pace": {"type": "string", "enum": ["slow", "fast"], "default": "slow"},
+        "stops": {"type": "array", "items": {"type": "string"}, "default": ["home"]},
+        "anything": True,
+    },
+}
+
+
+def made(schema: dict[str, Any] = WALK, **given: Any) -> Tool:
+    async def handler(call: Call) -> object:
+        return call.arguments
+
+    least: dict[str, Any] = {"name": "walk", "description": "Walk.", "input_schema": schema, "operation": "query"}
+    return Tool(spec=ToolSpec(**{**least, **given}), handler=handler, check=check_by_schema(schema))
+
+
+def checked(what: Tool, arguments: object) -> dict[str, Any]:
+    return what.check(arguments, encode(arguments))
+
+
+def issues_of(answer: Envelope) -> list[dict[str, Any]]:
+    assert answer.error is not None
+    assert answer.error.code == "invalid_input"
+    return answer.error.details["issues"]
+
+
+def test_arguments_that_fit_get_their_defaults() -> None:
+    assert checked(made(), {"steps": 5}) == {"steps": 5, "pace": "slow", "stops": ["home"]}
+    assert checked(made(), {"steps": 5, "pace": "fast", "anything": None})["pace"] == "fast"
+
+
+def test_arguments_that_do_not_fit_carry_every_issue() -> None:
+    with pytest.raises(InvalidArgumentsError) as caught:
+        checked(made(), {"steps": 0, "pace": "medium", "stop": []})
+
+    assert {issue.field: issue.code for issue in caught.value.issues} == {
+        "steps": "greater_than_equal",
+        "pace": "enum",
+        "stop": "extra_forbidden",
+    }
+
+
+@pytest.mark.parametrize("arguments", [[], "x", 5, True])
+def test_arguments_that_are_no_object_do_not_fit(arguments: object) -> None:
+    with pytest.raises(InvalidArgumentsError):
+        checked(made(), arguments)
+
+
+def test_a_default_that_was_changed_is_fresh_for_the_next_call() -> None:
+    walk = made()
+    checked(walk, {"steps": 1})["stops"].append("pub")
+
+    assert checked(walk, {"steps": 1})["stops"] == ["home"]
+    assert WALK["properties"]["stops"]["default"] == ["home"]
+
+
+def test_a_schema_without_properties_has_no_defaults() -> None:
+    assert checked(made({"type": "object", "additionalProperties": False}), {}) == {}
+
+
+def test_a_good_tool_passes() -> None:
+    check_tool(made(examples=()), Limits())
+
+
+def test_an_example_that_does_not_fit_fails_with_the_names_of_tool_and_argument() -> None:
+    @tool(examples=[{"steps": 5}, {"steps": "many"}])
+    def walk(steps: int) -> int:
+        """Walk."""
+        return steps
+
+    with pytest.raises(PublishError, match=r"'walk'.* 2 .*'steps'"):
+        check_tool(tool_from(walk, source="s"), Limits())
+
+
+def test_what_is_wrong_with_the_spec_is_wrong_with_the_tool() -> None:
+    with pytest.raises(PublishError, match="'Walk'"):
+        check_tool(made(name="Walk"), Limits())
+    check_tool(made(name="Walk"), Limits(), foreign=True)
+
+
+async def test_everything_that_is_wrong_is_told_in_one_answer() -> None:
+    class Place(BaseModel, extra="forbid"):
+        city: str
+        zip_code: int
+
+    @tool
+    async def send(place: Place, count: int, label: str = "x") -> int:
+        """Send."""
+        raise AssertionError
+
+    async with Yard(tools=[send]) as yard:
+        answer = await yard.call("send", {"place": {"zip_code": "many", "cty": "Rome"}, "coutn": 5, "label": 2.5})
+
+    found = {issue["field"]: issue for issue in issues_of(answer)}
+    assert {field: issue["code"] for field, issue in found.items()} == {
+        "place.city": "missing",
+        "place.zip_code": "int_type",
+        "place.cty": "extra_forbidden",
+        "count": "missing",
+        "coutn": "extra_forbidden",
+        "label": "string_type",
+    }
+    assert found["place.city"]["expected"] == {"type": "string"}
+    assert found["place.zip_code"]["expected"] == {"type": "integer"}
+    assert found["label"]["expected"] == {"type": "string", "default": "x"}
+    assert found["place.cty"]["did_you_mean"] == "city"
+    assert found["coutn"]["did_you_mean"] == "count"
+
+
+async def test_a_tool_with_a_json_schema_tells_everything_just_the_same() -> None:
+    async with Yard(tools=[made()]) as yard:
+        answer = await yard.call("walk", {"pase": "slow", "stops": [1, "x", None]})
+
+    found = {issue["field"]: issue for issue in issues_of(answer)}
+    assert {field: issue["code"] for field, issue in found.items()} == {
+        "steps": "missing",
+        "pase": "extra_forbidden",
+        "stops.0": "type",
+        "stops.2": "type",
+    }
+    assert found["steps"]["expected"] == {"type": "integer", "minimum": 1}
+    assert found["pase"]["did_you_mean"] == "pace"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "again"),
+    [
+        ({"steps": None}, "walk(steps=…)"),
+        ({"steps": 1, "pase": "slow"}, "walk(pace=…)"),
+        ([], "walk(…)"),
+    ],
+)
+async def test_a_refusal_says_what_to_call_next(arguments: Any, again: str) -> None:
+    async with Yard(tools=[made()]) as yard:
+        answer = await yard.call("walk", arguments)
+
+    assert answer.error is not None
+    assert answer.error.next_actions == (again,)
+
+
+async def test_a_refusal_of_very_much_names_only_some_of_it_in_words_and_all_of_it_in_facts() -> None:
+    async with Yard(tools=[made()]) as yard:
+        answer = await yard.call("walk", {"steps": 1, **{f"x{number}": 1 for number in range(9)}})
+
+    assert answer.error is not None
+    assert len(issues_of(answer)) == 9
+    assert "x8" not in answer.error.message + answer.error.hint
+
+
+async def test_a_large_part_of_a_schema_is_cut_down_to_its_type() -> None:
+    schema: dict[str, Any] = {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {"word": {"type": "string", "enum": [f"word {number}" for number in range(500)]}},
+    }
+    async with Yard(tools=[made(schema)]) as yard:
+        answer = await yard.call("walk", {"word": "no such word"})
+
+    [issue] = issues_of(answer)
+    assert issue["expected"] == {"type": "string"}
+
+
+async def test_a_large_part_without_a_type_is_not_given_a_wrong_one() -> None:
+    choices = [{"type": "string", "enum": [f"word {number}" for number in range(500)]}, {"type": "integer", "maximum": 3}]
+    schema: dict[str, Any] = {"type": "object", "additionalProperties": False, "properties": {"word": {"anyOf": choices}}}
+    async with Yard(tools=[made(schema)]) as yard:
+        answer = await yard.call("walk", {"word": None})
+
+    [issue] = issues_of(answer)
+    assert issue.get("expected", {}).get("type") != "object"
+    assert len(encode(issue)) < 2000
+
+
+async def test_what_is_expected_can_be_read_without_the_rest_of_the_schema() -> None:
+    class Node(BaseModel):
+        name: str
+        children: list["Node"] = []
+
+    @tool
+    async def plant(tree: Node | None, trees: list[Node]) -> int:
+        """Plant."""
+        raise AssertionError
+
+    async with Yard(tools=[plant]) as yard:
+        answer = await yard.call("plant", {"tree": 5, "trees": "x"})
+
+    assert {issue["field"] for issue in issues_of(answer)} == {"tree", "trees"}
+    assert "$ref" not in str(issues_of(answer))
+    assert "name" in str(issues_of(answer)[0]["expected"])
+
+
+def test_a_refusal_carries_the_issues_as_they_are_unless_they_are_large() -> None:
+    walk = made()
+    small = Issue("steps", "missing", "…", {"type": "integer"}, "step")
+
+    with pytest.raises(Exception, match="…") as caught:
+        walk.mend({}, [small], repair=False)
+
+    assert getattr(caught.value, "details", {})["issues"] == [small]
+
+
+def test_a_handler_may_be_any_function_of_a_call() -> None:
+    def handler(call: Call) -> Awaitable[object]:
+        raise AssertionError(call)
+
+    spec = made().spec
+    whole = Tool(spec=spec, handler=handler, check=check_by_schema(WALK))
+
+    assert (whole.spec, whole.fits_output, whole.may_return_none) == (spec, None, False)
