@@ -5,16 +5,19 @@ It does not know how calls are admitted or answered; what it needs of that is th
 
 import asyncio
 import logging
+import re
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from contextvars import ContextVar
 from typing import Any, Final, Protocol, TypeVar
 
-from toolyard.caller import ANYONE, LIBRARY, Caller, Door
+from toolyard.caller import Caller, Door
 from toolyard.envelope import Envelope
 from toolyard.errors import CodeName, ToolError
+from toolyard.profile import Profile
 from toolyard.progress import Note, Notes
 from toolyard.session import Session, Sessions
-from toolyard.spec import ToolSpec
+from toolyard.spec import NOTHING, ToolSpec
 
 __all__ = ["Arguments", "Call", "Decide", "Funnel", "Handler", "Middleware", "Release", "Turn", "ambient", "current_call"]
 
@@ -29,6 +32,7 @@ Release = Callable[[], None]
 Turn = Callable[["Call"], Awaitable[Release]]
 """Waits until the call may run; what it returns is called once it no longer does."""
 
+_SPEAKABLE: Final = re.compile(r"[A-Za-z0-9_.:-]{1,128}\Z")
 _log = logging.getLogger("toolyard.tool")
 _current: ContextVar["Call"] = ContextVar("toolyard.call")
 
@@ -60,70 +64,57 @@ class Funnel(Protocol):
         ...
 
 
-class Call:
-    """One run of one tool: what it was given, for whom, and what it can do meanwhile."""
+async def _do_nothing(call: "Call") -> object:
+    raise LookupError(call.name)
 
-    __slots__ = (
-        "_cancelling",
-        "_interruptions",
-        "_notes",
-        "_task",
-        "arguments",
-        "caller",
-        "children",
-        "coerced",
-        "depth",
-        "door",
-        "finished",
-        "funnel",
-        "handler",
-        "id",
-        "inner_session_id",
-        "leftovers",
-        "parent",
-        "running",
-        "session",
-        "spec",
-        "stopped",
-        "warnings",
-    )
+
+class Call:
+    """One run of one tool: what it was given, for whom, and what it can do meanwhile.
+
+    What most calls never change is kept with the class, so that a call costs little to make.
+    """
+
+    spec: ToolSpec = NOTHING
+    handler: Handler = staticmethod(_do_nothing)
+    session: Session | None = None
+    inner_session_id: str | None = None
+    """The session that an envelope of another yard names."""
+    coerced: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    running = False
+    """Whether the handler was entered: from then on something may have happened."""
+    finished = False
+    stopped: CodeName | None = None
+    children: "set[Call] | None" = None
+    leftovers = 0
+    """Threads of this call that run on after its answer."""
+    releases: tuple[Release, ...] = ()
+    """What gives back the turns that the call holds."""
+    _notes: Notes | None = None
+    _task: "asyncio.Task[Any] | None" = None
+    _cancelling = 0
+    _interruptions = 0
 
     def __init__(
-        self,
-        call_id: str,
-        spec: ToolSpec,
-        handler: Handler,
-        *,
-        caller: Caller = ANYONE,
-        door: Door = LIBRARY,
-        funnel: Funnel,
-        parent: "Call | None" = None,
+        self, call_id: str, name: str, *, caller: Caller, profile: Profile, door: Door, funnel: Funnel, parent: "Call | None"
     ) -> None:
         self.id = call_id
-        self.spec = spec
-        self.handler = handler
-        self.arguments: Arguments = {}
+        self.name = name
         self.caller = caller
+        self.profile = profile
         self.door = door
         self.funnel = funnel
         self.parent = parent
         self.depth = 0 if parent is None else parent.depth + 1
-        self.session: Session | None = None
-        self.inner_session_id: str | None = None
-        """The session that an envelope of another yard names."""
-        self.coerced: tuple[str, ...] = ()
-        self.warnings: tuple[str, ...] = ()
-        self.running = False
-        """Whether the handler was entered: from then on something may have happened."""
-        self.finished = False
-        self.stopped: CodeName | None = None
-        self.children: set[Call] | None = None
-        self.leftovers = 0
-        """Threads of this call that run on after its answer."""
-        self._notes: Notes | None = None
-        self._task: asyncio.Task[Any] | None = None
-        self._cancelling = 0
-        self._interruptions = 0
+        self.arguments: Arguments = {}
+        self.started = time.perf_counter()
+
+    @property
+    def tool(self) -> str:
+        """Return the tool's name, or what may be repeated of a name that is none."""
+        if self.spec is not NOTHING:
+            return self.spec.name
+        return self.name if _SPEAKABLE.match(str(self.name)) else "?"
 
     @property
     def cancelled(self) -> bool:
@@ -230,6 +221,11 @@ class Call:
         """Forget a call that is over."""
         if self.children is not None:
             self.children.discard(child)
+
+    def give_back(self) -> None:
+        """Give back the turns, the last one taken first."""
+        for release in reversed(self.releases):
+            release()
 
     def finish(self) -> None:
         """Deliver the last note and interrupt what the call started and did not wait for."""

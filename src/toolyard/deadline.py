@@ -26,7 +26,9 @@ class Deadlines:
         self._waiting: dict[float, dict[Call, float]] = {}
 
     def start(self, call: Call, seconds: float) -> dict[Call, float]:
-        """Stop the call in so many seconds, unless it leaves those who wait, which are returned, before that."""
+        """Stop the call in so many seconds, unless it leaves those who wait, which are returned, before that; 0 is never."""
+        if not seconds:
+            return {}
         waiting = self._waiting.get(seconds)
         if waiting is None:
             waiting = self._waiting[seconds] = {}

@@ -11,15 +11,15 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import Token
 from dataclasses import replace
-from functools import partial
 from itertools import count
 from typing import Any, Final, cast
 
-from toolyard.call import Call, Decide, Handler, Middleware, Release, Turn, ambient
+from toolyard.call import Call, Decide, Handler, Middleware, Turn, ambient
 from toolyard.caller import ANYONE, LIBRARY, Caller, Door
 from toolyard.deadline import Deadlines
-from toolyard.ending import Ending
+from toolyard.ending import end
 from toolyard.envelope import Envelope, encode
 from toolyard.errors import ToolError
 from toolyard.eval_guard import guard
@@ -81,26 +81,25 @@ class Dispatcher:
     ) -> Envelope:
         """Answer one call."""
         profile = caller.profile or self._profile
-        ending = Ending(f"c_{next(self._ids):x}", name, caller=caller, profile=profile, door=door, parent=parent)
+        call = Call(f"c_{next(self._ids):x}", name, caller=caller, profile=profile, door=door, funnel=self, parent=parent)
         try:
-            tool = self._find(name, profile, parent)
-            call = ending.call = Call(ending.call_id, tool.spec, tool.handler, caller=caller, door=door, funnel=self, parent=parent)
+            tool = self._find(call)
             text = self._written(arguments)
             if _REFERENCE in text:
                 arguments = await self._results.fill_in(arguments, tool.spec.input_schema, caller.owner)
                 text = encode(arguments)
-            self._admit(call, tool, name, {} if arguments is None else arguments, text)
+            self._admit(call, tool, {} if arguments is None else arguments, text)
             answer = fit(call, tool, await self._run(call))
             if answer.encoded is not None and answer.encoded.characters > self._limits.result_characters and parent is None:
                 answer = answer.cut(await self._results.keep(answer.encoded, caller.owner))
         except asyncio.CancelledError:
-            self._end(ending, failed(ToolError("cancelled", "The caller went away."), ending.tool, ending.call))
+            self._end(call, failed(ToolError("cancelled", "The caller went away."), call))
             raise
         except ToolError as error:
-            answer = failed(error, ending.tool, ending.call)
+            answer = failed(error, call)
         except BaseException as error:  # noqa: BLE001 - whatever a handler does, the caller gets an answer
-            answer = failed(defect(error, ending.call), ending.tool, ending.call)
-        return self._end(ending, answer)
+            answer = failed(defect(error, call), call)
+        return self._end(call, answer)
 
     async def invoke(self, parent: Call, name: str, arguments: Mapping[str, Any] | None) -> Envelope:
         """Dispatch a call from inside a call."""
@@ -131,14 +130,16 @@ class Dispatcher:
         self._deadlines.close()
         self.threads.close()
 
-    def _find(self, name: str, profile: Profile, parent: Call | None) -> Tool:
-        if parent is not None:
-            if parent.finished:
-                raise ToolError("state_error", "The call that this one belongs to is over.", reason="parent_finished")
-            if parent.depth >= self._limits.depth:
-                message = f"Calls may be nested {self._limits.depth} deep."
-                raise ToolError("limit_exceeded", message, may_have_run=False, limit="depth", maximum=self._limits.depth)
-        return self._registry.find(str(name), profile)
+    def _find(self, call: Call) -> Tool:
+        parent = call.parent
+        if parent is not None and parent.finished:
+            raise ToolError("state_error", "The call that this one belongs to is over.", reason="parent_finished")
+        if call.depth > self._limits.depth:
+            message = f"Calls may be nested {self._limits.depth} deep."
+            raise ToolError("limit_exceeded", message, may_have_run=False, limit="depth", maximum=self._limits.depth)
+        tool = self._registry.find(call.name, call.profile)
+        call.spec, call.handler = tool.spec, tool.handler
+        return tool
 
     def _written(self, arguments: object) -> bytes:
         """Return the arguments as JSON, if they can be and are not too long."""
@@ -153,15 +154,15 @@ class Dispatcher:
             raise ToolError("too_large", message, bytes=len(text), limit=self._limits.argument_bytes)
         return text
 
-    def _admit(self, call: Call, tool: Tool, name: str, arguments: object, text: bytes) -> None:
+    def _admit(self, call: Call, tool: Tool, arguments: object, text: bytes) -> None:
         """Check the arguments, guard what would be evaluated and find the session."""
         spec = call.spec
         try:
             call.arguments = tool.check(arguments, text)
         except InvalidArgumentsError as error:
             call.arguments, call.coerced = tool.mend(arguments, error.issues, repair=self._limits.repair)
-        if name != spec.name:
-            call.warnings += (f"'{name}' is now called '{spec.name}'.",)
+        if call.name != spec.name:
+            call.warnings += (f"'{call.name}' is now called '{spec.name}'.",)
         if spec.deprecated is not None:
             call.warnings += (f"'{spec.name}' is deprecated. {spec.deprecated}",)
         if spec.eval is not None:
@@ -178,14 +179,17 @@ class Dispatcher:
 
     async def _run(self, call: Call) -> object:
         """Run the call in this task; an interruption of our own becomes the failure it stands for."""
-        task = cast("asyncio.Task[Any]", asyncio.current_task())
-        call.run_in(task)
-        token = ambient.set(call)
-        self.in_flight[call.id] = call
-        if call.parent is not None:
-            call.parent.adopt(call)
+        task = cast("asyncio.Task[Any]", asyncio.current_task(self.loop))
+        token = self._enter(call, task)
+        waiting: dict[Call, float] | None = None
         try:
-            result = await (self._in_turn(call) if self._has_policy or call.spec.serial else self._timed(call))
+            if self._has_policy or call.spec.serial:
+                held = await self._take_turn(call)
+                if held is not None:
+                    return held
+            call.running = True
+            waiting = self._deadlines.start(call, self._timeout(call))
+            result = await self._handler(call)
             if call.stopped is None:
                 return result
             await asyncio.sleep(0)  # an interruption that the handler did not take arrives here, where it does no harm
@@ -199,28 +203,38 @@ class Dispatcher:
             if call.stopped is None:
                 raise
         finally:
-            del self.in_flight[call.id]
-            if self._empty is not None and not self.in_flight:
-                self._empty.set()
-            if call.parent is not None:
-                call.parent.disown(call)
-            call.finish()
-            ambient.reset(token)
+            if waiting is not None:
+                waiting.pop(call, None)
+            self._leave(call, token)
         raise self._stopped(call)
 
-    async def _in_turn(self, call: Call) -> object:
+    def _enter(self, call: Call, task: "asyncio.Task[Any]") -> Token[Call]:
+        call.run_in(task)
+        self.in_flight[call.id] = call
+        if call.parent is not None:
+            call.parent.adopt(call)
+        return ambient.set(call)
+
+    def _leave(self, call: Call, token: Token[Call]) -> None:
+        ambient.reset(token)
+        del self.in_flight[call.id]
+        if self._empty is not None and not self.in_flight:
+            self._empty.set()
+        if call.parent is not None:
+            call.parent.disown(call)
+        if call.releases:
+            self.threads.when_free(call, call.give_back)
+        call.finish()
+
+    async def _take_turn(self, call: Call) -> Envelope | None:
+        """Ask the policy and wait for a turn; an answer of the policy's own is returned."""
         held = await self._ask_policy(call)
         if held is not None:
             return held
-        releases: list[Release] = []
-        try:
-            if call.spec.serial:
-                releases.append(await self.serial_turns(call))
-            if self._turn is not None:
-                releases.append(await self._turn(call))
-            return await self._timed(call)
-        finally:
-            self.threads.when_free(call, partial(_give_back, releases))
+        for turn in (self.serial_turns if call.spec.serial else None, self._turn):
+            if turn is not None:
+                call.releases = (*call.releases, await turn(call))
+        return None
 
     async def _ask_policy(self, call: Call) -> Envelope | None:
         if self._decide is None:
@@ -233,30 +247,21 @@ class Dispatcher:
             _log.exception("policy_failed tool=%s id=%s", call.spec.name, call.id)
             raise ToolError("permission_denied", "The policy could not decide, so the call is denied.") from None
 
-    async def _timed(self, call: Call) -> object:
-        timeout = call.spec.timeout
-        seconds = self._limits.timeout if timeout is None else timeout
-        call.running = True
-        if not seconds:
-            return await self._handler(call)
-        waiting = self._deadlines.start(call, seconds)
-        try:
-            return await self._handler(call)
-        finally:
-            waiting.pop(call, None)
-
-    def _end(self, ending: Ending, answer: Fitted) -> Envelope:
-        call = ending.call
-        if call is not None and call.session is not None:
+    def _end(self, call: Call, answer: Fitted) -> Envelope:
+        if call.session is not None:
             self.sessions.leave(call.session, None if answer.error is None else answer.error.code)
-        return ending.end(answer, self.sinks, slow=self._limits.slow)
+        return end(call, answer, self.sinks, slow=self._limits.slow)
+
+    def _timeout(self, call: Call) -> float:
+        timeout = call.spec.timeout
+        return self._limits.timeout if timeout is None else timeout
 
     def _stopped(self, call: Call) -> ToolError:
         """Return the failure that the interruption of a call stands for."""
         spec = call.spec
         if call.stopped == "cancelled":
             return ToolError("cancelled", f"'{spec.name}' was cancelled.")
-        seconds = spec.timeout if spec.timeout is not None else self._limits.timeout
+        seconds = self._timeout(call)
         message = f"'{spec.name}' did not finish within {seconds:g} seconds."
         return ToolError("timeout", message, hint=spec.timeout_hint, may_have_run=call.running, timeout_ms=round(seconds * 1000))
 
@@ -271,8 +276,3 @@ def _compose(middleware: Sequence[Middleware]) -> Handler:
     for wrap in reversed(middleware):
         handler = wrap(handler)
     return handler
-
-
-def _give_back(releases: list[Release]) -> None:
-    while releases:
-        releases.pop()()

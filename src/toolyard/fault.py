@@ -13,23 +13,19 @@ __all__ = ["defect", "failed"]
 _log = logging.getLogger(__name__)
 
 
-def failed(error: ToolError, tool_id: str, call: Call | None) -> Fitted:
+def failed(error: ToolError, call: Call) -> Fitted:
     """Return a failure with what is known of the call: whether it ran, and whether running it twice would do harm."""
-    if call is None:
-        envelope = Envelope.fail(error, tool_id=tool_id)
-    else:
-        reason = error.details.get("reason")
-        if reason is not None and call.running and reason not in call.spec.reasons:
-            _log.warning("undeclared_reason tool=%s id=%s", call.spec.name, call.id)
-        envelope = Envelope.fail(error, tool_id=tool_id, may_have_run=call.running, safe=call.spec.safe)
+    reason = error.details.get("reason")
+    if reason is not None and call.running and reason not in call.spec.reasons:
+        _log.warning("undeclared_reason tool=%s id=%s", call.tool, call.id)
+    envelope = Envelope.fail(error, tool_id=call.tool, may_have_run=call.running, safe=call.spec.safe)
     return Fitted(_plain(envelope.data), envelope.error)
 
 
-def defect(error: BaseException, call: Call | None) -> ToolError:
+def defect(error: BaseException, call: Call) -> ToolError:
     """Log what nobody foresaw, and return the one plain sentence that is said of it."""
-    name, call_id = (call.spec.name, call.id) if call is not None else ("?", "?")
-    _log.error("defect tool=%s id=%s type=%s", name, call_id, type(error).__name__, exc_info=error)
-    if call is not None and call.running:
+    _log.error("defect tool=%s id=%s type=%s", call.tool, call.id, type(error).__name__, exc_info=error)
+    if call.running:
         return ToolError("internal_error", "The tool failed in a way it did not foresee.", blame="tool")
     return ToolError("internal_error", "The yard failed in a way it did not foresee.")
 

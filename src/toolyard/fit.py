@@ -1,6 +1,8 @@
 """Fitting a result: from whatever a handler returned to plain data that an answer can carry."""
 
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, cast
+
+import msgspec
 
 from toolyard.call import Call
 from toolyard.content import Text, block_of
@@ -10,8 +12,10 @@ from toolyard.tools import Tool
 
 __all__ = ["Fitted", "fit"]
 
+_BYTES: Final = (bytes, bytearray, memoryview)
 
-class Fitted(NamedTuple):
+
+class Fitted(msgspec.Struct, frozen=True, gc=False):
     """What an envelope will say, and the text of its data where there is one."""
 
     data: Any
@@ -43,7 +47,7 @@ def fit(call: Call, tool: Tool, result: object) -> Fitted:
 def _encoded(result: object, tool: Tool) -> Encoded:
     if result is None and not tool.may_return_none:
         raise _invalid(tool, "answered nothing")
-    if isinstance(result, bytes | bytearray | memoryview):
+    if isinstance(result, _BYTES):
         result = block_of(bytes(cast("bytes", result)))
     elif isinstance(result, str) and tool.spec.shape == "plain":
         result = Text(result)

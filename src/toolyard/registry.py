@@ -235,7 +235,7 @@ class Registry:
                 "tool_not_found", f"'{name}' is {held.status}. {held.reason}", hint="Use another tool, or ask whoever runs the yard.",
                 status=held.status, similar=[],
             )  # fmt: skip
-        similar = [near for near in self._names.near(name) if profile.allows(self._tools[near].spec)]
+        similar = [near for near in self._names.near(str(name)) if profile.allows(self._tools[near].spec)]
         actions = [f"{near}(…)" for near in similar[:1]]
         return ToolError("tool_not_found", "There is no tool of that name.", next_actions=actions, similar=similar[:5])
 

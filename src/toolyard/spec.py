@@ -14,7 +14,7 @@ from toolyard.errors import CODES, COMMON_CODES, CodeName
 from toolyard.limits import Limits
 from toolyard.schema import SchemaError, check_schema
 
-__all__ = ["Annotations", "EvalRule", "Example", "Operation", "PublishError", "Reason", "ToolSpec", "check_spec"]
+__all__ = ["NOTHING", "Annotations", "EvalRule", "Example", "Operation", "PublishError", "Reason", "ToolSpec", "check_spec"]
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*\Z")
 _FOREIGN_NAME: Final = re.compile(r"[A-Za-z0-9_-]+\Z")
@@ -133,6 +133,10 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             idempotent_hint=self.safe,
             open_world_hint=False,
         )
+
+
+NOTHING: Final = ToolSpec(name="?", description="?", input_schema={}, operation=Operation.QUERY)
+"""The spec of a call until its tool is found: it does nothing, and so only asks."""
 
 
 def check_spec(spec: ToolSpec, limits: Limits, *, foreign: bool = False) -> None:

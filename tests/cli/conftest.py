@@ -114,7 +114,8 @@ def toolyard(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str
 
     def run(*arguments: str) -> tuple[int, str, str]:
         status = main(arguments)
-        return (status, *capsys.readouterr())
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
 
     return run
 

@@ -170,6 +170,14 @@ def test_a_call_is_not_run_if_its_blocks_cannot_be_kept(shop: str, toolyard: Run
     assert toolyard("call", shop, "paint", "--output", shop)[:2] == (2, "")
 
 
+def test_a_block_that_cannot_be_written_comes_after_the_answer(shop: str, toolyard: Run) -> None:
+    status, out, err = toolyard("call", shop, "paint", "--output", "/proc/self")
+
+    assert status == 1
+    assert "painted" in out.splitlines()
+    assert err.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("mime_type", "ending"), [("image/jpeg", "jpg"), ("audio/ogg", "ogg"), ("text/html; charset=utf-8", "html"), ("x/unheard-of", "bin")]
 )

@@ -74,7 +74,7 @@ def test_a_yard_without_tools_has_an_empty_list(write: Write, toolyard: Run, in_
 WIDE = """
 from toolyard import Yard, tool
 
-@tool(description="写一个非常长的描述，" * 10)
+@tool(description="写一个非常长的描述" * 10)
 def chinese() -> None: ...
 
 @tool(description="A long description. " * 10)

@@ -1,11 +1,19 @@
 """Schemas in short: types as people write them."""
 
+from typing import Any
+
 import pytest
 
 from toolyard.cli.schemas import arguments_of, type_text
 
-ROOT = {"$defs": {"Point": {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]}, "Tree": {}}}
-ROOT["$defs"]["Tree"] = {"type": "object", "properties": {"children": {"type": "array", "items": {"$ref": "#/$defs/Tree"}}}}
+ROOT: dict[str, Any] = {
+    "$defs": {
+        "Point": {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]},
+        "Tree": {"type": "object", "properties": {"children": {"type": "array", "items": {"$ref": "#/$defs/Tree"}}}},
+    }
+}
+DEEP: dict[str, Any] = {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}}
+MANY: dict[str, Any] = {f"p{number}": {} for number in range(20)}
 LOOP = {"$defs": {"loop": {"anyOf": [{"$ref": "#/$defs/loop"}, {"type": "null"}]}, "both": {"allOf": [{"$ref": "#/$defs/both"}]}}}
 
 
@@ -26,13 +34,14 @@ LOOP = {"$defs": {"loop": {"anyOf": [{"$ref": "#/$defs/loop"}, {"type": "null"}]
         ({"allOf": [{"type": "integer"}]}, "integer"),
         ({"allOf": [{"type": "integer"}, {"enum": [1]}]}, "integer & 1"),
         ({"type": "array"}, "any[]"),
+        ({"type": "array", "items": {"type": "array", "items": {"type": "array", "items": DEEP}}}, "array[][][][]"),
         ({"type": "array", "items": {"type": ["integer", "null"]}}, "(integer | null)[]"),
         ({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}]}, "[integer, string]"),
         ({"type": "object"}, "object"),
         ({"type": "object", "additionalProperties": True}, "object"),
         ({"type": "object", "additionalProperties": {"type": "integer"}}, "{…: integer}"),
         ({"properties": {"a": {"type": "integer"}}}, "{a?: integer}"),
-        ({"type": "object", "properties": {f"p{number}": {} for number in range(20)}}, "object"),
+        ({"type": "object", "properties": MANY}, "object"),
         ({"$ref": "#/$defs/Point"}, "{x: number}"),
         ({"type": "array", "items": {"$ref": "#/$defs/Point"}}, "{x: number}[]"),
         ({"$ref": "#/$defs/Tree"}, "{children?: {children?: object[]}[]}"),

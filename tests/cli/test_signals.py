@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from toolyard.cli import main
 from toolyard.signals import Terminated, run
 
 Write = Callable[..., Path]
@@ -78,6 +79,12 @@ def test_sessions_are_ended_when_the_program_is(tool: str, number: signal.Signal
     assert Path("ended").read_text() == "well"
 
 
+def test_ctrl_c_while_a_module_is_loaded_ends_the_program(write: Write) -> None:
+    write("raise KeyboardInterrupt\n")
+
+    assert main(["list", "app.py"]) == 130
+
+
 def test_a_second_sigterm_does_not_interrupt_the_closing(write: Write) -> None:
     write(WAITS)
     with begin("close_slowly") as process:
@@ -137,6 +144,7 @@ def test_what_goes_on_after_sigterm_may_finish() -> None:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             return "finished"
+        return "not reached"
 
     assert run(finish()) == "finished"
 

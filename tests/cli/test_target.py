@@ -140,11 +140,20 @@ def test_the_place_is_that_of_the_module_which_failed(write: Write, toolyard: Ru
     assert "'fails_beside.py', line 3: here." in toolyard("list", "app.py")[2]
 
 
-def test_a_module_that_is_installed_is_named_with_its_place_too(write: Write, toolyard: Run) -> None:
-    status, _, err = toolyard("list", "this.that:yard")
+def test_the_place_of_a_file_elsewhere_is_its_whole_path(write: Write, toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write("1 / 0\n")
+    monkeypatch.chdir("/usr")
+
+    assert f"'{path}', line 1" in toolyard("list", str(path))[2]
+
+
+def test_a_module_inside_one_that_is_no_package_is_named(write: Write, toolyard: Run) -> None:
+    write(ONE, "no_package.py")
+
+    status, _, err = toolyard("list", "no_package.inner:yard")
 
     assert status == 2
-    assert "'this.that'" in err
+    assert "'no_package.inner'" in err
 
 
 def test_a_module_that_failed_is_not_left_behind(write: Write, toolyard: Run) -> None:

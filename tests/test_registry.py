@@ -1,0 +1,577 @@
+import logging
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import pytest
+from pydantic import BaseModel
+
+from toolyard import EvalRule, Example, Limits, Profile, PublishError, Surface, Tool, ToolError, Toolset, ToolSpec, Yard, tool
+from toolyard.call import Call
+from toolyard.envelope import Failure
+from toolyard.profile import EVERYTHING, METATOOLS
+from toolyard.registry import Change, Registry
+from toolyard.testing import FakeProvider
+from toolyard.tools import check_by_schema
+
+EMPTY: dict[str, Any] = {"type": "object", "additionalProperties": False}
+CODE: dict[str, Any] = {**EMPTY, "properties": {"code": {"type": "string"}}}
+READ_ONLY = Profile(name="read_only", toolsets=(Toolset(name="queries", operations=("query",)),))  # pyright: ignore[reportArgumentType] - text does, too
+
+
+def made(name: str, **given: Any) -> Tool:
+    async def handler(call: Call) -> object:
+        return call.arguments
+
+    least: dict[str, Any] = {"name": name, "description": "It does.", "input_schema": EMPTY, "operation": "query"}
+    spec = ToolSpec(**{**least, **given})
+    return Tool(spec=spec, handler=handler, check=check_by_schema(EMPTY))
+
+
+def runner(name: str = "run") -> Tool:
+    return made(name, operation="eval", requires_eval=True, eval=EvalRule("code"), input_schema=CODE)
+
+
+@pytest.fixture
+def registry() -> Registry:
+    return Registry(Limits())
+
+
+@pytest.fixture
+def changes(registry: Registry) -> list[Change]:
+    seen: list[Change] = []
+    registry.watch(seen.append)
+    return seen
+
+
+def names(registry: Registry, profile: Profile = EVERYTHING) -> list[str]:
+    return [spec.name for spec in registry.visible(profile)]
+
+
+def kinds(changes: list[Change]) -> list[tuple[str, str]]:
+    return [(change.kind, change.name) for change in changes]
+
+
+def refusal(registry: Registry, name: str, profile: Profile = EVERYTHING) -> ToolError:
+    with pytest.raises(ToolError) as caught:
+        registry.find(name, profile)
+    assert caught.value.code == "tool_not_found"
+    return caught.value
+
+
+def test_what_is_published_is_found_and_listed_by_name(registry: Registry) -> None:
+    registry.publish("s", [made("b"), made("a")])
+
+    assert registry.find("a", EVERYTHING).spec.name == "a"
+    assert names(registry) == [spec.name for spec in registry.list(EVERYTHING)] == ["a", "b"]
+    assert len(registry) == 2
+
+
+def test_a_tool_belongs_to_the_source_that_publishes_it(registry: Registry) -> None:
+    registry.publish("s", [made("a"), made("b", source="other")])
+    registry.publish("s", [made("a"), made("b")])
+
+    assert {spec.source for spec in registry.list(EVERYTHING)} == {"s"}
+
+
+def test_every_change_is_told_with_a_version_that_grows(registry: Registry, changes: list[Change]) -> None:
+    registry.publish("s", [made("a"), made("b"), made("c")])
+    registry.publish("s", [made("a", description="Otherwise."), made("b"), made("d")])
+    registry.withdraw("s")
+
+    assert kinds(changes) == [
+        ("registered", "a"),
+        ("registered", "b"),
+        ("registered", "c"),
+        ("withdrawn", "c"),
+        ("updated", "a"),
+        ("registered", "d"),
+        ("withdrawn", "a"),
+        ("withdrawn", "b"),
+        ("withdrawn", "d"),
+    ]
+    assert [change.version for change in changes] == list(range(1, 10))
+    assert registry.version == 9
+
+
+def test_publishing_the_same_again_is_no_change(registry: Registry, changes: list[Change]) -> None:
+    for _ in range(2):
+        registry.publish("s", [made("a", aliases=("b",))])
+
+    assert kinds(changes) == [("registered", "a")]
+
+
+def test_the_last_published_handler_is_the_one_that_runs(registry: Registry) -> None:
+    registry.publish("s", [made("a")])
+    newer = made("a", source="s")
+    registry.publish("s", [newer])
+
+    assert registry.find("a", EVERYTHING) is newer
+
+
+def test_withdrawing_what_was_never_published_is_no_change(registry: Registry, changes: list[Change]) -> None:
+    registry.withdraw("s")
+    registry.publish("s", [])
+
+    assert changes == []
+
+
+def test_who_no_longer_watches_is_told_nothing(registry: Registry) -> None:
+    seen: list[Change] = []
+    stop = registry.watch(seen.append)
+    stop()
+    stop()
+    registry.publish("s", [made("a")])
+
+    assert seen == []
+
+
+def test_a_watcher_that_fails_is_logged_and_stops_nobody(registry: Registry, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(_: Change) -> NoReturn:
+        raise RuntimeError
+
+    seen: list[Change] = []
+    registry.watch(broken)
+    registry.watch(seen.append)
+    registry.publish("s", [made("a")])
+
+    assert kinds(seen) == [("registered", "a")]
+    assert "watcher_failed" in caplog.text
+
+
+def test_a_watcher_sees_the_registry_as_it_is_after_the_change(registry: Registry) -> None:
+    seen: list[list[str]] = []
+    registry.watch(lambda _: seen.append([spec.name for spec in registry.list(EVERYTHING)]))
+    registry.publish("s", [made("a"), made("b")])
+    registry.publish("s", [made("b"), made("c")])
+
+    assert seen[-1] == names(registry) == ["b", "c"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        made("Bad"),
+        made("bad", operation="oops"),
+        made("bad", input_schema={"type": "array"}),
+        made("bad", input_schema=None),
+        made("a"),
+        made("bad", aliases=("a",)),
+        made("theirs"),
+        made("bad", aliases=("theirs",)),
+        made("their_alias"),
+        made("bad", aliases=("their_alias",)),
+    ],
+    ids=lambda tool: f"{tool.spec.name}-{tool.spec.aliases}",
+)
+def test_one_wrong_tool_of_our_own_stops_the_whole_batch_and_the_old_ones_stay(wrong: Tool, registry: Registry) -> None:
+    registry.publish("other", [made("theirs", aliases=("their_alias",))])
+    registry.publish("s", [made("old")])
+    version = registry.version
+
+    for batch in ([made("a"), wrong], [made("a"), made("z"), wrong]):
+        with pytest.raises(PublishError) as caught:
+            registry.publish("s", batch)
+        assert "'" in str(caught.value)
+
+    assert names(registry) == ["old", "theirs"]
+    assert registry.version == version
+    registry.publish("s", [made("a"), made("z")])
+    registry.withdraw("s")
+    assert names(registry) == ["theirs"]
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        [made("a"), made("a")],
+        [made("a", aliases=("b",)), made("b")],
+        [made("b"), made("a", aliases=("b",))],
+        [made("a", aliases=("x",)), made("b", aliases=("x",))],
+        [runner("a"), made("a")],
+        [made("a"), runner("a")],
+    ],
+    ids=["names", "alias first", "name first", "aliases", "gated first", "gated last"],
+)
+@pytest.mark.parametrize("allow_eval", [False, True])
+def test_two_tools_of_one_name_stop_the_batch(batch: list[Tool], *, allow_eval: bool) -> None:
+    registry = Registry(Limits(), allow_eval=allow_eval)
+
+    with pytest.raises(PublishError):
+        registry.publish("s", batch)
+
+    assert names(registry) == []
+    registry.publish("s", [made("b")])
+    registry.withdraw("s")
+    assert len(registry) == 0
+
+
+def test_what_fails_while_the_tools_are_made_publishes_nothing(registry: Registry) -> None:
+    def tools() -> Iterator[Tool]:
+        yield made("a")
+        raise RuntimeError
+
+    registry.publish("s", [made("old")])
+    with pytest.raises(RuntimeError):
+        registry.publish("s", tools())
+
+    assert names(registry) == ["old"]
+
+
+def test_an_alias_finds_the_tool_and_is_not_listed(registry: Registry) -> None:
+    registry.publish("s", [made("new", aliases=("old", "older"))])
+
+    assert registry.find("old", EVERYTHING).spec.name == registry.find("older", EVERYTHING).spec.name == "new"
+    assert names(registry) == ["new"]
+    registry.publish("s", [made("new", aliases=("older",))])
+    refusal(registry, "old")
+
+
+def test_a_tool_may_be_renamed_and_keep_its_old_name_as_an_alias(registry: Registry, changes: list[Change]) -> None:
+    registry.publish("s", [made("old")])
+    registry.publish("s", [made("new", aliases=("old",))])
+
+    assert registry.find("old", EVERYTHING).spec.name == "new"
+    assert kinds(changes)[1:] == [("withdrawn", "old"), ("registered", "new")]
+
+
+def test_an_alias_may_move_to_another_tool_of_its_source(
+    registry: Registry, changes: list[Change], caplog: pytest.LogCaptureFixture
+) -> None:
+    registry.publish("s", [made("a"), made("b", aliases=("x",))])
+    registry.publish("s", [made("a", aliases=("x",)), made("b")])
+
+    assert registry.find("x", EVERYTHING).spec.name == "a"
+    assert kinds(changes)[2:] == [("updated", "a"), ("updated", "b")]
+    assert caplog.text == ""
+
+
+async def test_an_alias_and_a_deprecated_tool_answer_with_a_warning() -> None:
+    @tool(aliases=["old"], deprecated="Use 'newer'.")
+    async def new() -> int:
+        """Do it."""
+        return 1
+
+    async with Yard(tools=[new]) as yard:
+        by_name, by_alias = await yard.call("new"), await yard.call("old")
+
+    assert len(by_name.meta.warnings) == 1
+    assert len(by_alias.meta.warnings) == 2
+
+
+def test_a_gated_tool_says_so(registry: Registry) -> None:
+    registry.publish("s", [runner(), made("a")])
+
+    assert refusal(registry, "run").details["status"] == "gated"
+    assert names(registry) == ["a"]
+    assert [(held.spec.name, held.status) for held in registry.withheld(EVERYTHING)] == [("run", "gated")]
+
+
+def test_a_gated_tool_is_there_once_eval_is_allowed() -> None:
+    registry = Registry(Limits(), allow_eval=True)
+    registry.publish("s", [runner()])
+
+    assert names(registry) == ["run"]
+    assert registry.withheld(EVERYTHING) == []
+
+
+def test_a_tool_that_its_source_no_longer_has_is_no_longer_gated(registry: Registry) -> None:
+    registry.publish("s", [runner()])
+    registry.publish("s", [made("a")])
+
+    assert "status" not in refusal(registry, "run").details
+    registry.publish("s", [runner()])
+    registry.withdraw("s")
+    assert registry.withheld(EVERYTHING) == []
+
+
+def test_a_gated_tool_takes_the_place_of_one_that_was_not(registry: Registry) -> None:
+    registry.publish("s", [made("run")])
+    registry.publish("s", [runner()])
+
+    assert refusal(registry, "run").details["status"] == "gated"
+
+
+def test_a_withdrawn_tool_says_so_until_it_is_back(registry: Registry) -> None:
+    registry.publish("s", [made("a"), made("b")])
+    registry.publish("s", [made("b")])
+
+    assert refusal(registry, "a").details["status"] == "withdrawn"
+    assert registry.withheld(EVERYTHING) == []
+    registry.publish("s", [made("a")])
+    assert registry.find("a", EVERYTHING)
+
+
+def test_only_so_many_withdrawn_tools_are_remembered_and_none_of_the_others_is_forgotten(registry: Registry) -> None:
+    registry.publish("s", [runner()])
+    registry.publish("many", [made(f"t{number}") for number in range(1001)])
+    registry.withdraw("many")
+
+    assert "status" not in refusal(registry, "t0").details
+    assert refusal(registry, "t1000").details["status"] == "withdrawn"
+    assert refusal(registry, "run").details["status"] == "gated"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        made("wrong", input_schema={"type": "array"}),
+        made("wrong", input_schema=None),
+        made("wrong", input_schema=True),
+        made("wrong", input_schema={"type": "object", "properties": {"x": {"$ref": "http://127.0.0.1:9/x"}}}),
+        made("wrong", description=""),
+    ],
+)
+def test_a_wrong_tool_of_a_foreign_source_is_quarantined_and_the_rest_are_published(wrong: Tool, registry: Registry) -> None:
+    registry.publish("up", [made("Up__First"), wrong, made("up__last")], foreign=True)
+
+    assert names(registry) == ["Up__First", "up__last"]
+    assert refusal(registry, "wrong").details["status"] == "quarantined"
+    [held] = registry.withheld(EVERYTHING)
+    assert held.reason
+
+
+def test_a_foreign_tool_never_takes_a_name_that_is_taken(registry: Registry) -> None:
+    registry.publish("s", [made("a")])
+    registry.publish("up", [made("a"), made("b"), made("b")], foreign=True)
+
+    assert registry.find("a", EVERYTHING).spec.source == "s"
+    assert names(registry) == ["a", "b"]
+    assert {(held.spec.name, held.spec.source) for held in registry.withheld(EVERYTHING)} == {("a", "up"), ("b", "up")}
+
+
+def test_a_foreign_tool_that_is_mended_leaves_quarantine(registry: Registry) -> None:
+    registry.publish("up", [made("a", description="")], foreign=True)
+    registry.publish("up", [made("a")], foreign=True)
+
+    assert names(registry) == ["a"]
+    assert registry.withheld(EVERYTHING) == []
+
+
+def told(registry: Registry, name: str, profile: Profile) -> dict[str, Any]:
+    error = refusal(registry, name, profile)
+    return {**vars(error), "args": error.args}
+
+
+def test_a_tool_that_the_profile_denies_looks_exactly_like_none() -> None:
+    def filled(*tools: Tool) -> Registry:
+        registry = Registry(Limits())
+        registry.publish("s", [made("wiper"), *tools])
+        return registry
+
+    wipe = made("wipe", operation="destroy", aliases=("erase",))
+    without, with_it = filled(), filled(wipe)
+    gated = filled()
+    gated.publish("t", [runner("wipe")])
+    withdrawn = filled(wipe)
+    withdrawn.publish("s", [made("wiper")])
+    quarantined = filled()
+    quarantined.publish("up", [made("wipe", operation="destroy", description="")], foreign=True)
+
+    for registry in (with_it, gated, withdrawn, quarantined):
+        assert told(registry, "wipe", READ_ONLY) == told(without, "wipe", READ_ONLY)
+        assert told(registry, "erase", READ_ONLY) == told(without, "erase", READ_ONLY)
+        assert [held for held in registry.withheld(READ_ONLY) if held.spec.name == "wipe"] == []
+    assert with_it.find("wipe", EVERYTHING)
+    assert told(with_it, "wipe", READ_ONLY)["details"] == {"similar": ["wiper"]}
+
+
+def test_the_names_of_denied_tools_are_never_near() -> None:
+    registry = Registry(Limits())
+    registry.publish("s", [made("list_orders"), made("list_order", operation="destroy"), made("lst_orders", operation="command")])
+
+    error = refusal(registry, "list_ordrs", READ_ONLY)
+
+    assert error.details["similar"] == ["list_orders"]
+    assert error.next_actions == ("list_orders(…)",)
+    assert refusal(registry, "list_ordrs").details["similar"] == ["list_orders", "list_order", "lst_orders"]
+
+
+def test_denied_tools_do_not_crowd_out_the_others() -> None:
+    registry = Registry(Limits())
+    hidden = [made(f"list_orders_{number:03}", operation="destroy") for number in range(600)]
+    registry.publish("s", [*hidden, made("list_orders_of_all")])
+
+    assert refusal(registry, "list_orders_0", READ_ONLY).details["similar"] == ["list_orders_of_all"]
+
+
+def test_at_most_five_names_are_near(registry: Registry) -> None:
+    registry.publish("s", [made(f"list_orders_{number}") for number in range(9)])
+
+    error = refusal(registry, "list_orders")
+
+    assert error.details["similar"] == [f"list_orders_{number}" for number in range(5)]
+
+
+async def test_a_denied_call_answers_like_one_of_a_tool_that_does_not_exist() -> None:
+    @tool(operation="destroy")
+    async def wipe() -> None:
+        """Delete everything."""
+        raise AssertionError
+
+    failures: list[Failure | None] = []
+    for tools in ([wipe], []):
+        async with Yard(tools=tools, profile=READ_ONLY) as yard:
+            failures.append((await yard.call("wipe")).error)
+
+    assert failures[0] == failures[1]
+
+
+def test_a_tool_that_gives_way_is_left_out_where_its_name_is_taken(registry: Registry, caplog: pytest.LogCaptureFixture) -> None:
+    registry.publish("mine", [made("ping", aliases=("pong",))])
+    registry.publish("pack", [made("ping"), made("pong"), made("pang"), made("peng", aliases=("ping",))], gives_way=True)
+
+    assert registry.find("ping", EVERYTHING).spec.source == "mine"
+    assert names(registry) == ["pang", "ping"]
+    assert [record.args for record in caplog.records if "gave_way" in record.msg] == [
+        ("ping", "pack"),
+        ("pong", "pack"),
+        ("peng", "pack"),
+    ]
+
+
+def test_a_tool_that_gives_way_goes_when_its_name_is_wanted(
+    registry: Registry, changes: list[Change], caplog: pytest.LogCaptureFixture
+) -> None:
+    registry.publish("pack", [made("ping", aliases=("peng",)), made("pang"), made("pung")], gives_way=True)
+    registry.publish("mine", [made("ping"), made("song", aliases=("pang",))])
+
+    assert registry.find("ping", EVERYTHING).spec.source == "mine"
+    assert registry.find("pang", EVERYTHING).spec.name == "song"
+    assert names(registry) == ["ping", "pung", "song"]
+    assert [record.args for record in caplog.records if "gave_way" in record.msg] == [("ping", "pack"), ("pang", "pack")]
+    assert set(kinds(changes)[3:]) == {("withdrawn", "ping"), ("withdrawn", "pang"), ("registered", "ping"), ("registered", "song")}
+    registry.withdraw("pack")
+    assert names(registry) == ["ping", "song"]
+
+
+def test_of_two_that_give_way_the_first_stays(registry: Registry) -> None:
+    registry.publish("one", [made("ping")], gives_way=True)
+    registry.publish("two", [made("ping")], gives_way=True)
+
+    assert registry.find("ping", EVERYTHING).spec.source == "one"
+
+
+def test_a_foreign_tool_displaces_one_that_gives_way(registry: Registry) -> None:
+    registry.publish("pack", [made("ping")], gives_way=True)
+    registry.publish("up", [made("ping")], foreign=True)
+
+    assert registry.find("ping", EVERYTHING).spec.source == "up"
+
+
+def test_the_hash_is_that_of_what_the_profile_lists(registry: Registry) -> None:
+    registry.publish("s", [made("look"), made("wipe", operation="destroy")])
+    everything, read_only = registry.hash(EVERYTHING), registry.hash(READ_ONLY)
+    assert everything != read_only
+
+    registry.publish("s", [made("look"), made("wipe", operation="destroy", description="Otherwise.")])
+    assert registry.hash(READ_ONLY) == read_only
+    assert registry.hash(EVERYTHING) != everything
+
+    registry.publish("s", [made("look", description="Otherwise.")])
+    assert registry.hash(READ_ONLY) != read_only
+
+
+def test_the_hash_does_not_depend_on_how_the_tools_came() -> None:
+    one, other = Registry(Limits()), Registry(Limits())
+    one.publish("s", [made("a", input_schema={"type": "object", "additionalProperties": False}), made("b")])
+    other.publish("t", [made("z")])
+    other.publish("s", [made("b")])
+    other.publish("s", [made("b"), made("a", input_schema={"additionalProperties": False, "type": "object"})])
+    other.withdraw("t")
+
+    assert one.hash(EVERYTHING) == other.hash(EVERYTHING)
+    assert len(one.hash(EVERYTHING)) == 64
+
+
+def test_whatever_can_be_published_has_a_hash(registry: Registry) -> None:
+    class Result(BaseModel):
+        n: int
+
+    registry.publish("s", [made("a", examples=(Example({}, "t", Result(n=1)),))])
+
+    assert registry.hash(EVERYTHING) == registry.hash(EVERYTHING)
+
+
+class _NoWalk(dict[str, Any]):
+    """A dictionary that may be looked into and not gone through."""
+
+    def __iter__(self) -> NoReturn:
+        raise AssertionError
+
+    def items(self) -> NoReturn:
+        raise AssertionError
+
+    def values(self) -> NoReturn:
+        raise AssertionError
+
+    def keys(self) -> NoReturn:
+        raise AssertionError
+
+
+def test_finding_a_tool_looks_at_no_other(registry: Registry) -> None:
+    registry.publish("s", [made(f"t{number}", aliases=(f"u{number}",)) for number in range(50)])
+    inside = vars(registry)
+    for name in ("_tools", "_aliases", "_by_source"):
+        inside[name] = _NoWalk(inside[name])
+    profile = Profile(name="p", toolsets=(Toolset(name="t", names=("t*",)),))
+
+    assert registry.find("t7", profile).spec.name == "t7"
+    assert registry.find("u7", profile).spec.name == "t7"
+
+
+def test_a_list_is_made_once_for_each_version(registry: Registry) -> None:
+    registry.publish("s", [made("a")])
+    first = registry.list(EVERYTHING)
+
+    assert registry.list(EVERYTHING) is first
+    registry.publish("s", [made("a"), made("b")])
+    assert registry.list(EVERYTHING) is not first
+
+
+def test_lists_of_very_many_profiles_are_not_all_kept(registry: Registry) -> None:
+    registry.publish("s", [made("a")])
+    for number in range(600):
+        assert [spec.name for spec in registry.list(Profile(name=str(number)))] == ["a"]
+
+    assert len(vars(registry)["_lists"]) <= 256
+
+
+def test_a_surface_decides_what_is_listed_and_never_what_may_be_called(registry: Registry) -> None:
+    registry.publish(METATOOLS, [made("search_tools")])
+    registry.publish("s", [made("a"), made("b")])
+    profile = Profile(name="p", surface=Surface.META, pins=("b",))
+
+    assert [spec.name for spec in registry.list(profile)] == ["b", "search_tools"]
+    assert registry.find("a", profile)
+    assert [spec.name for spec in registry.visible(profile)] == ["a", "b", "search_tools"]
+
+
+def test_an_automatic_list_flips_only_well_past_the_line_in_either_direction() -> None:
+    registry = Registry(Limits(listed_tokens=1000))
+    registry.publish(METATOOLS, [made("search_tools")])
+
+    def how_many_are_listed_of(count: int) -> int:
+        registry.publish("s", [made(f"t{number}", description="d" * 340) for number in range(count)])  # about 105 tokens each
+        return len(registry.list(EVERYTHING)) - 1
+
+    counts = [how_many_are_listed_of(count) for count in (5, 9, 11, 13, 11, 9, 8, 6, 9, 11)]
+
+    assert counts == [5, 9, 11, 0, 0, 0, 0, 6, 9, 11]
+    registry.list(Profile(name="fresh"))
+    assert len(registry.list(Profile(name="fresh"))) == 1
+
+
+async def test_a_provider_may_change_what_it_publishes_while_the_yard_is_open(caplog: pytest.LogCaptureFixture) -> None:
+    provider = FakeProvider("p", [made("a")])
+    with caplog.at_level(logging.WARNING):
+        async with Yard(providers=[provider]) as yard:
+            seen: list[Change] = []
+            yard.registry.watch(seen.append)
+            provider.change([made("b")])
+            gone, there = await yard.call("a"), await yard.call("b")
+
+    assert gone.error is not None
+    assert (gone.error.code, gone.error.details["status"]) == ("tool_not_found", "withdrawn")
+    assert there.success
+    assert kinds(seen)[:2] == [("withdrawn", "a"), ("registered", "b")]
+    assert caplog.records == []

@@ -1,0 +1,362 @@
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, Field
+
+from toolyard import Call, Caller, Envelope, Image, Limits, Operation, Tool, ToolError, ToolSpec, Yard, tool
+from toolyard.envelope import encode_data
+from toolyard.results import Results, at_pointer, shape_of
+from toolyard.store import MemoryStore
+from toolyard.testing import FakeClock
+from toolyard.tools import check_by_schema
+
+SMALL = Limits(result_characters=100, stored_results=3, stored_seconds=60, stored_bytes=5000)
+
+
+@tool(operation="query")
+async def make(rows: int = 50, fill: str = "x") -> dict[str, Any]:
+    """Make a large result."""
+    return {"items": [{"n": number, "fill": fill} for number in range(rows)], "total": rows, "a/b": {"~": True}}
+
+
+@tool(operation="query")
+async def show(value: Any = None, *, also: Any = None) -> Any:
+    """Show what was given."""
+    return {"kind": type(value).__name__, "value": value if len(str(value)) < 50 else len(value), "also": also}
+
+
+TOOLS = [make, show]
+
+
+def failure(answer: Envelope) -> tuple[str, dict[str, Any]]:
+    assert answer.error is not None
+    return answer.error.code, answer.error.details
+
+
+async def test_a_large_result_is_kept_and_answered_with_its_handle_and_shape() -> None:
+    async with Yard(tools=TOOLS, limits=SMALL) as yard:
+        answer = await yard.call("make")
+
+    assert answer.success
+    assert answer.data["status"] == "stored"
+    assert answer.data["handle"] == "r_1"
+    assert answer.data["characters"] > 100
+    assert answer.data["expires_in_s"] == 60
+    assert answer.data["shape"]["properties"]["items"]["length"] == 50
+    assert len(answer.to_json()) < 1200
+
+
+async def test_a_result_is_large_by_its_characters() -> None:
+    async with Yard(tools=TOOLS, limits=Limits(result_characters=60)) as yard:
+        exact = await yard.call("show", {"value": "é" * (60 - len('{"kind":"str","value":"","also":null}'))})
+        over = await yard.call("show", {"value": "é" * (61 - len('{"kind":"str","value":"","also":null}'))})
+
+    assert exact.data["kind"] == "str"
+    assert over.data["status"] == "stored"
+
+
+async def test_a_later_call_can_take_the_result_or_a_part_of_it_anywhere_in_its_arguments() -> None:
+    async with Yard(tools=TOOLS, limits=SMALL) as yard:
+        await yard.call("make")
+        whole = await yard.call("show", {"value": {"$ref": "r_1", "path": "/items"}})
+        part = await yard.call("show", {"value": {"$ref": "r_1", "path": "/items/7/n"}})
+        nested = await yard.call(
+            "show", {"value": [{"deep": [{"$ref": "r_1", "path": "/total"}]}, 1], "also": {"$ref": "r_1", "path": "/a~1b/~0"}}
+        )
+        empty_path = await yard.call("show", {"value": {"$ref": "r_1", "path": ""}})
+        no_path = await yard.call("show", {"value": {"$ref": "r_1"}})
+
+    assert (whole.data["kind"], whole.data["value"]) == ("list", 50)
+    assert part.data["value"] == 7
+    assert (nested.data["value"], nested.data["also"]) == ([{"deep": [50]}, 1], True)
+    assert empty_path.data["kind"] == no_path.data["kind"] == "dict"
+
+
+async def test_what_is_filled_in_is_checked_like_any_argument() -> None:
+    @tool
+    async def need(number: int) -> int:
+        """Need a number."""
+        return number
+
+    async with Yard(tools=[make, need], limits=SMALL) as yard:
+        await yard.call("make")
+        good = await yard.call("need", {"number": {"$ref": "r_1", "path": "/total"}})
+        bad = await yard.call("need", {"number": {"$ref": "r_1", "path": "/items"}})
+
+    assert good.data == 50
+    assert failure(bad)[0] == "invalid_input"
+
+
+async def test_the_arguments_as_a_whole_may_be_a_result() -> None:
+    async with Yard(tools=TOOLS, limits=SMALL) as yard:
+        await yard.call("make")
+        answer = await yard.call("make", {"$ref": "r_1", "path": "/items/3"})
+
+    code, details = failure(answer)
+    assert code == "invalid_input"
+    assert {issue["field"] for issue in details["issues"]} == {"n", "fill"} - {"fill"}
+
+
+@pytest.mark.parametrize(
+    ("reference", "code"),
+    [
+        ({"$ref": "r_2"}, "unknown_handle"),
+        ({"$ref": "r_999999999999999999"}, "unknown_handle"),
+        ({"$ref": "r_1", "path": "/nothing"}, "unknown_path"),
+        ({"$ref": "r_1", "path": "/items/50"}, "unknown_path"),
+        ({"$ref": "r_1", "path": "/items/-1"}, "unknown_path"),
+        ({"$ref": "r_1", "path": "/items/01"}, "unknown_path"),
+        ({"$ref": "r_1", "path": "/items/٣"}, "unknown_path"),
+        ({"$ref": "r_1", "path": "/items/" + "9" * 5000}, "unknown_path"),
+        ({"$ref": "r_1", "path": "/items/n"}, "unknown_path"),
+        ({"$ref": "r_1", "path": "/total/0"}, "unknown_path"),
+        ({"$ref": "r_1", "path": "items"}, "unknown_path"),
+        ({"$ref": "r_1", "path": "#/items"}, "unknown_path"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+async def test_a_reference_that_leads_nowhere_is_an_issue_with_its_place(reference: dict[str, str], code: str) -> None:
+    async with Yard(tools=TOOLS, limits=SMALL) as yard:
+        await yard.call("make")
+        answer = await yard.call("show", {"value": [0, {"a": reference}]})
+
+    found, details = failure(answer)
+    assert found == "invalid_input"
+    assert [(issue["field"], issue["code"]) for issue in details["issues"]] == [("value.1.a", code)]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"$ref": "r_1", "path": "/total", "more": 1},
+        {"$ref": "r_1", "pth": "/total"},
+        {"$ref": "r_1", "path": 5},
+        {"$ref": "R_1"},
+        {"$ref": "r_"},
+        {"$ref": "r_1 "},
+        {"$ref": "r_1\n"},
+        {"$ref": "r_١"},
+        {"$ref": "#/total"},
+        {"$ref": 1},
+        {"$ref": {"$ref": 5}},
+        {"path": "/total"},
+        {"$Ref": "r_1"},
+        "r_1",
+        '{"$ref": "r_1"}',
+    ],
+    ids=str,
+)
+async def test_only_exactly_that_shape_is_a_reference(value: Any) -> None:
+    async with Yard(tools=TOOLS, limits=SMALL) as yard:
+        await yard.call("make")
+        answer = await yard.call("show", {"value": value})
+
+    assert answer.data["value"] == value
+
+
+async def test_a_reference_inside_something_like_a_reference_is_followed() -> None:
+    async with Yard(tools=TOOLS, limits=SMALL) as yard:
+        await yard.call("make")
+        answer = await yard.call("show", {"value": {"$ref": {"$ref": "r_1", "path": "/total"}}})
+
+    assert answer.data["value"] == {"$ref": 50}
+
+
+class Pointer(BaseModel):
+    ref: str = Field(alias="$ref")
+    path: str = ""
+
+
+class Holder(BaseModel):
+    pointers: list[Pointer]
+
+
+async def test_where_the_schema_itself_has_such_a_property_nothing_is_filled_in() -> None:
+    @tool
+    async def follow(plain: Pointer, maybe: Pointer | None = None, holder: Holder | None = None) -> list[str]:
+        """Follow pointers."""
+        inner = holder.pointers if holder else []
+        return [pointer.ref for pointer in [plain, *([maybe] if maybe else []), *inner]]
+
+    reference = {"$ref": "r_1", "path": "/total"}
+    async with Yard(tools=[*TOOLS, follow], limits=SMALL) as yard:
+        await yard.call("make")
+        answer = await yard.call("follow", {"plain": reference, "maybe": reference, "holder": {"pointers": [reference]}})
+
+    assert answer.data == ["r_1"] * 3
+
+
+@pytest.mark.parametrize("keyword", ["anyOf", "oneOf", "allOf"])
+async def test_such_a_property_is_seen_in_every_branch(keyword: str) -> None:
+    inner: dict[str, Any] = {"type": "object", "properties": {"$ref": {"type": "string"}}}
+    other: dict[str, Any] = {"type": "object"} if keyword == "allOf" else {"type": "null"}
+    schema: dict[str, Any] = {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {"x": {keyword: [other, inner]}},
+    }
+
+    async def handler(call: Call) -> object:
+        return call.arguments["x"]
+
+    spec = ToolSpec(name="take", description="Take.", input_schema=schema, operation=Operation.QUERY)
+    take = Tool(spec=spec, handler=handler, check=check_by_schema(schema))
+    async with Yard(tools=[make, take], limits=SMALL) as yard:
+        await yard.call("make")
+        answer = await yard.call("take", {"x": {"$ref": "r_1"}})
+
+    assert answer.data == {"$ref": "r_1"}
+
+
+async def test_very_deep_inside_the_arguments_nothing_is_filled_in() -> None:
+    value: Any = {"$ref": "r_1", "path": "/total"}
+    for _ in range(40):
+        value = [value]
+
+    async with Yard(tools=TOOLS, limits=SMALL) as yard:
+        await yard.call("make")
+        answer = await yard.call("show", {"also": value})
+
+    assert "$ref" in str((answer.data.get("also"), answer.data))
+
+
+async def test_a_handle_belongs_to_the_caller_who_got_it() -> None:
+    me, other_scope, you = Caller(identity="me"), Caller(identity="me", scope="x"), Caller(identity="you")
+    async with Yard(tools=TOOLS, limits=SMALL) as yard:
+        await yard.call("make", caller=me)
+        for stranger in (other_scope, you):
+            code, details = failure(await yard.call("show", {"value": {"$ref": "r_1"}}, caller=stranger))
+            assert (code, details["issues"][0]["code"]) == ("invalid_input", "unknown_handle")
+        theirs = await yard.call("make", {"fill": "you"}, caller=you)
+        mine = await yard.call("show", {"value": {"$ref": "r_1", "path": "/items/0/fill"}}, caller=me)
+
+    assert theirs.data["handle"] == "r_1"
+    assert mine.data["value"] == "x"
+
+
+async def test_a_handle_is_good_for_a_while() -> None:
+    clock = FakeClock()
+    async with Yard(tools=TOOLS, limits=SMALL, clock=clock) as yard:
+        await yard.call("make")
+        clock.advance(59)
+        good = await yard.call("show", {"value": {"$ref": "r_1", "path": "/total"}})
+        clock.advance(1)
+        late = await yard.call("show", {"value": {"$ref": "r_1", "path": "/total"}})
+
+    assert good.data["value"] == 50
+    assert failure(late)[1]["issues"][0]["code"] == "unknown_handle"
+
+
+async def test_of_one_caller_only_so_many_results_are_kept_and_the_oldest_goes_first() -> None:
+    async with Yard(tools=TOOLS, limits=SMALL) as yard:
+        await yard.call("make", caller=Caller(identity="you"))
+        handles = [(await yard.call("make")).data["handle"] for _ in range(4)]
+        answers = [await yard.call("show", {"value": {"$ref": handle, "path": "/total"}}) for handle in handles]
+        theirs = await yard.call("show", {"value": {"$ref": "r_1", "path": "/total"}}, caller=Caller(identity="you"))
+
+    assert handles == ["r_1", "r_2", "r_3", "r_4"]
+    assert [answer.success for answer in answers] == [False, True, True, True]
+    assert theirs.success
+
+
+async def test_a_result_that_is_too_large_to_be_kept_is_a_failure_after_the_fact() -> None:
+    async with Yard(tools=TOOLS, limits=SMALL) as yard:
+        answer = await yard.call("make", {"rows": 1000})
+
+    code, details = failure(answer)
+    assert (code, details["limit"]) == ("too_large", 5000)
+    assert details["bytes"] > 5000
+    assert answer.error is not None
+    assert answer.error.may_have_run
+
+
+async def test_a_handle_never_comes_to_name_another_result() -> None:
+    results = Results(MemoryStore(max_bytes=600), Limits(stored_seconds=60))
+    large = encode_data("x" * 500)
+
+    first = await results.keep(encode_data("mine"), "me")
+    await results.keep(large, "you")
+    second = await results.keep(encode_data("other"), "me")
+
+    assert first["handle"] != second["handle"]
+
+
+async def test_a_call_inside_a_call_gets_the_whole_result() -> None:
+    @tool
+    async def outer(call: Call) -> int:
+        """Call inside."""
+        inner = await call.invoke("make")
+        return len(inner.data["items"])
+
+    async with Yard(tools=[*TOOLS, outer], limits=SMALL) as yard:
+        answer = await yard.call("outer")
+
+    assert answer.data == 50
+
+
+async def test_blocks_stay_beside_a_result_that_is_kept() -> None:
+    @tool
+    async def draw() -> Any:
+        """Draw."""
+        return {"picture": Image(b"x"), "text": "y" * 200}
+
+    async with Yard(tools=[draw], limits=SMALL) as yard:
+        answer = await yard.call("draw")
+
+    assert answer.data["status"] == "stored"
+    assert [block.describe()["type"] for block in answer.content] == ["image"]
+
+
+async def test_reading_a_handle_directly_finds_what_was_kept_or_says_there_is_none() -> None:
+    results = Results(MemoryStore(), Limits())
+    kept = await results.keep(encode_data({"a": [1, 2]}), "me")
+
+    assert await results.read(kept["handle"], "me") == {"a": [1, 2]}
+    for handle, owner in ((kept["handle"], "you"), ("r_9", "me"), ("../r_1", "me"), ("", "me")):
+        with pytest.raises(ToolError) as caught:
+            await results.read(handle, owner)
+        assert (caught.value.code, caught.value.may_have_run) == ("not_found", False)
+
+
+@pytest.mark.parametrize(
+    ("pointer", "found"),
+    [("", {"a": [1, {"": 2}], "0": 3}), ("/a", [1, {"": 2}]), ("/a/1/", 2), ("/0", 3), ("/a/0", 1)],
+)
+def test_a_pointer_names_a_part(pointer: str, found: object) -> None:
+    assert at_pointer({"a": [1, {"": 2}], "0": 3}, pointer) == found
+
+
+@pytest.mark.parametrize("pointer", ["a", "/b", "/a/2", "/a/0/0", "/a/x", "/"])
+def test_a_pointer_that_names_nothing_says_so(pointer: str) -> None:
+    with pytest.raises(LookupError) as caught:
+        at_pointer({"a": [1, {"": 2}], "0": 3}, pointer)
+
+    assert caught.value.args == (pointer,)
+
+
+@pytest.mark.parametrize(
+    ("value", "shape"),
+    [
+        (None, {"type": "null"}),
+        (True, {"type": "boolean"}),
+        (1, {"type": "integer"}),
+        (1.5, {"type": "number"}),
+        ("secret", {"type": "string", "length": 6}),
+        ([], {"type": "array", "length": 0}),
+        ([{"a": [[1]]}], {"type": "array", "length": 1, "items": {"type": "object", "properties": {"a": {"type": "array", "length": 1}}}}),
+        (
+            {"a": {"b": {"c": 1}}},
+            {"type": "object", "properties": {"a": {"type": "object", "properties": {"b": {"type": "object", "keys": 1}}}}},
+        ),
+    ],
+    ids=str,
+)
+def test_a_shape_says_what_kind_of_thing_there_is_and_not_what_is_in_it(value: object, shape: object) -> None:
+    assert shape_of(value) == shape
+
+
+def test_a_shape_stays_small_however_many_keys_there_are() -> None:
+    shape = shape_of({str(number): number for number in range(100)})
+
+    assert len(shape["properties"]) == 20
+    assert shape["more_keys"] == 80
