@@ -66,6 +66,12 @@ WRONG: dict[str, dict[str, Any]] = {
     "eval without a rule": {"operation": "eval", "requires_eval": True},
     "eval without the flag": {"operation": "eval", "eval": EvalRule("code"), "input_schema": CODE},
     "eval of an argument that is not there": {"operation": "eval", "requires_eval": True, "eval": EvalRule("code")},
+    "eval of an argument that is no text": {
+        "operation": "eval",
+        "requires_eval": True,
+        "eval": EvalRule("code"),
+        "input_schema": {**EMPTY, "properties": {"code": {"type": "array", "items": {"type": "string"}}}},
+    },
     "a rule without eval": {"eval": EvalRule("code"), "input_schema": CODE},
     "six examples": {"examples": (Example({}),) * 6},
     "an example that cannot be written": {"examples": (Example({"x": object()}),)},

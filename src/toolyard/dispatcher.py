@@ -90,7 +90,7 @@ class Dispatcher:
                 text = encode(arguments)
             self._admit(call, tool, {} if arguments is None else arguments, text)
             answer = fit(call, tool, await self._run(call))
-            if answer.encoded is not None and answer.encoded.characters > self._limits.result_characters and parent is None:
+            if answer.encoded is not None and parent is None and answer.encoded.characters > self._room(door):
                 answer = answer.cut(await self._results.keep(answer.encoded, caller.owner))
         except asyncio.CancelledError:
             self._end(call, failed(ToolError("cancelled", "The caller went away."), call))
@@ -251,6 +251,9 @@ class Dispatcher:
         if call.session is not None:
             self.sessions.leave(call.session, None if answer.error is None else answer.error.code)
         return end(call, answer, self.sinks, slow=self._limits.slow)
+
+    def _room(self, door: Door) -> int:
+        return self._limits.result_characters if door.result_characters is None else door.result_characters
 
     def _timeout(self, call: Call) -> float:
         timeout = call.spec.timeout

@@ -8,6 +8,7 @@ from toolyard.call import Call
 from toolyard.envelope import Envelope, Meta, estimate_tokens
 from toolyard.fit import Fitted
 from toolyard.record import Record, Sink
+from toolyard.spec import NOTHING
 
 __all__ = ["end"]
 
@@ -40,7 +41,7 @@ def _record(call: Call, answer: Envelope, elapsed: float, sinks: Sequence[Sink])
         elapsed * 1000,
         None if error is None else error.code,
         spec.source,
-        spec.operation,
+        spec.operation if spec is not NOTHING else "",
         None if parent is None else parent.id,
         call.depth,
         answer.meta.session_id,

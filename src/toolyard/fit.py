@@ -39,8 +39,8 @@ def fit(call: Call, tool: Tool, result: object) -> Fitted:
         return Fitted(encoded.data, None, encoded.content, encoded)
     encoded = _kept(result, tool)
     call.inner_session_id = result.meta.session_id
-    call.coerced += result.meta.coerced
-    call.warnings += result.meta.warnings
+    call.coerced = tuple(dict.fromkeys((*call.coerced, *result.meta.coerced)))
+    call.warnings = tuple(dict.fromkeys((*call.warnings, *result.meta.warnings)))
     return Fitted(encoded.data, result.error, (*result.content, *encoded.content), encoded)
 
 

@@ -1,7 +1,9 @@
 """Names: which known names are near one that was got wrong, however many there are."""
 
 import re
+from collections.abc import Callable
 from difflib import SequenceMatcher
+from itertools import islice
 from typing import Final
 
 __all__ = ["Names"]
@@ -32,11 +34,11 @@ class Names:
             if not names:
                 del self._by_beginning[beginning]
 
-    def near(self, name: str) -> list[str]:
-        """Return the known names that may have been meant, nearest first, ties by name."""
+    def near(self, name: str, allows: Callable[[str], bool] = bool) -> list[str]:
+        """Return the known names that are allowed and may have been meant, nearest first, ties by name."""
         if len(name) > _LONGEST:
             return []
-        scored = [(-_likeness(name, known), known) for known in self._candidates(name)]
+        scored = [(-_likeness(name, known), known) for known in islice(filter(allows, self._candidates(name)), _CANDIDATES)]
         return [known for score, known in sorted(scored) if -score >= _ALIKE][:_NEAR]
 
     def _candidates(self, name: str) -> list[str]:
@@ -44,7 +46,7 @@ class Names:
         for beginning in _beginnings(name):
             for known in self._by_beginning.get(beginning, ()):
                 found[known] = found.get(known, 0) + 1
-        return sorted(found, key=lambda known: (-found[known], known))[:_CANDIDATES]
+        return sorted(found, key=lambda known: (-found[known], known))
 
 
 def _likeness(name: str, known: str) -> float:

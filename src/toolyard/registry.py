@@ -26,6 +26,7 @@ Status = Literal["gated", "quarantined", "withheld", "withdrawn"]
 
 _REMEMBERED: Final = 1000
 _PROFILES: Final = 256
+_GATED: Final = "It runs code; open the yard with '--allow-eval' (or 'allow_eval=True')."
 _log = logging.getLogger(__name__)
 
 
@@ -51,7 +52,8 @@ class Registry:
     def __init__(self, limits: Limits, *, allow_eval: bool = False) -> None:
         self.version = 0
         self._limits = limits
-        self._allow_eval = allow_eval
+        self.allow_eval = allow_eval
+        """Whether tools that run code are published; read when they are."""
         self._tools: dict[str, Tool] = {}
         self._aliases: dict[str, str] = {}
         self._by_source: dict[str, dict[str, Tool]] = {}
@@ -78,18 +80,20 @@ class Registry:
         claimed: set[str] = set()
         held: list[Withheld] = []
         for tool in (_stamped(tool, source) for tool in tools):
-            fault = self._fault(tool, source, claimed, foreign=foreign)
+            fault = self._fault(tool, source, claimed, foreign=foreign, gives_way=gives_way)
             if fault is not None and not foreign:
                 raise fault
             if fault is not None:
                 held.append(Withheld(tool.spec, "quarantined", str(fault)))
-            elif tool.spec.requires_eval and not self._allow_eval:
-                held.append(Withheld(tool.spec, "gated", "It runs code; start the yard with '--allow-eval' (or 'allow_eval=True')."))
-            elif gives_way and self._taken(tool.spec, source):
+                continue
+            if gives_way and self._taken(tool.spec, source):
                 _log.warning("gave_way tool=%s source=%s", tool.spec.name, source)
+                continue
+            claimed.update((tool.spec.name, *tool.spec.aliases))
+            if tool.spec.requires_eval and not self.allow_eval:
+                held.append(Withheld(tool.spec, "gated", _GATED))
             else:
                 wanted[tool.spec.name] = tool
-                claimed.update((tool.spec.name, *tool.spec.aliases))
         self._replace(source, wanted, gives_way=gives_way)
         self._forget_withheld(source)
         for withheld in held:
@@ -143,7 +147,7 @@ class Registry:
         self._watchers.append(watcher)
         return lambda: self._watchers.remove(watcher) if watcher in self._watchers else None
 
-    def _fault(self, tool: Tool, source: str, claimed: set[str], *, foreign: bool) -> PublishError | None:
+    def _fault(self, tool: Tool, source: str, claimed: set[str], *, foreign: bool, gives_way: bool) -> PublishError | None:
         """Return why a tool cannot be published beside those that claimed their names before it."""
         try:
             check_tool(tool, self._limits, foreign=foreign)
@@ -153,7 +157,7 @@ class Registry:
             if name in claimed:
                 return PublishError(f"Two tools of '{source}' are named '{name}'.")
             other = self._owner_of(name)
-            if other is not None and other.spec.source != source and other.spec.name not in self._gives_way:
+            if other is not None and other.spec.source != source and not gives_way and other.spec.name not in self._gives_way:
                 return PublishError(f"Tool '{name}' of '{source}' has the name of a tool of '{other.spec.source}'.")
         return None
 
@@ -235,7 +239,7 @@ class Registry:
                 "tool_not_found", f"'{name}' is {held.status}. {held.reason}", hint="Use another tool, or ask whoever runs the yard.",
                 status=held.status, similar=[],
             )  # fmt: skip
-        similar = [near for near in self._names.near(str(name)) if profile.allows(self._tools[near].spec)]
+        similar = self._names.near(str(name), lambda near: profile.allows(self._tools[near].spec))
         actions = [f"{near}(…)" for near in similar[:1]]
         return ToolError("tool_not_found", "There is no tool of that name.", next_actions=actions, similar=similar[:5])
 

@@ -201,5 +201,6 @@ def _check_eval(spec: ToolSpec) -> None:
         raise PublishError(f"Tool '{spec.name}' has the operation 'eval' and must name the argument that holds the code.")
     if not spec.requires_eval:
         raise PublishError(f"Tool '{spec.name}' has the operation 'eval', so it must require the flag for it.")
-    if spec.eval.argument not in spec.input_schema.get("properties", {}):
-        raise PublishError(f"Tool '{spec.name}' has no argument '{spec.eval.argument}' to guard.")
+    guarded = spec.input_schema.get("properties", {}).get(spec.eval.argument)
+    if guarded is None or guarded.get("type") != "string":
+        raise PublishError(f"Tool '{spec.name}' has no argument '{spec.eval.argument}' of type 'string' to guard.")

@@ -68,12 +68,11 @@ class Yard:
         self._sinks = list(sinks)
         self._policy = (decide, turn)
         self._store = store or MemoryStore(max_bytes=self.limits.store_bytes, clock=clock)
-        self._allow_eval = allow_eval
         self._dispatcher: Dispatcher | None = None
         self._open: AsyncExitStack | None = None
 
     async def __aenter__(self) -> Self:
-        if self._open is not None:
+        if self._dispatcher is not None:
             raise RuntimeError(f"The yard '{self.name}' is open already.")
         async with AsyncExitStack() as stack:
             await self._assemble(stack)
@@ -150,7 +149,7 @@ class Yard:
     def settings(self) -> dict[str, dict[str, Any]]:
         """Return every setting with its value and where it came from."""
         defaults = Limits().as_dict()
-        values = {"name": self.name, "profile": self.profile.name, "allow_eval": self._allow_eval, **self.limits.as_dict()}
+        values = {"name": self.name, "profile": self.profile.name, "allow_eval": self.registry.allow_eval, **self.limits.as_dict()}
         defaults.update({"name": "yard", "profile": EVERYTHING.name, "allow_eval": False})
         return {key: {"value": value, "from": "default" if value == defaults[key] else "code"} for key, value in values.items()}
 

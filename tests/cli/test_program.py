@@ -167,6 +167,12 @@ def test_logs_go_to_stderr_at_the_level_asked_for(options: tuple[str, ...], numb
     assert all(time.endswith("+00:00") and level in logging.getLevelNamesMapping() for time, level, _, _ in lines)
 
 
+def test_a_log_line_that_cannot_be_written_fails_nothing(write: Write, in_process: Process) -> None:
+    write(NOISY.replace('log.error("event n=4")', 'log.error("event n=%d", "four")'))
+
+    assert in_process("call", "app.py", "make").returncode == 0
+
+
 def test_a_verbose_call_logs_its_record(shop: str, toolyard: Run) -> None:
     assert "call tool=list_orders code=ok" in toolyard("-v", "call", shop, "list_orders")[2]
     assert "call tool=list_orders" not in toolyard("call", shop, "list_orders")[2]

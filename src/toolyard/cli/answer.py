@@ -53,7 +53,7 @@ def _failure(error: Failure) -> Iterator[Line]:
     if details:
         yield (Painted("Details: ", "bold"), encode(details).decode())
     if error.may_have_run:
-        yield ("Something may have happened already.",)
+        yield ("It may have run.",)
     yield (Painted("Hint: ", "bold"), error.hint)
     for action in error.next_actions:
         yield (Painted("Next: ", "bold"), action)

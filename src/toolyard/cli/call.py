@@ -1,6 +1,7 @@
 """`toolyard call`: one call of one tool, through the funnel like any other."""
 
 import logging
+import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -73,7 +74,11 @@ def _door(options: Options, terminal: Terminal) -> Door:
         if _LEVELS.get(level.upper(), logging.INFO) >= least:
             terminal.say(" ".join([f"{level}:", text, *(f"{key}={value}" for key, value in facts.items())]))
 
-    return Door(name="cli", progress=lambda note: terminal.show_progress(_progress_text(note)), log=log)
+    def show(note: Note) -> None:
+        terminal.show_progress(_progress_text(note))
+
+    # a handle would end with the command, so a person gets the whole result
+    return Door(name="cli", progress=show, log=log, result_characters=sys.maxsize)
 
 
 def _progress_text(note: Note) -> str:

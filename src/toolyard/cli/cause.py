@@ -17,9 +17,10 @@ _INSTALLED: Final = tuple(f"{sysconfig.get_paths()[key]}{os.sep}" for key in ("s
 
 def cause_of(error: BaseException) -> str:
     """Return what an exception says and where it was raised, as the end of a sentence."""
+    outer = error
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
-    place = _place_of(error)
+    place = _place_of(error) or _place_of(outer)
     where = f" in '{shown_path(place[0])}', line {place[1]}" if place is not None else ""
     said = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
     what = f": {said[:_LENGTH].removesuffix('.')}" if said else ""

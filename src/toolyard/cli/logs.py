@@ -40,7 +40,7 @@ class _Lines(logging.Handler):
         """Say the record."""
         try:
             self._terminal.say(self.format(record))
-        except (OSError, ValueError):  # stderr is closed: a log line must not fail what it tells of
+        except Exception:  # noqa: BLE001 - a line that cannot be formatted must not fail what it tells of
             self.handleError(record)
 
 

@@ -38,6 +38,7 @@ def work_in_yard(options: Options, work: Work) -> int:
 
 async def _work(yard: Yard, options: Options, work: Work) -> int:
     status: int | None = None
+    yard.registry.allow_eval = yard.registry.allow_eval or options.allow_eval
     try:
         async with _opened(yard, logged=options.verbose > 0):
             status = await work(yard, _profile_of(yard, options.profile))

@@ -26,6 +26,7 @@ class Options(Namespace):
     arguments: Sequence[str] = ()
     session: str | None = None
     profile: str | None = None
+    allow_eval: bool = False
     output: str | None = None
     json: bool = False
     markdown: bool = False
@@ -135,6 +136,11 @@ def _did_you_mean(name: str, known: Sequence[str]) -> str:
     return f" Did you mean '{near[0]}'?" if near else ""
 
 
+def _add_view(parser: Parser) -> None:
+    parser.add_argument("--profile", metavar="NAME", help=_PROFILE)
+    parser.add_argument("--allow-eval", action="store_true", help="publish the tools that run code, too")
+
+
 def _add_volume(parser: Parser) -> None:
     parser.add_argument("-v", "--verbose", action="count", help="log more to stderr: once information, twice everything")
     parser.add_argument("-q", "--quiet", action="store_true", help="say nothing on stderr but errors")
@@ -142,7 +148,7 @@ def _add_volume(parser: Parser) -> None:
 
 def _add_list(parser: Parser) -> None:
     parser.add_argument("target", metavar="TARGET", help=_TARGET)
-    parser.add_argument("--profile", metavar="NAME", help=_PROFILE)
+    _add_view(parser)
     parser.add_argument("--json", action="store_true", help="print an array of objects")
 
 
@@ -153,7 +159,7 @@ def _add_call(parser: Parser) -> None:
         "arguments", metavar="ARGUMENT", nargs="*", help="'key=value' for each, or one JSON object, or '-' for JSON from stdin"
     )
     parser.add_argument("--session", metavar="ID", help="the session that the call belongs to")
-    parser.add_argument("--profile", metavar="NAME", help=_PROFILE)
+    _add_view(parser)
     parser.add_argument("--output", metavar="DIR", help="write images and other content blocks to files in this folder")
     parser.add_argument("--json", action="store_true", help="print the envelope as one line of JSON")
 
@@ -161,13 +167,13 @@ def _add_call(parser: Parser) -> None:
 def _add_describe(parser: Parser) -> None:
     parser.add_argument("target", metavar="TARGET", help=_TARGET)
     parser.add_argument("name", metavar="NAME", help="the tool to describe")
-    parser.add_argument("--profile", metavar="NAME", help=_PROFILE)
+    _add_view(parser)
     parser.add_argument("--json", action="store_true", help="print the whole spec as one line of JSON")
 
 
 def _add_manifest(parser: Parser) -> None:
     parser.add_argument("target", metavar="TARGET", help=_TARGET)
-    parser.add_argument("--profile", metavar="NAME", help=_PROFILE)
+    _add_view(parser)
     parser.add_argument("--json", action="store_true", help="print JSON (default)")
     parser.add_argument("--markdown", action="store_true", help="print a tool reference to read")
 

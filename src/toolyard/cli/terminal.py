@@ -66,11 +66,9 @@ class Terminal:
         self._out.write(shown + "\n")
 
     def say(self, text: str) -> None:
-        """Write a notice to stderr."""
+        """Write a notice to stderr; one that nobody reads fails nothing."""
         self.clear()
-        if self._err is not None:
-            self._err.write(_encodable(_clean(text), self._err) + "\n")
-            self._err.flush()
+        self._notify(_clean(text) + "\n")
 
     def show_progress(self, text: str) -> None:
         """Write to stderr how far a call has come, over what was written so before if that is a terminal."""
@@ -80,16 +78,14 @@ class Terminal:
             self.say(text)
             return
         line = cut(" ".join(_clean(text).split()), _columns(self._err) - 1)
-        self._err.write("\r" + _encodable(line, self._err) + "\x1b[K")
-        self._err.flush()
+        self._notify(f"\r{line}\x1b[K")
         self._progress_shown = True
 
     def clear(self) -> None:
         """Remove the progress that is shown, if there is any."""
-        if self._progress_shown and self._err is not None:
+        if self._progress_shown:
             self._progress_shown = False
-            self._err.write("\r\x1b[K")
-            self._err.flush()
+            self._notify("\r\x1b[K")
 
     def flush(self) -> None:
         """Send what was written, so that a closed pipe is noticed now."""
@@ -99,9 +95,16 @@ class Terminal:
     def abandon(self) -> None:
         """Send nothing more to stdout, because nobody reads it."""
         if self._out is not None:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._out.fileno())
-            os.close(nowhere)
+            _discard(self._out)
+
+    def _notify(self, text: str) -> None:
+        if self._err is None:
+            return
+        try:
+            self._err.write(_encodable(text, self._err))
+            self._err.flush()
+        except OSError:
+            _discard(self._err)
 
     def _paint(self, part: Part) -> str:
         if isinstance(part, str):
@@ -130,6 +133,13 @@ def cut(text: str, width: int) -> str:
 
 def _is_terminal(stream: TextIO | None) -> bool:
     return stream is not None and stream.isatty()
+
+
+def _discard(stream: TextIO) -> None:
+    """Send what the stream still holds, and all that follows, nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def _columns(stream: TextIO | None) -> int:

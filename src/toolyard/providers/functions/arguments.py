@@ -87,7 +87,7 @@ def _object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
 def _describe(schema: dict[str, Any], texts: Mapping[str, str]) -> None:
     for name, inner in schema["properties"].items():
         if texts.get(name):
-            inner.setdefault("description", texts[name])
+            inner["description"] = texts[name]
 
 
 def _fill_defaults(tool: str, schema: dict[str, Any], defaults: Mapping[str, object], validate: Validate) -> None:

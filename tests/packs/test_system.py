@@ -1,0 +1,199 @@
+import asyncio
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from toolyard import Call, Caller, Envelope, Limits, Profile, Session, ToolError, Yard, tool
+from toolyard.packs.system import System
+from toolyard.testing import FakeClock
+
+ME, YOU = Caller(identity="me"), Caller(identity="you")
+NAMES = ["describe_session", "get_server_info", "get_session_count", "get_settings", "list_sessions", "ping", "status"]
+
+
+@tool
+async def begin(call: Call, kind: str = "browser") -> str:
+    """Start a session."""
+    return call.start_session(kind=kind).id
+
+
+@tool
+async def fail(session: Session | None) -> int:
+    """Fail."""
+    raise ToolError("upstream_error", "…", told="hunter2")
+
+
+def code(answer: Envelope) -> str:
+    assert answer.error is not None
+    return answer.error.code
+
+
+def names(yard: Yard) -> list[str]:
+    return [spec.name for spec in yard.list()]
+
+
+def test_the_pack_is_off_unless_it_is_named() -> None:
+    with pytest.raises(ValueError, match="system"):
+        Yard(packs=["systm"])
+
+
+async def test_a_yard_that_does_not_name_the_pack_has_none_of_its_tools() -> None:
+    async with Yard(tools=[begin]) as yard:
+        assert names(yard) == ["begin"]
+
+
+async def test_a_yard_that_names_the_pack_has_its_tools_which_only_look() -> None:
+    async with Yard(packs=["system"]) as yard:
+        assert names(yard) == NAMES
+        assert {(spec.operation.value, spec.source, spec.tags) for spec in yard.list()} == {("query", "system", ("system",))}
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_every_tool_of_the_pack_keeps_its_own_promise(name: str) -> None:
+    async with Yard(tools=[begin], packs=["system"]) as yard:
+        await yard.call("begin")
+        answer = await yard.call(name)
+
+    assert answer.success
+    assert answer.data is not None
+
+
+async def test_ping_answers_with_the_time_and_the_name_of_the_yard() -> None:
+    async with Yard("depot", packs=["system"]) as yard:
+        answer = await yard.call("ping")
+
+    assert (answer.data["status"], answer.data["server"]) == ("pong", "depot")
+    assert datetime.fromisoformat(answer.data["timestamp"]).utcoffset() is not None
+
+
+async def test_the_server_info_tells_name_and_version_and_the_uptime_where_asked() -> None:
+    async with Yard("depot", version="7.1", packs=["system"]) as yard:
+        short = await yard.call("get_server_info")
+        long = await yard.call("get_server_info", {"include_uptime": True})
+
+    assert short.data == {"name": "depot", "version": "7.1"}
+    assert {**long.data, "uptime_s": 0} == {"name": "depot", "version": "7.1", "uptime_s": 0}
+    assert long.data["uptime_s"] >= 0
+
+
+async def test_only_the_callers_own_sessions_are_counted_listed_and_described() -> None:
+    clock = FakeClock()
+    async with Yard(tools=[begin, fail], packs=["system"], clock=clock) as yard:
+        mine = (await yard.call("begin", caller=ME)).data
+        theirs = [(await yard.call("begin", caller=YOU)).data for _ in range(2)]
+        clock.advance(5)
+        await yard.call("fail", caller=ME)
+        clock.advance(2)
+        counts = [(await yard.call("get_session_count", caller=caller)).data for caller in (ME, YOU, Caller(scope="x"))]
+        listed = [(await yard.call("list_sessions", caller=caller)).data for caller in (ME, YOU)]
+        described = (await yard.call("describe_session", caller=ME)).data
+        named = (await yard.call("describe_session", session=theirs[1], caller=YOU)).data
+        stranger = await yard.call("describe_session", session=theirs[0], caller=ME)
+        several = await yard.call("describe_session", caller=YOU)
+        none = await yard.call("describe_session", caller=Caller(scope="x"))
+
+    assert counts == [1, 2, 0]
+    assert [[session["session_id"] for session in sessions] for sessions in listed] == [[mine], theirs]
+    [facts] = listed[0]
+    assert facts == {"session_id": mine, "kind": "browser", "age_s": 7, "idle_s": 2, "busy": 0, "last_error": "upstream_error"}
+    assert {**described, "idle_s": 2, "busy": 0} == facts
+    assert described["busy"] == 1
+    assert named["session_id"] == theirs[1]
+    assert [code(stranger), code(several), code(none)] == ["not_running", "invalid_input", "not_running"]
+
+
+async def test_the_settings_tell_every_value_and_where_it_came_from() -> None:
+    async with Yard(packs=["system"], limits=Limits(depth=2), profile=Profile(name="mine"), allow_eval=True) as yard:
+        answer = await yard.call("get_settings")
+
+    assert answer.data["depth"] == {"value": 2, "from": "code"}
+    assert answer.data["timeout"] == {"value": 120, "from": "default"}
+    assert answer.data["name"] == {"value": "yard", "from": "default"}
+    assert answer.data["profile"] == {"value": "mine", "from": "code"}
+    assert answer.data["allow_eval"] == {"value": True, "from": "code"}
+    assert set(answer.data) == {"name", "profile", "allow_eval", *Limits().as_dict()}
+
+
+async def test_the_status_tells_how_busy_the_yard_is() -> None:
+    entered, leave = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def wait() -> int:
+        """Wait."""
+        entered.set()
+        await leave.wait()
+        return 1
+
+    async with Yard(tools=[wait], packs=["system"]) as yard:
+        waiting = asyncio.create_task(yard.call("wait"))
+        await entered.wait()
+        answer = await yard.call("status")
+        leave.set()
+        await waiting
+
+    assert answer.data["calls_in_flight"] == 2
+    assert answer.data["abandoned_threads"] == 0
+    assert answer.data["uptime_s"] >= 0
+    assert datetime.fromisoformat(answer.data["started"]).utcoffset() is not None
+
+
+async def test_the_status_tells_what_failed_last_of_the_callers_own_and_never_more_than_its_code() -> None:
+    async with Yard(tools=[begin, fail], packs=["system"]) as yard:
+        before = (await yard.call("status", caller=ME)).data
+        mine = (await yard.call("begin", caller=ME)).data
+        await yard.call("no_such_tool", caller=ME)
+        await yard.call("fail", caller=ME)
+        await yard.call("no_such_tool", caller=YOU)
+        after = (await yard.call("status", caller=ME)).data
+        theirs = (await yard.call("status", caller=YOU)).data
+
+    assert (before["last_error"], before["sessions"]) == (None, {})
+    assert after["last_error"]["code"] == "upstream_error"
+    assert set(after["last_error"]) == {"code", "at"}
+    assert after["sessions"] == {mine: "upstream_error"}
+    assert (theirs["last_error"]["code"], theirs["sessions"]) == ("tool_not_found", {})
+    assert "hunter2" not in str((after, theirs))
+
+
+async def test_the_last_failures_of_only_so_many_callers_are_remembered() -> None:
+    async with Yard(packs=["system"]) as yard:
+        for number in range(1001):
+            await yard.call("no_such_tool", caller=Caller(identity=str(number)))
+        first = await yard.call("status", caller=Caller(identity="0"))
+        last = await yard.call("status", caller=Caller(identity="1000"))
+
+    assert first.data["last_error"] is None
+    assert last.data["last_error"]["code"] == "tool_not_found"
+
+
+async def test_the_pack_gives_way_to_a_tool_of_the_users_own(caplog: pytest.LogCaptureFixture) -> None:
+    @tool(operation="query")
+    async def ping() -> str:
+        """Answer in the user's own way."""
+        return "mine"
+
+    async with Yard(tools=[ping], packs=["system"]) as yard:
+        answer = await yard.call("ping")
+        listed = names(yard)
+
+    assert answer.data == "mine"
+    assert listed == NAMES
+    assert [record.args for record in caplog.records if "gave_way" in record.msg] == [("ping", "system")]
+
+
+async def test_the_pack_no_longer_listens_once_the_yard_is_closed() -> None:
+    yard = Yard(packs=["system"])
+    for _ in range(2):
+        async with yard:
+            assert (await yard.call("status")).data["last_error"] is None
+            await yard.call("no_such_tool")
+        assert vars(yard)["_sinks"] == []
+
+
+async def test_the_pack_can_be_asked_about_anything_that_has_the_facts_of_a_yard() -> None:
+    yard = Yard("outer", providers=[System(Yard("inner"))])
+    async with yard:
+        answer: Any = await yard.call("get_server_info")
+
+    assert answer.data["name"] == "inner"

@@ -1,0 +1,239 @@
+import logging
+from hashlib import sha256
+from typing import Any, NoReturn
+
+import pytest
+
+from toolyard import Envelope, EvalRule, Limits, ToolError, Yard, tool
+from toolyard.eval_guard import BLOCKED_WORDS, guard
+
+HOST = EvalRule("code")
+
+
+def refused(payload: object, rule: EvalRule = HOST, limits: Limits | None = None) -> ToolError:
+    with pytest.raises(ToolError) as caught:
+        guard(payload, rule, "run", limits or Limits())
+    return caught.value
+
+
+def passes(payload: object, rule: EvalRule = HOST) -> bool:
+    try:
+        guard(payload, rule, "run", Limits())
+    except ToolError:
+        return False
+    return True
+
+
+def failure(answer: Envelope) -> Any:
+    assert answer.error is not None
+    return answer.error
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "",
+        "1 + 1",
+        "x = [n * n for n in range(10)]\nprint(sum(x))",
+        "import math\nfrom collections import Counter\nmath.sqrt(Counter('aab')['a'])",
+        "class A:\n    def __len__(self):\n        return 1\nlen(A())",
+        "getattr(x, 'name', None)",
+        "setattr(x, 'name', 5)",
+        "hasattr(x, 'name') and f.__name__",
+        "'importing the operating system'",
+        "from . import sibling",
+        r"pattern = '\d+'",
+        "'ü' * 3",
+    ],
+)
+def test_harmless_python_passes(code: str) -> None:
+    assert passes(code)
+
+
+@pytest.mark.parametrize("language", [*BLOCKED_WORDS, "ruby"])
+def test_a_word_that_no_language_may_use_is_blocked_in_every_language(language: str) -> None:
+    for code in ("'rm -rf'", "'RM   -rf'", "'rm\n-rf'", "'/etc/passwd'", "'/etc/shadow'"):
+        error = refused(code, EvalRule("code", language))
+        assert (error.code, error.details["kind"]) == ("eval_blocked", "word")
+
+
+@pytest.mark.parametrize(("language", "word"), [(language, word) for language, words in BLOCKED_WORDS.items() for word in words])
+def test_every_word_of_a_languages_list_is_blocked_in_whatever_case(language: str, word: str) -> None:
+    for written in (word, word.upper(), word.replace(" ", "\t\n ")):
+        error = refused(f"'{written}'", EvalRule("code", language))
+        assert (error.code, error.details["kind"], error.details["blocked"]) == ("eval_blocked", "word", word)
+
+
+@pytest.mark.parametrize("language", [language for language in BLOCKED_WORDS if language != "python"])
+def test_the_words_of_one_language_mean_nothing_in_another(language: str) -> None:
+    assert passes("exec(compile(open))", EvalRule("code", language))
+    assert passes("this ( is no python", EvalRule("code", language))
+    assert passes("drop table x" if language != "sql" else "process.exit", EvalRule("code", language))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "eval('1')",
+        "exec('1')",
+        "compile('1', '', 'eval')",
+        "open('x')",
+        "input()",
+        "breakpoint()",
+        "exit()",
+        "quit()",
+        "globals()",
+        "vars()",
+        "e = eval",
+        "ｅｖａｌ('1')",  # noqa: RUF001 - Python reads it as eval
+        "[open][0]('x')",
+        "import os",
+        "import os.path",
+        "import math, sys",
+        "import socket as s",
+        "from os import path",
+        "from os.path import join",
+        "import shutil",
+        "import signal",
+        "import multiprocessing.pool",
+        "import builtins",
+        "from pty import spawn",
+        "().__class__",
+        "x.__dict__",
+        "__file__",
+        "__loader__",
+        "def f(): return (1).__class__.__mro__",
+        "lambda: eval",
+        "@eval\ndef f(): ...",
+        "getattr(x, '__class__')",
+        "getattr(x, '__cl' + 'ass__')",
+        "getattr(x, name)",
+        "getattr(x, b'name')",
+        "getattr(*[x, '__cl' 'ass__'])",
+        "getattr(x, *['__cl' 'ass__'])",
+        "getattr(x)",
+        "setattr(x, f'{y}', 1)",
+        "delattr(x, y)",
+        "hasattr(x, y)",
+        "g = getattr\ng(x, '__class__')",
+        "list(map(getattr, [x], ['__class__']))",
+    ],
+)
+def test_what_python_code_must_not_do_is_blocked_by_its_syntax(code: str) -> None:
+    error = refused(code)
+
+    assert (error.code, error.details["kind"]) == ("eval_blocked", "construct")
+    assert error.details["code_hash"] == sha256(code.encode()).hexdigest()[:16]
+
+
+@pytest.mark.parametrize(
+    "code", ["def", "1 +", "print 'x'", "\x00", "(" * 50_000, "-" * 50_000 + "1", "x = '\ud800'"], ids=lambda code: code[:9]
+)
+def test_code_that_does_not_parse_is_blocked(code: str) -> None:
+    error = refused(code)
+
+    assert (error.code, error.details["kind"]) == ("eval_blocked", "construct")
+
+
+def test_code_that_is_too_long_is_not_even_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    def parse(_: str) -> NoReturn:
+        pytest.fail("it was parsed")
+
+    monkeypatch.setattr("ast.parse", parse)
+    limits = Limits(eval_characters=20)
+
+    for rule in (HOST, EvalRule("code", "javascript"), EvalRule("code", rules="sandbox")):
+        error = refused("eval('" + "x" * 20 + "')", rule, limits)
+        assert (error.code, error.details) == ("too_large", {"characters": 28, "limit": 20})
+
+
+def test_the_longest_code_passes() -> None:
+    guard("1" * 20, HOST, "run", Limits(eval_characters=20))
+
+
+@pytest.mark.parametrize("code", ["import os", "rm -rf /", "eval('1')", "this ( is no python"])
+def test_a_sandbox_brings_its_own_rules(code: str) -> None:
+    assert passes(code, EvalRule("code", rules="sandbox"))
+
+
+@pytest.mark.parametrize("payload", [None, 5, 2.5, True])
+def test_a_payload_that_is_no_text_is_read_as_one(payload: object) -> None:
+    assert passes(payload)
+
+
+@pytest.mark.parametrize("rule", [HOST, EvalRule("code", "javascript"), EvalRule("code", rules="sandbox")])
+def test_what_passes_leaves_a_line_with_its_hash_and_never_its_text(rule: EvalRule, caplog: pytest.LogCaptureFixture) -> None:
+    code = "hunter2 = 5"
+    with caplog.at_level(logging.INFO, logger="toolyard.audit"):
+        guard(code, rule, "run", Limits())
+
+    [record] = caplog.records
+    assert (record.name, record.levelname) == ("toolyard.audit", "INFO")
+    line = record.getMessage()
+    assert sha256(code.encode()).hexdigest()[:16] in line
+    assert "tool=run" in line
+    assert f"characters={len(code)}" in line
+    assert "hunter2" not in line
+
+
+@pytest.mark.parametrize("code", ["hunter2 = eval('hunter2')", "'hunter2 rm -rf hunter2'", "hunter2 ("])
+def test_what_is_blocked_leaves_a_line_and_an_answer_without_its_text(code: str, caplog: pytest.LogCaptureFixture) -> None:
+    error = refused(code)
+
+    [record] = caplog.records
+    assert (record.name, record.levelname) == ("toolyard.audit", "WARNING")
+    digest = sha256(code.encode()).hexdigest()[:16]
+    assert digest in record.getMessage()
+    assert error.details["code_hash"] == digest
+    assert "hunter2" not in record.getMessage() + error.message + str(error.details)
+
+
+def test_guarding_warns_of_nothing_in_the_code(recwarn: pytest.WarningsRecorder) -> None:
+    guard("x = '\\d'\nassert (1, 'always true')\nx is 5", HOST, "run", Limits())
+
+    assert len(recwarn) == 0
+
+
+async def test_an_eval_tool_is_guarded_before_it_runs() -> None:
+    ran: list[str] = []
+
+    @tool(operation="eval", session="none")
+    async def run(code: str) -> str:
+        """Run code."""
+        ran.append(code)
+        return code
+
+    async with Yard(tools=[run], allow_eval=True) as yard:
+        good = await yard.call("run", {"code": "1 + 1"})
+        bad = await yard.call("run", {"code": "import os"})
+
+    assert (good.data, ran) == ("1 + 1", ["1 + 1"])
+    assert failure(bad).code == "eval_blocked"
+    assert failure(bad).may_have_run is False
+
+
+async def test_the_guard_looks_at_the_argument_that_the_rule_names() -> None:
+    @tool(operation="eval", eval=EvalRule("script", "javascript"))
+    async def run(script: str, note: str = "") -> str:
+        """Run a script."""
+        return script
+
+    async with Yard(tools=[run], allow_eval=True) as yard:
+        good = await yard.call("run", {"script": "1", "note": "require('fs')"})
+        bad = await yard.call("run", {"script": "require('fs')"})
+
+    assert good.success
+    assert failure(bad).code == "eval_blocked"
+
+
+async def test_without_the_flag_an_eval_tool_is_gated() -> None:
+    @tool(operation="eval")
+    async def run(code: str) -> str:
+        """Run code."""
+        return code
+
+    async with Yard(tools=[run]) as yard:
+        answer = await yard.call("run", {"code": "1"})
+
+    assert failure(answer).code == "tool_not_found"
+    assert failure(answer).details["status"] == "gated"
