@@ -1,6 +1,6 @@
 import json
 import typing
-from typing import Any, Literal, Optional, Union
+from typing import Any, Literal, Optional, Union, cast
 
 import pytest
 from hypothesis import given
@@ -92,11 +92,9 @@ _VALUES: st.SearchStrategy[Any] = st.recursive(
 
 def _untitled(schema: Any) -> Any:
     if isinstance(schema, dict):
-        pairs: dict[str, Any] = schema
-        return {key: _untitled(value) for key, value in pairs.items() if key != "title"}
+        return {key: _untitled(value) for key, value in cast("dict[str, Any]", schema).items() if key != "title"}
     if isinstance(schema, list):
-        items: list[Any] = schema
-        return [_untitled(item) for item in items]
+        return [_untitled(item) for item in cast("list[Any]", schema)]
     return schema
 
 
