@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-__all__ = ["NAMES", "cache", "is_ready", "python_of", "set_up"]
+__all__ = ["NAMES", "InstallError", "cache", "is_ready", "python_of", "set_up"]
 
 _CHECKOUT: Final = Path(__file__).resolve().parents[1]
+_LOCK: Final = _CHECKOUT / "requirements" / "runtime.txt"
 _INSTALLS: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
-    "toolyard": (("--requirement", str(_CHECKOUT / "requirements" / "runtime.txt")), ("--no-deps", "--editable", str(_CHECKOUT))),
+    "toolyard": (("--requirement", str(_LOCK)), ("--no-deps", "--editable", str(_CHECKOUT))),
     "fastmcp": (("fastmcp==4.1.4",),),
     "sdk": (("mcp==2.3.0",),),
 }
@@ -20,6 +21,10 @@ _OVERRIDE: Final = "certifi"
 """FastMCP asks for a newer one than some package indexes have."""
 
 NAMES: Final = tuple(_INSTALLS)
+
+
+class InstallError(RuntimeError):
+    """An environment could not be made; the installer has said why."""
 
 
 def cache() -> Path:
@@ -42,7 +47,11 @@ def is_ready(name: str) -> bool:
 
 
 def set_up(name: str) -> None:
-    """Make an environment anew."""
+    """Make an environment anew.
+
+    Raises:
+        InstallError: The installer failed.
+    """
     folder = cache() / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -66,9 +75,12 @@ def _mark(name: str) -> Path:
 
 
 def _pins(name: str) -> str:
+    """Return what the environment depends on, as one text."""
     wanted = [" ".join(arguments) for arguments in _INSTALLS[name]]
-    return "\n".join([sys.version, *wanted])
+    return "\n".join([sys.version, *wanted, _LOCK.read_text() if name == "toolyard" else ""])
 
 
 def _run(command: Sequence[str]) -> None:
-    subprocess.run(command, check=True)  # noqa: S603 - the command is written above
+    done = subprocess.run(command, check=False)  # noqa: S603 - the command is written above
+    if done.returncode:
+        raise InstallError(command[0])

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from environments import NAMES, cache, is_ready, set_up
+from environments import NAMES, InstallError, cache, is_ready, set_up
 from rounds import Measure, Row, WorkerError, cpu_ms_of, in_rounds, worker
 from tables import as_table, keep, ratio
 
@@ -120,14 +120,17 @@ def _named(found: Sequence[str]) -> str:
     return ", ".join(found) or "none"
 
 
-def _set_up() -> None:
+def _set_up() -> int:
     for name in NAMES:
-        if is_ready(name):
-            print(f"{name}: ready", file=sys.stderr)
-        else:
-            print(f"{name}: installing", file=sys.stderr)
-            set_up(name)
+        print(f"{name}: {'ready' if is_ready(name) else 'installing'}", file=sys.stderr)
+        try:
+            if not is_ready(name):
+                set_up(name)
+        except InstallError:
+            print(f"The environment '{name}' could not be made.", file=sys.stderr)
+            return 1
     print(f"The environments are in '{cache()}'.", file=sys.stderr)
+    return 0
 
 
 _COMMANDS: Final[dict[str, Command]] = {"inprocess": inprocess, "growth": growth, "publish": publish, "start": start}
@@ -140,9 +143,10 @@ def main() -> int:
     parser.add_argument("--calls", type=int, default=2000, help="calls in a batch, five batches a round (default: 2000)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     given = parser.parse_args()
+    if min(given.rounds, given.calls) < 1:
+        parser.error("'--rounds' and '--calls' must be at least 1.")
     if given.command == "setup":
-        _set_up()
-        return 0
+        return _set_up()
     missing = [name for name in NAMES if not is_ready(name)]
     if missing:
         parser.error(f"Not set up: {', '.join(missing)}. Run 'setup' first.")

@@ -23,7 +23,8 @@ def as_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 def ratio(value: float, ours: float) -> str:
     """Return how many times ours something is."""
     times = value / ours
-    return f"{times:.1f}x" if times < 10 else f"{times:.0f}x"
+    digits = 2 if times < 0.995 else 1 if times < 10 else 0
+    return f"{times:.{digits}f}x"
 
 
 def keep(command: str, rows: Sequence[Row], **facts: Any) -> dict[str, Any]:

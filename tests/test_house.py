@@ -22,6 +22,11 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+def _targets(node: ast.Assign | ast.AnnAssign) -> list[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    return [getattr(target, "id", "") for target in targets]
+
+
 @pytest.mark.parametrize("path", MODULES)
 def test_a_file_is_short_enough_to_be_one_thing(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= FILE_LINES
@@ -40,8 +45,8 @@ def test_a_function_fits_on_a_screen(path: Path) -> None:
 def test_a_module_says_what_it_is_and_what_it_offers(path: Path) -> None:
     tree = tree_of(path)
     assert ast.get_docstring(tree), f"{path.name} does not say what it is."
-    names = [node for node in tree.body if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__"]
-    assert names, f"{path.name} has no '__all__'."
+    targets = [target for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign) for target in _targets(node)]
+    assert "__all__" in targets, f"{path.name} has no '__all__'."
 
 
 @pytest.mark.parametrize("path", [path for path in SOURCES if "cli" not in path.parts], ids=str)

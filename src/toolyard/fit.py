@@ -49,13 +49,12 @@ def _encoded(result: object, tool: Tool) -> Encoded:
         raise _invalid(tool, "answered nothing")
     if isinstance(result, _BYTES):
         result = block_of(bytes(cast("bytes", result)))
-    elif isinstance(result, str) and tool.spec.shape == "plain":
-        result = Text(result)
+    as_text = isinstance(result, str) and tool.spec.shape == "plain"
     try:
-        encoded = encode_data(result)
+        encoded = encode_data(Text(cast("str", result)) if as_text else result)
     except TypeError:
         raise _invalid(tool, "answered what cannot be written as JSON") from None
-    if tool.fits_output is not None and not tool.fits_output(encoded.data):
+    if not as_text and tool.fits_output is not None and not tool.fits_output(encoded.data):
         raise _invalid(tool, "answered what its own schema forbids")
     return encoded
 

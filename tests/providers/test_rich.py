@@ -226,7 +226,7 @@ DEFAULTS: list[tuple[Any, Any, Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("annotation", "default", "meant", "written"), DEFAULTS, ids=[f"{row[0]}={row[1]}" for row in DEFAULTS])
+@pytest.mark.parametrize(("annotation", "default", "meant", "written"), DEFAULTS, ids=[f"{number}" for number in range(len(DEFAULTS))])
 def test_a_default_is_filled_in_and_written_in_the_schema(annotation: Any, default: Any, meant: Any, written: Any) -> None:
     made = taking(annotation, default)
     [inner] = made.spec.input_schema["properties"].values()
@@ -288,14 +288,13 @@ def test_a_default_that_was_changed_is_fresh_for_the_next_call(annotation: Any, 
         (datetime, 5.5j),
         (Any, Field(default=object())),
     ],
-    ids=str,
 )
 def test_a_default_that_does_not_fit_or_cannot_be_written_names_tool_and_parameter(annotation: Any, default: Any) -> None:
     with pytest.raises(PublishError, match=r"'walk'.*'what'"):
         taking(annotation, default)
 
 
-@pytest.mark.parametrize("annotation", [object(), 5, Callable[[int], int], Odd, list[Odd], Odd | None, "Nobody"], ids=str)
+@pytest.mark.parametrize("annotation", [object(), 5, Callable[[int], int], Odd, list[Odd], Odd | None, "Nobody"])
 def test_an_annotation_that_cannot_become_a_schema_names_tool_and_parameter(annotation: Any) -> None:
     with pytest.raises(PublishError, match=r"'walk'.*'what'") as caught:
         taking(annotation)

@@ -41,10 +41,10 @@ def test_a_signature_says_what_a_function_takes_and_returns() -> None:
     signature = read(walk)
 
     assert signature.parameters == (
-        Parameter("steps", int, REQUIRED, positional=True),
-        Parameter("pace", str, "slow", positional=False),
-        Parameter("stops", list[str] | None, None, positional=False),
-        Parameter("anything", Any, 3, positional=False),
+        Parameter("steps", int, REQUIRED),
+        Parameter("pace", str, "slow"),
+        Parameter("stops", list[str] | None, None),
+        Parameter("anything", Any, 3),
     )
     assert (signature.returns, signature.session) == (float, "none")
 

@@ -6,6 +6,7 @@ Arguments are JSON, whatever the door: they are checked strictly as JSON text, s
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from enum import Enum
+from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
@@ -15,7 +16,7 @@ from toolyard.call import Arguments
 from toolyard.envelope import encode
 from toolyard.providers.functions.issues import issues_of
 from toolyard.providers.functions.plain import Plain, plain
-from toolyard.providers.functions.signature import REQUIRED, Parameter
+from toolyard.providers.functions.signature import REQUIRED, Built, Factory, Parameter
 from toolyard.spec import PublishError
 from toolyard.tools import Check, InvalidArgumentsError
 
@@ -24,7 +25,7 @@ __all__ = ["Taken", "arguments_of"]
 Validate = Callable[..., Arguments]
 
 _IMMUTABLE: Final = (str, int, float, bool, bytes, type(None), Enum)
-_SESSION_ID: Final = Parameter("session_id", str | None, None, positional=False)
+_SESSION_ID: Final = Parameter("session_id", str | None, None)
 _SESSION_TEXT: Final = "The session to use; may be left out when there is only one."
 
 
@@ -46,23 +47,24 @@ def arguments_of(tool: str, parameters: tuple[Parameter, ...], texts: Mapping[st
         texts = {_SESSION_ID.name: _SESSION_TEXT, **texts}
     plains = [plain(parameter.annotation) for parameter in parameters]
     if all(plains) and not any(_is_field(parameter.default) for parameter in parameters):
-        schema, validate = _light(parameters, cast("list[Plain]", plains))
-        defaults = {parameter.name: parameter.default for parameter in parameters if parameter.default is not REQUIRED}
+        built = _light(parameters, cast("list[Plain]", plains))
     else:
         # pydantic costs as much to import as the rest of a small yard, so only signatures that need it pay for it
         from toolyard.providers.functions.rich import rich_arguments  # noqa: PLC0415
 
-        schema, validate, defaults = rich_arguments(tool, parameters)
-    _describe(schema, texts)
-    _fill_defaults(tool, schema, defaults, validate)
-    return Taken(schema, _checking(schema, defaults, validate))
+        built = rich_arguments(tool, parameters)
+    for name, key in built.keys.items():
+        if texts.get(name):
+            built.schema["properties"][key]["description"] = texts[name]
+    _fill_defaults(tool, built)
+    return Taken(built.schema, _checking(built))
 
 
 def _is_field(default: object) -> bool:
     return type(default).__name__ == "FieldInfo"
 
 
-def _light(parameters: tuple[Parameter, ...], plains: list[Plain]) -> tuple[dict[str, Any], Validate]:
+def _light(parameters: tuple[Parameter, ...], plains: list[Plain]) -> Built:
     fields: dict[str, core_schema.TypedDictField] = {}
     properties: dict[str, Any] = {}
     required: list[str] = []
@@ -74,7 +76,8 @@ def _light(parameters: tuple[Parameter, ...], plains: list[Plain]) -> tuple[dict
             required.append(parameter.name)
     schema = _object(properties, required)
     validator = SchemaValidator(core_schema.typed_dict_schema(fields, extra_behavior="forbid"))
-    return schema, cast("Validate", validator.validate_json)
+    defaults = {parameter.name: parameter.default for parameter in parameters if parameter.default is not REQUIRED}
+    return Built(schema, cast("Validate", validator.validate_json), defaults, {name: name for name in properties})
 
 
 def _object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
@@ -84,30 +87,28 @@ def _object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
     return schema
 
 
-def _describe(schema: dict[str, Any], texts: Mapping[str, str]) -> None:
-    for name, inner in schema["properties"].items():
-        if texts.get(name):
-            inner["description"] = texts[name]
-
-
-def _fill_defaults(tool: str, schema: dict[str, Any], defaults: Mapping[str, object], validate: Validate) -> None:
+def _fill_defaults(tool: str, built: Built) -> None:
     """Write the defaults into the schema, having checked that each fits."""
-    for name, default in defaults.items():
+    for name, default in built.defaults.items():
+        if isinstance(default, Factory):
+            continue
+        key = built.keys[name]
         try:
-            text = encode({name: default})
+            text = encode({key: default})
         except TypeError as error:
             raise PublishError(f"Tool '{tool}' has a default for '{name}' that cannot be written as JSON.") from error
         try:
-            validate(text, strict=True)
+            built.validate(text, strict=True)
         except ValidationError as error:
-            if any(str(fault["loc"][0]) == name for fault in error.errors(include_url=False) if fault["loc"]):
+            if any(str(fault["loc"][0]) == key for fault in error.errors(include_url=False) if fault["loc"]):
                 raise PublishError(f"Tool '{tool}' has a default for '{name}' that does not fit its annotation.") from error
         if default is not None:
-            schema["properties"][name]["default"] = msgspec.json.decode(text)[name]
+            built.schema["properties"][key]["default"] = msgspec.json.decode(text)[key]
 
 
-def _checking(schema: dict[str, Any], defaults: dict[str, Any], validate: Validate) -> Check:
-    mutable = [name for name, default in defaults.items() if not isinstance(default, _IMMUTABLE)]
+def _checking(built: Built) -> Check:
+    schema, validate, defaults = built.schema, built.validate, built.defaults
+    made_anew = {name: _maker(default) for name, default in defaults.items() if not isinstance(default, _IMMUTABLE)}
 
     def check(arguments: object, text: bytes) -> Arguments:
         try:
@@ -116,7 +117,11 @@ def _checking(schema: dict[str, Any], defaults: dict[str, Any], validate: Valida
             raise InvalidArgumentsError(issues_of(error, schema, arguments)) from None
         if not defaults:
             return checked
-        fresh = {name: deepcopy(defaults[name]) for name in mutable if name not in checked}
+        fresh = {name: make() for name, make in made_anew.items() if name not in checked}
         return {**defaults, **fresh, **checked}
 
     return check
+
+
+def _maker(default: object) -> Callable[[], object]:
+    return default.make if isinstance(default, Factory) else partial(deepcopy, default)

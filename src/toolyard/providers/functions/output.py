@@ -18,6 +18,7 @@ __all__ = ["Promised", "output_of"]
 
 _NO_SCHEMA: Final = frozenset({Envelope, Block, Image, Audio, Blob, Text, bytes, bytearray, memoryview})
 _ANYTHING: Final = (Any, object)
+_NEVER: Final = (typing.NoReturn, typing.Never)
 
 
 class Promised(NamedTuple):
@@ -34,7 +35,7 @@ def output_of(tool: str, annotation: Any) -> Promised:
     Raises:
         PublishError: It cannot become a schema.
     """
-    if annotation is REQUIRED:
+    if annotation is REQUIRED or annotation in _NEVER:
         return Promised(None, None, may_be_none=False)
     if any(annotation is anything for anything in _ANYTHING):
         return Promised(None, None, may_be_none=True)
@@ -47,13 +48,13 @@ def output_of(tool: str, annotation: Any) -> Promised:
 
 
 def _parts(annotation: Any) -> list[Any]:
-    """Return the types that a union, a list or a tuple is made of, so that a block in one is seen."""
+    """Return the types that a union or a container is made of, so that a block in one is seen."""
     origin = get_origin(annotation)
     if origin is typing.Annotated:
         return _parts(get_args(annotation)[0])
     if origin in {typing.Union, types.UnionType}:
         return [part for argument in get_args(annotation) for part in _parts(argument)]
-    if origin in {list, tuple}:
+    if origin in {list, tuple, dict}:
         return [annotation, *(part for argument in get_args(annotation) for part in _parts(argument) if part is not type(None))]
     return [annotation]
 

@@ -176,7 +176,7 @@ def _handler(function: Callable[..., Any], signature: Signature, *, drops_sessio
     if not _is_async(function):
         return threaded
     simple = signature.call_parameter is None and signature.session_parameter is None and not drops_session
-    if not simple or any(parameter.positional for parameter in signature.parameters):
+    if not simple or signature.positional:
         return awaited
 
     async def direct(call: Call) -> object:
@@ -186,8 +186,6 @@ def _handler(function: Callable[..., Any], signature: Signature, *, drops_sessio
 
 
 def _binder(function: Callable[..., Any], signature: Signature, *, drops_session: bool) -> Callable[[Call], Callable[[], Any]]:
-    positional = [parameter.name for parameter in signature.parameters if parameter.positional]
-
     def bind(call: Call) -> Callable[[], Any]:
         arguments = dict(call.arguments)
         if drops_session:
@@ -196,7 +194,7 @@ def _binder(function: Callable[..., Any], signature: Signature, *, drops_session
             arguments[signature.call_parameter] = call
         if signature.session_parameter is not None:
             arguments[signature.session_parameter] = call.session
-        return partial(function, *[arguments.pop(name) for name in positional], **arguments)
+        return partial(function, *[arguments.pop(name) for name in signature.positional], **arguments)
 
     return bind
 

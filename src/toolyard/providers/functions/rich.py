@@ -4,10 +4,9 @@ This is the only module that imports pydantic, and it is itself imported only by
 """
 
 from collections.abc import Callable, Mapping
-from copy import copy
 from typing import Annotated, Any, NotRequired, cast
 
-from pydantic import ConfigDict, PydanticUserError, TypeAdapter
+from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter
 from pydantic.errors import PydanticSchemaGenerationError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
@@ -15,11 +14,12 @@ from pydantic_core import PydanticUndefined
 from typing_extensions import TypedDict
 
 from toolyard.call import Arguments
-from toolyard.providers.functions.signature import REQUIRED, Parameter
+from toolyard.providers.functions.signature import REQUIRED, Built, Factory, Parameter
 from toolyard.spec import PublishError
 
 __all__ = ["rich_arguments", "rich_schema"]
 
+_NO_FIELD = frozenset({"default", "default_factory", "init", "init_var", "kw_only", "repr", "frozen", "alias_priority", "validate_default"})
 _CANNOT = (PydanticSchemaGenerationError, PydanticUserError, TypeError, NameError, ValueError)
 
 
@@ -31,16 +31,18 @@ class _Untitled(GenerateJsonSchema):
         return False
 
 
-def rich_arguments(tool: str, parameters: tuple[Parameter, ...]) -> tuple[dict[str, Any], Callable[..., Arguments], dict[str, Any]]:
-    """Return the schema, the check and the defaults of parameters.
+def rich_arguments(tool: str, parameters: tuple[Parameter, ...]) -> Built:
+    """Return what parameters become.
 
     Raises:
         PublishError: An annotation cannot become a schema; the sentence names the parameter.
     """
     fields: dict[str, Any] = {}
     defaults: dict[str, Any] = {}
+    keys: dict[str, str] = {}
     for parameter in parameters:
-        annotation, default = _split(parameter)
+        annotation, default, alias = _split(parameter)
+        keys[parameter.name] = alias or parameter.name
         if default is not REQUIRED:
             defaults[parameter.name] = default
         fields[parameter.name] = annotation if default is REQUIRED else NotRequired[annotation]
@@ -51,7 +53,7 @@ def rich_arguments(tool: str, parameters: tuple[Parameter, ...]) -> tuple[dict[s
         schema = _schema(adapter, "validation")
     except _CANNOT as error:
         raise _blame(tool, parameters) from error
-    return schema, cast("Callable[..., Arguments]", adapter.validator.validate_json), defaults
+    return Built(schema, cast("Callable[..., Arguments]", adapter.validator.validate_json), defaults, keys)
 
 
 def rich_schema(annotation: Any) -> dict[str, Any] | None:
@@ -62,29 +64,33 @@ def rich_schema(annotation: Any) -> dict[str, Any] | None:
         return None
 
 
-def _split(parameter: Parameter) -> tuple[Any, Any]:
-    """Return the annotation and the default of a parameter, whose `Field` may stand in either's place."""
-    if isinstance(parameter.default, FieldInfo):
-        return _without_default(parameter.annotation, parameter.default)
-    for extra in getattr(parameter.annotation, "__metadata__", ()):
-        if isinstance(extra, FieldInfo) and _default_of(extra) is not REQUIRED:
-            kept = [other for other in parameter.annotation.__metadata__ if other is not extra]
-            inner, default = _without_default(parameter.annotation.__origin__, extra)
-            annotation = Annotated[(inner, *kept)] if kept else inner
-            return annotation, default if parameter.default is REQUIRED else parameter.default
-    return parameter.annotation, parameter.default
+def _split(parameter: Parameter) -> tuple[Any, Any, str | None]:
+    """Return the annotation, the default and the alias of a parameter; a `Field` may stand in the place of either of the first."""
+    annotation: Any = parameter.annotation
+    default = parameter.default
+    given = [extra for extra in getattr(annotation, "__metadata__", ()) if isinstance(extra, FieldInfo)]
+    alias = next((field.alias for field in given if field.alias), None)
+    for field in given:
+        others = [extra for extra in annotation.__metadata__ if extra is not field]
+        annotation = cast("Any", Annotated[(annotation.__origin__, *others, *_without_default(field))])
+        default = _default_of(field) if default is REQUIRED else default
+    if isinstance(default, FieldInfo):
+        annotation = Annotated[(annotation, *_without_default(default))]
+        return annotation, _default_of(default), default.alias or alias
+    return annotation, default, alias
 
 
-def _without_default(annotation: Any, field: FieldInfo) -> tuple[Any, Any]:
-    bare = copy(field)
-    bare.default = PydanticUndefined
-    bare.default_factory = None
-    return Annotated[annotation, bare], _default_of(field)
+def _without_default(field: FieldInfo) -> list[Any]:
+    """Return what a field says of a value, without what stands for the value when there is none."""
+    known = field.asdict()
+    said = {name: value for name, value in known["attributes"].items() if value is not None and name not in _NO_FIELD}
+    return [*known["metadata"], Field(**said)]
 
 
 def _default_of(field: FieldInfo) -> Any:
-    default = field.get_default(call_default_factory=True, validated_data={})
-    return REQUIRED if default is PydanticUndefined or default is ... else default
+    if field.default_factory is not None:
+        return Factory(lambda: field.get_default(call_default_factory=True, validated_data={}))
+    return REQUIRED if field.default is PydanticUndefined or field.default is ... else field.default
 
 
 def _schema(adapter: TypeAdapter[Any], mode: JsonSchemaMode) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from toolyard.call import Call
 from toolyard.session import Session
 from toolyard.spec import PublishError
 
-__all__ = ["REQUIRED", "Parameter", "Signature", "read_signature"]
+__all__ = ["REQUIRED", "Built", "Factory", "Parameter", "Signature", "read_signature"]
 
 REQUIRED: Final = inspect.Parameter.empty
 _NO_ARGUMENTS: Final = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
@@ -25,7 +25,23 @@ class Parameter:
     name: str
     annotation: Any
     default: Any
-    positional: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Factory:
+    """A default that is made anew for each call, and so is no part of the schema."""
+
+    make: Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What parameters became: a schema, a validator of JSON text, defaults, and the name of each in the schema."""
+
+    schema: dict[str, Any]
+    validate: Callable[..., dict[str, Any]]
+    defaults: dict[str, Any]
+    keys: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +49,8 @@ class Signature:
     """What a function takes and returns."""
 
     parameters: tuple[Parameter, ...]
+    positional: tuple[str, ...]
+    """The positional-only ones in order, those that the yard fills in included."""
     returns: Any
     call_parameter: str | None
     session_parameter: str | None
@@ -62,10 +80,10 @@ def read_signature(function: Callable[..., Any], tool: str) -> Signature:
         elif _is_session(annotation):
             filled["session"], session = name, "required" if annotation is Session else "optional"
         else:
-            positional = parameter.kind is inspect.Parameter.POSITIONAL_ONLY
-            parameters.append(Parameter(name, annotation, parameter.default, positional))
+            parameters.append(Parameter(name, annotation, parameter.default))
+    positional = tuple(name for name, one in signature.parameters.items() if one.kind is inspect.Parameter.POSITIONAL_ONLY)
     returns = hints.get("return", REQUIRED)
-    return Signature(tuple(parameters), returns, filled.get("call"), filled.get("session"), session)
+    return Signature(tuple(parameters), positional, returns, filled.get("call"), filled.get("session"), session)
 
 
 def _is_session(annotation: object) -> bool:
