@@ -1,4 +1,4 @@
-"""Rounds: every subject in a process of its own, in turn, each round beginning with the next one."""
+"""Rounds: every path in a process of its own, all of them up, and measured in turn, each round beginning with the next one."""
 
 import json
 import os
@@ -6,20 +6,24 @@ import resource
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from environments import python_of
 
-__all__ = ["Measure", "Row", "WorkerError", "cpu_ms_of", "in_rounds", "rotated", "worker"]
+__all__ = ["Measure", "Row", "Subject", "WorkerError", "cpu_ms_of", "in_rounds", "measure_paths", "rotated"]
 
 T = TypeVar("T")
 
-Measure = Callable[[], Mapping[str, float]]
-"""Measures a subject once and returns a number for each of its paths."""
+Measure = Callable[[], float]
+"""Measures something once."""
 
 _HERE: Final = Path(__file__).resolve().parent
+_BATCH_US: Final = 100_000
+"""A batch of something slow has fewer calls, so that it takes no longer than this."""
 
 
 class WorkerError(RuntimeError):
@@ -27,25 +31,55 @@ class WorkerError(RuntimeError):
 
 
 class Row(NamedTuple):
-    """One path of one subject: the median over the rounds, and every round."""
+    """One path of one subject: the median over the rounds, the middle half of them, and all."""
 
     subject: str
     path: str
     median: float
+    low: float
+    high: float
     rounds: list[float]
 
 
-def in_rounds(subjects: Mapping[str, Measure], rounds: int) -> list[Row]:
-    """Measure every subject in every round."""
-    found: dict[tuple[str, str], list[float]] = {}
-    names = list(subjects)
+class Subject(NamedTuple):
+    """A job of a worker script in an environment, with a number of tools where that matters."""
+
+    environment: str
+    job: str
+    tools: int = 0
+
+    def command(self, path: str) -> list[str]:
+        """Return the command that measures a path, or lists them all if it is empty."""
+        return [python_of(self.environment), str(_HERE / f"worker_{self.environment}.py"), self.job, str(self.tools), path]
+
+    def paths(self) -> list[str]:
+        """Return the paths that the job has to offer, whatever the number of tools."""
+        return json.loads(_run(self._replace(tools=min(self.tools, 10)).command("")))
+
+
+def measure_paths(subjects: Mapping[str, Subject], rounds: int, calls: int) -> list[Row]:
+    """Measure every path of every subject in every round."""
+    measures: dict[tuple[str, str], Measure] = {}
+    with ExitStack() as stack:
+        for name, subject in subjects.items():
+            for path in subject.paths():
+                print(f"starting {name}: {path}", file=sys.stderr)
+                measures[name, path] = stack.enter_context(_worker(subject.command(path), calls))
+        return in_rounds(measures, rounds)
+
+
+def in_rounds(measures: Mapping[tuple[str, str], Measure], rounds: int) -> list[Row]:
+    """Measure each once in every round; keys are subject and path."""
+    found: dict[tuple[str, str], list[float]] = {key: [] for key in measures}
     for number in range(rounds):
-        for name in rotated(names, number):
-            print(f"round {number + 1} of {rounds}: {name}", file=sys.stderr)
-            for path, value in subjects[name]().items():
-                found.setdefault((name, path), []).append(value)
-    ordered = sorted(found.items(), key=lambda item: names.index(item[0][0]))
-    return [Row(subject, path, statistics.median(values), values) for (subject, path), values in ordered]
+        print(f"round {number + 1} of {rounds}", file=sys.stderr)
+        for key in rotated(list(measures), number):
+            found[key].append(measures[key]())
+    rows: list[Row] = []
+    for (subject, path), values in found.items():
+        low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+        rows.append(Row(subject, path, median, low, high, values))
+    return rows
 
 
 def rotated(items: Sequence[T], by: int) -> list[T]:
@@ -54,31 +88,45 @@ def rotated(items: Sequence[T], by: int) -> list[T]:
     return [*items[start:], *items[:start]]
 
 
-def worker(environment: str, script: str, job: str, *, calls: int, tools: int = 0) -> Measure:
-    """Return what runs a job of a worker script in an environment."""
-    command = [python_of(environment), str(_HERE / script), job, str(calls), str(tools)]
-
-    def measure() -> Mapping[str, float]:
-        return json.loads(_run(command))
-
-    return measure
-
-
 def cpu_ms_of(environment: str, code: str) -> tuple[float, str]:
     """Return the CPU time of a process that runs this code, in milliseconds, and what it printed."""
-    before = _children()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     printed = _run([python_of(environment), "-c", code])
-    return (_children() - before) * 1000, printed
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1000, printed
 
 
-def _children() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+@contextmanager
+def _worker(command: Sequence[str], calls: int) -> Generator[Measure]:
+    """Start a worker, warm it up, and lend what measures one batch."""
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(  # noqa: S603 - our own worker
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True, bufsize=1, env=_environment()
+        )
+
+        def ask(question: str) -> str:
+            print(question, end="", file=process.stdin, flush=True)
+            answer = process.stdout.readline() if process.stdout is not None else ""
+            if not answer:
+                said.seek(0)
+                raise WorkerError(said.read()[-2000:])
+            return answer
+
+        with process:
+            ask("")
+            affordable = _BATCH_US / float(ask("2\n"))
+            count = max(1, min(calls, int(affordable)))
+            ask(f"{count}\n")
+            yield lambda: float(ask(f"{count}\n"))
 
 
 def _run(command: Sequence[str]) -> str:
-    environment: dict[str, Any] = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)  # noqa: S603 - our own workers
+    done = subprocess.run(command, capture_output=True, text=True, env=_environment(), check=False)  # noqa: S603 - our own workers
     if done.returncode:
         raise WorkerError(done.stderr[-2000:])
     return done.stdout
+
+
+def _environment() -> dict[str, str]:
+    """Return our environment without what would change how Python runs."""
+    return {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}

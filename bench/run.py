@@ -7,19 +7,20 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from environments import NAMES, InstallError, cache, is_ready, set_up
-from rounds import Measure, Row, WorkerError, cpu_ms_of, in_rounds, worker
+from rounds import Measure, Row, Subject, WorkerError, cpu_ms_of, in_rounds, measure_paths
 from tables import as_table, keep, ratio
 
 _SIZES: Final = (10, 1_000, 100_000)
-_PUBLISHED: Final = 500
+_PUBLISHED: Final = 100
 _OURS: Final = "Yard.call"
 _SYNC: Final = "(sync tool)"
 _HEAVY: Final = frozenset({"mcp", "starlette", "uvicorn", "click", "rich", "redis"})
 _BARE: Final = "python -c pass"
+_YARD: Final = "from toolyard import Yard"
 _STARTS: Final = {
     _BARE: ("toolyard", "pass"),
     "import toolyard": ("toolyard", "import toolyard"),
-    "from toolyard import Yard": ("toolyard", "from toolyard import Yard"),
+    _YARD: ("toolyard", _YARD),
     "from fastmcp import FastMCP": ("fastmcp", "from fastmcp import FastMCP"),
     "from mcp.server import MCPServer": ("sdk", "from mcp.server import MCPServer"),
 }
@@ -45,27 +46,22 @@ Command = Callable[[Options], Report]
 
 def inprocess(options: Options) -> Report:
     """CPU time of one call in the same process, by framework."""
-    subjects = {
-        "toolyard": worker("toolyard", "worker_toolyard.py", "calls", calls=options.calls),
-        "fastmcp": worker("fastmcp", "worker_fastmcp.py", "calls", calls=options.calls),
-        "sdk": worker("sdk", "worker_sdk.py", "calls", calls=options.calls),
-        "bare": worker("toolyard", "worker_toolyard.py", "floor", calls=options.calls),
-    }
-    rows = in_rounds(subjects, options.rounds)
+    subjects = {name: Subject(name, "calls") for name in NAMES} | {"bare": Subject("toolyard", "bare")}
+    rows = measure_paths(subjects, options.rounds, options.calls)
     of = {row.path: row.median for row in rows}
-    lines = [[row.path, f"{row.median:.2f}", _spread(row), _times_ours(row, of)] for row in rows]
-    return Report(keep("inprocess", rows, calls=options.calls), as_table(("path", "CPU us", "lowest to highest", "times ours"), lines))
+    lines = [[row.path, f"{row.median:.2f}", _middle(row), _times_ours(row, of)] for row in rows]
+    return Report(keep("inprocess", rows, calls=options.calls), as_table(("path", "CPU us", "middle half", "times ours"), lines))
 
 
 def growth(options: Options) -> Report:
     """CPU time of one call with few, many and very many tools: finding a tool must cost the same."""
-    subjects = {f"{size:,}": worker("toolyard", "worker_toolyard.py", "growth", calls=options.calls, tools=size) for size in _SIZES}
-    rows = in_rounds(subjects, options.rounds)
+    subjects = {f"{size:,}": Subject("toolyard", "growth", size) for size in _SIZES}
+    rows = measure_paths(subjects, options.rounds, options.calls)
     of = {(row.path, row.subject): row.median for row in rows}
-    paths = dict.fromkeys(row.path for row in rows)
-    least = next(iter(subjects))
+    least, *_, most = subjects
     lines = [
-        [path, *(f"{of[path, size]:.2f}" for size in subjects), ratio(of[path, list(subjects)[-1]], of[path, least])] for path in paths
+        [path, *(f"{of[path, size]:.2f}" for size in subjects), ratio(of[path, most], of[path, least])]
+        for path in dict.fromkeys(row.path for row in rows)
     ]
     head = ("CPU us a call of", *(f"{size} tools" for size in subjects), "most against least")
     return Report(keep("growth", rows, calls=options.calls), as_table(head, lines))
@@ -73,11 +69,10 @@ def growth(options: Options) -> Report:
 
 def publish(options: Options) -> Report:
     """CPU time of publishing one plain function, by framework."""
-    scripts = {"toolyard": "worker_toolyard.py", "fastmcp": "worker_fastmcp.py", "sdk": "worker_sdk.py"}
-    subjects = {name: worker(name, script, "publish", calls=1, tools=_PUBLISHED) for name, script in scripts.items()}
-    rows = in_rounds(subjects, options.rounds)
-    lines = [[row.path, f"{row.median:.0f}", _spread(row, digits=0), ratio(row.median, rows[0].median)] for row in rows]
-    return Report(keep("publish", rows, tools=_PUBLISHED), as_table(("by", "CPU us a tool", "lowest to highest", "times ours"), lines))
+    rows = measure_paths({name: Subject(name, "publish", _PUBLISHED) for name in NAMES}, options.rounds, 1)
+    rows = [row._replace(median=row.median / _PUBLISHED, low=row.low / _PUBLISHED, high=row.high / _PUBLISHED) for row in rows]
+    lines = [[row.path, f"{row.median:.0f}", _middle(row, digits=0), ratio(row.median, rows[0].median)] for row in rows]
+    return Report(keep("publish", rows, tools=_PUBLISHED), as_table(("by", "CPU us a tool", "middle half", "times ours"), lines))
 
 
 def start(options: Options) -> Report:
@@ -85,30 +80,26 @@ def start(options: Options) -> Report:
     heavy: dict[str, list[str]] = {}
 
     def measure(name: str, environment: str, code: str) -> Measure:
-        def once() -> dict[str, float]:
+        def once() -> float:
             cpu, printed = cpu_ms_of(environment, f"{code}; import sys; print(*sys.modules)")
             heavy[name] = sorted(_HEAVY & set(printed.split()))
-            return {name: cpu}
+            return cpu
 
+        once()  # whatever is not compiled yet
         return once
 
-    subjects = {name: measure(name, *how) for name, how in _STARTS.items()}
-    for once in subjects.values():
-        once()
-    rows = in_rounds(subjects, options.rounds)
+    rows = in_rounds({(how[0], name): measure(name, *how) for name, how in _STARTS.items()}, options.rounds)
     of = {row.path: row.median for row in rows}
-    ours = of["from toolyard import Yard"] - of[_BARE]
-    lines = [
-        [name, f"{of[name]:.1f}", f"{of[name] - of[_BARE]:.1f}", ratio(of[name] - of[_BARE], ours), _named(heavy[name])] for name in of
-    ]
+    above = {name: median - of[_BARE] for name, median in of.items()}
+    lines = [[name, f"{of[name]:.1f}", f"{above[name]:.1f}", ratio(above[name], above[_YARD]), _named(heavy[name])] for name in of]
     head = ("code", "CPU ms", "above bare Python", "times ours", "heavy packages")
     guilty = [name for name, found in heavy.items() if "toolyard" in name and found]
     fault = f"'{guilty[0]}' imports {_named(heavy[guilty[0]])}." if guilty else ""
     return Report(keep("start", rows, heavy=heavy), as_table(head, lines), fault)
 
 
-def _spread(row: Row, digits: int = 2) -> str:
-    return f"{min(row.rounds):.{digits}f} to {max(row.rounds):.{digits}f}"
+def _middle(row: Row, digits: int = 2) -> str:
+    return f"{row.low:.{digits}f} to {row.high:.{digits}f}"
 
 
 def _times_ours(row: Row, of: dict[str, float]) -> str:
@@ -139,12 +130,12 @@ _COMMANDS: Final[dict[str, Command]] = {"inprocess": inprocess, "growth": growth
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("command", choices=["setup", *_COMMANDS])
-    parser.add_argument("--rounds", type=int, default=5, help="how often each is measured; medians are shown (default: 5)")
-    parser.add_argument("--calls", type=int, default=2000, help="calls in a batch, five batches a round (default: 2000)")
+    parser.add_argument("--rounds", type=int, default=20, help="how often each is measured; medians are shown (default: 20)")
+    parser.add_argument("--calls", type=int, default=2000, help="calls in a batch, fewer if they are slow (default: 2000)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     given = parser.parse_args()
-    if min(given.rounds, given.calls) < 1:
-        parser.error("'--rounds' and '--calls' must be at least 1.")
+    if given.rounds < 2 or given.calls < 1:
+        parser.error("'--rounds' must be at least 2 and '--calls' at least 1.")
     if given.command == "setup":
         return _set_up()
     missing = [name for name in NAMES if not is_ready(name)]

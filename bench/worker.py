@@ -1,69 +1,61 @@
-"""A worker process: measures one framework in its own environment and prints one line of JSON, microseconds by path."""
+"""A worker process: holds one path of one framework ready, and measures a batch of calls whenever it is told to."""
 
 import asyncio
-import gc
 import json
 import os
-import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Final
+from typing import Any
 
-__all__ = ["Bench", "Job", "cpu_of", "has_three", "work"]
-
-_BATCHES: Final = 5
-_WARM: Final = 100
+__all__ = ["Bench", "Job", "has_three", "work"]
 
 
 class Bench:
-    """Measures paths, each a function that returns something to await."""
+    """Takes every path that a job has to offer, and stays with the one that is wanted."""
 
-    def __init__(self, calls: int) -> None:
-        self.calls = calls
-        self.found: dict[str, float] = {}
+    def __init__(self, wanted: str) -> None:
+        self.labels: list[str] = []
+        self._wanted = wanted
 
     async def __call__(self, label: str, call: Callable[[], Awaitable[Any]], check: Callable[[Any], bool] | None = None) -> None:
-        """Measure a path: the median of a few batches of calls, after one that was checked."""
-        first = await call()
-        if check is not None and not check(first):
-            raise RuntimeError(f"'{label}' answered {first!r}.")
-        for _ in range(min(_WARM, self.calls)):
-            await call()
-        gc.collect()
-        self.found[label] = statistics.median([await self._batch(call) for _ in range(_BATCHES)])
-
-    async def _batch(self, call: Callable[[], Awaitable[Any]]) -> float:
-        started = time.process_time_ns()
-        for _ in range(self.calls):
-            await call()
-        return (time.process_time_ns() - started) / self.calls / 1000
+        """Offer a path: `call` returns something to await, and `check` is content with its answer."""
+        self.labels.append(label)
+        if label == self._wanted:
+            answer = await call()
+            if check is not None and not check(answer):
+                raise RuntimeError(f"'{label}' answered {answer!r}.")
+            await _serve(call)
 
 
 Job = Callable[[Bench, int], Coroutine[Any, Any, None]]
-"""Measures something for a number of tools, which some jobs need and some do not."""
+"""Offers paths, for a number of tools where that matters."""
 
 
 def work(jobs: Mapping[str, Job]) -> None:
-    """Do the job that the command line names: its name, how many calls, how many tools."""
-    name, calls, tools = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    """Do the job that the command line names: its name, a number of tools, and the path; without a path, say which there are."""
+    job, tools, wanted = jobs[sys.argv[1]], int(sys.argv[2]), sys.argv[3]
     _stay_on_one_core()
-    bench = Bench(calls)
-    asyncio.run(jobs[name](bench, tools))
-    print(json.dumps(bench.found))
-
-
-async def cpu_of(action: Callable[[], Awaitable[object]]) -> float:
-    """Return the microseconds of CPU time that something takes, once."""
-    gc.collect()
-    started = time.process_time_ns()
-    await action()
-    return (time.process_time_ns() - started) / 1000
+    bench = Bench(wanted)
+    asyncio.run(job(bench, tools))
+    if not wanted:
+        print(json.dumps(bench.labels))
 
 
 def has_three(answer: object) -> bool:
     """Return whether the sum of one and two is somewhere in the answer."""
     return "3" in str(answer)
+
+
+async def _serve(call: Callable[[], Awaitable[Any]]) -> None:
+    """Answer each number of calls with the microseconds of CPU time that one took; nothing else runs meanwhile, so reading may block."""
+    print("ready", flush=True)
+    for line in sys.stdin:
+        count = int(line)
+        started = time.process_time_ns()
+        for _ in range(count):
+            await call()
+        print((time.process_time_ns() - started) / count / 1000, flush=True)
 
 
 def _stay_on_one_core() -> None:

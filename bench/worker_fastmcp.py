@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import Any
 
 from tools import ARGUMENTS, BASE, some
-from worker import Bench, cpu_of, has_three, work
+from worker import Bench, has_three, work
 
 
 def _server() -> Any:
@@ -20,14 +20,12 @@ async def _calls(bench: Bench, _: int) -> None:
 
 
 async def _publish(bench: Bench, tools: int) -> None:
-    _server().tool(BASE[0])
-    server, functions = _server(), some(tools)
-
     async def publish() -> None:
-        for function in functions:
+        server = _server()
+        for function in some(tools):
             server.tool(function)
 
-    bench.found["FastMCP.tool"] = await cpu_of(publish) / tools
+    await bench("FastMCP.tool", publish)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from typing import Final
 
 from servers.toolyard_inproc import toolyard
 from tools import ARGUMENTS, BASE, add, some
-from worker import Bench, cpu_of, has_three, work
+from worker import Bench, has_three, work
 
 from toolyard import Yard
 from toolyard.monitor import Ring
@@ -14,15 +14,14 @@ from toolyard.monitor import Ring
 _QUERY: Final = {"query": "x"}
 _SEED: Final = 7
 _CALLED: Final = 1000
-_WRONG: Final = 5
-
-
-async def _floor(bench: Bench, _: int) -> None:
-    await bench("await add(1, 2)", lambda: add(**ARGUMENTS), has_three)
 
 
 async def _calls(bench: Bench, _: int) -> None:
     await toolyard(bench)
+
+
+async def _bare(bench: Bench, _: int) -> None:
+    await bench("await add(1, 2)", lambda: add(**ARGUMENTS), has_three)
 
 
 async def _growth(bench: Bench, tools: int) -> None:
@@ -35,18 +34,16 @@ async def _growth(bench: Bench, tools: int) -> None:
             await yard.call(name, _QUERY)
         await bench("the same tool", lambda: yard.call("add", ARGUMENTS), lambda answer: answer.data == 3)
         await bench("another tool each time", lambda: yard.call(next(turns), _QUERY), lambda answer: answer.success)
-        few = Bench(min(bench.calls, _WRONG))
-        await few("a name that is none", lambda: yard.call("tool_none", _QUERY), lambda answer: not answer.success)
-        bench.found |= few.found
+        await bench("a name that is none", lambda: yard.call("tool_none", _QUERY), lambda answer: not answer.success)
 
 
 async def _publish(bench: Bench, tools: int) -> None:
-    async with Yard(tools=BASE[:1]):
-        pass
-    yard = Yard(tools=some(tools))
-    bench.found["Yard(tools=…), opened"] = await cpu_of(yard.__aenter__) / tools
-    await yard.__aexit__()
+    async def publish() -> None:
+        async with Yard(tools=some(tools)):
+            pass
+
+    await bench("Yard(tools=…), opened and closed", publish)
 
 
 if __name__ == "__main__":
-    work({"calls": _calls, "floor": _floor, "growth": _growth, "publish": _publish})
+    work({"calls": _calls, "bare": _bare, "growth": _growth, "publish": _publish})

@@ -1,4 +1,3 @@
-from base64 import b64encode
 from typing import Any
 
 import pytest
@@ -22,19 +21,8 @@ def test_a_block_says_what_it_is_and_how_large_and_nothing_of_what_is_in_it(bloc
     assert block.describe() == {"type": kind, "mime_type": mime_type, "bytes": len(block.data)}
 
 
-@pytest.mark.parametrize("block", [Image(PNG), Audio(b"sound")])
-def test_a_picture_and_a_sound_are_written_as_mcp_writes_them(block: Block) -> None:
-    assert block.to_mcp("x:/y") == {"type": block.kind, "data": b64encode(block.data).decode(), "mimeType": block.mime_type}
-
-
-def test_other_bytes_are_written_as_a_resource_under_its_address() -> None:
-    resource = {"uri": "x:/y", "mimeType": "application/pdf", "blob": b64encode(b"%PDF").decode()}
-
-    assert Blob(b"%PDF", "application/pdf").to_mcp("x:/y") == {"type": "resource", "resource": resource}
-
-
-def test_a_text_is_written_as_it_is() -> None:
-    assert Text("hello").describe() == Text("hello").to_mcp("x:/y") == {"type": "text", "text": "hello"}
+def test_a_text_is_described_as_it_is() -> None:
+    assert Text("hello").describe() == {"type": "text", "text": "hello"}
 
 
 @pytest.mark.parametrize(

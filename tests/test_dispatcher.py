@@ -677,3 +677,189 @@ async def test_an_eval_tool_is_guarded_and_gated() -> None:
     assert good.data == "1 + 1"
     assert bad.error.code == "eval_blocked"
     assert "import os" not in repr(bad.error.details.get("code_hash"))
+
+
+async def test_a_turn_that_cannot_be_given_back_does_not_keep_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    async def turn(_: Call) -> Any:
+        def broken() -> None:
+            raise ZeroDivisionError
+
+        return broken
+
+    @tool(serial=True)
+    async def work() -> int:
+        """Work."""
+        return 1
+
+    async with Yard(tools=[work], turn=turn) as yard:
+        answers = [await yard.call("work") for _ in range(2)]
+        assert len(yard.dispatcher.serial_turns) == 0
+
+    assert [answer.data for answer in answers] == [1, 1]
+    assert "release_failed" in caplog.text
+
+
+async def test_a_call_that_is_over_starts_no_session() -> None:
+    kept: list[Call] = []
+
+    async def keep(call: Call) -> int:
+        """Keep the call."""
+        kept.append(call)
+        return 1
+
+    async with Yard(tools=[keep]) as yard:
+        await yard.call("keep")
+        with pytest.raises(ToolError, match="over"):
+            kept[0].start_session()
+        assert len(yard.sessions) == 0
+
+
+async def test_a_yard_that_closes_takes_no_new_calls_and_the_blame_for_those_it_ends() -> None:
+    started = asyncio.Event()
+    late: list[Envelope] = []
+
+    async def wait() -> int:
+        """Wait."""
+        started.set()
+        await asyncio.Event().wait()
+        return 1
+
+    async def begin(call: Call) -> str:
+        """Begin."""
+
+        async def call_once_more() -> None:
+            late.append(await yard.call("wait"))
+
+        session = call.start_session()
+        session.on_end(call_once_more)
+        return session.id
+
+    async with Yard(tools=[wait, begin]) as yard:
+        await yard.call("begin")
+        task = asyncio.create_task(yard.call("wait"))
+        await started.wait()
+
+    ended = (await task).error
+    assert ended is not None
+    assert (ended.code, ended.blame) == ("cancelled", "yard")
+    assert late[0].error is not None
+    assert (late[0].error.code, late[0].error.blame) == ("overloaded", "yard")
+
+
+async def test_blame_follows_what_failed() -> None:
+    from pydantic import BaseModel, field_validator  # noqa: PLC0415 - only here
+
+    from toolyard.store import MemoryStore  # noqa: PLC0415 - only here
+
+    class Broken(BaseModel):
+        x: int
+
+        @field_validator("x")
+        @classmethod
+        def look(cls, value: int) -> int:
+            raise KeyError(value)
+
+    class FullStore(MemoryStore):
+        async def put(self, key: str, value: bytes, *, ttl: float | None = None) -> None:
+            raise OSError
+
+    async def take(thing: Broken) -> int:
+        """Take."""
+        raise AssertionError
+
+    async def give() -> str:
+        """Give much."""
+        return "x" * 60_000
+
+    async with Yard(tools=[take, give], store=FullStore()) as yard:
+        taken, given = (await yard.call("take", {"thing": {"x": 1}})).error, (await yard.call("give")).error
+
+    assert taken is not None
+    assert given is not None
+    assert (taken.code, taken.blame, taken.may_have_run) == ("internal_error", "tool", False)
+    assert (given.code, given.blame, given.may_have_run) == ("internal_error", "yard", True)
+
+
+async def test_a_sink_may_raise_anything() -> None:
+    def leave(_: object) -> None:
+        raise SystemExit
+
+    async with Yard(tools=[add], sinks=[leave]) as yard:
+        assert (await yard.call("add", {"a": 1})).data == 2
+
+
+async def test_a_call_from_another_loop_is_told_so() -> None:
+    async with Yard(tools=[add]) as yard:
+        answer = await asyncio.to_thread(lambda: asyncio.run(yard.call("add", {"a": 1})))
+
+    assert answer.error is not None
+    assert answer.error.code == "not_supported"
+
+
+async def test_what_is_shown_of_a_call_does_not_say_what_it_was_given() -> None:
+    shown: list[str] = []
+
+    async def look(secret: str, call: Call) -> int:
+        """Look."""
+        shown.append(f"{call!r} {call.caller!r} {call.door!r}")
+        return 1
+
+    async with Yard(tools=[look]) as yard:
+        await yard.call("look", {"secret": "hunter2"}, caller=Caller(claims={"token": "hunter2"}))
+
+    assert "hunter2" not in shown[0]
+    assert "look" in shown[0]
+
+
+async def test_a_caller_without_a_profile_of_its_own_has_the_yards() -> None:
+    nothing = Profile(name="nothing", toolsets=(Toolset(name="none", names=("no_such_tool",)),))
+    async with Yard(tools=[add], profile=nothing) as yard:
+        answer = await yard.call("add", {"a": 1}, caller=Caller(identity="ada"))
+
+    assert answer.error is not None
+    assert answer.error.code == "tool_not_found"
+    with pytest.raises(TypeError, match="profile"):
+        Caller(profile="nothing")  # pyright: ignore[reportArgumentType] - that is the point
+
+
+async def test_a_rule_against_a_tool_holds_under_its_new_name() -> None:
+    @tool(operation="destroy", aliases=("wipe",))
+    async def erase() -> int:
+        """Erase."""
+        raise AssertionError
+
+    gentle = Profile(name="gentle", toolsets=(Toolset(name="gentle", deny=("wipe",)),))
+    async with Yard(tools=[erase], profile=gentle) as yard:
+        answers = [await yard.call("wipe"), await yard.call("erase")]
+
+    assert {answer.error.code for answer in answers if answer.error} == {"tool_not_found"}
+
+
+async def test_references_are_read_once_and_may_not_fill_in_more_than_one_result_may_have() -> None:
+    async def rows() -> list[int]:
+        """List many numbers."""
+        return list(range(20_000))
+
+    async def count(lists: list[list[int]]) -> int:
+        """Count."""
+        return sum(len(one) for one in lists)
+
+    async with Yard(tools=[rows, count], limits=Limits(stored_bytes=500_000)) as yard:
+        handle = {"$ref": (await yard.call("rows")).data["handle"]}
+        few, many = await yard.call("count", {"lists": [handle] * 3}), await yard.call("count", {"lists": [handle] * 10})
+
+    assert few.data == 60_000
+    assert many.error is not None
+    assert (many.error.code, many.error.may_have_run) == ("too_large", False)
+
+
+async def test_a_reason_that_differs_from_its_declaration_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    @tool(operation="query", reasons={"sold_out": ("item",)})
+    async def buy() -> int:
+        """Buy."""
+        raise ToolError("state_error", "None left.", reason="sold_out")
+
+    async with Yard(tools=[buy]) as yard:
+        await yard.call("buy")
+
+    assert "reason_differs_from_its_declaration" in caplog.text

@@ -168,6 +168,19 @@ def test_details_that_go_in_circles_are_dropped() -> None:
     assert failure_of(Envelope.fail(ToolError("state_error", "…", circle=circle, good=1))).details == {"good": 1}
 
 
+def test_a_detail_that_is_too_long_for_an_answer_is_dropped_and_the_others_are_kept(caplog: pytest.LogCaptureFixture) -> None:
+    answer = Envelope.fail(ToolError("rate_limited", "…", before=1, much="x" * 1_000_000, retry_after_ms=5))
+
+    assert failure_of(answer).details == {"before": 1, "retry_after_ms": 5}
+    assert "dropped_detail" in caplog.text
+
+
+def test_many_details_are_kept_only_as_far_as_an_answer_can_hold_them() -> None:
+    much: dict[str, Any] = {f"n{number}": "x" * 1000 for number in range(1000)}
+
+    assert len(Envelope.fail(ToolError("state_error", "…", **much)).to_json()) < 200_000
+
+
 def test_details_become_plain_json() -> None:
     error = ToolError("state_error", "…", colour=Colour.RED, point=Point(1, 2), when=datetime(2026, 1, 2, tzinfo=UTC), many={1})
 
@@ -218,7 +231,7 @@ def test_the_tokens_of_an_answer_are_a_quarter_of_its_characters_without_its_met
     text = json.dumps({"success": True, "data": data, "error": None}, ensure_ascii=False, separators=(",", ":"))
     encoded = encode_data(data)
 
-    assert estimate_tokens(data, None) == estimate_tokens(data, None, encoded.characters)
+    assert estimate_tokens(data, None) == estimate_tokens(data, None, encoded)
     if json.dumps(data, ensure_ascii=False, separators=(",", ":")) == encoded.text.decode():  # floats may be written shorter
         assert estimate_tokens(data, None) == math.ceil(len(text) / 4)
 

@@ -44,6 +44,8 @@ def failure(answer: Envelope) -> Any:
         "from . import sibling",
         r"pattern = '\d+'",
         "'ü' * 3",
+        "order.code + order.resource.http",
+        "match x:\n    case Point(x=0): pass",
     ],
 )
 def test_harmless_python_passes(code: str) -> None:
@@ -117,6 +119,11 @@ def test_the_words_of_one_language_mean_nothing_in_another(language: str) -> Non
         "hasattr(x, y)",
         "g = getattr\ng(x, '__class__')",
         "list(map(getattr, [x], ['__class__']))",
+        "import logging\nlogging.os",
+        "from logging import os",
+        "import xml.os",
+        "from x import __loader__",
+        "match x:\n    case object(__class__=c): pass",
     ],
 )
 def test_what_python_code_must_not_do_is_blocked_by_its_syntax(code: str) -> None:
@@ -133,6 +140,17 @@ def test_code_that_does_not_parse_is_blocked(code: str) -> None:
     error = refused(code)
 
     assert (error.code, error.details["kind"]) == ("eval_blocked", "construct")
+
+
+@pytest.mark.parametrize(("language", "code"), [("Python", "import os"), ("JavaScript", "child_process"), ("SQL", "drop table x")])
+def test_a_language_is_the_same_in_whatever_case(language: str, code: str) -> None:
+    assert refused(code, EvalRule("code", language)).code == "eval_blocked"
+
+
+def test_rules_that_nobody_knows_are_those_of_the_host() -> None:
+    rules: Any = "hots"
+
+    assert refused("import os", EvalRule("code", rules=rules)).code == "eval_blocked"
 
 
 def test_code_that_is_too_long_is_not_even_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

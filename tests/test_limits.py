@@ -21,6 +21,11 @@ def test_a_limit_that_is_no_number_is_refused(value: Any) -> None:
         Limits(timeout=value)
 
 
+def test_there_must_be_a_thread() -> None:
+    with pytest.raises(ValueError, match="'threads'"):
+        Limits(threads=0)
+
+
 def test_the_limits_are_by_default_what_the_design_says() -> None:
     limits = Limits()
 

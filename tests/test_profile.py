@@ -72,6 +72,32 @@ def test_one_thing_may_stand_where_several_may(given: dict[str, Any], names: lis
     assert held(**given) == names
 
 
+def test_a_tool_is_known_to_a_rule_by_its_former_names_too() -> None:
+    renamed = spec("stroll", aliases=("walk", "amble"))
+
+    assert Toolset(name="t", names=("walk",)).holds(renamed)
+    assert not Toolset(name="t", deny=("amble",)).holds(renamed)
+    assert not Toolset(name="t", names=("run",)).holds(renamed)
+    assert names_listed(Surface.META, [renamed, spec("run")], pins=("walk",)) == (["stroll"], True)
+
+
+@pytest.mark.parametrize("place", ["operations", "deny_operations"])
+def test_an_operation_that_nobody_knows_is_refused(place: str) -> None:
+    given: dict[str, Any] = {place: ("destory",)}
+
+    with pytest.raises(ValueError, match="destory"):
+        Toolset(name="t", **given)
+
+
+def test_a_surface_may_be_written_as_text_and_must_be_one() -> None:
+    written: Any = "meta"
+    wrong: Any = "mta"
+
+    assert Profile(name="p", surface=written).surface is Surface.META
+    with pytest.raises(ValueError, match="mta"):
+        Profile(name="p", surface=wrong)
+
+
 def test_a_profile_without_toolsets_allows_everything() -> None:
     assert all(EVERYTHING.allows(tool) for tool in ALL)
 

@@ -181,17 +181,34 @@ async def test_ten_thousand_calls_cancelled_at_random_leave_nothing_behind() -> 
         session = call.start_session()
         return session.id
 
+    async def come_and_go(call: Call) -> bool:
+        """Start a session and end it."""
+        session = call.start_session()
+        try:
+            await asyncio.sleep(0)
+        finally:
+            ended = await call.end_session(session.id)
+        return ended
+
     @tool(serial=True)
-    async def work(steps: int, session: Session, call: Call) -> int:
+    async def work(session_id: str, steps: int, session: Session, call: Call) -> int:
         """Work in turns."""
         for step in range(steps):
             await asyncio.sleep(0)
             call.progress(step + 1, steps)
         return steps
 
-    async def nest(steps: int, call: Call) -> int:
+    @tool(serial=True, timeout=0.02)
+    def block(call: Call) -> int:
+        """Block in turns, in a thread."""
+        for _ in range(100):
+            if call.cancelled:
+                break
+        return 1
+
+    async def nest(session_id: str, steps: int, call: Call) -> int:
         """Call another."""
-        return (await call.invoke("work", {"steps": steps})).data or 0
+        return (await call.invoke("work", {"steps": steps, "session_id": session_id})).data or 0
 
     @tool(timeout=0.01)
     async def linger() -> None:
@@ -199,17 +216,26 @@ async def test_ten_thousand_calls_cancelled_at_random_leave_nothing_behind() -> 
         await asyncio.Event().wait()
 
     sink = FakeSink()
-    async with Yard(tools=[begin, work, nest, linger], sinks=[sink]) as yard:
-        await yard.call("begin")
+    async with Yard(tools=[begin, come_and_go, work, block, nest, linger], sinks=[sink]) as yard:
+        mine = {"session_id": (await yard.call("begin")).data}
         before = asyncio.all_tasks()
-        requests: list[tuple[str, dict[str, Any]]] = [("work", {"steps": 1}), ("nest", {"steps": 2}), ("linger", {}), ("begun", {})]
+        requests: list[tuple[str, dict[str, Any]]] = [
+            ("work", {"steps": 1, **mine}),
+            ("nest", {"steps": 2, **mine}),
+            ("come_and_go", {}),
+            ("block", {}),
+            ("linger", {}),
+        ]
         tasks = [asyncio.create_task(yard.call(*luck.choice(requests))) for _ in range(10_000)]
         for _ in range(20):
             await asyncio.sleep(0)
             for task in luck.sample(tasks, 250):
                 task.cancel()
         answers = await asyncio.gather(*tasks, return_exceptions=True)
+        while yard.abandoned_threads > 0:  # noqa: ASYNC110 - a thread tells nobody else that it ended
+            await asyncio.sleep(0)
 
+        assert yard.abandoned_threads == 0
         assert asyncio.all_tasks() == before
         assert yard.calls_in_flight == 0
         assert len(yard.dispatcher.serial_turns) == 0

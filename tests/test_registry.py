@@ -1,5 +1,6 @@
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import pytest
@@ -330,6 +331,17 @@ def test_a_wrong_tool_of_a_foreign_source_is_quarantined_and_the_rest_are_publis
     assert held.reason
 
 
+def test_a_foreign_tool_that_is_wrong_in_a_way_nobody_foresaw_is_quarantined_too(registry: Registry) -> None:
+    def broken(_: object, __: bytes) -> NoReturn:
+        raise ZeroDivisionError
+
+    wrong = replace(made("wrong", examples=(Example({}),)), check=broken)
+    registry.publish("up", [wrong, made("right")], foreign=True)
+
+    assert names(registry) == ["right"]
+    assert refusal(registry, "wrong").details["status"] == "quarantined"
+
+
 def test_a_foreign_tool_never_takes_a_name_that_is_taken(registry: Registry) -> None:
     registry.publish("s", [made("a")])
     registry.publish("up", [made("a"), made("b"), made("b")], foreign=True)
@@ -442,6 +454,43 @@ def test_a_tool_that_gives_way_goes_when_its_name_is_wanted(
     assert set(kinds(changes)[3:]) == {("withdrawn", "ping"), ("withdrawn", "pang"), ("registered", "ping"), ("registered", "song")}
     registry.withdraw("pack")
     assert names(registry) == ["ping", "song"]
+
+
+def test_a_tool_that_gave_way_is_back_once_its_name_is_free(registry: Registry, changes: list[Change]) -> None:
+    registry.publish("mine", [made("ping"), made("song", aliases=("pang",))])
+    registry.publish("pack", [made("ping"), made("pang")], gives_way=True)
+    registry.publish("mine", [made("song", aliases=("pang",))])
+    assert registry.find("ping", EVERYTHING).spec.source == "pack"
+    assert registry.find("pang", EVERYTHING).spec.source == "mine"
+
+    registry.withdraw("mine")
+    assert {spec.source for spec in registry.visible(EVERYTHING)} == {"pack"}
+    assert names(registry) == ["pang", "ping"]
+    assert kinds(changes)[-1] == ("registered", "pang")
+    registry.withdraw("pack")
+    assert names(registry) == []
+
+
+def test_a_tool_that_gave_way_is_not_back_if_its_source_no_longer_has_it(registry: Registry) -> None:
+    registry.publish("mine", [made("ping")])
+    registry.publish("pack", [made("ping")], gives_way=True)
+    registry.publish("pack", [made("pang")], gives_way=True)
+    registry.withdraw("mine")
+    assert names(registry) == ["pang"]
+
+    registry.publish("mine", [made("pang")])
+    registry.withdraw("pack")
+    registry.withdraw("mine")
+    assert names(registry) == []
+
+
+def test_a_tool_of_a_batch_that_failed_is_never_back(registry: Registry) -> None:
+    registry.publish("mine", [made("ping")])
+    with pytest.raises(PublishError):
+        registry.publish("pack", [made("ping"), made("Bad")], gives_way=True)
+    registry.withdraw("mine")
+
+    assert names(registry) == []
 
 
 def test_of_two_that_give_way_the_first_stays(registry: Registry) -> None:

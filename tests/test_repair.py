@@ -234,6 +234,17 @@ def test_too_many_readings_are_none() -> None:
     assert readings(schema, dict.fromkeys("abcd", "5")) == []
 
 
+def test_too_many_readings_of_several_choices_are_none() -> None:
+    either = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
+    one: dict[str, Any] = {"type": "object", "properties": dict.fromkeys("abc", either)}
+    other: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "number"}}}
+    value = {"a": "5.0", "b": "5", "c": "5"}
+
+    assert len(readings(one, value)) == 7
+    assert len(readings(other, value)) == 1
+    assert readings({"anyOf": [one, other]}, value) == []
+
+
 def test_a_reading_is_found_after_many_choices_that_read_the_same() -> None:
     schema: dict[str, Any] = {"anyOf": [*({"const": str(number)} for number in range(20)), {"type": "integer"}]}
 
@@ -293,11 +304,33 @@ def test_very_deep_arguments_are_read_only_so_far() -> None:
     assert readings(schema, deep) == []
 
 
-def test_very_many_arguments_are_not_read_at_all() -> None:
+def test_very_many_arguments_are_not_read_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     schema = {"type": "array", "items": {"type": "integer"}}
+    looked: list[object] = []
+
+    def look(root: Any, node: object) -> Any:
+        looked.append(root)
+        return node
+
+    monkeypatch.setattr("toolyard.repair.resolve", look)
 
     assert readings(schema, ["5"] * 1000)
-    assert readings(schema, ["5"] * 100_000) == []
+    looked.clear()
+    assert readings(schema, ["5"] * 50_000) == []
+    assert len(looked) <= 20_000
+
+
+async def test_very_much_that_was_put_right_is_said_in_few_words() -> None:
+    @tool
+    async def add(numbers: list[int]) -> int:
+        """Add."""
+        return sum(numbers)
+
+    async with Yard(tools=[add]) as yard:
+        answer = await yard.call("add", {"numbers": ["5"] * 1000})
+
+    assert answer.data == 5000 or answer.error is not None
+    assert len(answer.to_json()) < 10_000
 
 
 def test_a_schema_that_goes_in_circles_is_read_only_so_far() -> None:

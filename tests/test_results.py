@@ -271,6 +271,24 @@ async def test_a_result_that_is_too_large_to_be_kept_is_a_failure_after_the_fact
     assert answer.error.may_have_run
 
 
+async def test_the_partial_results_of_a_failure_are_kept_like_any() -> None:
+    @tool
+    async def raises() -> int:
+        """Fail."""
+        raise ToolError("state_error", "…", data=["x"] * 100)
+
+    @tool
+    async def returns() -> Envelope:
+        """Fail."""
+        return Envelope.fail(ToolError("state_error", "…", data=["x"] * 100))
+
+    async with Yard(tools=[raises, returns], limits=SMALL) as yard:
+        answers = [await yard.call("raises"), await yard.call("returns")]
+
+    assert [answer.data["status"] for answer in answers] == ["stored", "stored"]
+    assert [failure(answer)[0] for answer in answers] == ["state_error", "state_error"]
+
+
 async def test_a_handle_never_comes_to_name_another_result() -> None:
     results = Results(MemoryStore(max_bytes=600), Limits(stored_seconds=60))
     large = encode_data("x" * 500)
@@ -280,6 +298,16 @@ async def test_a_handle_never_comes_to_name_another_result() -> None:
     second = await results.keep(encode_data("other"), "me")
 
     assert first["handle"] != second["handle"]
+
+
+async def test_results_that_are_too_large_together_cannot_be_filled_in() -> None:
+    async with Yard(tools=TOOLS, limits=SMALL) as yard:
+        await yard.call("make", {"rows": 150})
+        one = await yard.call("show", {"value": [{"$ref": "r_1"}]})
+        three = await yard.call("show", {"value": [{"$ref": "r_1"}] * 3})
+
+    assert one.success
+    assert failure(three)[0] == "too_large"
 
 
 async def test_a_call_inside_a_call_gets_the_whole_result() -> None:

@@ -250,7 +250,7 @@ def test_a_schema_that_allows_everything_says_nothing_of_a_part() -> None:
 
 
 def test_a_part_is_found_in_whichever_branch_knows_it() -> None:
-    schema = {"allOf": [{"oneOf": [{"type": "string"}, {"anyOf": [{"properties": {"a": {"const": 1}}}]}]}]}
+    schema = {"allOf": [True, {"oneOf": [{"type": "string"}, {"anyOf": [{"properties": {"a": {"const": 1}}}]}]}]}
 
     assert subschema(schema, ("a",)) == {"const": 1}
 

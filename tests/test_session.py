@@ -57,8 +57,15 @@ def test_a_session_may_bring_its_own_id_once(sessions: Sessions) -> None:
 
     for owner in (ME, YOU):
         assert code_of(lambda owner=owner: sessions.start(owner, session_id="mine"))[0] == "state_error"
-    assert code_of(lambda: sessions.start(ME, session_id=""))[0] == "state_error"
     assert sessions.ids(ME) == ["mine"]
+
+
+@pytest.mark.parametrize("session_id", ["", " ", "a b", "a\n", "é", "x" * 129])
+def test_an_id_that_no_line_of_a_log_can_hold_is_refused(sessions: Sessions, session_id: str) -> None:
+    with pytest.raises(ValueError, match="id"):
+        sessions.start(ME, session_id=session_id)
+
+    assert len(sessions) == 0
 
 
 def test_there_are_only_so_many_sessions_and_only_the_own_ones_are_named(sessions: Sessions) -> None:
@@ -280,6 +287,22 @@ async def test_clean_ups_run_in_reverse_even_if_some_fail_or_hang(sessions: Sess
     assert await sessions.end(session.id)
     assert done == ["plain", "hangs", "awaited", "broken", "plain"]
     assert caplog.text.count("cleanup_failed") == 2
+
+
+async def test_clean_ups_may_take_for_ever_where_there_is_no_limit() -> None:
+    sessions = Sessions(Limits(cleanup=0))
+    session = sessions.start(ME)
+    done: list[str] = []
+
+    async def awaited() -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        done.append("awaited")
+
+    session.on_end(awaited)
+    await sessions.end(session.id)
+
+    assert done == ["awaited"]
 
 
 async def test_a_clean_up_that_waits_for_what_it_cancelled_is_no_cancellation(sessions: Sessions, ends: list[SessionEnd]) -> None:

@@ -31,7 +31,6 @@ GOOD: dict[str, dict[str, Any]] = {
     "no deadline": {"timeout": 0},
     "five examples": {"examples": (Example({}),) * 5},
     "an output schema": {"output_schema": {"type": "integer"}},
-    "an output schema that allows everything": {"output_schema": True},
     "reasons": {"reasons": {"closed": Reason(), "gone": Reason("not_found", ("id",))}},
     "eval": {"operation": "eval", "requires_eval": True, "eval": EvalRule("code"), "input_schema": CODE},
     "a flag without eval": {"requires_eval": True},
@@ -62,6 +61,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "a schema that takes what it does not know": {"input_schema": {"type": "object"}},
     "a schema that says it takes what it does not know": {"input_schema": {"type": "object", "additionalProperties": True}},
     "an output schema that is none": {"output_schema": {"type": "strnig"}},
+    "an output schema that is no object": {"output_schema": True},
     "an output schema that refers elsewhere": {"output_schema": {"$ref": "http://127.0.0.1:9/x"}},
     "eval without a rule": {"operation": "eval", "requires_eval": True},
     "eval without the flag": {"operation": "eval", "eval": EvalRule("code"), "input_schema": CODE},
@@ -72,6 +72,15 @@ WRONG: dict[str, dict[str, Any]] = {
         "eval": EvalRule("code"),
         "input_schema": {**EMPTY, "properties": {"code": {"type": "array", "items": {"type": "string"}}}},
     },
+    "eval under rules that nobody knows": {
+        "operation": "eval",
+        "requires_eval": True,
+        "eval": EvalRule("code", rules=msgspec.convert("hots", Any)),
+        "input_schema": CODE,
+    },
+    "a session that is mistyped": {"session": "requird"},
+    "a priority that is mistyped": {"priority": "low"},
+    "a shape that is mistyped": {"shape": "plian"},
     "a rule without eval": {"eval": EvalRule("code"), "input_schema": CODE},
     "six examples": {"examples": (Example({}),) * 6},
     "an example that cannot be written": {"examples": (Example({"x": object()}),)},
@@ -155,6 +164,11 @@ def test_what_clients_are_told_can_be_said_otherwise() -> None:
     told = Annotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
 
     assert spec(annotations=told).hints() is told
+
+
+def test_one_name_may_stand_where_several_may() -> None:
+    assert spec(aliases="old").aliases == ("old",)
+    assert spec(tags="slow").tags == ("slow",)
 
 
 def test_the_summary_is_the_first_line() -> None:

@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from toolyard import Call, Limits, Session, Yard, tool
+from toolyard import Call, Door, Limits, Session, Yard, tool
 from toolyard.testing import FakeSink
 
 
@@ -216,3 +216,74 @@ def test_a_thread_that_never_ends_does_not_keep_the_program() -> None:
     gate.set()
     for thread in left:
         thread.join(10)
+
+
+async def test_a_thread_that_ends_as_its_call_is_cancelled_is_counted_once_and_gives_its_turn_back() -> None:
+    ended = threading.Event()
+
+    @tool(serial=True)
+    def finish() -> int:
+        """Finish at once."""
+        ended.set()
+        return 1
+
+    async with Yard(tools=[finish]) as yard:
+        for _ in range(50):
+            ended.clear()
+            task = asyncio.create_task(yard.call("finish"))
+            while not yard.calls_in_flight:  # noqa: ASYNC110 - a call tells nobody that it began
+                await asyncio.sleep(0)
+            ended.wait(10)  # the loop stands still, so that the end of the thread is still to be told when the call is cancelled
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        while yard.abandoned_threads > 0:  # noqa: ASYNC110 - a thread tells nobody else that it ended
+            await asyncio.sleep(0)
+
+        assert yard.abandoned_threads == 0
+        async with asyncio.timeout(10):
+            assert (await yard.call("finish")).data == 1
+
+
+async def test_threads_that_wait_for_calls_of_their_own_do_not_use_up_the_threads() -> None:
+    def inner() -> int:
+        """Answer."""
+        return 1
+
+    def outer(call: Call) -> int:
+        """Wait for another tool that needs a thread."""
+        return call.wait(call.invoke("inner")).data
+
+    async with Yard(tools=[inner, outer], limits=Limits(threads=2, timeout=10)) as yard:
+        answers = await asyncio.gather(*(yard.call("outer") for _ in range(8)))
+
+    assert [answer.data for answer in answers] == [1] * 8
+
+
+async def test_an_async_handler_is_told_to_await() -> None:
+    async def wrong(call: Call) -> int:
+        """Wait where it could await."""
+        with pytest.raises(RuntimeError, match="await"):
+            call.wait(call.invoke("wrong"))
+        return 1
+
+    async with Yard(tools=[wrong]) as yard:
+        assert (await yard.call("wrong")).data == 1
+
+
+async def test_a_thread_with_a_loop_of_its_own_still_speaks_through_ours() -> None:
+    threads: list[str] = []
+
+    def walk(call: Call) -> int:
+        """Walk in a loop of my own."""
+
+        async def inside() -> None:
+            call.progress(1, 1)
+
+        asyncio.run(inside())
+        return 1
+
+    async with Yard(tools=[walk]) as yard:
+        door = Door(progress=lambda _: threads.append(threading.current_thread().name))
+        assert (await yard.call("walk", door=door)).data == 1
+
+    assert threads == [threading.current_thread().name]

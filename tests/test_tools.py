@@ -1,5 +1,8 @@
 from collections.abc import Awaitable
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import pytest
 from pydantic import BaseModel
@@ -63,6 +66,66 @@ def test_arguments_that_are_no_object_do_not_fit(arguments: object) -> None:
         checked(made(), arguments)
 
 
+class Place(BaseModel):
+    city: str
+
+
+@pytest.mark.parametrize(
+    ("given", "arrived"),
+    [
+        (datetime(2026, 1, 2, tzinfo=UTC), "2026-01-02T00:00:00Z"),
+        (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        ((1, 2), [1, 2]),
+        ({1}, [1]),
+        (Place(city="Rome"), {"city": "Rome"}),
+        ({1: 2}, {"1": 2}),
+    ],
+)
+async def test_arguments_are_json_whatever_the_caller_gave(given: object, arrived: object) -> None:
+    seen: list[object] = []
+
+    async def handler(call: Call) -> object:
+        seen.append(call.arguments["anything"])
+        return True
+
+    walk = replace(made(), handler=handler)
+    async with Yard(tools=[walk]) as yard:
+        answer = await yard.call("walk", {"steps": 1, "anything": given})
+
+    assert answer.success
+    assert seen == [arrived]
+
+
+@pytest.mark.parametrize("arguments", [{"steps": object()}, {"steps": "\ud800"}, {"steps": 10**5000}, {"steps": 1j}])
+async def test_arguments_that_are_no_json_are_refused(arguments: dict[str, Any]) -> None:
+    async with Yard(tools=[made()]) as yard:
+        answer = await yard.call("walk", arguments)
+
+    assert issues_of(answer) == []
+
+
+async def test_arguments_that_are_too_long_are_refused() -> None:
+    async with Yard(tools=[made()], limits=Limits(argument_bytes=20)) as yard:
+        fits = await yard.call("walk", {"steps": 10**9})
+        over = await yard.call("walk", {"steps": 10**10})
+
+    assert fits.success
+    assert over.error is not None
+    assert (over.error.code, over.error.details) == ("too_large", {"bytes": 21, "limit": 20})
+
+
+async def test_what_is_wrong_inside_a_tuple_is_told_at_its_place() -> None:
+    @tool
+    async def add(numbers: list[int]) -> int:
+        """Add."""
+        raise AssertionError
+
+    async with Yard(tools=[add]) as yard:
+        answer = await yard.call("add", {"numbers": (1, "x")})
+
+    assert [issue["field"] for issue in issues_of(answer)] == ["numbers.1"]
+
+
 def test_a_default_that_was_changed_is_fresh_for_the_next_call() -> None:
     walk = made()
     checked(walk, {"steps": 1})["stops"].append("pub")
@@ -89,6 +152,37 @@ def test_an_example_that_does_not_fit_fails_with_the_names_of_tool_and_argument(
         check_tool(tool_from(walk, source="s"), Limits())
 
 
+def test_a_default_that_does_not_fit_its_schema_fails_with_the_names_of_tool_and_argument() -> None:
+    wrong: dict[str, Any] = {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {"steps": {"type": "integer", "default": "many"}},
+    }
+
+    with pytest.raises(PublishError, match=r"'walk'.*'steps'"):
+        check_tool(made(wrong), Limits())
+    check_tool(made(wrong), Limits(), foreign=True)
+
+
+def test_a_default_may_stand_beside_a_reference_to_anywhere_in_the_schema() -> None:
+    schema: dict[str, Any] = {
+        "type": "object",
+        "additionalProperties": False,
+        "definitions": {"steps": {"type": "integer"}},
+        "$defs": {"pace": {"enum": ["slow"]}},
+        "required": ["first"],
+        "properties": {
+            "first": {"type": "integer"},
+            "steps": {"$ref": "#/definitions/steps", "default": 1},
+            "pace": {"$ref": "#/$defs/pace", "default": "slow"},
+            "last": {"$ref": "#/properties/first", "default": 2},
+        },
+    }
+
+    check_tool(made(schema), Limits())
+    assert checked(made(schema), {"first": 1}) == {"first": 1, "steps": 1, "pace": "slow", "last": 2}
+
+
 def test_what_is_wrong_with_the_spec_is_wrong_with_the_tool() -> None:
     with pytest.raises(PublishError, match="'Walk'"):
         check_tool(made(name="Walk"), Limits())
@@ -96,12 +190,12 @@ def test_what_is_wrong_with_the_spec_is_wrong_with_the_tool() -> None:
 
 
 async def test_everything_that_is_wrong_is_told_in_one_answer() -> None:
-    class Place(BaseModel, extra="forbid"):
+    class Strict(BaseModel, extra="forbid"):
         city: str
         zip_code: int
 
     @tool
-    async def send(place: Place, count: int, label: str = "x") -> int:
+    async def send(place: Strict, count: int, label: str = "x") -> int:
         """Send."""
         raise AssertionError
 
@@ -162,6 +256,20 @@ async def test_a_refusal_of_very_much_names_only_some_of_it_in_words_and_all_of_
     assert answer.error is not None
     assert len(issues_of(answer)) == 9
     assert "x8" not in answer.error.message + answer.error.hint
+
+
+async def test_an_answer_stays_short_however_much_is_wrong_with_the_arguments() -> None:
+    @tool
+    async def add(numbers: list[int]) -> int:
+        """Add."""
+        raise AssertionError
+
+    numbers = {"type": "object", "additionalProperties": False, "properties": {"numbers": {"type": "array", "items": {"type": "integer"}}}}
+    for add_up in (add, made(numbers, name="add")):
+        async with Yard(tools=[add_up]) as yard:
+            answer = await yard.call("add", {"numbers": ["x"] * 1000})
+        assert len(issues_of(answer)) == 50
+        assert len(answer.to_json()) < 10_000
 
 
 async def test_a_large_part_of_a_schema_is_cut_down_to_its_type() -> None:

@@ -1,6 +1,8 @@
 import asyncio
-from collections.abc import AsyncGenerator
+from collections import ChainMap, OrderedDict
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -68,6 +70,16 @@ async def test_a_yard_answers_while_it_is_open_and_not_before_or_after() -> None
         assert (await yard.call("add", {"a": 1})).data == 2
     with pytest.raises(RuntimeError, match="'yard'"):
         await yard.call("add")
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"a": 1}, MappingProxyType({"a": 1}), ChainMap({"a": 1}), OrderedDict(a=1)], ids=lambda given: type(given).__name__
+)
+async def test_arguments_may_be_any_mapping(arguments: Mapping[str, int]) -> None:
+    async with Yard(tools=[add]) as yard:
+        answer = await yard.call("add", arguments)
+
+    assert answer.data == 2
 
 
 async def test_a_yard_may_be_opened_again_once_it_is_closed() -> None:
@@ -467,7 +479,7 @@ async def test_calls_inside_calls_may_cross_both_yards() -> None:
 
 async def test_how_busy_a_yard_is_can_be_asked() -> None:
     async with Yard() as yard:
-        assert (yard.calls_in_flight, yard.abandoned_threads, yard.title) == (0, 0, "yard")
+        assert (yard.calls_in_flight, yard.abandoned_threads) == (0, 0)
 
 
 def test_the_public_names_are_there_and_no_others() -> None:

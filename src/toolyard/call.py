@@ -5,15 +5,17 @@ It does not know how calls are admitted or answered; what it needs of that is th
 
 import asyncio
 import logging
-import re
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Final, Protocol, TypeVar
 
+import msgspec
+
 from toolyard.caller import Caller, Door
 from toolyard.envelope import Envelope
-from toolyard.errors import CodeName, ToolError
+from toolyard.errors import Blame, CodeName, ToolError
+from toolyard.logline import facts_of, is_word, quoted
 from toolyard.profile import Profile
 from toolyard.progress import Note, Notes
 from toolyard.session import Session, Sessions
@@ -32,9 +34,9 @@ Release = Callable[[], None]
 Turn = Callable[["Call"], Awaitable[Release]]
 """Waits until the call may run; what it returns is called once it no longer does."""
 
-_SPEAKABLE: Final = re.compile(r"[A-Za-z0-9_.:-]{1,128}\Z")
 _log = logging.getLogger("toolyard.tool")
-_current: ContextVar["Call"] = ContextVar("toolyard.call")
+ambient: Final[ContextVar["Call"]] = ContextVar("toolyard.call")
+"""Set by the dispatcher alone; everything else reads it with `current_call`."""
 
 
 class Funnel(Protocol):
@@ -55,11 +57,15 @@ class Funnel(Protocol):
         """Return the loop that calls run on."""
         ...
 
+    def lent(self) -> AbstractContextManager[None]:
+        """Let another thread be made while this one waits."""
+        ...
+
     async def invoke(self, parent: "Call", name: str, arguments: Mapping[str, Any] | None) -> Envelope:
         """Dispatch a call from inside a call."""
         ...
 
-    async def in_thread(self, call: "Call", function: Callable[[], object]) -> object:
+    def in_thread(self, call: "Call", function: Callable[[], object]) -> Awaitable[object]:
         """Run something that blocks in a worker thread."""
         ...
 
@@ -68,63 +74,59 @@ async def _do_nothing(call: "Call") -> object:
     raise LookupError(call.name)
 
 
-class Call:
-    """One run of one tool: what it was given, for whom, and what it can do meanwhile.
+class Call(msgspec.Struct, eq=False, kw_only=True):
+    """One run of one tool: what it was given, for whom, and what it can do meanwhile."""
 
-    What most calls never change is kept with the class, so that a call costs little to make.
-    """
-
+    id: str
+    name: str
+    caller: Caller
+    profile: Profile
+    door: Door
+    funnel: Funnel
+    started: float
+    """Seconds of `time.perf_counter`."""
+    parent: "Call | None" = None
+    depth: int = 0
     spec: ToolSpec = NOTHING
-    handler: Handler = staticmethod(_do_nothing)
+    handler: Handler = _do_nothing
+    arguments: Arguments = {}
     session: Session | None = None
     inner_session_id: str | None = None
     """The session that an envelope of another yard names."""
     coerced: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    running = False
+    running: bool = False
     """Whether the handler was entered: from then on something may have happened."""
-    finished = False
+    finished: bool = False
     stopped: CodeName | None = None
+    stopped_by: Blame | None = None
+    at_fault: Blame = "yard"
+    """Who is to blame for what nobody foresaw at this point."""
     children: "set[Call] | None" = None
-    leftovers = 0
+    leftovers: int = 0
     """Threads of this call that run on after its answer."""
     releases: tuple[Release, ...] = ()
     """What gives back the turns that the call holds."""
     _notes: Notes | None = None
     _task: "asyncio.Task[Any] | None" = None
-    _cancelling = 0
-    _interruptions = 0
+    _cancelling: int = 0
+    _interruptions: int = 0
 
-    def __init__(
-        self, call_id: str, name: str, *, caller: Caller, profile: Profile, door: Door, funnel: Funnel, parent: "Call | None"
-    ) -> None:
-        self.id = call_id
-        self.name = name
-        self.caller = caller
-        self.profile = profile
-        self.door = door
-        self.funnel = funnel
-        self.parent = parent
-        self.depth = 0 if parent is None else parent.depth + 1
-        self.arguments: Arguments = {}
-        self.started = time.perf_counter()
+    def __repr__(self) -> str:
+        """Return what may be shown of a call: never what it was given."""
+        return f"<Call {self.id} of '{self.tool}'>"
 
     @property
     def tool(self) -> str:
         """Return the tool's name, or what may be repeated of a name that is none."""
         if self.spec is not NOTHING:
             return self.spec.name
-        return self.name if _SPEAKABLE.match(str(self.name)) else "?"
+        return str(self.name) if is_word(str(self.name)) else "?"
 
     @property
     def cancelled(self) -> bool:
         """Return whether nobody waits for the result any more; for handlers that cannot be interrupted."""
         return self.stopped is not None
-
-    @property
-    def session_id(self) -> str | None:
-        """Return the session that the answer names."""
-        return self.inner_session_id if self.session is None else self.session.id
 
     @property
     def state(self) -> Any:
@@ -141,13 +143,16 @@ class Call:
         Raises:
             RuntimeError: The handler is async: it can await.
         """
-        if _in_a_loop():
+        if _runs_in(self.funnel.loop):
             work.close()
             raise RuntimeError("An async handler must await instead of calling 'wait'.")
-        return asyncio.run_coroutine_threadsafe(work, self.funnel.loop).result()
+        with self.funnel.lent():
+            return asyncio.run_coroutine_threadsafe(work, self.funnel.loop).result()
 
     def start_session(self, *, kind: str = "", session_id: str | None = None) -> Session:
         """Start a session of this caller, which this call then belongs to."""
+        if self.finished:
+            raise ToolError("state_error", "The call is over, so it can start no session.")
         sessions = self.funnel.sessions
         session = sessions.start(self.caller.owner, kind=kind, session_id=session_id)
         if self.session is not None:
@@ -171,7 +176,8 @@ class Call:
         """Say something to whoever watches the call; may be awaited, and works from a thread, too."""
         send = self.door.log
         if send is None:
-            _log.log(logging.getLevelNamesMapping().get(level.upper(), logging.INFO), "%s %s", text, _facts(facts))
+            number = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
+            _log.log(number, "said tool=%s id=%s text=%s%s", self.tool, self.id, quoted(text), facts_of(facts))
         else:
             self._on_loop(lambda: send(level, text, facts))
         return _DONE
@@ -186,11 +192,12 @@ class Call:
             raise ToolError("not_supported", f"'{self.spec.name}' has a question, and this client cannot be asked.", capability="ask")
         return await self.door.ask(schema, text)
 
-    def stop(self, code: CodeName) -> None:
-        """Interrupt the handler; the call is answered with this code."""
+    def stop(self, code: CodeName, *, blame: Blame | None = None) -> None:
+        """Interrupt the handler; the call is answered with this code, and with this one to blame if it is not who the code says."""
         if self.finished or self.stopped is not None:
             return
         self.stopped = code
+        self.stopped_by = blame
         self.interrupt()
 
     def interrupt(self) -> None:
@@ -223,9 +230,12 @@ class Call:
             self.children.discard(child)
 
     def give_back(self) -> None:
-        """Give back the turns, the last one taken first."""
+        """Give back the turns, the last one taken first, even if some fail."""
         for release in reversed(self.releases):
-            release()
+            try:
+                release()
+            except Exception:  # noqa: BLE001 - a release may raise anything, and must not keep the others
+                _log.exception("release_failed tool=%s id=%s", self.tool, self.id)
 
     def finish(self) -> None:
         """Deliver the last note and interrupt what the call started and did not wait for."""
@@ -245,7 +255,7 @@ class Call:
         self._notes.add(note, own=own)
 
     def _on_loop(self, send: Callable[[], None]) -> None:
-        if _in_a_loop():
+        if _runs_in(self.funnel.loop):
             _quietly(send)
         else:
             self.funnel.loop.call_soon_threadsafe(_quietly, send)
@@ -257,15 +267,14 @@ def current_call() -> Call:
     Raises:
         LookupError: It runs for none.
     """
-    return _current.get()
+    return ambient.get()
 
 
-def _in_a_loop() -> bool:
+def _runs_in(loop: asyncio.AbstractEventLoop) -> bool:
     try:
-        asyncio.get_running_loop()
+        return asyncio.get_running_loop() is loop
     except RuntimeError:
         return False
-    return True
 
 
 def _quietly(send: Callable[[], None]) -> None:
@@ -274,10 +283,6 @@ def _quietly(send: Callable[[], None]) -> None:
         send()
     except Exception:  # noqa: BLE001 - a door may raise anything
         _log.exception("door_failed")
-
-
-def _facts(facts: Mapping[str, object]) -> str:
-    return " ".join(f"{key}={value}" for key, value in facts.items())
 
 
 class _Done:
@@ -291,5 +296,3 @@ class _Done:
 
 
 _DONE: Final = _Done()
-ambient: Final = _current
-"""Set by the dispatcher alone; everything else reads it with `current_call`."""

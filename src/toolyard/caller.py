@@ -5,7 +5,7 @@ Neither is a session: a caller may have several, or none.
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -24,6 +24,14 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     profile: Profile | None = None
     client: str = ""
 
+    def __post_init__(self) -> None:
+        if self.profile is not None and not isinstance(cast("object", self.profile), Profile):
+            raise TypeError("The profile of a caller must be a 'Profile'.")
+
+    def __repr__(self) -> str:
+        """Return who it is, without what is claimed of him."""
+        return f"<Caller '{self.identity}' '{self.scope}'>"
+
     @property
     def owner(self) -> str:
         """Return what the caller's sessions and results are kept under."""
@@ -41,7 +49,7 @@ class Door:
     progress: Callable[[Note], None] | None = None
     log: Callable[[str, str, Mapping[str, object]], None] | None = None
     ask: Callable[[Mapping[str, Any], str], Awaitable[dict[str, Any]]] | None = None
-    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     trace_id: str | None = None
     result_characters: int | None = None
     """How long an answer this way in takes, if not as long as the yard's limit says."""

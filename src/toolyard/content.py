@@ -3,7 +3,6 @@
 A block is no JSON: it rides beside the envelope, and the data says only what kind of block it is and how large.
 """
 
-from base64 import b64encode
 from typing import Final, Literal
 
 __all__ = ["Audio", "Blob", "Block", "Image", "Text", "block_of"]
@@ -23,10 +22,6 @@ class Block:
     def describe(self) -> dict[str, object]:
         """Return what the envelope's data says of the block."""
         return {"type": self.kind, "mime_type": self.mime_type, "bytes": len(self.data)}
-
-    def to_mcp(self, uri: str) -> dict[str, object]:  # noqa: ARG002 - blocks are written alike
-        """Return the block as MCP writes it; the address is for blocks that need one."""
-        return {"type": self.kind, "data": b64encode(self.data).decode(), "mimeType": self.mime_type}
 
 
 class Image(Block):
@@ -58,10 +53,6 @@ class Blob(Block):
     def __init__(self, data: bytes, mime_type: str = "application/octet-stream") -> None:
         super().__init__(data, mime_type)
 
-    def to_mcp(self, uri: str) -> dict[str, object]:
-        """Return the block as an embedded resource under the address."""
-        return {"type": "resource", "resource": {"uri": uri, "mimeType": self.mime_type, "blob": b64encode(self.data).decode()}}
-
 
 class Text:
     """A text block, for tools of plain shape."""
@@ -74,10 +65,6 @@ class Text:
     def describe(self) -> dict[str, object]:
         """Return what the envelope's data says of the block."""
         return {"type": "text", "text": self.text}
-
-    def to_mcp(self, uri: str) -> dict[str, object]:  # noqa: ARG002 - blocks are written alike
-        """Return the block as MCP writes it."""
-        return self.describe()
 
 
 _SIGNATURES: Final[tuple[tuple[bytes, int, type[Image | Audio], str], ...]] = (

@@ -10,7 +10,9 @@ It promises three things and does nothing else:
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import Token
 from dataclasses import replace
 from itertools import count
@@ -20,10 +22,10 @@ from toolyard.call import Call, Decide, Handler, Middleware, Turn, ambient
 from toolyard.caller import ANYONE, LIBRARY, Caller, Door
 from toolyard.deadline import Deadlines
 from toolyard.ending import end
-from toolyard.envelope import Envelope, encode
+from toolyard.envelope import Encoded, Envelope, encode
 from toolyard.errors import ToolError
 from toolyard.eval_guard import guard
-from toolyard.fault import defect, failed
+from toolyard.fault import defect, failed, stopped
 from toolyard.fit import Fitted, fit
 from toolyard.limits import Limits
 from toolyard.profile import Profile
@@ -32,7 +34,7 @@ from toolyard.registry import Registry
 from toolyard.results import Results
 from toolyard.session import Sessions
 from toolyard.threads import Threads
-from toolyard.tools import InvalidArgumentsError, Tool
+from toolyard.tools import InvalidArgumentsError, Tool, written
 from toolyard.turn import SerialTurns
 
 __all__ = ["Dispatcher"]
@@ -63,6 +65,7 @@ class Dispatcher:
         self.in_flight: dict[str, Call] = {}
         self.state: Any = None
         self._empty: asyncio.Event | None = None
+        self._closed = False
         self._registry = registry
         self._profile = profile
         self._limits = limits
@@ -77,21 +80,36 @@ class Dispatcher:
         self._has_policy = decide is not None or turn is not None
 
     async def dispatch(
-        self, name: str, arguments: object = None, *, caller: Caller = ANYONE, door: Door = LIBRARY, parent: Call | None = None
+        self,
+        name: str,
+        arguments: object = None,
+        *,
+        caller: Caller = ANYONE,
+        door: Door = LIBRARY,
+        parent: Call | None = None,
+        filled: bool = False,
     ) -> Envelope:
-        """Answer one call."""
+        """Answer one call; references in arguments that are filled in already are left as they are."""
         profile = caller.profile or self._profile
-        call = Call(f"c_{next(self._ids):x}", name, caller=caller, profile=profile, door=door, funnel=self, parent=parent)
+        call = Call(
+            id=f"c_{next(self._ids):x}",
+            name=name,
+            caller=caller,
+            profile=profile,
+            door=door,
+            funnel=self,
+            started=time.perf_counter(),
+            parent=parent,
+            depth=0 if parent is None else parent.depth + 1,
+        )
         try:
             tool = self._find(call)
-            text = self._written(arguments)
-            if _REFERENCE in text:
+            text = written(arguments, self._limits)
+            if _REFERENCE in text and not filled:
                 arguments = await self._results.fill_in(arguments, tool.spec.input_schema, caller.owner)
                 text = encode(arguments)
             self._admit(call, tool, {} if arguments is None else arguments, text)
             answer = fit(call, tool, await self._run(call))
-            if answer.encoded is not None and parent is None and answer.encoded.characters > self._room(door):
-                answer = answer.cut(await self._results.keep(answer.encoded, caller.owner))
         except asyncio.CancelledError:
             self._end(call, failed(ToolError("cancelled", "The caller went away."), call))
             raise
@@ -99,6 +117,8 @@ class Dispatcher:
             answer = failed(error, call)
         except BaseException as error:  # noqa: BLE001 - whatever a handler does, the caller gets an answer
             answer = failed(defect(error, call), call)
+        if parent is None and answer.characters > (door.result_characters or self._limits.result_characters):
+            answer = await self._shorten(call, answer)
         return self._end(call, answer)
 
     async def invoke(self, parent: Call, name: str, arguments: Mapping[str, Any] | None) -> Envelope:
@@ -106,34 +126,52 @@ class Dispatcher:
         door = parent.door if parent.door.progress is None else replace(parent.door, progress=None)
         return await self.dispatch(name, arguments, caller=parent.caller, door=door, parent=parent)
 
-    async def in_thread(self, call: Call, function: Callable[[], object]) -> object:
+    def in_thread(self, call: Call, function: Callable[[], object]) -> Awaitable[object]:
         """Run something that blocks in a worker thread."""
-        return await self.threads.run(call, function)
+        return self.threads.run(call, function)
+
+    def lent(self) -> AbstractContextManager[None]:
+        """Let another thread be made while this one waits."""
+        return self.threads.lent()
 
     def cancel(self, call_id: str) -> bool:
         """Interrupt a call, which is then answered with `cancelled`; return whether it was in flight."""
-        call = self.in_flight.get(call_id)
-        if call is not None:
-            call.stop("cancelled")
-        return call is not None
+        if call_id in self.in_flight:
+            self.in_flight[call_id].stop("cancelled")
+            return True
+        return False
 
     async def close(self) -> None:
         """Interrupt every call and wait, for as long as a clean-up may take, until each is answered."""
+        self._closed = True
         for call in tuple(self.in_flight.values()):
-            call.stop("cancelled")
+            call.stop("cancelled", blame="yard")
         if self.in_flight:
             self._empty = asyncio.Event()
             try:
-                await asyncio.wait_for(self._empty.wait(), self._limits.cleanup)
+                await asyncio.wait_for(self._empty.wait(), self._limits.cleanup or None)
             except TimeoutError:
                 _log.warning("calls_left_behind count=%d", len(self.in_flight))
         self._deadlines.close()
         self.threads.close()
 
+    async def _shorten(self, call: Call, answer: Fitted) -> Fitted:
+        """Return the answer with a handle in place of data that are too long."""
+        try:
+            return answer.cut(await self._results.keep(cast("Encoded", answer.encoded), call.caller.owner))
+        except asyncio.CancelledError:
+            self._end(call, failed(ToolError("cancelled", "The caller went away."), call))
+            raise
+        except ToolError as error:
+            return failed(error, call)
+        except BaseException as error:  # noqa: BLE001 - a store may raise anything
+            return failed(defect(error, call), call)
+
     def _find(self, call: Call) -> Tool:
-        parent = call.parent
-        if parent is not None and parent.finished:
-            raise ToolError("state_error", "The call that this one belongs to is over.", reason="parent_finished")
+        if self._closed:
+            raise ToolError("overloaded", "The yard is closing.")
+        if call.parent is not None and call.parent.finished:
+            raise ToolError("state_error", "The call that this one belongs to is over.")
         if call.depth > self._limits.depth:
             message = f"Calls may be nested {self._limits.depth} deep."
             raise ToolError("limit_exceeded", message, may_have_run=False, limit="depth", maximum=self._limits.depth)
@@ -141,26 +179,15 @@ class Dispatcher:
         call.spec, call.handler = tool.spec, tool.handler
         return tool
 
-    def _written(self, arguments: object) -> bytes:
-        """Return the arguments as JSON, if they can be and are not too long."""
-        if arguments is None:
-            return b"{}"
-        try:
-            text = encode(arguments)
-        except TypeError:
-            raise ToolError("invalid_input", "The arguments cannot be written as JSON.", issues=[]) from None
-        if len(text) > self._limits.argument_bytes:
-            message = f"The arguments have {len(text)} bytes; at most {self._limits.argument_bytes} are taken."
-            raise ToolError("too_large", message, bytes=len(text), limit=self._limits.argument_bytes)
-        return text
-
     def _admit(self, call: Call, tool: Tool, arguments: object, text: bytes) -> None:
         """Check the arguments, guard what would be evaluated and find the session."""
         spec = call.spec
+        call.at_fault = "tool"
         try:
             call.arguments = tool.check(arguments, text)
         except InvalidArgumentsError as error:
-            call.arguments, call.coerced = tool.mend(arguments, error.issues, repair=self._limits.repair)
+            call.arguments, call.coerced = tool.mend(text, error.issues, repair=self._limits.repair)
+        call.at_fault = "yard"
         if call.name != spec.name:
             call.warnings += (f"'{call.name}' is now called '{spec.name}'.",)
         if spec.deprecated is not None:
@@ -179,7 +206,9 @@ class Dispatcher:
 
     async def _run(self, call: Call) -> object:
         """Run the call in this task; an interruption of our own becomes the failure it stands for."""
-        task = cast("asyncio.Task[Any]", asyncio.current_task(self.loop))
+        task = asyncio.current_task(self.loop)
+        if task is None:
+            raise ToolError("not_supported", "The yard was opened in another event loop than the one that calls it.")
         token = self._enter(call, task)
         waiting: dict[Call, float] | None = None
         try:
@@ -188,8 +217,10 @@ class Dispatcher:
                 if held is not None:
                     return held
             call.running = True
+            call.at_fault = "tool"
             waiting = self._deadlines.start(call, self._timeout(call))
             result = await self._handler(call)
+            call.at_fault = "yard"
             if call.stopped is None:
                 return result
             await asyncio.sleep(0)  # an interruption that the handler did not take arrives here, where it does no harm
@@ -206,7 +237,7 @@ class Dispatcher:
             if waiting is not None:
                 waiting.pop(call, None)
             self._leave(call, token)
-        raise self._stopped(call)
+        raise stopped(call, self._timeout(call))
 
     def _enter(self, call: Call, task: "asyncio.Task[Any]") -> Token[Call]:
         call.run_in(task)
@@ -252,21 +283,9 @@ class Dispatcher:
             self.sessions.leave(call.session, None if answer.error is None else answer.error.code)
         return end(call, answer, self.sinks, slow=self._limits.slow)
 
-    def _room(self, door: Door) -> int:
-        return self._limits.result_characters if door.result_characters is None else door.result_characters
-
     def _timeout(self, call: Call) -> float:
         timeout = call.spec.timeout
         return self._limits.timeout if timeout is None else timeout
-
-    def _stopped(self, call: Call) -> ToolError:
-        """Return the failure that the interruption of a call stands for."""
-        spec = call.spec
-        if call.stopped == "cancelled":
-            return ToolError("cancelled", f"'{spec.name}' was cancelled.")
-        seconds = self._timeout(call)
-        message = f"'{spec.name}' did not finish within {seconds:g} seconds."
-        return ToolError("timeout", message, hint=spec.timeout_hint, may_have_run=call.running, timeout_ms=round(seconds * 1000))
 
 
 def _compose(middleware: Sequence[Middleware]) -> Handler:

@@ -19,8 +19,9 @@ def end(call: Call, fitted: Fitted, sinks: Sequence[Sink], *, slow: float) -> En
     """Return the stamped answer, having recorded the call."""
     elapsed = time.perf_counter() - call.started
     error, encoded = fitted.error, fitted.encoded
-    tokens = estimate_tokens(fitted.data, error, encoded.characters if encoded is not None else None)
-    meta = Meta(call.id, int(elapsed * 1000), tokens, call.session_id, call.coerced, call.warnings)
+    tokens = estimate_tokens(fitted.data, error, encoded)
+    session_id = call.inner_session_id if call.session is None else call.session.id
+    meta = Meta(call.id, int(elapsed * 1000), tokens, session_id, call.coerced, call.warnings)
     answer = Envelope(error is None, fitted.data, error, meta)
     if fitted.content:
         answer.beside(fitted.content)
@@ -36,7 +37,7 @@ def _record(call: Call, answer: Envelope, elapsed: float, sinks: Sequence[Sink])
     spec, caller, parent, error = call.spec, call.caller, call.parent, answer.error
     record = Record(
         call.id,
-        call.tool,
+        spec.name if spec is not NOTHING else call.tool,
         time.time() - elapsed,
         elapsed * 1000,
         None if error is None else error.code,
@@ -56,5 +57,5 @@ def _record(call: Call, answer: Envelope, elapsed: float, sinks: Sequence[Sink])
     for sink in sinks:
         try:
             sink(record)
-        except Exception:  # noqa: BLE001 - a sink may raise anything, and must not fail the call
+        except BaseException:  # noqa: BLE001 - a sink may raise anything, and must not fail the call
             _log.exception("sink_failed id=%s", call.id)

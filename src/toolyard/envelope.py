@@ -6,7 +6,7 @@ It turns data into JSON and counts what it costs to read. It knows no call and n
 import logging
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, Final, Self, cast
 
@@ -21,6 +21,7 @@ Content = Block | Text
 
 _log = logging.getLogger(__name__)
 _WRAPPING: Final = len('{"success":true,"data":,"error":null}')
+_DETAILS_BYTES: Final = 100_000
 _SCALARS: Final = frozenset({int, str, bool, type(None)})
 
 
@@ -159,10 +160,10 @@ def encode_data(value: object) -> Encoded:
     return Encoded(msgspec.json.decode(text), text, characters, tuple(content))
 
 
-def estimate_tokens(data: object, error: Failure | None, data_characters: int | None = None) -> int:
-    """Return about how many tokens an agent reads in an envelope without `_meta`."""
-    if data_characters is not None and error is None:
-        return -(-(_WRAPPING + data_characters) // 4)
+def estimate_tokens(data: object, error: Failure | None, encoded: Encoded | None = None) -> int:
+    """Return about how many tokens an agent reads in an envelope without `_meta`; data that is encoded is not encoded again."""
+    if encoded is not None and error is None:
+        return -(-(_WRAPPING + encoded.characters) // 4)
     text = encode({"success": error is None, "data": data, "error": error})
     return -(-len(text.decode()) // 4)
 
@@ -183,6 +184,8 @@ def _to_plain(value: object) -> object:
         return serialiser.to_python(value, mode="json", by_alias=True)
     if isinstance(value, PurePath):
         return str(value)
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[object, object]", value))
     if isinstance(value, complex) or (core := sys.modules.get("pydantic_core")) is None:
         raise TypeError(f"A value of type '{type(value).__name__}' cannot become JSON.")
     to_jsonable = cast("Callable[[object], object]", core.to_jsonable_python)
@@ -190,13 +193,19 @@ def _to_plain(value: object) -> object:
 
 
 def _keep_serialisable(details: dict[str, object]) -> dict[str, Any]:
-    """Return details as plain JSON, without what cannot become JSON."""
+    """Return details as plain JSON, without what cannot become JSON or is too long for an answer."""
     kept: dict[str, Any] = {}
+    room = _DETAILS_BYTES
     for key, value in details.items():
         try:
-            kept[_speakable(key)] = msgspec.json.decode(encode(value))
+            text = encode(value)
         except TypeError:
-            _log.warning("dropped_detail key=%s type=%s", key, type(value).__name__)
+            text = b""
+        room -= len(text)
+        if text and room >= 0:
+            kept[_speakable(key)] = msgspec.json.decode(text)
+        else:
+            _log.warning("dropped_detail key=%s type=%s bytes=%d", key, type(value).__name__, len(text))
     return kept
 
 

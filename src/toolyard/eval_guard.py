@@ -37,9 +37,13 @@ BLOCKED_WORDS: Final[dict[str, tuple[str, ...]]] = {
 }
 """What a payload of each language must not contain, in whatever case; other languages have only the common words."""
 
-_NAMES: Final = frozenset({"eval", "exec", "compile", "breakpoint", "exit", "quit", "input", "globals", "vars", "open"})
+_NAMES: Final = frozenset({"eval", "exec", "compile", "breakpoint", "exit", "quit", "input", "globals", "locals", "vars", "dir", "open"})
 _MODULES: Final = frozenset(
-    {"os", "sys", "subprocess", "importlib", "ctypes", "socket", "shutil", "pty", "signal", "multiprocessing", "builtins"}
+    {
+        *("os", "posix", "nt", "sys", "subprocess", "importlib", "ctypes", "socket", "shutil", "pty", "signal", "multiprocessing"),
+        *("builtins", "runpy", "code", "codeop", "io", "pathlib", "tempfile", "pickle", "marshal", "shelve", "inspect", "gc", "http"),
+        *("urllib", "ssl", "asyncio", "threading", "site", "webbrowser", "platform", "resource", "fcntl", "mmap"),
+    }
 )
 _HARMLESS: Final = frozenset({"__name__", "__doc__", "__len__", "__str__", "__repr__"})
 _REFLECTION: Final = frozenset({"getattr", "setattr", "delattr", "hasattr"})
@@ -56,7 +60,7 @@ def guard(payload: object, rule: EvalRule, tool: str, limits: Limits) -> None:
         message = f"The code has {len(text)} characters; at most {limits.eval_characters} are taken."
         raise ToolError("too_large", message, characters=len(text), limit=limits.eval_characters)
     digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    if rule.rules == "host":
+    if rule.rules != "sandbox":
         found = _blocked_word(text, rule.language) or (_blocked_construct(text) if rule.language == "python" else None)
         if found is not None:
             kind, what = found
@@ -91,21 +95,37 @@ def _blocked_construct(text: str) -> tuple[str, str] | None:
 
 
 def _refused(node: ast.AST, *, is_called: bool) -> str | None:  # noqa: PLR0911 - one row for each construct
+    """Return which rule a node breaks, in words of ours: those of the payload are never repeated."""
     match node:
         case ast.Import(names=names):
-            return next((f"import {name.name}" for name in names if name.name.split(".")[0] in _MODULES), None)
-        case ast.ImportFrom(module=module):
-            return f"import {module}" if (module or "").split(".")[0] in _MODULES else None
+            return _refused_import([name.name for name in names])
+        case ast.ImportFrom(module=module, names=names):
+            return _refused_import([module or "", *(name.name for name in names)])
         case ast.Name(id=name) if name in _REFLECTION:
             return None if is_called else f"{name} under another name"
         case ast.Name(id=name):
-            return name if name in _NAMES or _is_dunder(name) else None
+            return name if name in _NAMES else _refused_name(name)
         case ast.Attribute(attr=name):
-            return name if _is_dunder(name) else None
+            return _refused_name(name) or (f"the module {name}" if name in _MODULES else None)
+        case ast.MatchClass(kwd_attrs=names):
+            return next((found for name in names if (found := _refused_name(name))), None)
         case ast.Call(func=ast.Name(id=name), args=arguments) if name in _REFLECTION:
             return None if _names_plainly(arguments) else f"{name} with a computed name"
         case _:
             return None
+
+
+def _refused_import(names: list[str]) -> str | None:
+    for part in (part for name in names for part in name.split(".")):
+        if part in _MODULES:
+            return f"import {part}"
+        if _is_dunder(part):
+            return "a name in double underscores"
+    return None
+
+
+def _refused_name(name: str) -> str | None:
+    return "a name in double underscores" if _is_dunder(name) else None
 
 
 def _names_plainly(arguments: list[ast.expr]) -> bool:

@@ -1,38 +1,62 @@
 """Faults: what went wrong with a call, as an answer can carry it."""
 
 import logging
-from typing import Any
 
 from toolyard.call import Call
-from toolyard.envelope import Envelope, encode_data
+from toolyard.envelope import Encoded, Envelope, encode_data
 from toolyard.errors import ToolError
 from toolyard.fit import Fitted
 
-__all__ = ["defect", "failed"]
+__all__ = ["defect", "failed", "stopped"]
 
 _log = logging.getLogger(__name__)
 
 
 def failed(error: ToolError, call: Call) -> Fitted:
     """Return a failure with what is known of the call: whether it ran, and whether running it twice would do harm."""
-    reason = error.details.get("reason")
-    if reason is not None and call.running and reason not in call.spec.reasons:
-        _log.warning("undeclared_reason tool=%s id=%s", call.tool, call.id)
+    _check_reason(error, call)
     envelope = Envelope.fail(error, tool_id=call.tool, may_have_run=call.running, safe=call.spec.safe)
-    return Fitted(_plain(envelope.data), envelope.error)
+    encoded = _encoded(envelope.data)
+    return Fitted(None, envelope.error) if encoded is None else Fitted(encoded.data, envelope.error, encoded.content, encoded)
 
 
 def defect(error: BaseException, call: Call) -> ToolError:
     """Log what nobody foresaw, and return the one plain sentence that is said of it."""
     _log.error("defect tool=%s id=%s type=%s", call.tool, call.id, type(error).__name__, exc_info=error)
-    if call.running:
-        return ToolError("internal_error", "The tool failed in a way it did not foresee.", blame="tool")
-    return ToolError("internal_error", "The yard failed in a way it did not foresee.")
+    return ToolError("internal_error", f"The {call.at_fault} failed in a way it did not foresee.", blame=call.at_fault)
 
 
-def _plain(data: object) -> Any:
-    """Return partial results as plain JSON, or nothing if they cannot be."""
+def stopped(call: Call, seconds: float) -> ToolError:
+    """Return the failure that the interruption of a call stands for; the seconds are those it had."""
+    spec = call.spec
+    if call.stopped == "cancelled":
+        why = "The yard is closing" if call.stopped_by == "yard" else f"'{spec.name}' was cancelled"
+        return ToolError("cancelled", f"{why}.", blame=call.stopped_by)
+    return ToolError(
+        "timeout",
+        f"'{spec.name}' did not finish within {seconds:g} seconds.",
+        hint=spec.timeout_hint,
+        blame="tool" if call.running else "yard",
+        may_have_run=call.running,
+        timeout_ms=round(seconds * 1000),
+    )
+
+
+def _check_reason(error: ToolError, call: Call) -> None:
+    """Warn of a failure that does not keep to what the tool declared."""
+    reason = error.details.get("reason")
+    if reason is None or not call.running:
+        return
+    known = call.spec.reasons.get(str(reason))
+    if known is None:
+        _log.warning("undeclared_reason tool=%s id=%s", call.tool, call.id)
+    elif known.code != error.code or any(key not in error.details for key in known.details):
+        _log.warning("reason_differs_from_its_declaration tool=%s id=%s", call.tool, call.id)
+
+
+def _encoded(data: object) -> Encoded | None:
+    """Return partial results as JSON, or nothing if they cannot be."""
     try:
-        return None if data is None else encode_data(data).data
+        return None if data is None else encode_data(data)
     except TypeError:
         return None

@@ -5,14 +5,16 @@ from typing import Any, Final, cast
 import msgspec
 
 from toolyard.call import Call
-from toolyard.content import Text, block_of
-from toolyard.envelope import Content, Encoded, Envelope, Failure, encode, encode_data
+from toolyard.content import Block, Text, block_of
+from toolyard.envelope import Content, Encoded, Envelope, Failure, encode_data
 from toolyard.errors import CODES, ToolError
 from toolyard.tools import Tool
 
 __all__ = ["Fitted", "fit"]
 
+_BLOCK_BYTES: Final = 32 * 1024 * 1024
 _BYTES: Final = (bytes, bytearray, memoryview)
+_PLAIN: Final = frozenset({int, float, str, bool, list, dict, type(None)})
 
 
 class Fitted(msgspec.Struct, frozen=True, gc=False):
@@ -22,6 +24,11 @@ class Fitted(msgspec.Struct, frozen=True, gc=False):
     error: Failure | None = None
     content: tuple[Content, ...] = ()
     encoded: Encoded | None = None
+
+    @property
+    def characters(self) -> int:
+        """Return how long the data is as text."""
+        return 0 if self.encoded is None else self.encoded.characters
 
     def cut(self, instead: dict[str, Any]) -> "Fitted":
         """Return the same with something short in place of its data."""
@@ -34,41 +41,44 @@ def fit(call: Call, tool: Tool, result: object) -> Fitted:
     Raises:
         ToolError: `invalid_output` if it cannot.
     """
-    if not isinstance(result, Envelope):
-        encoded = _encoded(result, tool)
-        return Fitted(encoded.data, None, encoded.content, encoded)
-    encoded = _kept(result, tool)
-    call.inner_session_id = result.meta.session_id
-    call.coerced = tuple(dict.fromkeys((*call.coerced, *result.meta.coerced)))
-    call.warnings = tuple(dict.fromkeys((*call.warnings, *result.meta.warnings)))
-    return Fitted(encoded.data, result.error, (*result.content, *encoded.content), encoded)
-
-
-def _encoded(result: object, tool: Tool) -> Encoded:
-    if result is None and not tool.may_return_none:
+    if type(result) not in _PLAIN:  # asked first because asking for an envelope costs more than the rest
+        if isinstance(result, Envelope):
+            return _kept(call, tool, result)
+        if isinstance(result, _BYTES):
+            result = block_of(bytes(cast("bytes", result)))
+    elif result is None and not tool.may_return_none:
         raise _invalid(tool, "answered nothing")
-    if isinstance(result, _BYTES):
-        result = block_of(bytes(cast("bytes", result)))
-    as_text = isinstance(result, str) and tool.spec.shape == "plain"
-    try:
-        encoded = encode_data(Text(cast("str", result)) if as_text else result)
-    except TypeError:
-        raise _invalid(tool, "answered what cannot be written as JSON") from None
-    if not as_text and tool.fits_output is not None and not tool.fits_output(encoded.data):
+    as_text = tool.spec.shape == "plain" and isinstance(result, str)
+    encoded = _encoded(tool, Text(cast("str", result)) if as_text else result)
+    if tool.fits_output is not None and not tool.fits_output(encoded.data):
         raise _invalid(tool, "answered what its own schema forbids")
-    return encoded
+    return Fitted(encoded.data, None, encoded.content, encoded)
 
 
-def _kept(envelope: Envelope, tool: Tool) -> Encoded:
-    """Return the data of a ready envelope as it is, once it is sure that it can be sent."""
+def _kept(call: Call, tool: Tool, envelope: Envelope) -> Fitted:
+    """Return a ready envelope as it is, once it is sure that it can be sent, with what it says of another yard's call."""
     error = envelope.error
     if envelope.success is not (error is None) or (error is not None and error.code not in CODES):
         raise _invalid(tool, "answered with an envelope that contradicts itself")
+    _encoded(tool, error)
+    encoded = _encoded(tool, envelope.data)
+    call.inner_session_id = envelope.meta.session_id
+    call.coerced = tuple(dict.fromkeys((*call.coerced, *envelope.meta.coerced)))
+    call.warnings = tuple(dict.fromkeys((*call.warnings, *envelope.meta.warnings)))
+    return Fitted(encoded.data, error, (*envelope.content, *encoded.content), encoded)
+
+
+def _encoded(tool: Tool, value: object) -> Encoded:
     try:
-        encode(error)
-        return encode_data(envelope.data)
+        encoded = encode_data(value)
     except TypeError:
         raise _invalid(tool, "answered what cannot be written as JSON") from None
+    size = sum(len(block.data) for block in encoded.content if isinstance(block, Block)) if encoded.content else 0
+    if size > _BLOCK_BYTES:
+        raise ToolError(
+            "too_large", f"The blocks have {size} bytes; at most {_BLOCK_BYTES} are sent.", may_have_run=True, limit=_BLOCK_BYTES
+        )
+    return encoded
 
 
 def _invalid(tool: Tool, what: str) -> ToolError:

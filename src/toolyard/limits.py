@@ -8,10 +8,10 @@ __all__ = ["Limits"]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The numbers the funnel keeps to; 0 seconds means no deadline."""
+    """The numbers the funnel keeps to."""
 
     timeout: float = 120.0
-    """Seconds a call may take, unless its tool says otherwise."""
+    """Seconds a call may take, unless its tool says otherwise; 0 is for ever."""
     slow: float = 1.0
     """Seconds after which a call is logged as slow."""
     depth: int = 4
@@ -33,7 +33,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     session_idle: float = 1800.0
     """Seconds a session may be idle before it is ended; 0 is for ever."""
     cleanup: float = 5.0
-    """Seconds one clean-up of a session may take, and a closing yard waits for the calls it interrupted."""
+    """Seconds one clean-up of a session may take, and a closing yard waits for the calls it interrupted; 0 is for ever."""
     threads: int = 64
     """Worker threads for handlers that block."""
     abandoned: int = 16
@@ -55,6 +55,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         for name, value in self.as_dict().items():
             if not isinstance(value, int | float) or not value >= 0:
                 raise ValueError(f"The limit '{name}' must be a number that is not negative.")
+        if self.threads < 1:
+            raise ValueError("The limit 'threads' must be at least 1.")
 
     def as_dict(self) -> dict[str, Any]:
         """Return every limit by name."""

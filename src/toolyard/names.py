@@ -9,7 +9,8 @@ from typing import Final
 __all__ = ["Names"]
 
 _WORD: Final = re.compile(r"[a-z]+|[0-9]+")
-_CANDIDATES: Final = 500
+_LOOKED_AT: Final = 3000
+_CANDIDATES: Final = 200
 _NEAR: Final = 20
 _ALIKE: Final = 0.6
 _LONGEST: Final = 128
@@ -44,7 +45,7 @@ class Names:
     def _candidates(self, name: str) -> list[str]:
         found: dict[str, int] = {}
         for beginning in _beginnings(name):
-            for known in self._by_beginning.get(beginning, ()):
+            for known in islice(self._by_beginning.get(beginning, ()), _LOOKED_AT):
                 found[known] = found.get(known, 0) + 1
         return sorted(found, key=lambda known: (-found[known], known))
 

@@ -60,15 +60,17 @@ class Toolset(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _make_tuples(self, "names", "tags", "sources", "operations", "deny", "deny_tags", "deny_sources", "deny_operations")
+        for name in ("operations", "deny_operations"):
+            msgspec.structs.force_setattr(self, name, tuple(Operation(operation) for operation in getattr(self, name)))
 
     def holds(self, spec: ToolSpec) -> bool:
-        """Return whether the tool is in the set; a denial beats everything."""
-        if _fits(spec.name, self.deny) or _fits(spec.source, self.deny_sources) or spec.operation in self.deny_operations:
+        """Return whether the tool is in the set, under its name or a former one; a denial beats everything."""
+        if _any_fits(spec, self.deny) or _fits(spec.source, self.deny_sources) or spec.operation in self.deny_operations:
             return False
         if any(tag in self.deny_tags for tag in spec.tags):
             return False
         return (
-            (not self.names or _fits(spec.name, self.names))
+            (not self.names or _any_fits(spec, self.names))
             and (not self.sources or _fits(spec.source, self.sources))
             and (not self.operations or spec.operation in self.operations)
             and (not self.tags or any(tag in self.tags for tag in spec.tags))
@@ -86,6 +88,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _make_tuples(self, "toolsets", "pins")
+        msgspec.structs.force_setattr(self, "surface", Surface(self.surface))
 
     def allows(self, spec: ToolSpec) -> bool:
         """Return whether the tool exists for callers of this profile."""
@@ -102,7 +105,7 @@ def listed(profile: Profile, specs: Sequence[ToolSpec], *, budget: int, was_meta
     An automatic surface flips from what it was only when the cost is a quarter past the budget, so that clients can cache the list.
     Where there is no metatool to find the rest with, everything is listed.
     """
-    pinned = [spec for spec in specs if spec.source == METATOOLS or _fits(spec.name, profile.pins)]
+    pinned = [spec for spec in specs if spec.source == METATOOLS or _any_fits(spec, profile.pins)]
     if profile.surface is Surface.META:
         return pinned, True
     can_find = any(spec.source == METATOOLS for spec in pinned)
@@ -120,6 +123,10 @@ def cost(specs: Iterable[ToolSpec]) -> int:
         len(encode({"name": spec.name, "description": spec.description, "inputSchema": spec.input_schema}).decode()) for spec in specs
     )
     return -(-characters // 4)
+
+
+def _any_fits(spec: ToolSpec, patterns: tuple[str, ...]) -> bool:
+    return _fits(spec.name, patterns) or any(_fits(alias, patterns) for alias in spec.aliases)
 
 
 def _fits(text: str, patterns: tuple[str, ...]) -> bool:

@@ -22,7 +22,7 @@ from toolyard.tools import Tool, check_tool
 __all__ = ["Change", "ChangeKind", "Registry", "Status", "Withheld"]
 
 ChangeKind = Literal["registered", "updated", "withdrawn"]
-Status = Literal["gated", "quarantined", "withheld", "withdrawn"]
+Status = Literal["gated", "quarantined", "withdrawn"]
 
 _REMEMBERED: Final = 1000
 _PROFILES: Final = 256
@@ -58,6 +58,7 @@ class Registry:
         self._aliases: dict[str, str] = {}
         self._by_source: dict[str, dict[str, Tool]] = {}
         self._gives_way: set[str] = set()
+        self._aside: dict[str, Tool] = {}
         self._withheld: dict[str, Withheld] = {}
         self._withdrawn: dict[str, Withheld] = {}
         self._names = Names()
@@ -87,7 +88,7 @@ class Registry:
                 held.append(Withheld(tool.spec, "quarantined", str(fault)))
                 continue
             if gives_way and self._taken(tool.spec, source):
-                _log.warning("gave_way tool=%s source=%s", tool.spec.name, source)
+                self._step_aside(tool)
                 continue
             claimed.update((tool.spec.name, *tool.spec.aliases))
             if tool.spec.requires_eval and not self.allow_eval:
@@ -96,13 +97,16 @@ class Registry:
                 wanted[tool.spec.name] = tool
         self._replace(source, wanted, gives_way=gives_way)
         self._forget_withheld(source)
+        self._step_back()
         for withheld in held:
             self._withheld[withheld.spec.name] = withheld
 
     def withdraw(self, source: str) -> None:
-        """Withdraw all tools of a source."""
+        """Withdraw all tools of a source; those that gave way to them are back."""
+        self._aside = {name: tool for name, tool in self._aside.items() if tool.spec.source != source}
         self._replace(source, {}, gives_way=False)
         self._forget_withheld(source)
+        self._step_back()
 
     def find(self, name: str, profile: Profile) -> Tool:
         """Return the tool of that name for callers of this profile, in time that does not grow with the number of tools.
@@ -110,7 +114,7 @@ class Registry:
         Raises:
             ToolError: `tool_not_found`; a tool that the profile denies looks like none.
         """
-        tool = self._tools.get(name) or self._tools.get(self._aliases.get(name, ""))
+        tool = self._owner_of(name)
         if tool is None or (profile.toolsets and not profile.allows(tool.spec)):
             raise self._not_found(name, profile)
         return tool
@@ -153,6 +157,8 @@ class Registry:
             check_tool(tool, self._limits, foreign=foreign)
         except PublishError as error:
             return error
+        except Exception as error:  # noqa: BLE001 - what another program sends may be wrong in any way
+            return PublishError(f"Tool '{tool.spec.name}' cannot be read: {type(error).__name__}.")
         for name in (tool.spec.name, *tool.spec.aliases):
             if name in claimed:
                 return PublishError(f"Two tools of '{source}' are named '{name}'.")
@@ -170,6 +176,8 @@ class Registry:
 
     def _replace(self, source: str, wanted: dict[str, Tool], *, gives_way: bool) -> None:
         before = self._by_source.pop(source, {})
+        if gives_way:
+            self._aside = {name: tool for name, tool in self._aside.items() if tool.spec.source != source or name not in wanted}
         for name, tool in before.items():
             self._remove(tool, "" if name in wanted else "Its source no longer publishes it.")
         for tool in wanted.values():
@@ -191,10 +199,23 @@ class Registry:
             other = self._owner_of(name)
             if other is None:
                 continue
-            _log.warning("gave_way tool=%s source=%s", other.spec.name, other.spec.source)
+            self._step_aside(other)
             self._remove(other, "Another source published a tool of its name.")
             self._by_source[other.spec.source].pop(other.spec.name, None)
             self._announce("withdrawn", other.spec.name)
+
+    def _step_aside(self, tool: Tool) -> None:
+        _log.warning("gave_way tool=%s source=%s", tool.spec.name, tool.spec.source)
+        self._aside[tool.spec.name] = tool
+
+    def _step_back(self) -> None:
+        """Publish what gave way and no longer needs to."""
+        for name, tool in list(self._aside.items()):
+            if all(self._owner_of(one) is None for one in (name, *tool.spec.aliases)):
+                del self._aside[name]
+                self._add(tool, gives_way=True)
+                self._by_source.setdefault(tool.spec.source, {})[name] = tool
+                self._announce("registered", name)
 
     def _add(self, tool: Tool, *, gives_way: bool) -> None:
         spec = tool.spec

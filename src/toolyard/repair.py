@@ -29,9 +29,15 @@ class Reading(NamedTuple):
 
 def readings(schema: Schema, value: object) -> list[Reading]:
     """Return the ways to understand a value that a schema does not fit as it is; none if there are too many."""
-    reader = _Reader(schema)
-    found = reader.read(schema, value, (), 0)
-    return [reading for reading in found if reading.changed] if reader.left > 0 and len(found) <= _READINGS else []
+    try:
+        found = _Reader(schema).read(schema, value, (), 0)
+    except _TooMuchError:
+        return []
+    return [reading for reading in found if reading.changed] if len(found) <= _READINGS else []
+
+
+class _TooMuchError(Exception):
+    """There are more values than a repair looks at."""
 
 
 class _Reader:
@@ -39,13 +45,15 @@ class _Reader:
 
     def __init__(self, root: Schema) -> None:
         self._root = root
-        self.left = _VALUES
+        self._left = _VALUES
 
     def read(self, schema: Any, value: object, path: Path, depth: int) -> list[Reading]:
         """Return the readings of one value under one schema; the first is the value itself where its type fits."""
-        self.left -= 1
+        self._left -= 1
+        if self._left < 0:
+            raise _TooMuchError
         node = resolve(self._root, schema)
-        if not isinstance(node, dict) or depth > _DEPTH or self.left <= 0:
+        if not isinstance(node, dict) or depth > _DEPTH:
             return [Reading(value, ())]
         here = cast("dict[str, Any]", node)
         branches = [*here.get("anyOf", ()), *here.get("oneOf", ())]

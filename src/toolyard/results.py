@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from toolyard.envelope import Encoded
+from toolyard.envelope import Encoded, encode
 from toolyard.errors import ToolError
 from toolyard.limits import Limits
 from toolyard.schema import Path, Schema, field_name, resolve, subschema
@@ -85,27 +85,45 @@ class Results:
         Raises:
             ToolError: `invalid_input` if a reference leads nowhere.
         """
-        return await self._fill(arguments, schema, (), owner)
+        return await _Filling(self, schema, owner, room=self._limits.stored_bytes).fill(arguments, ())
 
-    async def _fill(self, value: object, schema: Schema, path: Path, owner: str) -> Any:
+
+class _Filling:
+    """Fills in one call's arguments, reading each result once and no more in all than one result may have."""
+
+    def __init__(self, results: Results, schema: Schema, owner: str, *, room: int) -> None:
+        self._results = results
+        self._schema = schema
+        self._owner = owner
+        self._room = room
+        self._read: dict[str, Any] = {}
+
+    async def fill(self, value: object, path: Path) -> Any:
+        """Return a value with the results in the places that refer to them."""
         if len(path) > _DEPTH:
             return value
         if isinstance(value, list):
             items = cast("list[object]", value)
-            return [await self._fill(item, schema, (*path, index), owner) for index, item in enumerate(items)]
+            return [await self.fill(item, (*path, index)) for index, item in enumerate(items)]
         if not isinstance(value, dict):
             return value
         pairs = cast("dict[str, object]", value)
-        if _refers(pairs) and not _declares(schema, subschema(schema, path)):
-            return await self._follow(pairs, path, owner)
-        return {key: await self._fill(item, schema, (*path, key), owner) for key, item in pairs.items()}
+        if _refers(pairs) and not _declares(self._schema, subschema(self._schema, path)):
+            found = await self._follow(pairs, path)
+            self._room -= len(encode(found))
+            if self._room < 0:
+                raise ToolError("too_large", "The results that the arguments refer to are too large together.")
+            return found
+        return {key: await self.fill(item, (*path, key)) for key, item in pairs.items()}
 
-    async def _follow(self, reference: Mapping[str, Any], path: Path, owner: str) -> Any:
-        field = field_name(path)
+    async def _follow(self, reference: Mapping[str, Any], path: Path) -> Any:
+        field, handle = field_name(path), reference["$ref"]
         try:
-            found = await self.read(reference["$ref"], owner)
+            if handle not in self._read:
+                self._read[handle] = await self._results.read(handle, self._owner)
         except ToolError as error:
             raise _leads_nowhere(field, "unknown_handle", error.message) from None
+        found = self._read[handle]
         try:
             return at_pointer(found, reference.get("path", ""))
         except LookupError as error:

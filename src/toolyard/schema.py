@@ -11,6 +11,7 @@ import jsonschema_rs
 import msgspec
 
 __all__ = [
+    "ISSUES",
     "Issue",
     "Path",
     "Schema",
@@ -25,12 +26,14 @@ __all__ = [
     "unexpected",
 ]
 
+ISSUES: Final = 50
+"""As many things as one answer says are wrong."""
 Schema = Mapping[str, Any]
 Path = tuple[str | int, ...]
 
 _REFERENCE_HOPS: Final = 32
-_ISSUES: Final = 50
 _INLINED_NODES: Final = 200
+_FIELD_CHARACTERS: Final = 200
 _CODES: Final = {
     "required": "missing",
     "additionalProperties": "extra_forbidden",
@@ -102,9 +105,9 @@ class SchemaValidator:
         found: list[Issue] = []
         for error in validator.iter_errors(value):
             found += _issues_of(error, self._schema)
-            if len(found) >= _ISSUES:
+            if len(found) >= ISSUES:
                 break
-        return found[:_ISSUES]
+        return found[:ISSUES]
 
     def _ready(self) -> jsonschema_rs.Draft202012Validator:
         self._validator = _compile(self._schema)
@@ -143,8 +146,9 @@ def near_miss(name: str, known: Sequence[str]) -> str | None:
 
 
 def field_name(path: Sequence[str | int]) -> str:
-    """Return a path as people write it."""
-    return ".".join(str(part) for part in path) or "(root)"
+    """Return a path as people write it, cut where it is longer than anybody would."""
+    name = ".".join(str(part) for part in path) or "(root)"
+    return name if len(name) <= _FIELD_CHARACTERS else f"{name[:_FIELD_CHARACTERS]}…"
 
 
 class _Inliner:

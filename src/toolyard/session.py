@@ -15,6 +15,7 @@ import msgspec
 
 from toolyard.errors import ToolError
 from toolyard.limits import Limits
+from toolyard.logline import is_word
 from toolyard.store import Clock
 
 __all__ = ["Cleanup", "EndReason", "Session", "SessionEnd", "Sessions"]
@@ -62,7 +63,7 @@ class Session:
         while self._cleanups:
             cleanup = self._cleanups.pop()
             try:
-                async with asyncio.timeout(seconds):
+                async with asyncio.timeout(seconds or None):
                     result = cleanup()
                     if inspect.isawaitable(result):
                         await result
@@ -71,7 +72,7 @@ class Session:
                     cancelled = error
                 else:  # the clean-up cancelled something of its own and waited for it
                     _log.warning("cleanup_cancelled session=%s", self.id)
-            except Exception:  # noqa: BLE001 - a clean-up may raise anything, and must not stop the others
+            except BaseException:  # noqa: BLE001 - a clean-up may raise anything, and must not stop the others
                 _log.exception("cleanup_failed session=%s", self.id)
         if cancelled is not None:
             raise cancelled
@@ -100,8 +101,10 @@ class Sessions:
         Raises:
             ToolError: `state_error` if the id is taken, `overloaded` if there are too many sessions.
         """
-        if session_id is not None and (not session_id or session_id in self._live):
-            raise ToolError("state_error", "A session of that id cannot be started.", reason="session_id_taken")
+        if session_id is not None and not is_word(session_id):
+            raise ValueError("The id of a session must be of letters, digits and '_.:-'.")
+        if session_id in self._live:
+            raise ToolError("state_error", "There is a session of that id already.", session_id=session_id)
         if len(self._live) >= self._limits.sessions:
             raise ToolError(
                 "overloaded",
@@ -191,7 +194,7 @@ class Sessions:
         for listener in tuple(self._listeners):
             try:
                 listener(event)
-            except Exception:  # noqa: BLE001 - a listener may raise anything, and must not stop the others
+            except BaseException:  # noqa: BLE001 - a listener may raise anything, and must not stop the others
                 _log.exception("session_listener_failed session=%s", event.session_id)
 
     async def end_all(self) -> None:

@@ -1,6 +1,6 @@
 """Specs: a tool as data, before anything can run.
 
-What a tool promises is here; how it keeps the promise is in `tool`.
+What a tool promises is here; how it keeps the promise is in `tools`.
 """
 
 import re
@@ -62,6 +62,9 @@ class EvalRule(msgspec.Struct, frozen=True):
     language: str = "python"
     rules: Literal["host", "sandbox"] = "host"
 
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "language", self.language.lower())
+
 
 class Annotations(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What clients are told about a tool's effects; always explicit."""
@@ -102,6 +105,10 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def __post_init__(self) -> None:
         if self.operation in _OPERATIONS:  # written as a plain string
             msgspec.structs.force_setattr(self, "operation", Operation(self.operation))
+        for name in ("tags", "aliases"):
+            given = getattr(self, name)
+            if isinstance(given, str):  # one name, which is not to be taken letter by letter
+                msgspec.structs.force_setattr(self, name, (given,))
 
     @property
     def summary(self) -> str:
@@ -145,13 +152,14 @@ def check_spec(spec: ToolSpec, limits: Limits, *, foreign: bool = False) -> None
     Raises:
         PublishError: Something is.
     """
-    _check_names(spec, limits, foreign=foreign)
-    if not spec.description.strip():
-        raise PublishError(f"Tool '{spec.name}' has no description.")
     if spec.operation not in _OPERATIONS:
         known = ", ".join(f"'{operation}'" for operation in Operation)
         raise PublishError(f"Tool '{spec.name}' has the operation '{spec.operation}', which is none of {known}.")
     _check_schemas(spec, limits, foreign=foreign)
+    _check_types(spec)
+    _check_names(spec, limits, foreign=foreign)
+    if not spec.description.strip():
+        raise PublishError(f"Tool '{spec.name}' has no description.")
     _check_eval(spec)
     if len(spec.examples) > _EXAMPLES:
         raise PublishError(f"Tool '{spec.name}' has {len(spec.examples)} examples; at most {_EXAMPLES} are shown.")
@@ -160,6 +168,14 @@ def check_spec(spec: ToolSpec, limits: Limits, *, foreign: bool = False) -> None
     for name, reason in spec.reasons.items():
         if reason.code not in CODES:
             raise PublishError(f"Tool '{spec.name}' gives its reason '{name}' the code '{reason.code}', which is none.")
+
+
+def _check_types(spec: ToolSpec) -> None:
+    """Check every field against its type, which building a spec in Python does not."""
+    try:
+        msgspec.json.decode(encode(spec), type=ToolSpec)
+    except msgspec.ValidationError as error:
+        raise PublishError(f"Tool '{spec.name}' has a wrong spec: {str(error).rstrip('.')}.") from error
 
 
 def _check_names(spec: ToolSpec, limits: Limits, *, foreign: bool) -> None:

@@ -8,9 +8,9 @@ from toolyard.caller import ANYONE, Caller, Door
 from toolyard.envelope import Envelope
 from toolyard.progress import Note
 from toolyard.providers import Publish
+from toolyard.providers.functions import Functions
 from toolyard.record import Record
 from toolyard.spec import ToolSpec
-from toolyard.tools import Tool
 from toolyard.yard import Yard
 
 __all__ = ["Client", "FakeClock", "FakeProvider", "FakeSink", "connect"]
@@ -50,10 +50,10 @@ class FakeSink:
 class FakeProvider:
     """Publishes the tools it is told to, whenever it is told to."""
 
-    def __init__(self, name: str, tools: Iterable[Tool] = ()) -> None:
+    def __init__(self, name: str, tools: Iterable[object] = ()) -> None:
         self.name = name
         self.is_open = False
-        self._tools = list(tools)
+        self._tools = Functions(name, tools).tools()
         self._publish: Publish | None = None
 
     @asynccontextmanager
@@ -68,9 +68,9 @@ class FakeProvider:
             self.is_open = False
             self._publish = None
 
-    def change(self, tools: Iterable[Tool]) -> None:
-        """Publish these tools instead."""
-        self._tools = list(tools)
+    def change(self, tools: Iterable[object]) -> None:
+        """Publish these instead, functions or tools."""
+        self._tools = Functions(self.name, tools).tools()
         if self._publish is not None:
             self._publish(self._tools)
 

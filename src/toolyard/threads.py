@@ -8,7 +8,8 @@ import asyncio
 import contextvars
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any
 
@@ -24,7 +25,7 @@ _log = logging.getLogger(__name__)
 class _Job:
     """One piece of work, from the queue to its end."""
 
-    __slots__ = ("_claim", "call", "context", "ended", "function", "future")
+    __slots__ = ("_claim", "abandoned", "call", "context", "ended", "function", "future")
 
     def __init__(self, call: Call, function: Callable[[], object], future: "asyncio.Future[object]") -> None:
         self.call = call
@@ -32,6 +33,7 @@ class _Job:
         self.future = future
         self.context = contextvars.copy_context()
         self.ended = False
+        self.abandoned = False
         self._claim = threading.Lock()
 
     def claim(self) -> bool:
@@ -48,6 +50,8 @@ class Threads:
         self._queue: SimpleQueue[_Job | None] = SimpleQueue()
         self._count = 0
         self._idle = threading.Semaphore(0)
+        self._lent = 0
+        self._lending = threading.Lock()
         self.abandoned = 0
         """Threads that still run for calls that were answered."""
         self._on_free: dict[Call, list[Callable[[], None]]] = {}
@@ -73,6 +77,7 @@ class Threads:
             if not job.ended and job.claim():
                 call.running = False
             elif not job.ended:
+                job.abandoned = True
                 call.leftovers += 1
                 self.abandoned += 1
                 _log.warning("abandoned_thread tool=%s id=%s abandoned=%d", call.spec.name, call.id, self.abandoned)
@@ -84,25 +89,39 @@ class Threads:
         else:
             then()
 
+    @contextmanager
+    def lent(self) -> Generator[None]:
+        """Let another thread be made while this one waits for a call of its own, so that nobody waits for himself."""
+        with self._lending:
+            self._lent += 1
+        try:
+            yield
+        finally:
+            with self._lending:
+                self._lent -= 1
+
     def close(self) -> None:
         """Let the idle threads go; the others are daemons and hold up nothing."""
-        for _ in range(self._count):
+        while self._count:
+            self._count -= 1
             self._queue.put(None)
+        self._idle = threading.Semaphore(0)
 
     def _put(self, job: _Job) -> None:
         self._queue.put(job)
-        if not self._idle.acquire(blocking=False) and self._count < self._limits.threads:
+        if not self._idle.acquire(blocking=False) and self._count < self._limits.threads + self._lent:
             self._count += 1
             threading.Thread(target=self._work, name=f"toolyard-{self._count}", daemon=True).start()
 
     def _work(self) -> None:
+        idle = self._idle
         while True:
             job = self._queue.get()
             if job is None:
                 return
             if job.claim():
                 self._do(job)
-            self._idle.release()
+            idle.release()
 
     def _do(self, job: _Job) -> None:
         result: object = None
@@ -125,6 +144,8 @@ class Threads:
                 job.future.set_exception(_carry(fault))
             return
         call = job.call
+        if not job.abandoned:  # it ended as its call did, which has not come to count it yet
+            return
         self.abandoned -= 1
         call.leftovers -= 1
         _log.warning("late_result_dropped tool=%s id=%s", call.spec.name, call.id)

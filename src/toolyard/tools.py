@@ -18,13 +18,14 @@ from toolyard.repair import readings
 from toolyard.schema import Issue, Schema, SchemaValidator
 from toolyard.spec import PublishError, ToolSpec, check_spec
 
-__all__ = ["Check", "Checked", "InvalidArgumentsError", "Tool", "check_by_schema", "check_tool"]
+__all__ = ["Check", "Checked", "InvalidArgumentsError", "Tool", "check_by_schema", "check_tool", "written"]
 
 Check = Callable[[object, bytes], Arguments]
 """Takes arguments as data and as JSON text, returns what the handler gets, or raises `InvalidArgumentsError`."""
 
 _EXPECTED_BYTES: Final = 1500
 _NAMED_FIELDS: Final = 5
+_COERCED: Final = 50
 
 
 class InvalidArgumentsError(Exception):
@@ -52,13 +53,13 @@ class Tool:
     fits_output: Callable[[object], bool] | None = None
     may_return_none: bool = False
 
-    def mend(self, arguments: object, issues: list[Issue], *, repair: bool) -> Checked:
+    def mend(self, text: bytes, issues: list[Issue], *, repair: bool) -> Checked:
         """Return arguments that did not fit, put right by the one repair that does.
 
         Raises:
             ToolError: `invalid_input`, with everything that is wrong.
         """
-        mended = self._mend(arguments) if repair else None
+        mended = self._mend(msgspec.json.decode(text)) if repair else None
         if mended is None:
             raise self._refuse(issues)
         return mended
@@ -71,7 +72,7 @@ class Tool:
                 checked = self.check(reading.value, encode(reading.value))
             except (InvalidArgumentsError, TypeError):
                 continue
-            fitting.append(Checked(checked, reading.changed))
+            fitting.append(Checked(checked, reading.changed[:_COERCED]))
         least = [one for one in fitting if all(set(one.coerced) <= set(other.coerced) for other in fitting)]
         return least[0] if len(least) == 1 else None
 
@@ -90,6 +91,24 @@ class Tool:
         )
 
 
+def written(arguments: object, limits: Limits) -> bytes:
+    """Return arguments as JSON.
+
+    Raises:
+        ToolError: `invalid_input` if they cannot be, `too_large` if they are too long.
+    """
+    if arguments is None:
+        return b"{}"
+    try:
+        text = encode(arguments)
+    except TypeError:
+        raise ToolError("invalid_input", "The arguments cannot be written as JSON.", issues=[]) from None
+    if len(text) > limits.argument_bytes:
+        message = f"The arguments have {len(text)} bytes; at most {limits.argument_bytes} are taken."
+        raise ToolError("too_large", message, bytes=len(text), limit=limits.argument_bytes)
+    return text
+
+
 def check_by_schema(schema: Schema) -> Check:
     """Return the check that a JSON Schema says, with the defaults of its properties filled in."""
     validator = SchemaValidator(schema)
@@ -100,10 +119,11 @@ def check_by_schema(schema: Schema) -> Check:
         if isinstance(inner, dict) and "default" in inner
     }
 
-    def check(arguments: object, _: bytes) -> Arguments:
+    def check(_: object, text: bytes) -> Arguments:
+        arguments = msgspec.json.decode(text)
         if not validator.fits(arguments):
             raise InvalidArgumentsError(validator.issues(arguments))
-        return {**deepcopy(defaults), **cast("Arguments", arguments)}
+        return {**deepcopy(defaults), **arguments}
 
     return check
 
@@ -115,11 +135,21 @@ def check_tool(tool: Tool, limits: Limits, *, foreign: bool = False) -> None:
         PublishError: Something is.
     """
     check_spec(tool.spec, limits, foreign=foreign)
+    if not foreign:
+        _check_defaults(tool.spec)
     for number, example in enumerate(tool.spec.examples, start=1):
         try:
             tool.check(example.arguments, encode(example.arguments))
         except InvalidArgumentsError as error:
             raise PublishError(f"Tool '{tool.spec.name}' has an example {number} that does not fit: {error.issues[0].message}") from None
+
+
+def _check_defaults(spec: ToolSpec) -> None:
+    for name, inner in spec.input_schema.get("properties", {}).items():
+        if isinstance(inner, dict) and "default" in inner:
+            alone = {**cast("dict[str, Any]", inner), "$defs": spec.input_schema.get("$defs", {})}
+            if not SchemaValidator(alone).fits(alone["default"]):
+                raise PublishError(f"Tool '{spec.name}' has a default for '{name}' that does not fit its schema.")
 
 
 def _shorten(issue: Issue) -> Issue:

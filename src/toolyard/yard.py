@@ -75,7 +75,14 @@ class Yard:
         if self._dispatcher is not None:
             raise RuntimeError(f"The yard '{self.name}' is open already.")
         async with AsyncExitStack() as stack:
-            await self._assemble(stack)
+            dispatcher = self._dispatcher = self._make_dispatcher()
+            stack.callback(self._forget_dispatcher)
+            try:
+                await self._assemble(stack, dispatcher)
+            except BaseException:
+                await dispatcher.close()
+                await self.sessions.end_all()
+                raise
             self._open = stack.pop_all()
         return self
 
@@ -83,11 +90,6 @@ class Yard:
         stack, self._open = self._open, None
         if stack is not None:
             await stack.aclose()
-
-    @property
-    def title(self) -> str:
-        """Return the yard's name."""
-        return self.name
 
     @property
     def dispatcher(self) -> Dispatcher:
@@ -116,12 +118,14 @@ class Yard:
         arguments: Mapping[str, Any] | None = None,
         *,
         session: str | None = None,
-        caller: Caller = ANYONE,
+        caller: Caller | None = None,
         door: Door = LIBRARY,
     ) -> Coroutine[Any, Any, Envelope]:
         """Call a tool; what is awaited is always an envelope."""
-        given = arguments if session is None else {**(arguments or {}), "session_id": session}
-        return self.dispatcher.dispatch(name, given, caller=caller, door=door)
+        given: object = arguments
+        if session is not None and isinstance(cast("object", arguments or {}), Mapping):
+            given = {**(arguments or {}), "session_id": session}
+        return self.dispatcher.dispatch(name, given, caller=caller or ANYONE, door=door)
 
     def list(self, profile: Profile | str | None = None) -> Sequence[ToolSpec]:
         """Return the specs that a profile lists, by default the yard's own.
@@ -138,6 +142,8 @@ class Yard:
             KeyError: There is no profile of that name.
         """
         if isinstance(profile, str):
+            if profile not in self._profiles:
+                raise KeyError(f"There is no profile '{profile}'. Known: {', '.join(sorted(self._profiles))}.")
             return self._profiles[profile]
         return self.profile if profile is None else profile
 
@@ -163,19 +169,19 @@ class Yard:
         """Be a provider of another yard: every call passes both funnels."""
         async with self:
 
-            def project(_: object = None) -> None:
-                publish([self._mounted(spec) for spec in self.registry.visible(self.profile)])
+            def project(*, foreign: bool) -> None:
+                publish([self._mounted(spec) for spec in self.registry.visible(self.profile)], foreign=foreign)
 
-            project()
-            stop = self.registry.watch(project)
+            project(foreign=False)
+            stop = self.registry.watch(lambda _: project(foreign=True))  # by then one wrong tool must not keep the others away
             try:
                 yield
             finally:
                 stop()
 
-    async def _assemble(self, stack: AsyncExitStack) -> None:
+    def _make_dispatcher(self) -> Dispatcher:
         decide, turn = self._policy
-        self._dispatcher = Dispatcher(
+        return Dispatcher(
             self.registry,
             profile=self.profile,
             limits=self.limits,
@@ -186,20 +192,21 @@ class Yard:
             decide=decide,
             turn=turn,
         )
-        stack.callback(self._forget_dispatcher)
+
+    async def _assemble(self, stack: AsyncExitStack, dispatcher: Dispatcher) -> None:
         await stack.enter_async_context(_running(self.sessions.sweep_forever()))
         if self._lifespan is not None:
-            self._dispatcher.state = await stack.enter_async_context(self._lifespan(self))
+            dispatcher.state = await stack.enter_async_context(self._lifespan(self))
         for provider in self._providers:
             await self._connect(stack, provider, gives_way=False)
         for pack in self._packs:
             await self._connect(stack, PACKS[pack](self), gives_way=True)
         stack.push_async_callback(self.sessions.end_all)
-        stack.push_async_callback(self._dispatcher.close)
+        stack.push_async_callback(dispatcher.close)
 
     async def _connect(self, stack: AsyncExitStack, provider: Provider, *, gives_way: bool) -> None:
-        def publish(tools: Iterable[Tool]) -> None:
-            self.registry.publish(provider.name, tools, gives_way=gives_way)
+        def publish(tools: Iterable[Tool], *, foreign: bool = False) -> None:
+            self.registry.publish(provider.name, tools, foreign=foreign, gives_way=gives_way)
 
         stack.callback(self.registry.withdraw, provider.name)
         await stack.enter_async_context(provider.open(publish))
@@ -217,25 +224,25 @@ class Yard:
 
         async def handler(call: Call) -> Envelope:
             caller = msgspec.structs.replace(call.caller, profile=self.profile)
-            return await self.dispatcher.dispatch(spec.name, call.arguments, caller=caller, door=call.door, parent=call)
+            return await self.dispatcher.dispatch(spec.name, call.arguments, caller=caller, door=call.door, parent=call, filled=True)
 
         outside = msgspec.structs.replace(spec, source=self.name, session="none", serial=False)
         return Tool(spec=outside, handler=handler, check=check, may_return_none=True)
 
 
-def _providers(name: str, tools: Iterable[object], providers: Iterable[Provider], *, packs: Sequence[str]) -> list[Provider]:
-    given = list(tools)
+def _providers(name: str, tools: object, providers: Iterable[Provider], *, packs: Sequence[str]) -> list[Provider]:
+    given: list[object] = list(cast("Iterable[object]", tools)) if isinstance(tools, Iterable) else [tools]
     own: list[Provider] = [Functions(name, given)] if given else []
     found = [*own, *providers]
     names = [*packs, *(provider.name for provider in found)]
     for known in names:
         if names.count(known) > 1:
-            raise ValueError(f"Two providers are named '{known}'.")
+            raise ValueError(f"Two providers are named '{known}': give one of them another name.")
     return found
 
 
 def _known_packs(packs: Iterable[str]) -> list[str]:
-    named = list(packs)
+    named = [packs] if isinstance(packs, str) else list(packs)
     for pack in named:
         if pack not in PACKS:
             raise ValueError(f"There is no pack '{pack}'. Known: {', '.join(sorted(PACKS))}.")

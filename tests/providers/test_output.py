@@ -113,7 +113,7 @@ GOOD: list[tuple[Any, Any, Any]] = [
     (Decimal, Decimal("1.10"), "1.10"),
     (Annotated[int, Field(ge=1)], 1, 1),
     (Annotated[list[int], {"not": "hashable"}], [1], [1]),
-    (Iterable[int], range(3), [0, 1, 2]),
+    (Iterable[int], (number for number in (0, 1, 2)), [0, 1, 2]),
     (int | str, "x", "x"),
     (Any, None, None),
     (object, None, None),
@@ -285,6 +285,13 @@ async def test_blocks_may_be_anywhere_in_a_result() -> None:
 
     assert answer.data == {"a": Image(b"x").describe(), "b": [Audio(b"y").describe()]}
     assert len(answer.content) == 2
+
+
+async def test_blocks_that_nobody_could_send_are_too_large() -> None:
+    answer = await answer_of(Blob(bytes(33 * 1024 * 1024)))
+
+    assert answer.error is not None
+    assert (answer.error.code, answer.error.may_have_run) == ("too_large", True)
 
 
 async def test_a_plain_tool_answers_with_its_text_as_a_block() -> None:

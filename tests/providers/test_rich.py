@@ -3,7 +3,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, NotRequired, Self
 from uuid import UUID, uuid4
 
 import pytest
@@ -223,6 +223,8 @@ DEFAULTS: list[tuple[Any, Any, Any, Any]] = [
     (date, date(2026, 1, 2), date(2026, 1, 2), "2026-01-02"),
     (set[int], {1}, {1}, [1]),
     (Annotated[int, Field(alias="which")], 3, 3, 3),
+    (Annotated[int, Field(validation_alias="which")], 3, 3, 3),
+    (int, Field(3, alias="which"), 3, 3),
 ]
 
 
@@ -294,7 +296,23 @@ def test_a_default_that_does_not_fit_or_cannot_be_written_names_tool_and_paramet
         taking(annotation, default)
 
 
-@pytest.mark.parametrize("annotation", [object(), 5, Callable[[int], int], Odd, list[Odd], Odd | None, "Nobody"])
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        object(),
+        5,
+        (int, str),
+        Callable[[int], int],
+        Odd,
+        list[Odd],
+        Odd | None,
+        "Nobody",
+        ClassVar[int],
+        Final[int],
+        NotRequired[int],
+        Self,
+    ],
+)
 def test_an_annotation_that_cannot_become_a_schema_names_tool_and_parameter(annotation: Any) -> None:
     with pytest.raises(PublishError, match=r"'walk'.*'what'") as caught:
         taking(annotation)
@@ -309,6 +327,21 @@ def test_the_parameter_at_fault_is_the_one_that_is_named() -> None:
     walk.__annotations__["bad"] = Odd
     with pytest.raises(PublishError, match=r"'walk'.*'bad'"):
         tool_from(walk, source="s")
+
+
+def test_a_signature_that_fails_as_a_whole_names_the_tool() -> None:
+    tries: list[int] = []
+
+    class Fickle:
+        @classmethod
+        def __get_pydantic_core_schema__(cls, _: Any, handler: Any) -> Any:
+            tries.append(1)
+            if len(tries) == 1:
+                raise TypeError
+            return handler(int)
+
+    with pytest.raises(PublishError, match="'walk'"):
+        taking(Fickle)
 
 
 def test_everything_that_is_wrong_is_told_with_its_place() -> None:

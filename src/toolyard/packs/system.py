@@ -26,7 +26,7 @@ class Subject(Protocol):
     """What the pack needs to know of a yard."""
 
     @property
-    def title(self) -> str:
+    def name(self) -> str:
         """Return the yard's name."""
         ...
 
@@ -102,7 +102,7 @@ class System:
     @tool(operation="query", tags=("system",))
     async def ping(self) -> Pong:
         """Answer, to show that the yard is there."""
-        return {"status": "pong", "timestamp": _written(datetime.now(UTC)), "server": self._subject.title}
+        return {"status": "pong", "timestamp": _written(datetime.now(UTC)), "server": self._subject.name}
 
     @tool(operation="query", tags=("system",))
     async def get_server_info(self, *, include_uptime: bool = False) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class System:
         Args:
             include_uptime: Whether to tell for how long it has been running.
         """
-        facts: dict[str, Any] = {"name": self._subject.title, "version": self._subject.version}
+        facts: dict[str, Any] = {"name": self._subject.name, "version": self._subject.version}
         return {**facts, "uptime_s": self._uptime()} if include_uptime else facts
 
     @tool(operation="query", tags=("system",))

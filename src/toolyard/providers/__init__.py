@@ -12,8 +12,8 @@ __all__ = ["Provider", "Publish"]
 class Publish(Protocol):
     """Makes these the tools of the provider, in place of those it published before."""
 
-    def __call__(self, tools: Iterable[Tool], /) -> None:
-        """Publish."""
+    def __call__(self, tools: Iterable[Tool], /, *, foreign: bool = False) -> None:
+        """Publish; of tools that are not our own, one that is wrong is quarantined instead of failing all."""
         ...
 
 

@@ -55,7 +55,7 @@ def arguments_of(tool: str, parameters: tuple[Parameter, ...], texts: Mapping[st
         built = rich_arguments(tool, parameters)
     for name, key in built.keys.items():
         if texts.get(name):
-            built.schema["properties"][key]["description"] = texts[name]
+            built.schema["properties"][key].setdefault("description", texts[name])
     _fill_defaults(tool, built)
     return Taken(built.schema, _checking(built))
 
@@ -110,11 +110,11 @@ def _checking(built: Built) -> Check:
     schema, validate, defaults = built.schema, built.validate, built.defaults
     made_anew = {name: _maker(default) for name, default in defaults.items() if not isinstance(default, _IMMUTABLE)}
 
-    def check(arguments: object, text: bytes) -> Arguments:
+    def check(_: object, text: bytes) -> Arguments:
         try:
             checked = validate(text, strict=True)
         except ValidationError as error:
-            raise InvalidArgumentsError(issues_of(error, schema, arguments)) from None
+            raise InvalidArgumentsError(issues_of(error, schema, msgspec.json.decode(text))) from None
         if not defaults:
             return checked
         fresh = {name: make() for name, make in made_anew.items() if name not in checked}

@@ -4,6 +4,7 @@ The function stays a function: it can be called, tested and imported as before, 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, Final, Literal, TypeVar, overload
 
 import msgspec
@@ -72,6 +73,10 @@ def tool(
 
 def tool(function: Any = None, /, **options: Any) -> Any:
     """Say of a function what its signature cannot: its operation, session, timeout, reasons and so on."""
+    for name in options:
+        if name not in Declared.__struct_fields__:
+            meant = get_close_matches(name, Declared.__struct_fields__, n=1)
+            raise TypeError(f"'@tool' has no option '{name}'." + (f" Did you mean '{meant[0]}'?" if meant else ""))
     marks = Declared(**options)
 
     def mark(marked: Any) -> Any:

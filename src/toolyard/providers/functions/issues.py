@@ -1,11 +1,12 @@
 """Issues: what pydantic found wrong with arguments, said in the words of every other check."""
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, cast
 
 from pydantic_core import ErrorDetails, ValidationError
 
-from toolyard.schema import Issue, Path, Schema, field_name, inlined, subschema, unexpected
+from toolyard.schema import ISSUES, Issue, Path, Schema, field_name, inlined, subschema, unexpected
 
 __all__ = ["issues_of"]
 
@@ -15,7 +16,7 @@ _EXTRA = frozenset({"extra_forbidden", "unexpected_keyword_argument"})
 def issues_of(error: ValidationError, schema: Schema, arguments: object) -> list[Issue]:
     """Return every issue, one for each field; where several types were tried, what each of them wanted."""
     by_path: dict[Path, list[ErrorDetails]] = {}
-    for fault in error.errors(include_url=False, include_input=False):
+    for fault in islice(error.errors(include_url=False, include_input=False), ISSUES):
         names_a_field = fault["type"] == "missing" or fault["type"] in _EXTRA
         by_path.setdefault(_path(fault["loc"], arguments, names_a_field=names_a_field), []).append(fault)
     return [_issue(path, faults, schema) for path, faults in by_path.items()]

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Final, Literal, cast
 
 import msgspec
 
@@ -19,6 +19,8 @@ from toolyard.spec import EvalRule, Example, Operation, PublishError, Reason, To
 from toolyard.tools import Tool
 
 __all__ = ["Functions", "tool_from"]
+
+_SESSIONS: Final = ("none", "optional", "required")
 
 
 class Functions:
@@ -54,9 +56,13 @@ def tool_from(function: Callable[..., Any], *, source: str, marks: Declared | No
     name = marks.name or getattr(inner, "__name__", type(inner).__name__)
     if name == "<lambda>":
         raise PublishError("A tool made of a lambda needs a name.")
+    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
+        raise PublishError(f"Tool '{name}' is a generator, which cannot be answered with: return a list.")
     documented = read_docstring(getattr(inner, "__doc__", None))
     signature = read_signature(function, name)
     session = marks.session or signature.session
+    if _SESSIONS.index(session) < _SESSIONS.index(signature.session):
+        raise PublishError(f"Tool '{name}' takes a session that is {signature.session}, and is marked as '{session}'.")
     taken = arguments_of(name, signature.parameters, documented.parameters, session=session != "none")
     promised = output_of(name, signature.returns)
     spec = _spec(name, marks, documented.description, session, taken=taken, promised=promised, source=source)
@@ -65,7 +71,7 @@ def tool_from(function: Callable[..., Any], *, source: str, marks: Declared | No
         spec=_with_codes(spec),
         handler=handler,
         check=taken.check,
-        fits_output=promised.fits,
+        fits_output=None if marks.shape == "plain" else promised.fits,
         may_return_none=promised.may_be_none,
     )
 
@@ -85,7 +91,7 @@ def _spec(
         title=marks.title,
         description=marks.description or description or _sentence(name),
         input_schema=taken.schema,
-        output_schema=promised.schema,
+        output_schema=None if marks.shape == "plain" else promised.schema,
         operation=cast("Operation", marks.operation or Operation.COMMAND),
         operation_assumed=marks.operation is None,
         eval=marks.eval or (EvalRule("code") if marks.operation == Operation.EVAL else None),

@@ -4,7 +4,7 @@ This is the only module that imports pydantic, and it is itself imported only by
 """
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NotRequired, cast
+from typing import Annotated, Any, ClassVar, Final, NotRequired, Required, Self, cast, get_origin
 
 from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter
 from pydantic.errors import PydanticSchemaGenerationError
@@ -20,6 +20,7 @@ from toolyard.spec import PublishError
 __all__ = ["rich_arguments", "rich_schema"]
 
 _NO_FIELD = frozenset({"default", "default_factory", "init", "init_var", "kw_only", "repr", "frozen", "alias_priority", "validate_default"})
+_NO_ANNOTATION: tuple[Any, ...] = (NotRequired, Required, ClassVar, Final, cast("Any", Self))
 _CANNOT = (PydanticSchemaGenerationError, PydanticUserError, TypeError, NameError, ValueError)
 
 
@@ -41,14 +42,16 @@ def rich_arguments(tool: str, parameters: tuple[Parameter, ...]) -> Built:
     defaults: dict[str, Any] = {}
     keys: dict[str, str] = {}
     for parameter in parameters:
+        if any(parameter.annotation is form or get_origin(parameter.annotation) is form for form in _NO_ANNOTATION):
+            raise PublishError(f"Tool '{tool}' has the parameter '{parameter.name}', whose annotation cannot become a schema.")
         annotation, default, alias = _split(parameter)
         keys[parameter.name] = alias or parameter.name
         if default is not REQUIRED:
             defaults[parameter.name] = default
         fields[parameter.name] = annotation if default is REQUIRED else NotRequired[annotation]
-    shape = TypedDict("Arguments", fields)  # pyright: ignore - the fields are not known before
-    shape.__pydantic_config__ = ConfigDict(extra="forbid")  # pyright: ignore[reportAttributeAccessIssue] - pydantic's own way
     try:
+        shape = TypedDict("Arguments", fields)  # pyright: ignore - the fields are not known before
+        shape.__pydantic_config__ = ConfigDict(extra="forbid")  # pyright: ignore[reportAttributeAccessIssue] - pydantic's own way
         adapter = cast("TypeAdapter[Arguments]", TypeAdapter(shape))
         schema = _schema(adapter, "validation")
     except _CANNOT as error:
@@ -69,15 +72,19 @@ def _split(parameter: Parameter) -> tuple[Any, Any, str | None]:
     annotation: Any = parameter.annotation
     default = parameter.default
     given = [extra for extra in getattr(annotation, "__metadata__", ()) if isinstance(extra, FieldInfo)]
-    alias = next((field.alias for field in given if field.alias), None)
+    alias = next((name for field in given if (name := _alias_of(field))), None)
     for field in given:
         others = [extra for extra in annotation.__metadata__ if extra is not field]
         annotation = cast("Any", Annotated[(annotation.__origin__, *others, *_without_default(field))])
         default = _default_of(field) if default is REQUIRED else default
     if isinstance(default, FieldInfo):
         annotation = Annotated[(annotation, *_without_default(default))]
-        return annotation, _default_of(default), default.alias or alias
+        return annotation, _default_of(default), _alias_of(default) or alias
     return annotation, default, alias
+
+
+def _alias_of(field: FieldInfo) -> str | None:
+    return field.validation_alias if isinstance(field.validation_alias, str) else field.alias
 
 
 def _without_default(field: FieldInfo) -> list[Any]:

@@ -75,7 +75,7 @@ def read_signature(function: Callable[..., Any], tool: str) -> Signature:
         annotation = hints.get(name, Any)
         if parameter.kind in _NO_ARGUMENTS:
             raise PublishError(f"Tool '{tool}' has the parameter '{_NO_ARGUMENTS[parameter.kind]}{name}', which cannot become a schema.")
-        if annotation is Call:
+        if annotation is Call or set(get_args(annotation)) == {Call, type(None)}:
             filled["call"] = name
         elif _is_session(annotation):
             filled["session"], session = name, "required" if annotation is Session else "optional"
