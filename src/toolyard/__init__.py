@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from toolyard.providers.functions import Functions, tool
     from toolyard.record import Record, Sink
     from toolyard.session import Session
+    from toolyard.signals import run
     from toolyard.spec import EvalRule, Example, Operation, PublishError, Reason, ToolSpec
     from toolyard.store import Store
     from toolyard.tools import Tool
@@ -60,6 +61,7 @@ __all__ = [
     "Yard",
     "__version__",
     "current_call",
+    "run",
     "tool",
 ]
 
@@ -75,6 +77,7 @@ _HOMES = {
     "providers.functions": ("Functions", "tool"),
     "record": ("Record", "Sink"),
     "session": ("Session",),
+    "signals": ("run",),
     "spec": ("EvalRule", "Example", "Operation", "PublishError", "Reason", "ToolSpec"),
     "store": ("Store",),
     "tools": ("Tool",),

@@ -201,8 +201,8 @@ def _keep_serialisable(details: dict[str, object]) -> dict[str, Any]:
             text = encode(value)
         except TypeError:
             text = b""
-        room -= len(text)
-        if text and room >= 0:
+        if text and len(text) <= room:
+            room -= len(text)
             kept[_speakable(key)] = msgspec.json.decode(text)
         else:
             _log.warning("dropped_detail key=%s type=%s bytes=%d", key, type(value).__name__, len(text))

@@ -45,6 +45,8 @@ _MODULES: Final = frozenset(
         *("urllib", "ssl", "asyncio", "threading", "site", "webbrowser", "platform", "resource", "fcntl", "mmap"),
     }
 )
+_REACHED: Final = frozenset({"os", "sys", "posix", "subprocess", "builtins", "importlib", "ctypes", "shutil", "pty"})
+"""Modules that others import, and that are hardly ever the name of anything else."""
 _HARMLESS: Final = frozenset({"__name__", "__doc__", "__len__", "__str__", "__repr__"})
 _REFLECTION: Final = frozenset({"getattr", "setattr", "delattr", "hasattr"})
 
@@ -106,7 +108,7 @@ def _refused(node: ast.AST, *, is_called: bool) -> str | None:  # noqa: PLR0911 
         case ast.Name(id=name):
             return name if name in _NAMES else _refused_name(name)
         case ast.Attribute(attr=name):
-            return _refused_name(name) or (f"the module {name}" if name in _MODULES else None)
+            return _refused_name(name) or (f"the module {name}" if name in _REACHED else None)
         case ast.MatchClass(kwd_attrs=names):
             return next((found for name in names if (found := _refused_name(name))), None)
         case ast.Call(func=ast.Name(id=name), args=arguments) if name in _REFLECTION:

@@ -80,6 +80,7 @@ class Registry:
         wanted: dict[str, Tool] = {}
         claimed: set[str] = set()
         held: list[Withheld] = []
+        aside: list[Tool] = []
         for tool in (_stamped(tool, source) for tool in tools):
             fault = self._fault(tool, source, claimed, foreign=foreign, gives_way=gives_way)
             if fault is not None and not foreign:
@@ -88,7 +89,7 @@ class Registry:
                 held.append(Withheld(tool.spec, "quarantined", str(fault)))
                 continue
             if gives_way and self._taken(tool.spec, source):
-                self._step_aside(tool)
+                aside.append(tool)
                 continue
             claimed.update((tool.spec.name, *tool.spec.aliases))
             if tool.spec.requires_eval and not self.allow_eval:
@@ -97,13 +98,14 @@ class Registry:
                 wanted[tool.spec.name] = tool
         self._replace(source, wanted, gives_way=gives_way)
         self._forget_withheld(source)
+        for tool in aside:
+            self._step_aside(tool)
         self._step_back()
         for withheld in held:
             self._withheld[withheld.spec.name] = withheld
 
     def withdraw(self, source: str) -> None:
         """Withdraw all tools of a source; those that gave way to them are back."""
-        self._aside = {name: tool for name, tool in self._aside.items() if tool.spec.source != source}
         self._replace(source, {}, gives_way=False)
         self._forget_withheld(source)
         self._step_back()
@@ -176,8 +178,7 @@ class Registry:
 
     def _replace(self, source: str, wanted: dict[str, Tool], *, gives_way: bool) -> None:
         before = self._by_source.pop(source, {})
-        if gives_way:
-            self._aside = {name: tool for name, tool in self._aside.items() if tool.spec.source != source or name not in wanted}
+        self._aside = {name: tool for name, tool in self._aside.items() if tool.spec.source != source}
         for name, tool in before.items():
             self._remove(tool, "" if name in wanted else "Its source no longer publishes it.")
         for tool in wanted.values():

@@ -165,9 +165,6 @@ def check_spec(spec: ToolSpec, limits: Limits, *, foreign: bool = False) -> None
         raise PublishError(f"Tool '{spec.name}' has {len(spec.examples)} examples; at most {_EXAMPLES} are shown.")
     if spec.timeout is not None and not 0 <= spec.timeout < float("inf"):
         raise PublishError(f"Tool '{spec.name}' has the timeout {spec.timeout}, which is no number of seconds.")
-    for name, reason in spec.reasons.items():
-        if reason.code not in CODES:
-            raise PublishError(f"Tool '{spec.name}' gives its reason '{name}' the code '{reason.code}', which is none.")
 
 
 def _check_types(spec: ToolSpec) -> None:

@@ -145,10 +145,11 @@ def check_tool(tool: Tool, limits: Limits, *, foreign: bool = False) -> None:
 
 
 def _check_defaults(spec: ToolSpec) -> None:
+    validator = SchemaValidator({**spec.input_schema, "required": []})
     for name, inner in spec.input_schema.get("properties", {}).items():
         if isinstance(inner, dict) and "default" in inner:
-            alone = {**cast("dict[str, Any]", inner), "$defs": spec.input_schema.get("$defs", {})}
-            if not SchemaValidator(alone).fits(alone["default"]):
+            issues = validator.issues({name: cast("dict[str, Any]", inner)["default"]})
+            if any(issue.field.split(".")[0] == name for issue in issues):
                 raise PublishError(f"Tool '{spec.name}' has a default for '{name}' that does not fit its schema.")
 
 

@@ -61,6 +61,8 @@ def tool_from(function: Callable[..., Any], *, source: str, marks: Declared | No
     documented = read_docstring(getattr(inner, "__doc__", None))
     signature = read_signature(function, name)
     session = marks.session or signature.session
+    if session not in _SESSIONS:
+        raise PublishError(f"Tool '{name}' is marked with the session '{session}', which is none of {', '.join(_SESSIONS)}.")
     if _SESSIONS.index(session) < _SESSIONS.index(signature.session):
         raise PublishError(f"Tool '{name}' takes a session that is {signature.session}, and is marked as '{session}'.")
     taken = arguments_of(name, signature.parameters, documented.parameters, session=session != "none")

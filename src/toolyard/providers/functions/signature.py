@@ -75,9 +75,9 @@ def read_signature(function: Callable[..., Any], tool: str) -> Signature:
         annotation = hints.get(name, Any)
         if parameter.kind in _NO_ARGUMENTS:
             raise PublishError(f"Tool '{tool}' has the parameter '{_NO_ARGUMENTS[parameter.kind]}{name}', which cannot become a schema.")
-        if annotation is Call or set(get_args(annotation)) == {Call, type(None)}:
+        if _is(annotation, Call):
             filled["call"] = name
-        elif _is_session(annotation):
+        elif _is(annotation, Session):
             filled["session"], session = name, "required" if annotation is Session else "optional"
         else:
             parameters.append(Parameter(name, annotation, parameter.default))
@@ -86,10 +86,11 @@ def read_signature(function: Callable[..., Any], tool: str) -> Signature:
     return Signature(tuple(parameters), positional, returns, filled.get("call"), filled.get("session"), session)
 
 
-def _is_session(annotation: object) -> bool:
+def _is(annotation: object, wanted: type) -> bool:
+    """Return whether an annotation is the wanted type, or that and nothing."""
     if get_origin(annotation) in {typing.Union, types.UnionType}:
-        return set(get_args(annotation)) == {Session, type(None)}
-    return annotation is Session
+        return set(get_args(annotation)) == {wanted, type(None)}
+    return annotation is wanted
 
 
 def _hints(function: Callable[..., Any], tool: str, signature: inspect.Signature) -> dict[str, Any]:
