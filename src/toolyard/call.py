@@ -243,8 +243,9 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
         self._task = None
         if self._notes is not None:
             self._notes.close()
-        for child in tuple(self.children or ()):
-            child.stop("cancelled")
+        if self.children:
+            for child in tuple(self.children):
+                child.stop("cancelled")
 
     def _note(self, note: Note, *, own: bool) -> None:
         if self.finished or self.door.progress is None:

@@ -206,8 +206,8 @@ class Dispatcher:
 
     async def _run(self, call: Call) -> object:
         """Run the call in this task; an interruption of our own becomes the failure it stands for."""
-        task = asyncio.current_task(self.loop)
-        if task is None:
+        task = asyncio.current_task()
+        if task is None or task.get_loop() is not self.loop:
             raise ToolError("not_supported", "The yard was opened in another event loop than the one that calls it.")
         token = self._enter(call, task)
         waiting: dict[Call, float] | None = None

@@ -17,6 +17,7 @@ from toolyard.spec import PublishError
 __all__ = ["Promised", "output_of"]
 
 _NO_SCHEMA: Final = frozenset({Envelope, Block, Image, Audio, Blob, Text, bytes, bytearray, memoryview})
+_EXACT: Final = (str, int, bool)
 _ANYTHING: Final = (Any, object)
 _NEVER: Final = (typing.NoReturn, typing.Never)
 
@@ -44,7 +45,13 @@ def output_of(tool: str, annotation: Any) -> Promised:
     if any(isinstance(part, type) and part in _NO_SCHEMA for part in parts):
         return Promised(None, None, may_be_none)
     schema = _schema(tool, annotation)
-    return Promised(schema, SchemaValidator(schema).fits, may_be_none)
+    fits = SchemaValidator(schema).fits
+    return Promised(schema, _quickly(annotation, fits) if annotation in _EXACT else fits, may_be_none)
+
+
+def _quickly(kind: type, fits: Callable[[object], bool]) -> Callable[[object], bool]:
+    """Return the same check, which asks the schema only where the type does not say it all."""
+    return lambda value: type(value) is kind or fits(value)
 
 
 def _parts(annotation: Any) -> list[Any]:
