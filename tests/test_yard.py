@@ -73,7 +73,7 @@ async def test_a_yard_answers_while_it_is_open_and_not_before_or_after() -> None
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"a": 1}, MappingProxyType({"a": 1}), ChainMap({"a": 1}), OrderedDict(a=1)], ids=lambda given: type(given).__name__
+    "arguments", [{"a": 1}, MappingProxyType({"a": 1}), ChainMap({"a": 1}), OrderedDict({"a": 1})], ids=lambda given: type(given).__name__
 )
 async def test_arguments_may_be_any_mapping(arguments: Mapping[str, int]) -> None:
     async with Yard(tools=[add]) as yard:
