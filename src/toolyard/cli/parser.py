@@ -156,7 +156,7 @@ def _add_call(parser: Parser) -> None:
     parser.add_argument("target", metavar="TARGET", help=_TARGET)
     parser.add_argument("name", metavar="NAME", help="the tool to call")
     parser.add_argument(
-        "arguments", metavar="ARGUMENT", nargs="*", help="'key=value' for each, or one JSON object, or '-' for JSON from stdin"
+        "arguments", metavar="ARGUMENT", nargs="*", default=[], help="'key=value' for each, or one JSON object, or '-' for JSON from stdin"
     )
     parser.add_argument("--session", metavar="ID", help="the session that the call belongs to")
     _add_view(parser)
