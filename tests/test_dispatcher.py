@@ -863,3 +863,53 @@ async def test_a_reason_that_differs_from_its_declaration_is_logged(caplog: pyte
         await yard.call("buy")
 
     assert "reason_differs_from_its_declaration" in caplog.text
+
+
+async def test_a_yard_does_not_wait_for_ever_for_a_call_that_does_not_end(caplog: pytest.LogCaptureFixture) -> None:
+    started, gate = asyncio.Event(), asyncio.Event()
+
+    async def deaf() -> int:
+        """Swallow the interruption."""
+        started.set()
+        while not gate.is_set():
+            try:
+                await gate.wait()
+            except asyncio.CancelledError:
+                continue
+        return 1
+
+    async with Yard(tools=[deaf], limits=Limits(cleanup=0.01)) as yard:
+        task = asyncio.create_task(yard.call("deaf"))
+        await started.wait()
+    gate.set()
+
+    assert "calls_left_behind count=1" in caplog.text
+    ended = (await task).error
+    assert ended is not None
+    assert ended.code == "cancelled"
+
+
+async def test_a_caller_that_goes_away_while_its_result_is_stored_leaves_one_record() -> None:
+    from toolyard.store import MemoryStore  # noqa: PLC0415 - only here
+
+    storing = asyncio.Event()
+
+    class SlowStore(MemoryStore):
+        async def put(self, key: str, value: bytes, *, ttl: float | None = None) -> None:
+            storing.set()
+            await asyncio.Event().wait()
+
+    async def give() -> str:
+        """Give much."""
+        return "x" * 60_000
+
+    sink = FakeSink()
+    async with Yard(tools=[give], store=SlowStore(), sinks=[sink]) as yard:
+        task = asyncio.create_task(yard.call("give"))
+        await storing.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    assert sink.codes == ["cancelled"]
+    assert sink.records[0].may_have_run

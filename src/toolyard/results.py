@@ -20,6 +20,8 @@ __all__ = ["Results", "at_pointer", "shape_of"]
 
 _HANDLE: Final = re.compile(r"r_[0-9]{1,18}\Z")
 _INDEX: Final = re.compile(r"(0|[1-9][0-9]{0,17})\Z", re.ASCII)
+_NUMBERED_SECONDS: Final = 30 * 24 * 3600.0
+"""How long the numbers of an unused owner go on, so that an old handle does not come to name something new."""
 _SHAPES: Final = ({"$ref"}, {"$ref", "path"})
 _DEPTH: Final = 32
 _KEYS: Final = 20
@@ -48,7 +50,7 @@ class Results:
                 limit=self._limits.stored_bytes,
             )
         prefix = _prefix(owner)
-        handle = f"r_{await self._store.count(prefix, ttl=2 * self._limits.stored_seconds)}"
+        handle = f"r_{await self._store.count(prefix, ttl=max(_NUMBERED_SECONDS, 2 * self._limits.stored_seconds))}"
         await self._store.put(prefix + handle, encoded.text, ttl=self._limits.stored_seconds)
         kept = await self._store.keys(prefix)
         for key in kept[: max(len(kept) - self._limits.stored_results, 0)]:
