@@ -40,6 +40,10 @@ class Row(NamedTuple):
     high: float
     rounds: list[float]
 
+    def divided(self, by: float) -> "Row":
+        """Return the row for one of so many things that were measured together."""
+        return Row(self.subject, self.path, self.median / by, self.low / by, self.high / by, [value / by for value in self.rounds])
+
 
 class Subject(NamedTuple):
     """A job of a worker script in an environment, with a number of tools where that matters."""

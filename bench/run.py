@@ -70,7 +70,7 @@ def growth(options: Options) -> Report:
 def publish(options: Options) -> Report:
     """CPU time of publishing one plain function, by framework."""
     rows = measure_paths({name: Subject(name, "publish", _PUBLISHED) for name in NAMES}, options.rounds, 1)
-    rows = [row._replace(median=row.median / _PUBLISHED, low=row.low / _PUBLISHED, high=row.high / _PUBLISHED) for row in rows]
+    rows = [row.divided(_PUBLISHED) for row in rows]
     lines = [[row.path, f"{row.median:.0f}", _middle(row, digits=0), ratio(row.median, rows[0].median)] for row in rows]
     return Report(keep("publish", rows, tools=_PUBLISHED), as_table(("by", "CPU us a tool", "middle half", "times ours"), lines))
 
