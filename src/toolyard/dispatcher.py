@@ -105,7 +105,7 @@ class Dispatcher:
         try:
             tool = self._find(call)
             text = written(arguments, self._limits)
-            if _REFERENCE in text and not filled:
+            if not filled and text.find(_REFERENCE) >= 0:  # 'in' would try it as a number first, at several times the cost
                 arguments = await self._results.fill_in(arguments, tool.spec.input_schema, caller.owner)
                 text = encode(arguments)
             self._admit(call, tool, {} if arguments is None else arguments, text)
@@ -117,7 +117,8 @@ class Dispatcher:
             answer = failed(error, call)
         except BaseException as error:  # noqa: BLE001 - whatever a handler does, the caller gets an answer
             answer = failed(defect(error, call), call)
-        if parent is None and answer.characters > (door.result_characters or self._limits.result_characters):
+        encoded = answer.encoded
+        if encoded is not None and parent is None and encoded.characters > (door.result_characters or self._limits.result_characters):
             answer = await self._shorten(call, answer)
         return self._end(call, answer)
 
@@ -136,10 +137,10 @@ class Dispatcher:
 
     def cancel(self, call_id: str) -> bool:
         """Interrupt a call, which is then answered with `cancelled`; return whether it was in flight."""
-        if call_id in self.in_flight:
-            self.in_flight[call_id].stop("cancelled")
-            return True
-        return False
+        call = self.in_flight.get(call_id)
+        if call is not None:
+            call.stop("cancelled")
+        return call is not None
 
     async def close(self) -> None:
         """Interrupt every call and wait, for as long as a clean-up may take, until each is answered."""
@@ -259,7 +260,7 @@ class Dispatcher:
 
     async def _take_turn(self, call: Call) -> Envelope | None:
         """Ask the policy and wait for a turn; an answer of the policy's own is returned."""
-        held = await self._ask_policy(call)
+        held = await self._ask_policy(call, self._decide) if self._decide is not None else None
         if held is not None:
             return held
         for turn in (self.serial_turns if call.spec.serial else None, self._turn):
@@ -267,11 +268,9 @@ class Dispatcher:
                 call.releases = (*call.releases, await turn(call))
         return None
 
-    async def _ask_policy(self, call: Call) -> Envelope | None:
-        if self._decide is None:
-            return None
+    async def _ask_policy(self, call: Call, decide: Decide) -> Envelope | None:
         try:
-            return await self._decide(call)
+            return await decide(call)
         except ToolError:
             raise
         except Exception:  # noqa: BLE001 - whatever a policy raises denies

@@ -25,11 +25,6 @@ class Fitted(msgspec.Struct, frozen=True, gc=False):
     content: tuple[Content, ...] = ()
     encoded: Encoded | None = None
 
-    @property
-    def characters(self) -> int:
-        """Return how long the data is as text."""
-        return 0 if self.encoded is None else self.encoded.characters
-
     def cut(self, instead: dict[str, Any]) -> "Fitted":
         """Return the same with something short in place of its data."""
         return Fitted(instead, self.error, self.content)

@@ -125,7 +125,8 @@ class Yard:
         given: object = arguments
         if session is not None and isinstance(cast("object", arguments or {}), Mapping):
             given = {**(arguments or {}), "session_id": session}
-        return self.dispatcher.dispatch(name, given, caller=caller or ANYONE, door=door)
+        dispatcher = self._dispatcher or self.dispatcher
+        return dispatcher.dispatch(name, given, caller=caller or ANYONE, door=door)
 
     def list(self, profile: Profile | str | None = None) -> Sequence[ToolSpec]:
         """Return the specs that a profile lists, by default the yard's own.

@@ -187,10 +187,7 @@ def _handler(function: Callable[..., Any], signature: Signature, *, drops_sessio
     if not simple or signature.positional:
         return awaited
 
-    async def direct(call: Call) -> object:
-        return await function(**call.arguments)
-
-    return direct
+    return lambda call: function(**call.arguments)
 
 
 def _binder(function: Callable[..., Any], signature: Signature, *, drops_session: bool) -> Callable[[Call], Callable[[], Any]]:
