@@ -95,7 +95,7 @@ async def test_a_defect_of_a_tool_is_one_plain_sentence_and_a_traceback_in_the_l
 
 @pytest.mark.parametrize("fault", [KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration, RecursionError, MemoryError])
 @pytest.mark.parametrize("threaded", [False, True])
-async def test_whatever_a_handler_raises_the_caller_gets_an_answer(fault: type[BaseException], threaded: bool) -> None:  # noqa: FBT001
+async def test_whatever_a_handler_raises_the_caller_gets_an_answer(fault: type[BaseException], threaded: bool) -> None:  # noqa: FBT001 - pytest passes it
     async def in_the_loop() -> int:
         """Raise."""
         raise fault

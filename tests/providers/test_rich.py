@@ -268,7 +268,7 @@ def test_a_default_that_is_made_is_made_for_every_call_and_is_no_part_of_the_sch
 
 @pytest.mark.parametrize(
     ("annotation", "default"),
-    [(list[Point], [Point(1)]), (Point, Point(1)), (list[int], Field(default_factory=list)), (Address, Address(city="Rome"))],  # pyright: ignore[reportUnknownArgumentType, reportCallIssue]
+    [(list[Point], [Point(1)]), (Point, Point(1)), (list[int], Field(default_factory=list)), (Address, Address(city="Rome"))],  # pyright: ignore[reportUnknownArgumentType, reportCallIssue] - a Field stands for any default
 )
 def test_a_default_that_was_changed_is_fresh_for_the_next_call(annotation: Any, default: Any) -> None:
     made = taking(annotation, default)

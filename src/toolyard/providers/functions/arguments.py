@@ -50,7 +50,7 @@ def arguments_of(tool: str, parameters: tuple[Parameter, ...], texts: Mapping[st
         built = _light(parameters, cast("list[Plain]", plains))
     else:
         # pydantic costs as much to import as the rest of a small yard, so only signatures that need it pay for it
-        from toolyard.providers.functions.rich import rich_arguments  # noqa: PLC0415
+        from toolyard.providers.functions.rich import rich_arguments  # noqa: PLC0415 - as said above
 
         built = rich_arguments(tool, parameters)
     for name, key in built.keys.items():
