@@ -10,7 +10,7 @@ __all__ = ["Names"]
 
 _WORD: Final = re.compile(r"[a-z]+|[0-9]+")
 _LOOKED_AT: Final = 3000
-_CANDIDATES: Final = 200
+_CANDIDATES: Final = 60
 _NEAR: Final = 20
 _ALIKE: Final = 0.6
 _LONGEST: Final = 128
@@ -39,7 +39,8 @@ class Names:
         """Return the known names that are allowed and may have been meant, nearest first, ties by name."""
         if len(name) > _LONGEST:
             return []
-        scored = [(-_likeness(name, known), known) for known in islice(filter(allows, self._candidates(name)), _CANDIDATES)]
+        likeness = _Likeness(name)
+        scored = [(-likeness.to(known), known) for known in islice(filter(allows, self._candidates(name)), _CANDIDATES)]
         return [known for score, known in sorted(scored) if -score >= _ALIKE][:_NEAR]
 
     def _candidates(self, name: str) -> list[str]:
@@ -50,11 +51,24 @@ class Names:
         return sorted(found, key=lambda known: (-found[known], known))
 
 
-def _likeness(name: str, known: str) -> float:
-    """Return how alike two names are; words in another order count as nearly the same."""
-    mine, theirs = _words(name), _words(known)
-    shuffled = SequenceMatcher(None, " ".join(sorted(mine)), " ".join(sorted(theirs))).ratio()
-    return max(SequenceMatcher(None, name.lower(), known.lower()).ratio(), shuffled * 0.95)
+class _Likeness:
+    """How alike names are to one name; words in another order count as nearly the same."""
+
+    def __init__(self, name: str) -> None:
+        self._straight = SequenceMatcher(None, "", name.lower(), autojunk=False)
+        self._sorted = SequenceMatcher(None, "", " ".join(sorted(_words(name))), autojunk=False)
+
+    def to(self, known: str) -> float:
+        """Return a number from 0 to 1, or 0 where it would be too little to count."""
+        return max(_ratio(self._straight, known.lower()), _ratio(self._sorted, " ".join(sorted(_words(known)))) * 0.95)
+
+
+def _ratio(matcher: "SequenceMatcher[str]", text: str) -> float:
+    """Return the ratio, having asked first what costs less."""
+    matcher.set_seq1(text)
+    if matcher.real_quick_ratio() < _ALIKE or matcher.quick_ratio() < _ALIKE:
+        return 0.0
+    return matcher.ratio()
 
 
 def _words(name: str) -> list[str]:
