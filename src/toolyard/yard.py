@@ -154,10 +154,11 @@ class Yard:
         return tuple(self._profiles.values())
 
     def settings(self) -> dict[str, dict[str, Any]]:
-        """Return every setting with its value and where it came from."""
-        defaults = Limits().as_dict()
-        values = {"name": self.name, "profile": self.profile.name, "allow_eval": self.registry.allow_eval, **self.limits.as_dict()}
-        defaults.update({"name": "yard", "profile": EVERYTHING.name, "allow_eval": False})
+        """Return every setting with its value and where it came from: 'code' where it differs from the default."""
+        own = {"name": self.name, "version": self.version, "profile": self.profile.name, "packs": self._packs}
+        values = {**own, "allow_eval": self.registry.allow_eval, **self.limits.as_dict()}
+        plain = {"name": "yard", "version": VERSION, "profile": EVERYTHING.name, "packs": list[str](), "allow_eval": False}
+        defaults = {**plain, **Limits().as_dict()}
         return {key: {"value": value, "from": "default" if value == defaults[key] else "code"} for key, value in values.items()}
 
     def add_sink(self, sink: Sink) -> Callable[[], None]:

@@ -131,7 +131,10 @@ class System:
 
     @tool(operation="query", tags=("system",))
     async def get_settings(self) -> dict[str, dict[str, Any]]:
-        """Tell the settings in effect and where each came from; secrets are never shown."""
+        """Tell the settings in effect and where each came from; secrets are never shown.
+
+        'code' is what the yard was given; what it was given that is no different from the default counts as 'default'.
+        """
         return self._subject.settings()
 
     @tool(operation="query", tags=("system",))
