@@ -693,7 +693,7 @@ async def test_a_turn_that_cannot_be_given_back_does_not_keep_the_others(caplog:
 
     async with Yard(tools=[work], turn=turn) as yard:
         answers = [await yard.call("work") for _ in range(2)]
-        assert len(yard.dispatcher.serial_turns) == 0
+        assert len(yard.dispatcher.admission.serial_turns) == 0
 
     assert [answer.data for answer in answers] == [1, 1]
     assert "release_failed" in caplog.text

@@ -35,7 +35,7 @@ def made(schema: dict[str, Any] = WALK, **given: Any) -> Tool:
 
 
 def checked(what: Tool, arguments: object) -> dict[str, Any]:
-    return what.check(arguments, encode(arguments))
+    return what.check(encode(arguments))
 
 
 def issues_of(answer: Envelope) -> list[dict[str, Any]]:

@@ -98,4 +98,4 @@ async def test_a_caller_that_goes_away_while_it_waits_leaves_no_lock_behind() ->
             await second
         gate.set()
         assert (await first).success
-        assert len(yard.dispatcher.serial_turns) == 0
+        assert len(yard.dispatcher.admission.serial_turns) == 0

@@ -5,19 +5,21 @@ It does not know how calls are admitted or answered; what it needs of that is th
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
+from toolyard.asks import Ask, content_of
 from toolyard.caller import Caller, Door
 from toolyard.envelope import Envelope
 from toolyard.errors import Blame, CodeName, ToolError
 from toolyard.logline import facts_of, is_word, quoted
 from toolyard.profile import Profile
 from toolyard.progress import Note, Notes
+from toolyard.saying import DONE, Done, quietly, runs_in
 from toolyard.session import Session, Sessions
 from toolyard.spec import NOTHING, ToolSpec
 
@@ -65,6 +67,10 @@ class Funnel(Protocol):
         """Dispatch a call from inside a call."""
         ...
 
+    def wait_aside(self, call: "Call", answer: Awaitable[T]) -> Awaitable[T]:
+        """Wait for somebody outside, while no deadline runs and others may have the call's turns."""
+        ...
+
     def in_thread(self, call: "Call", function: Callable[[], object]) -> Awaitable[object]:
         """Run something that blocks in a worker thread."""
         ...
@@ -90,6 +96,8 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
     spec: ToolSpec = NOTHING
     handler: Handler = _do_nothing
     arguments: Arguments = {}
+    answer: dict[str, Any] = {}
+    """What was answered to the question that the tool declares."""
     session: Session | None = None
     inner_session_id: str | None = None
     """The session that an envelope of another yard names."""
@@ -143,7 +151,7 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
         Raises:
             RuntimeError: The handler is async: it can await.
         """
-        if _runs_in(self.funnel.loop):
+        if runs_in(self.funnel.loop):
             work.close()
             raise RuntimeError("An async handler must await instead of calling 'wait'.")
         with self.funnel.lent():
@@ -166,13 +174,13 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
         mine = self.session.id if self.session is not None and session_id is None else session_id
         return mine in self.funnel.sessions.ids(self.caller.owner) and await self.funnel.sessions.end(str(mine))
 
-    def progress(self, done: float, total: float | None = None, text: str = "", *, own: bool = False) -> "_Done":
+    def progress(self, done: float, total: float | None = None, text: str = "", *, own: bool = False) -> Done:
         """Say how far the call has come; may be awaited, and works from a thread, too. `own` is for notes the yard makes itself."""
         if self.door.progress is not None:
             self._on_loop(lambda: self._note(Note(done, total, text), own=own))
-        return _DONE
+        return DONE
 
-    def log(self, level: str, text: str, **facts: object) -> "_Done":
+    def log(self, level: str, text: str, **facts: object) -> Done:
         """Say something to whoever watches the call; may be awaited, and works from a thread, too."""
         send = self.door.log
         if send is None:
@@ -180,17 +188,26 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
             _log.log(number, "said tool=%s id=%s text=%s%s", self.tool, self.id, quoted(text), facts_of(facts))
         else:
             self._on_loop(lambda: send(level, text, facts))
-        return _DONE
+        return DONE
 
-    async def ask(self, schema: Mapping[str, Any], text: str) -> dict[str, Any]:
-        """Ask the person behind the caller for what the schema describes.
+    async def ask(self, schema: Mapping[str, Any], text: str, *, key: str = "answer") -> dict[str, Any]:
+        """Ask the person behind the caller for what the schema describes; meanwhile the deadline stands still.
 
         Raises:
-            ToolError: `not_supported` where nobody can be asked.
+            ToolError: `not_supported` where nobody can be asked, `approval_denied` or `cancelled` if there is no answer.
+        """
+        ask = Ask.person(text, schema)
+        return content_of(ask, (await self.ask_all({key: ask}))[key])
+
+    async def ask_all(self, asks: Mapping[str, Ask], *, declared: bool = False) -> Mapping[str, Any]:
+        """Put several asks to the client at once and return its results as they came, under the same keys.
+
+        Raises:
+            ToolError: `not_supported` where the client cannot be asked.
         """
         if self.door.ask is None:
             raise ToolError("not_supported", f"'{self.spec.name}' has a question, and this client cannot be asked.", capability="ask")
-        return await self.door.ask(schema, text)
+        return await self.funnel.wait_aside(self, self.door.ask(asks, declared))
 
     def stop(self, code: CodeName, *, blame: Blame | None = None) -> None:
         """Interrupt the handler; the call is answered with this code, and with this one to blame if it is not who the code says."""
@@ -252,14 +269,14 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
             return
         if self._notes is None:
             send = self.door.progress
-            self._notes = Notes(lambda note: _quietly(lambda: send(note)), self.funnel.loop)
+            self._notes = Notes(lambda note: quietly(lambda: send(note)), self.funnel.loop)
         self._notes.add(note, own=own)
 
     def _on_loop(self, send: Callable[[], None]) -> None:
-        if _runs_in(self.funnel.loop):
-            _quietly(send)
+        if runs_in(self.funnel.loop):
+            quietly(send)
         else:
-            self.funnel.loop.call_soon_threadsafe(_quietly, send)
+            self.funnel.loop.call_soon_threadsafe(quietly, send)
 
 
 def current_call() -> Call:
@@ -269,31 +286,3 @@ def current_call() -> Call:
         LookupError: It runs for none.
     """
     return ambient.get()
-
-
-def _runs_in(loop: asyncio.AbstractEventLoop) -> bool:
-    try:
-        return asyncio.get_running_loop() is loop
-    except RuntimeError:
-        return False
-
-
-def _quietly(send: Callable[[], None]) -> None:
-    """Send something that the call does not depend on: a door that fails must not fail the call."""
-    try:
-        send()
-    except Exception:  # noqa: BLE001 - a door may raise anything
-        _log.exception("door_failed")
-
-
-class _Done:
-    """Something that may be awaited and need not be."""
-
-    __slots__ = ()
-
-    def __await__(self) -> Generator[Any, None, None]:
-        return
-        yield
-
-
-_DONE: Final = _Done()

@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from toolyard.asks import Ask
 from toolyard.profile import Profile
 from toolyard.progress import Note
 
@@ -48,8 +49,11 @@ class Door:
     name: str = "library"
     progress: Callable[[Note], None] | None = None
     log: Callable[[str, str, Mapping[str, object]], None] | None = None
-    ask: Callable[[Mapping[str, Any], str], Awaitable[dict[str, Any]]] | None = None
+    ask: Callable[[Mapping[str, Ask], bool], Awaitable[Mapping[str, Any]]] | None = None
+    """Puts asks, each under its key, to the client; whether they are the tool's declared question; returns MCP's results."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    meta: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
+    """What the client said beside the arguments, without what the protocol reserves for itself."""
     trace_id: str | None = None
     result_characters: int | None = None
     """How long an answer this way in takes, if not as long as the yard's limit says."""

@@ -7,6 +7,8 @@ the rest of the funnel.
 import asyncio
 import logging
 import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from itertools import takewhile
 from typing import Final
 
@@ -15,6 +17,7 @@ from toolyard.call import Call
 __all__ = ["Deadlines"]
 
 _INSIST: Final = 1.0
+_LEAST: Final = 0.001
 _log = logging.getLogger(__name__)
 
 
@@ -36,9 +39,27 @@ class Deadlines:
         waiting[call] = time.monotonic() + seconds
         return waiting
 
+    @contextmanager
+    def paused(self, calls: Sequence[Call]) -> Generator[None]:
+        """Let the time that these calls have left stand still meanwhile."""
+        left = {call: self._take_out(call) for call in calls}
+        try:
+            yield
+        finally:
+            for call, seconds in left.items():
+                if seconds is not None and not call.finished:
+                    self.start(call, max(seconds, _LEAST))
+
     def close(self) -> None:
         """Forget everything."""
         self._waiting.clear()
+
+    def _take_out(self, call: Call) -> float | None:
+        """Return how many seconds a call has left, which is then waited for no more; nothing if it has no deadline."""
+        for waiting in self._waiting.values():
+            if call in waiting:
+                return waiting.pop(call) - time.monotonic()
+        return None
 
     def _expire(self, seconds: float) -> None:
         waiting = self._waiting.get(seconds, {})

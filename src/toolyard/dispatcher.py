@@ -16,8 +16,11 @@ from contextlib import AbstractContextManager
 from contextvars import Token
 from dataclasses import replace
 from itertools import count
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
+import msgspec
+
+from toolyard.admission import Admission
 from toolyard.call import Call, Decide, Handler, Middleware, Turn, ambient
 from toolyard.caller import ANYONE, LIBRARY, Caller, Door
 from toolyard.deadline import Deadlines
@@ -35,10 +38,10 @@ from toolyard.results import Results
 from toolyard.session import Sessions
 from toolyard.threads import Threads
 from toolyard.tools import InvalidArgumentsError, Tool, written
-from toolyard.turn import SerialTurns
 
 __all__ = ["Dispatcher"]
 
+T = TypeVar("T")
 _REFERENCE: Final = b'"$ref"'
 _log = logging.getLogger(__name__)
 
@@ -71,13 +74,10 @@ class Dispatcher:
         self._limits = limits
         self._results = results
         self.sinks = sinks
-        self._decide = decide
-        self._turn = turn
-        self.serial_turns = SerialTurns()
         self._deadlines = Deadlines(self.loop)
+        self.admission = Admission(decide, turn, self._deadlines)
         self._ids = count(int.from_bytes(os.urandom(5)))
         self._handler = _compose(middleware)
-        self._has_policy = decide is not None or turn is not None
 
     async def dispatch(
         self,
@@ -106,9 +106,8 @@ class Dispatcher:
             tool = self._find(call)
             text = written(arguments, self._limits)
             if not filled and text.find(_REFERENCE) >= 0:  # 'in' would try it as a number first, at several times the cost
-                arguments = await self._results.fill_in(arguments, tool.spec.input_schema, caller.owner)
-                text = encode(arguments)
-            self._admit(call, tool, {} if arguments is None else arguments, text)
+                text = encode(await self._results.fill_in(msgspec.json.decode(text), tool.spec.input_schema, caller.owner))
+            self._admit(call, tool, text)
             answer = fit(call, tool, await self._run(call))
         except asyncio.CancelledError:
             self._end(call, failed(ToolError("cancelled", "The caller went away."), call))
@@ -135,6 +134,10 @@ class Dispatcher:
         """Let another thread be made while this one waits."""
         return self.threads.lent()
 
+    def wait_aside(self, call: Call, answer: Awaitable[T]) -> Awaitable[T]:
+        """Wait for somebody outside, while no deadline runs and others may have the call's turns."""
+        return self.admission.wait_aside(call, answer)
+
     def cancel(self, call_id: str) -> bool:
         """Interrupt a call, which is then answered with `cancelled`; return whether it was in flight."""
         call = self.in_flight.get(call_id)
@@ -143,7 +146,7 @@ class Dispatcher:
         return call is not None
 
     async def close(self) -> None:
-        """Interrupt every call and wait, for as long as a clean-up may take, until each is answered."""
+        """Take no more calls, interrupt every one and wait, for as long as a clean-up may take, until each is answered."""
         self._closed = True
         for call in tuple(self.in_flight.values()):
             call.stop("cancelled", blame="yard")
@@ -180,12 +183,12 @@ class Dispatcher:
         call.spec, call.handler = tool.spec, tool.handler
         return tool
 
-    def _admit(self, call: Call, tool: Tool, arguments: object, text: bytes) -> None:
+    def _admit(self, call: Call, tool: Tool, text: bytes) -> None:
         """Check the arguments, guard what would be evaluated and find the session."""
         spec = call.spec
         call.at_fault = "tool"
         try:
-            call.arguments = tool.check(arguments, text)
+            call.arguments = tool.check(text)
         except InvalidArgumentsError as error:
             call.arguments, call.coerced = tool.mend(text, error.issues, repair=self._limits.repair)
         call.at_fault = "yard"
@@ -213,8 +216,8 @@ class Dispatcher:
         token = self._enter(call, task)
         waiting: dict[Call, float] | None = None
         try:
-            if self._has_policy or call.spec.serial:
-                held = await self._take_turn(call)
+            if self.admission.has_policy or call.spec.serial or call.spec.question is not None:
+                held = await self.admission.admit(call)
                 if held is not None:
                     return held
             call.running = True
@@ -257,25 +260,6 @@ class Dispatcher:
         if call.releases:
             self.threads.when_free(call, call.give_back)
         call.finish()
-
-    async def _take_turn(self, call: Call) -> Envelope | None:
-        """Ask the policy and wait for a turn; an answer of the policy's own is returned."""
-        held = await self._ask_policy(call, self._decide) if self._decide is not None else None
-        if held is not None:
-            return held
-        for turn in (self.serial_turns if call.spec.serial else None, self._turn):
-            if turn is not None:
-                call.releases = (*call.releases, await turn(call))
-        return None
-
-    async def _ask_policy(self, call: Call, decide: Decide) -> Envelope | None:
-        try:
-            return await decide(call)
-        except ToolError:
-            raise
-        except Exception:  # noqa: BLE001 - whatever a policy raises denies
-            _log.exception("policy_failed tool=%s id=%s", call.spec.name, call.id)
-            raise ToolError("permission_denied", "The policy could not decide, so the call is denied.") from None
 
     def _end(self, call: Call, answer: Fitted) -> Envelope:
         if call.session is not None:

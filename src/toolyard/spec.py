@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, cast
 
 import msgspec
 
+from toolyard.asks import Question
 from toolyard.envelope import encode
 from toolyard.errors import CODES, COMMON_CODES, CodeName
 from toolyard.limits import Limits
@@ -92,6 +93,7 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tags: tuple[str, ...] = ()
     examples: tuple[Example, ...] = ()
     reasons: dict[str, Reason] = {}
+    question: Question | None = None
     timeout: float | None = None
     timeout_hint: str | None = None
     serial: bool = False

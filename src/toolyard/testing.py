@@ -1,9 +1,10 @@
 """What a user tests tools with, and what our own tests are written with."""
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from toolyard.asks import Ask
 from toolyard.caller import ANYONE, Caller, Door
 from toolyard.envelope import Envelope
 from toolyard.progress import Note
@@ -100,9 +101,9 @@ class Client:
         """Return what the caller's profile lists."""
         return self.yard.list(self.caller.profile)
 
-    async def _answer(self, _: Any, text: str) -> dict[str, Any]:
-        self.questions.append(text)
-        return self._answers.pop(0)
+    async def _answer(self, asks: Mapping[str, Ask], _: object) -> dict[str, Any]:
+        self.questions.extend(ask.params.get("message", ask.method) for ask in asks.values())
+        return {key: {"action": "accept", "content": self._answers.pop(0)} for key in asks}
 
 
 @asynccontextmanager

@@ -20,8 +20,8 @@ from toolyard.spec import PublishError, ToolSpec, check_spec
 
 __all__ = ["Check", "Checked", "InvalidArgumentsError", "Tool", "check_by_schema", "check_tool", "written"]
 
-Check = Callable[[object, bytes], Arguments]
-"""Takes arguments as data and as JSON text, returns what the handler gets, or raises `InvalidArgumentsError`."""
+Check = Callable[[bytes], Arguments]
+"""Takes arguments as JSON text, returns what the handler gets, or raises `InvalidArgumentsError`."""
 
 _EXPECTED_BYTES: Final = 1500
 _NAMED_FIELDS: Final = 5
@@ -69,7 +69,7 @@ class Tool:
         fitting: list[Checked] = []
         for reading in readings(self.spec.input_schema, arguments):
             try:
-                checked = self.check(reading.value, encode(reading.value))
+                checked = self.check(encode(reading.value))
             except (InvalidArgumentsError, TypeError):
                 continue
             fitting.append(Checked(checked, reading.changed[:_COERCED]))
@@ -92,7 +92,7 @@ class Tool:
 
 
 def written(arguments: object, limits: Limits) -> bytes:
-    """Return arguments as JSON.
+    """Return arguments as JSON, which those that came over a wire are already.
 
     Raises:
         ToolError: `invalid_input` if they cannot be, `too_large` if they are too long.
@@ -100,7 +100,7 @@ def written(arguments: object, limits: Limits) -> bytes:
     if arguments is None:
         return b"{}"
     try:
-        text = encode(arguments)
+        text = bytes(arguments) if type(arguments) is msgspec.Raw else encode(arguments)
     except TypeError:
         raise ToolError("invalid_input", "The arguments cannot be written as JSON.", issues=[]) from None
     if len(text) > limits.argument_bytes:
@@ -119,7 +119,7 @@ def check_by_schema(schema: Schema) -> Check:
         if isinstance(inner, dict) and "default" in inner
     }
 
-    def check(_: object, text: bytes) -> Arguments:
+    def check(text: bytes) -> Arguments:
         arguments = msgspec.json.decode(text)
         if not validator.fits(arguments):
             raise InvalidArgumentsError(validator.issues(arguments))
@@ -139,7 +139,7 @@ def check_tool(tool: Tool, limits: Limits, *, foreign: bool = False) -> None:
         _check_defaults(tool.spec)
     for number, example in enumerate(tool.spec.examples, start=1):
         try:
-            tool.check(example.arguments, encode(example.arguments))
+            tool.check(encode(example.arguments))
         except InvalidArgumentsError as error:
             raise PublishError(f"Tool '{tool.spec.name}' has an example {number} that does not fit: {error.issues[0].message}") from None
 

@@ -220,9 +220,9 @@ class Yard:
         """Return a tool of this yard as a tool of the yard that holds it."""
         inner = self.registry.find(spec.name, self.profile)
 
-        def check(arguments: object, text: bytes) -> Arguments:
-            inner.check(arguments, text)
-            return cast("Arguments", arguments)
+        def check(text: bytes) -> Arguments:
+            inner.check(text)
+            return msgspec.json.decode(text)
 
         async def handler(call: Call) -> Envelope:
             caller = msgspec.structs.replace(call.caller, profile=self.profile)

@@ -92,12 +92,12 @@ def schema_of(annotation: Any, default: Any = _NONE) -> dict[str, Any]:
 
 
 def taken(made: Tool, arguments: dict[str, Any]) -> Any:
-    return made.check(arguments, encode(arguments))["what"]
+    return made.check(encode(arguments))["what"]
 
 
 def issues(made: Tool, arguments: dict[str, Any]) -> dict[str, Issue]:
     with pytest.raises(InvalidArgumentsError) as caught:
-        made.check(arguments, encode(arguments))
+        made.check(encode(arguments))
     return {issue.field: issue for issue in caught.value.issues}
 
 

@@ -110,7 +110,7 @@ def _checking(built: Built) -> Check:
     schema, validate, defaults = built.schema, built.validate, built.defaults
     made_anew = {name: _maker(default) for name, default in defaults.items() if not isinstance(default, _IMMUTABLE)}
 
-    def check(_: object, text: bytes) -> Arguments:
+    def check(text: bytes) -> Arguments:
         try:
             checked = validate(text, strict=True)
         except ValidationError as error:

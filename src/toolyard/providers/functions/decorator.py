@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, TypeVar, overload
 
 import msgspec
 
+from toolyard.asks import Question
 from toolyard.spec import Annotations, EvalRule, Example, Reason
 
 __all__ = ["Declared", "declared", "tool"]
@@ -30,6 +31,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     tags: Sequence[str] = ()
     examples: Sequence[Example | dict[str, Any]] = ()
     reasons: Sequence[str] | Mapping[str, Reason | Sequence[str]] = ()
+    question: Question | None = None
     timeout: float | None = None
     timeout_hint: str | None = None
     serial: bool = False
@@ -58,6 +60,7 @@ def tool(
     tags: Sequence[str] = (),
     examples: Sequence[Example | dict[str, Any]] = (),
     reasons: Sequence[str] | Mapping[str, Reason | Sequence[str]] = (),
+    question: Question | None = None,
     timeout: float | None = None,
     timeout_hint: str | None = None,
     serial: bool = False,

@@ -1,0 +1,72 @@
+"""Admission: what a call must pass between its arguments being right and its handler running.
+
+The policy decides, a declared question is asked, and a turn is waited for. While a person answers, turns are given back.
+"""
+
+import logging
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from toolyard.asks import Ask, content_of
+from toolyard.call import Call, Decide, Turn
+from toolyard.deadline import Deadlines
+from toolyard.envelope import Envelope
+from toolyard.errors import ToolError
+from toolyard.turn import SerialTurns
+
+__all__ = ["Admission"]
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+class Admission:
+    """The policy and the turns of one yard."""
+
+    def __init__(self, decide: Decide | None, turn: Turn | None, deadlines: Deadlines) -> None:
+        self.serial_turns = SerialTurns()
+        self.has_policy = decide is not None or turn is not None
+        self._decide = decide
+        self._turn = turn
+        self._deadlines = deadlines
+
+    async def admit(self, call: Call) -> Envelope | None:
+        """Ask the policy, then the question that the tool declares, and wait for a turn; the policy's own answer is returned."""
+        held = await self._ask_policy(call, self._decide) if self._decide is not None else None
+        if held is not None:
+            return held
+        question = call.spec.question
+        if question is not None:
+            ask = Ask.person(question.text, question.schema)
+            call.answer = content_of(ask, (await call.ask_all({question.key: ask}, declared=True))[question.key])
+        await self._take_turns(call)
+        return None
+
+    async def wait_aside(self, call: Call, answer: Awaitable[T]) -> T:
+        """Wait for somebody outside: meanwhile no deadline runs, and others may have the turns of the call and of those it is in."""
+        line = [call]
+        while line[-1].parent is not None:
+            line.append(line[-1].parent)
+        with self._deadlines.paused(line):
+            held = [one for one in reversed(line) if one.releases]
+            for one in held:
+                one.give_back()
+                one.releases = ()
+            result = await answer
+            for one in held:
+                await self._take_turns(one)
+        return result
+
+    async def _take_turns(self, call: Call) -> None:
+        for turn in (self.serial_turns if call.spec.serial else None, self._turn):
+            if turn is not None:
+                call.releases = (*call.releases, await turn(call))
+
+    async def _ask_policy(self, call: Call, decide: Decide) -> Envelope | None:
+        try:
+            return await decide(call)
+        except ToolError:
+            raise
+        except Exception:  # noqa: BLE001 - whatever a policy raises denies
+            _log.exception("policy_failed tool=%s id=%s", call.spec.name, call.id)
+            raise ToolError("permission_denied", "The policy could not decide, so the call is denied.") from None

@@ -1,0 +1,78 @@
+"""Asks: what a call may want to know of the client, or of the person or model behind it, while it runs.
+
+They are data in the words of MCP; how they reach the client, and in which protocol era, is the door's business.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal, cast
+
+import msgspec
+
+from toolyard.errors import ToolError
+from toolyard.schema import SchemaValidator
+
+__all__ = ["Ask", "AskMethod", "Question", "content_of"]
+
+AskMethod = Literal["elicitation/create", "sampling/createMessage", "roots/list"]
+
+_CAPABILITIES: Final[dict[str, str]] = {
+    "elicitation/create": "elicitation",
+    "sampling/createMessage": "sampling",
+    "roots/list": "roots",
+}
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """One thing asked of the client."""
+
+    method: AskMethod
+    params: dict[str, Any] = {}
+
+    @classmethod
+    def person(cls, text: str, schema: Mapping[str, Any]) -> "Ask":
+        """Return a form for the person: a text, and the flat object that is wanted."""
+        return cls("elicitation/create", {"mode": "form", "message": text, "requestedSchema": dict(schema)})
+
+    @classmethod
+    def model(cls, text: str, *, max_tokens: int, system: str | None = None) -> "Ask":
+        """Return a prompt for the client's model."""
+        messages = [{"role": "user", "content": {"type": "text", "text": text}}]
+        extra = {} if system is None else {"systemPrompt": system}
+        return cls("sampling/createMessage", {"messages": messages, "maxTokens": max_tokens, **extra})
+
+    @classmethod
+    def roots(cls) -> "Ask":
+        """Return the question which folders the client works in."""
+        return cls("roots/list")
+
+    @property
+    def capability(self) -> str:
+        """Return what a client must have declared to be asked this."""
+        return _CAPABILITIES[self.method]
+
+
+class Question(msgspec.Struct, frozen=True):
+    """A question that a tool always asks before it runs, so that it may be asked again without harm."""
+
+    text: str
+    schema: dict[str, Any]
+    key: str = "answer"
+
+
+def content_of(ask: Ask, result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a person filled in.
+
+    Raises:
+        ToolError: `approval_denied` if the person declined, `cancelled` if it was dismissed, `invalid_input` if it does not fit.
+    """
+    action = result.get("action")
+    if action == "decline":
+        raise ToolError("approval_denied", "The person declined to answer.", reason="declined")
+    if action != "accept":
+        raise ToolError("cancelled", "The question was dismissed without an answer.", reason="dismissed")
+    content = result.get("content")
+    filled = cast("dict[str, Any]", content) if isinstance(content, dict) else {}
+    issues = SchemaValidator(ask.params["requestedSchema"]).issues(filled)
+    if issues:
+        raise ToolError("invalid_input", f"The answer to the question does not fit: {issues[0].message}", issues=issues)
+    return filled
