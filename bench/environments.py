@@ -8,19 +8,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-__all__ = ["NAMES", "InstallError", "cache", "is_ready", "python_of", "set_up"]
+__all__ = ["FRAMEWORKS", "NAMES", "OPTIONAL", "InstallError", "cache", "is_ready", "node_folder", "python_of", "set_up"]
 
 _CHECKOUT: Final = Path(__file__).resolve().parents[1]
 _LOCK: Final = _CHECKOUT / "requirements" / "runtime.txt"
+_HTTP: Final = ("uvicorn==0.54.0", "uvloop==0.23.0", "httptools==0.9.0")
+"""What serves HTTP, the same for all."""
 _INSTALLS: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
-    "toolyard": (("--requirement", str(_LOCK)), ("--no-deps", "--editable", str(_CHECKOUT))),
-    "fastmcp": (("fastmcp==4.1.4",),),
-    "sdk": (("mcp==2.3.0",),),
+    "toolyard": (("--requirement", str(_LOCK)), ("--no-deps", "--editable", str(_CHECKOUT)), _HTTP),
+    "fastmcp": (("fastmcp==4.1.4", *_HTTP),),
+    "sdk": (("mcp==2.3.0", *_HTTP),),
+    "limits": (("msgspec==0.22.0", *_HTTP),),
+    "tmcp": (("tmcp@1.20.0", "@tmcp/adapter-zod@0.1.7", "@tmcp/transport-stdio@0.5.0", "zod@4.6.7"),),
 }
 _OVERRIDE: Final = "certifi"
 """FastMCP asks for a newer one than some package indexes have."""
 
 NAMES: Final = tuple(_INSTALLS)
+
+FRAMEWORKS: Final = ("toolyard", "fastmcp", "sdk")
+"""Those with a worker, which are measured in their own process."""
+
+OPTIONAL: Final = ("tmcp",)
+"""Those that are done without where they cannot be made."""
 
 
 class InstallError(RuntimeError):
@@ -40,6 +50,11 @@ def python_of(name: str) -> str:
     return str(cache() / name / "bin" / "python")
 
 
+def node_folder() -> Path:
+    """Return where the packages of Node are."""
+    return cache() / "tmcp"
+
+
 def is_ready(name: str) -> bool:
     """Return whether the environment is there as it should be."""
     mark = _mark(name)
@@ -55,6 +70,16 @@ def set_up(name: str) -> None:
     folder = cache() / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
+    if folder == node_folder():
+        folder.mkdir()
+        _run(["npm", "install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", str(folder), *_INSTALLS[name][0]])
+    else:
+        _install(name, folder)
+    _mark(name).write_text(_pins(name))
+
+
+def _install(name: str, folder: Path) -> None:
+    """Make a virtual environment and fill it."""
     uv = Path(sys.executable).with_name("uv")
     if uv.is_file():
         _run([str(uv), "venv", "--quiet", "--python", sys.executable, str(folder)])
@@ -67,7 +92,6 @@ def set_up(name: str) -> None:
         install = [python_of(name), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     for arguments in _INSTALLS[name]:
         _run([*install, *arguments])
-    _mark(name).write_text(_pins(name))
 
 
 def _mark(name: str) -> Path:
@@ -81,6 +105,7 @@ def _pins(name: str) -> str:
 
 
 def _run(command: Sequence[str]) -> None:
-    done = subprocess.run(command, check=False)  # noqa: S603 - the command is written above
-    if done.returncode:
-        raise InstallError(command[0])
+    try:
+        subprocess.run(command, check=True)  # noqa: S603 - the command is written above
+    except (OSError, subprocess.CalledProcessError):
+        raise InstallError(command[0]) from None

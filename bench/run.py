@@ -3,12 +3,16 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final
 
-from environments import NAMES, InstallError, cache, is_ready, set_up
+from command import Command, Options, Report
+from environments import FRAMEWORKS, NAMES, OPTIONAL, InstallError, cache, is_ready, set_up
+from peers import PEERS
+from protocol import ERAS
 from rounds import Measure, Row, Subject, WorkerError, cpu_ms_of, in_rounds, measure_paths
 from tables import as_table, keep, ratio
+from wire import WIRE
 
 _SIZES: Final = (10, 1_000, 100_000)
 _PUBLISHED: Final = 100
@@ -26,27 +30,9 @@ _STARTS: Final = {
 }
 
 
-class Options(NamedTuple):
-    """What the command line asked for."""
-
-    rounds: int
-    calls: int
-
-
-class Report(NamedTuple):
-    """What a command found: all of it as data, its table, and whether something is wrong."""
-
-    data: dict[str, Any]
-    table: str
-    fault: str = ""
-
-
-Command = Callable[[Options], Report]
-
-
 def inprocess(options: Options) -> Report:
     """CPU time of one call in the same process, by framework."""
-    subjects = {name: Subject(name, "calls") for name in NAMES} | {"bare": Subject("toolyard", "bare")}
+    subjects = {name: Subject(name, "calls") for name in FRAMEWORKS} | {"bare": Subject("toolyard", "bare")}
     rows = measure_paths(subjects, options.rounds, options.calls)
     of = {row.path: row.median for row in rows}
     lines = [[row.path, f"{row.median:.2f}", _middle(row), _times_ours(row, of)] for row in rows]
@@ -69,7 +55,7 @@ def growth(options: Options) -> Report:
 
 def publish(options: Options) -> Report:
     """CPU time of publishing one plain function, by framework."""
-    rows = measure_paths({name: Subject(name, "publish", _PUBLISHED) for name in NAMES}, options.rounds, 1)
+    rows = measure_paths({name: Subject(name, "publish", _PUBLISHED) for name in FRAMEWORKS}, options.rounds, 1)
     rows = [row.divided(_PUBLISHED) for row in rows]
     lines = [[row.path, f"{row.median:.0f}", _middle(row, digits=0), ratio(row.median, rows[0].median)] for row in rows]
     return Report(keep("publish", rows, tools=_PUBLISHED), as_table(("by", "CPU us a tool", "middle half", "times ours"), lines))
@@ -119,30 +105,58 @@ def _set_up() -> int:
                 set_up(name)
         except InstallError:
             print(f"The environment '{name}' could not be made.", file=sys.stderr)
-            return 1
+            if name not in OPTIONAL:
+                return 1
     print(f"The environments are in '{cache()}'.", file=sys.stderr)
     return 0
 
 
-_COMMANDS: Final[dict[str, Command]] = {"inprocess": inprocess, "growth": growth, "publish": publish, "start": start}
+_INSIDE: Final[dict[str, tuple[Command, int]]] = {
+    "inprocess": (inprocess, 20),
+    "growth": (growth, 20),
+    "publish": (publish, 20),
+    "start": (start, 20),
+}
+_COMMANDS: Final = _INSIDE | WIRE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("command", choices=["setup", *_COMMANDS])
+    parser.add_argument(
+        "--rounds", type=int, help="how often each is measured; medians are shown (default: 20 in one process, 3 or 5 for servers)"
+    )
+    parser.add_argument("--calls", type=int, default=2000, help="calls in a batch in one process, fewer if they are slow (default: 2000)")
+    parser.add_argument("--seconds", type=float, default=0.3, help="how long a server is kept busy in each cell of a round (default: 0.3)")
+    parser.add_argument("--era", choices=list(ERAS), help="measure servers in one era of the protocol only")
+    parser.add_argument("--peers", default="", help=f"measure these servers only, with commas between: {', '.join(PEERS)}")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    return parser
+
+
+def _options(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Options:
+    """Return what the command line asks for, once it is sure that it makes sense."""
+    peers = tuple(name for name in given.peers.split(",") if name)
+    unknown = [name for name in peers if name not in PEERS]
+    if unknown:
+        parser.error(f"There is no server '{unknown[0]}'.")
+    rounds = _COMMANDS[given.command][1] if given.rounds is None else given.rounds
+    if rounds < 2 or given.calls < 1 or given.seconds <= 0:
+        parser.error("'--rounds' must be at least 2, '--calls' at least 1 and '--seconds' more than 0.")
+    missing = [name for name in NAMES if not is_ready(name) and (name in FRAMEWORKS or (given.command in WIRE and name not in OPTIONAL))]
+    if missing:
+        parser.error(f"Not set up: {', '.join(missing)}. Run 'setup' first.")
+    return Options(rounds, given.calls, given.seconds, (given.era,) if given.era else tuple(ERAS), peers)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("command", choices=["setup", *_COMMANDS])
-    parser.add_argument("--rounds", type=int, default=20, help="how often each is measured; medians are shown (default: 20)")
-    parser.add_argument("--calls", type=int, default=2000, help="calls in a batch, fewer if they are slow (default: 2000)")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser = _parser()
     given = parser.parse_args()
-    if given.rounds < 2 or given.calls < 1:
-        parser.error("'--rounds' must be at least 2 and '--calls' at least 1.")
     if given.command == "setup":
         return _set_up()
-    missing = [name for name in NAMES if not is_ready(name)]
-    if missing:
-        parser.error(f"Not set up: {', '.join(missing)}. Run 'setup' first.")
+    options = _options(parser, given)
     try:
-        report = _COMMANDS[given.command](Options(given.rounds, given.calls))
+        report = _COMMANDS[given.command][0](options)
     except WorkerError as error:
         print(f"A worker failed.\n{error}", file=sys.stderr)
         return 1

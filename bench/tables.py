@@ -5,12 +5,17 @@ import os
 import platform
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from environments import cache
-from rounds import Row
 
 __all__ = ["as_table", "keep", "ratio"]
+
+
+class Kept(Protocol):
+    """A row: anything with named fields."""
+
+    def _asdict(self) -> dict[str, Any]: ...
 
 
 def as_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -27,7 +32,7 @@ def ratio(value: float, ours: float) -> str:
     return f"{times:.{digits}f}x"
 
 
-def keep(command: str, rows: Sequence[Row], **facts: Any) -> dict[str, Any]:
+def keep(command: str, rows: Sequence[Kept], **facts: Any) -> dict[str, Any]:
     """Write the rows into the cache directory, and return what was written."""
     result = {
         "command": command,
@@ -37,7 +42,7 @@ def keep(command: str, rows: Sequence[Row], **facts: Any) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "load": os.getloadavg()[0],
         **facts,
-        "rows": [row._asdict() for row in rows],
+        "rows": [row._asdict() for row in rows],  # pyright: ignore[reportPrivateUsage] - named tuples call it so
     }
     folder = cache() / "results"
     folder.mkdir(parents=True, exist_ok=True)

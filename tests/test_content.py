@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from toolyard import Audio, Blob, Image, Text
+from toolyard import Audio, Blob, Embedded, Image, ResourceLink, Text, Yard, tool
 from toolyard.content import Block, block_of
 
 PNG = b"\x89PNG\r\n\x1a\n...."
@@ -53,3 +53,27 @@ def test_a_block_keeps_its_own_copy_of_what_can_change() -> None:
     changing[0] = 0
 
     assert block.data == b"abc"
+
+
+def test_an_embedded_resource_has_either_text_or_bytes() -> None:
+    for given in ({}, {"text": "a", "data": b"a"}):
+        with pytest.raises(ValueError, match="either"):
+            Embedded("a://b", **given)  # pyright: ignore[reportArgumentType] - that is the point
+
+
+async def test_links_and_embedded_resources_ride_beside_the_answer_of_a_tool() -> None:
+    link, embedded = ResourceLink("a://b", "b"), Embedded("a://c", text="see")
+
+    @tool(operation="query")
+    async def give() -> list[ResourceLink | Embedded]:
+        """Give both."""
+        return [link, embedded]
+
+    async with Yard(tools=[give]) as yard:
+        answer = await yard.call("give")
+
+    assert answer.content == (link, embedded)
+    assert answer.data == [
+        {"type": "resource_link", "uri": "a://b", "name": "b"},
+        {"type": "resource", "mime_type": "text/plain", "bytes": 3, "uri": "a://c"},
+    ]

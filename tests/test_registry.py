@@ -6,7 +6,24 @@ from typing import Any, NoReturn
 import pytest
 from pydantic import BaseModel
 
-from toolyard import EvalRule, Example, Limits, Profile, PublishError, Surface, Tool, ToolError, Toolset, ToolSpec, Yard, tool
+from toolyard import (
+    EvalRule,
+    Example,
+    Limits,
+    Profile,
+    Prompt,
+    PromptSpec,
+    PublishError,
+    Resource,
+    ResourceSpec,
+    Surface,
+    Tool,
+    ToolError,
+    Toolset,
+    ToolSpec,
+    Yard,
+    tool,
+)
 from toolyard.call import Call
 from toolyard.envelope import Failure
 from toolyard.profile import EVERYTHING, METATOOLS
@@ -559,9 +576,9 @@ class _NoWalk(dict[str, Any]):
 
 def test_finding_a_tool_looks_at_no_other(registry: Registry) -> None:
     registry.publish("s", [made(f"t{number}", aliases=(f"u{number}",)) for number in range(50)])
-    inside = vars(registry)
-    for name in ("_tools", "_aliases", "_by_source"):
-        inside[name] = _NoWalk(inside[name])
+    table = vars(registry)["_tools"]
+    for holder, name in ((registry, "_by_name"), (table, "things"), (table, "_aliases"), (table, "_by_source")):
+        vars(holder)[name] = _NoWalk(vars(holder)[name])
     profile = Profile(name="p", toolsets=(Toolset(name="t", names=("t*",)),))
 
     assert registry.find("t7", profile).spec.name == "t7"
@@ -624,3 +641,90 @@ async def test_a_provider_may_change_what_it_publishes_while_the_yard_is_open(ca
     assert there.success
     assert kinds(seen)[:2] == [("withdrawn", "a"), ("registered", "b")]
     assert caplog.records == []
+
+
+def readable(uri: str, **given: Any) -> Resource:
+    async def handler(call: Call) -> object:
+        return call.name
+
+    least: dict[str, Any] = {"uri": uri, "name": "it"}
+    return Resource.of(ResourceSpec(**{**least, **given}), handler)
+
+
+def said(name: str) -> Prompt:
+    async def handler(call: Call) -> object:
+        return call.name
+
+    return Prompt.of(PromptSpec(name=name), handler)
+
+
+def test_every_kind_has_a_version_of_its_own_and_changes_say_what_changed(registry: Registry, changes: list[Change]) -> None:
+    registry.publish("s", [made("a")], resources=[readable("x://a")], prompts=[said("a")])
+    listed, stamp = registry.list(EVERYTHING), registry.hash(EVERYTHING)
+    registry.publish("s", [made("a")], resources=[readable("x://a", title="A"), readable("x://{b}")], prompts=[])
+
+    assert [(change.what, change.kind, change.name) for change in changes] == [
+        ("tool", "registered", "a"),
+        ("resource", "registered", "x://a"),
+        ("prompt", "registered", "a"),
+        ("resource", "updated", "x://a"),
+        ("resource", "registered", "x://{b}"),
+        ("prompt", "withdrawn", "a"),
+    ]
+    assert (registry.version, registry.versions) == (6, {"tool": 1, "resource": 3, "prompt": 2})
+    assert registry.list(EVERYTHING) is listed
+    assert registry.hash(EVERYTHING) == stamp
+
+
+def test_one_wrong_thing_keeps_all_kinds_away(registry: Registry, changes: list[Change]) -> None:
+    with pytest.raises(PublishError, match="scheme"):
+        registry.publish("s", [made("a")], resources=[readable("wrong")], prompts=[said("a")])
+
+    assert changes == []
+    assert len(registry) == 0
+
+
+def test_a_wrong_resource_of_a_stranger_is_quarantined_and_the_rest_are_published(registry: Registry) -> None:
+    given = [readable("x://a"), readable("x://{?q}"), readable("x://a"), readable("x://b", name=" "), readable("x://c", size="large")]
+    registry.publish("up", resources=given, foreign=True)
+
+    assert [spec.uri for spec in registry.list_resources(EVERYTHING)] == ["x://a"]
+    assert [held.spec.uri for held in registry.withheld(EVERYTHING, "resource")] == ["x://a", "x://b", "x://c", "x://{?q}"]
+    assert {held.status for held in registry.withheld(EVERYTHING, "resource")} == {"quarantined"}
+    assert registry.withheld(EVERYTHING) == []
+
+
+def test_resources_and_prompts_give_way_and_come_back(registry: Registry) -> None:
+    registry.publish("pack", resources=[readable("x://a")], prompts=[said("a")], gives_way=True)
+    registry.publish("mine", resources=[readable("x://a")], prompts=[said("a")])
+    mine = (registry.find_resource("x://a", EVERYTHING).resource.spec.source, registry.find_prompt("a", EVERYTHING).spec.source)
+    registry.withdraw("mine")
+
+    assert mine == ("mine", "mine")
+    assert registry.find_resource("x://a", EVERYTHING).resource.spec.source == "pack"
+    assert registry.find_prompt("a", EVERYTHING).spec.source == "pack"
+
+
+def test_two_sources_cannot_have_one_uri(registry: Registry) -> None:
+    registry.publish("one", resources=[readable("x://a")])
+
+    with pytest.raises(PublishError, match="'x://a' of 'two'"):
+        registry.publish("two", resources=[readable("x://a")])
+
+
+def test_a_watcher_of_updates_that_fails_stops_no_other(registry: Registry, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(uri: str) -> NoReturn:
+        raise RuntimeError(uri)
+
+    told: list[str] = []
+    registry.watch_updates(broken)
+    registry.watch_updates(told.append)
+    registry.updated("x://a")
+
+    assert told == ["x://a"]
+    assert [record.msg for record in caplog.records] == ["watcher_failed kind=%s"]
+
+
+def test_a_tool_that_says_it_is_something_else_is_wrong(registry: Registry) -> None:
+    with pytest.raises(PublishError, match="prompt"):
+        registry.publish("s", [made("a", kind="prompt")])

@@ -5,7 +5,8 @@ import pytest
 
 from toolyard import EvalRule, Example, Limits, Operation, PublishError, Reason, ToolSpec
 from toolyard.envelope import encode
-from toolyard.spec import Annotations, check_spec
+from toolyard.spec import Annotations
+from toolyard.spec_checks import check_spec
 
 EMPTY: dict[str, Any] = {"type": "object", "additionalProperties": False}
 CODE: dict[str, Any] = {**EMPTY, "properties": {"code": {"type": "string"}}}

@@ -9,32 +9,40 @@ from typing import TYPE_CHECKING, Any
 from toolyard import _version
 
 if TYPE_CHECKING:
+    from toolyard.asks import Ask, Question
     from toolyard.call import Call, Handler, Middleware, current_call
     from toolyard.caller import Caller, Door
-    from toolyard.content import Audio, Blob, Image, Text
+    from toolyard.content import Audio, Blob, Embedded, Image, Message, ResourceLink, Text
     from toolyard.envelope import Envelope
     from toolyard.errors import CODES, ToolError
     from toolyard.limits import Limits
     from toolyard.profile import Profile, Surface, Toolset
+    from toolyard.prompts import Prompt
     from toolyard.providers import Provider
-    from toolyard.providers.functions import Functions, tool
+    from toolyard.providers.functions import Functions, prompt, resource, tool
     from toolyard.record import Record, Sink
+    from toolyard.resources import Resource
+    from toolyard.serving import Serving
     from toolyard.session import Session
     from toolyard.signals import run
-    from toolyard.spec import EvalRule, Example, Operation, PublishError, Reason, ToolSpec
+    from toolyard.spec import EvalRule, Example, Operation, PromptArgument, PromptSpec, PublishError, Reason, ResourceSpec, ToolSpec
     from toolyard.store import Store
     from toolyard.tools import Tool
+    from toolyard.transports import serve
+    from toolyard.transports.http import asgi
     from toolyard.yard import Yard
 
 __version__ = _version.VERSION
 
 __all__ = [
     "CODES",
+    "Ask",
     "Audio",
     "Blob",
     "Call",
     "Caller",
     "Door",
+    "Embedded",
     "Envelope",
     "EvalRule",
     "Example",
@@ -42,13 +50,22 @@ __all__ = [
     "Handler",
     "Image",
     "Limits",
+    "Message",
     "Middleware",
     "Operation",
     "Profile",
+    "Prompt",
+    "PromptArgument",
+    "PromptSpec",
     "Provider",
     "PublishError",
+    "Question",
     "Reason",
     "Record",
+    "Resource",
+    "ResourceLink",
+    "ResourceSpec",
+    "Serving",
     "Session",
     "Sink",
     "Store",
@@ -60,27 +77,37 @@ __all__ = [
     "Toolset",
     "Yard",
     "__version__",
+    "asgi",
     "current_call",
+    "prompt",
+    "resource",
     "run",
+    "serve",
     "tool",
 ]
 
 _HOMES = {
+    "asks": ("Ask", "Question"),
     "call": ("Call", "Handler", "Middleware", "current_call"),
     "caller": ("Caller", "Door"),
-    "content": ("Audio", "Blob", "Image", "Text"),
+    "content": ("Audio", "Blob", "Embedded", "Image", "Message", "ResourceLink", "Text"),
     "envelope": ("Envelope",),
     "errors": ("CODES", "ToolError"),
     "limits": ("Limits",),
     "profile": ("Profile", "Surface", "Toolset"),
+    "prompts": ("Prompt",),
     "providers": ("Provider",),
-    "providers.functions": ("Functions", "tool"),
+    "providers.functions": ("Functions", "prompt", "resource", "tool"),
     "record": ("Record", "Sink"),
+    "resources": ("Resource",),
+    "serving": ("Serving",),
     "session": ("Session",),
     "signals": ("run",),
-    "spec": ("EvalRule", "Example", "Operation", "PublishError", "Reason", "ToolSpec"),
+    "spec": ("EvalRule", "Example", "Operation", "PromptArgument", "PromptSpec", "PublishError", "Reason", "ResourceSpec", "ToolSpec"),
     "store": ("Store",),
     "tools": ("Tool",),
+    "transports": ("serve",),
+    "transports.http": ("asgi",),
     "yard": ("Yard",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

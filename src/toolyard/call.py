@@ -209,6 +209,15 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
             raise ToolError("not_supported", f"'{self.spec.name}' has a question, and this client cannot be asked.", capability="ask")
         return await self.funnel.wait_aside(self, self.door.ask(asks, declared))
 
+    def can_ask(self, capability: str = "elicitation") -> bool:
+        """Return whether the client can be asked this: `elicitation` for a person, `sampling` for its model, `roots`."""
+        return self.door.ask is not None and capability in self.door.capabilities
+
+    def hang_up(self) -> None:
+        """Let go of the client's connection before a long wait, where it can come back for the answer."""
+        if self.door.hang_up is not None:
+            self.door.hang_up()
+
     def stop(self, code: CodeName, *, blame: Blame | None = None) -> None:
         """Interrupt the handler; the call is answered with this code, and with this one to blame if it is not who the code says."""
         if self.finished or self.stopped is not None:

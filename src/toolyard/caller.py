@@ -51,9 +51,15 @@ class Door:
     log: Callable[[str, str, Mapping[str, object]], None] | None = None
     ask: Callable[[Mapping[str, Ask], bool], Awaitable[Mapping[str, Any]]] | None = None
     """Puts asks, each under its key, to the client; whether they are the tool's declared question; returns MCP's results."""
+    capabilities: frozenset[str] = frozenset()
+    """What the client says it can be asked."""
+    hang_up: Callable[[], None] | None = None
+    """Lets go of the connection before the answer, which the client then comes back for."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     meta: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
     """What the client said beside the arguments, without what the protocol reserves for itself."""
+    trace: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    """The trace that the call is part of: `traceparent`, `tracestate` and `baggage`, as they came."""
     trace_id: str | None = None
     result_characters: int | None = None
     """How long an answer this way in takes, if not as long as the yard's limit says."""

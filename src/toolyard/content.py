@@ -3,9 +3,12 @@
 A block is no JSON: it rides beside the envelope, and the data says only what kind of block it is and how large.
 """
 
-from typing import Final, Literal
+from base64 import b64encode
+from typing import Any, Final, Literal, cast
 
-__all__ = ["Audio", "Blob", "Block", "Image", "Text", "block_of"]
+__all__ = ["Audio", "Blob", "Block", "Embedded", "Image", "Message", "ResourceLink", "Role", "Text", "block_of"]
+
+Role = Literal["user", "assistant"]
 
 
 class Block:
@@ -54,6 +57,69 @@ class Blob(Block):
         super().__init__(data, mime_type)
 
 
+class Embedded(Block):
+    """A resource with what is in it: its URI, and either text or bytes."""
+
+    __slots__ = ("text", "uri")
+    kind = "resource"
+
+    def __init__(self, uri: str, *, text: str | None = None, data: bytes | None = None, mime_type: str | None = None) -> None:
+        if (text is None) is (data is None):
+            raise ValueError("An embedded resource has either 'text' or 'data'.")
+        content = data if data is not None else (text or "").encode("utf-8", "replace")
+        super().__init__(content, mime_type or ("application/octet-stream" if text is None else "text/plain"))
+        self.uri = uri
+        self.text = text
+
+    def describe(self) -> dict[str, object]:
+        """Return what the envelope's data says of the block."""
+        return {**super().describe(), "uri": self.uri}
+
+    def told(self) -> dict[str, Any]:
+        """Return the resource in the words of MCP."""
+        content = {"blob": b64encode(self.data).decode()} if self.text is None else {"text": self.text}
+        return {"uri": self.uri, "mimeType": self.mime_type, **content}
+
+
+class ResourceLink:
+    """A resource that the client may read, by its URI."""
+
+    __slots__ = ("description", "mime_type", "name", "size", "title", "uri")
+
+    def __init__(
+        self,
+        uri: str,
+        name: str,
+        *,
+        title: str | None = None,
+        description: str | None = None,
+        mime_type: str | None = None,
+        size: int | None = None,
+    ) -> None:
+        self.uri = uri
+        self.name = name
+        self.title = title
+        self.description = description
+        self.mime_type = mime_type
+        self.size = size
+
+    def describe(self) -> dict[str, object]:
+        """Return what the envelope's data says of the block."""
+        return {"type": "resource_link", "uri": self.uri, "name": self.name}
+
+    def told(self) -> dict[str, Any]:
+        """Return the link in the words of MCP, without what is not known."""
+        known = {
+            "uri": self.uri,
+            "name": self.name,
+            "title": self.title,
+            "description": self.description,
+            "mimeType": self.mime_type,
+            "size": self.size,
+        }
+        return {key: value for key, value in known.items() if value is not None}
+
+
 class Text:
     """A text block, for tools of plain shape."""
 
@@ -67,6 +133,21 @@ class Text:
         return {"type": "text", "text": self.text}
 
 
+class Message:
+    """One message of a prompt: who says it, and a text or a block."""
+
+    __slots__ = ("content", "role")
+
+    def __init__(self, role: Role, content: "str | Block | Text | ResourceLink") -> None:
+        if role not in _ROLES:
+            raise ValueError(f"A message is said by 'user' or 'assistant', not by '{role}'.")
+        if not isinstance(cast("object", content), str | Block | Text | ResourceLink):
+            raise TypeError(f"A message holds a text or a block, not something of type '{type(content).__name__}'.")
+        self.role: Role = role
+        self.content = Text(content) if isinstance(content, str) else content
+
+
+_ROLES: Final = ("user", "assistant")
 _SIGNATURES: Final[tuple[tuple[bytes, int, type[Image | Audio], str], ...]] = (
     (b"\x89PNG\r\n\x1a\n", 0, Image, "image/png"),
     (b"\xff\xd8\xff", 0, Image, "image/jpeg"),

@@ -1,5 +1,6 @@
 """The one funnel: every call, from every door, passes `Dispatcher.dispatch`.
 
+Reading a resource (`read`) and asking for a prompt (`prompt`) are calls, too, and take the same steps.
 It promises three things and does nothing else:
 
 1. it never raises, unless it is itself cancelled: the answer is always an `Envelope`;
@@ -8,42 +9,42 @@ It promises three things and does nothing else:
 """
 
 import asyncio
-import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from contextvars import Token
 from dataclasses import replace
+from functools import partial
 from itertools import count
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Literal, TypeVar, cast
 
 import msgspec
 
-from toolyard.admission import Admission
-from toolyard.call import Call, Decide, Handler, Middleware, Turn, ambient
+from toolyard.call import Call, Decide, Middleware, Turn
 from toolyard.caller import ANYONE, LIBRARY, Caller, Door
-from toolyard.deadline import Deadlines
+from toolyard.completions import suggest
 from toolyard.ending import end
 from toolyard.envelope import Encoded, Envelope, encode
 from toolyard.errors import ToolError
 from toolyard.eval_guard import guard
-from toolyard.fault import defect, failed, stopped
-from toolyard.fit import Fitted, fit
+from toolyard.fault import defect, failed
+from toolyard.fit import Fitted, Query, fit, fit_told
+from toolyard.flights import Flights
 from toolyard.limits import Limits
 from toolyard.profile import Profile
+from toolyard.prompts import messages_of
 from toolyard.record import Sink
 from toolyard.registry import Registry
+from toolyard.resources import contents_of
 from toolyard.results import Results
 from toolyard.session import Sessions
-from toolyard.threads import Threads
+from toolyard.spec import Kind, unknown
 from toolyard.tools import InvalidArgumentsError, Tool, written
 
 __all__ = ["Dispatcher"]
 
 T = TypeVar("T")
 _REFERENCE: Final = b'"$ref"'
-_log = logging.getLogger(__name__)
 
 
 class Dispatcher:
@@ -62,22 +63,20 @@ class Dispatcher:
         decide: Decide | None = None,
         turn: Turn | None = None,
     ) -> None:
-        self.loop = asyncio.get_running_loop()
+        self._flights = Flights(limits, middleware=middleware, decide=decide, turn=turn)
+        self.loop = self._flights.loop
+        self.threads = self._flights.threads
+        self.admission = self._flights.admission
+        self.in_flight = self._flights.calls
         self.sessions = sessions
-        self.threads = Threads(limits, self.loop)
-        self.in_flight: dict[str, Call] = {}
+        self.sinks = sinks
         self.state: Any = None
-        self._empty: asyncio.Event | None = None
         self._closed = False
         self._registry = registry
         self._profile = profile
         self._limits = limits
         self._results = results
-        self.sinks = sinks
-        self._deadlines = Deadlines(self.loop)
-        self.admission = Admission(decide, turn, self._deadlines)
         self._ids = count(int.from_bytes(os.urandom(5)))
-        self._handler = _compose(middleware)
 
     async def dispatch(
         self,
@@ -90,12 +89,11 @@ class Dispatcher:
         filled: bool = False,
     ) -> Envelope:
         """Answer one call; references in arguments that are filled in already are left as they are."""
-        profile = caller.profile or self._profile
-        call = Call(
+        call = Call(  # written out here as in '_begin', because a function more would be felt by every call
             id=f"c_{next(self._ids):x}",
             name=name,
             caller=caller,
-            profile=profile,
+            profile=caller.profile or self._profile,
             door=door,
             funnel=self,
             started=time.perf_counter(),
@@ -108,18 +106,55 @@ class Dispatcher:
             if not filled and text.find(_REFERENCE) >= 0:  # 'in' would try it as a number first, at several times the cost
                 text = encode(await self._results.fill_in(msgspec.json.decode(text), tool.spec.input_schema, caller.owner))
             self._admit(call, tool, text)
-            answer = fit(call, tool, await self._run(call))
-        except asyncio.CancelledError:
-            self._end(call, failed(ToolError("cancelled", "The caller went away."), call))
-            raise
-        except ToolError as error:
-            answer = failed(error, call)
+            answer = fit(call, tool, await self._flights.run(call))
         except BaseException as error:  # noqa: BLE001 - whatever a handler does, the caller gets an answer
-            answer = failed(defect(error, call), call)
+            answer = self._failed(call, error)
         encoded = answer.encoded
         if encoded is not None and parent is None and encoded.characters > (door.result_characters or self._limits.result_characters):
             answer = await self._shorten(call, answer)
         return self._end(call, answer)
+
+    async def read(self, uri: str, *, caller: Caller = ANYONE, door: Door = LIBRARY, parent: Call | None = None) -> Envelope:
+        """Answer one reading of a resource: the same funnel, and data that say what the contents are."""
+        call = self._begin("resource", str(uri), caller, door, parent=parent)
+
+        def find() -> Query:
+            resource, variables = self._registry.find_resource(call.name, call.profile)
+            return Query(resource.query, variables, partial(contents_of, resource.spec, call.name))
+
+        return await self._answer(call, find)
+
+    async def prompt(
+        self, name: str, arguments: object = None, *, caller: Caller = ANYONE, door: Door = LIBRARY, parent: Call | None = None
+    ) -> Envelope:
+        """Answer one request for a prompt: the same funnel, and data that say what the messages are."""
+        call = self._begin("prompt", name, caller, door, parent=parent)
+
+        def find() -> Query:
+            prompt = self._registry.find_prompt(name, call.profile)
+            return Query(prompt.query, arguments, partial(messages_of, prompt.spec))
+
+        return await self._answer(call, find)
+
+    async def complete(
+        self,
+        kind: Literal["resource", "prompt"],
+        name: str,
+        *,
+        argument: str,
+        value: str,
+        settled: Mapping[str, str],
+        caller: Caller = ANYONE,
+    ) -> list[str]:
+        """Return what the value of a variable or argument may become.
+
+        Raises:
+            ToolError: There is no such thing, or what completes it failed.
+        """
+        call = self._begin(kind, name, caller, LIBRARY)
+        self._check_place(call)
+        find = self._registry.find_prompt if kind == "prompt" else self._registry.find_template
+        return await suggest(call, find(name, call.profile), argument, value, settled=settled, seconds=self._limits.timeout)
 
     async def invoke(self, parent: Call, name: str, arguments: Mapping[str, Any] | None) -> Envelope:
         """Dispatch a call from inside a call."""
@@ -148,30 +183,63 @@ class Dispatcher:
     async def close(self) -> None:
         """Take no more calls, interrupt every one and wait, for as long as a clean-up may take, until each is answered."""
         self._closed = True
-        for call in tuple(self.in_flight.values()):
-            call.stop("cancelled", blame="yard")
-        if self.in_flight:
-            self._empty = asyncio.Event()
-            try:
-                await asyncio.wait_for(self._empty.wait(), self._limits.cleanup or None)
-            except TimeoutError:
-                _log.warning("calls_left_behind count=%d", len(self.in_flight))
-        self._deadlines.close()
-        self.threads.close()
+        await self._flights.stop_all()
+
+    def refuse(self, name: str, error: ToolError, *, caller: Caller = ANYONE, door: Door = LIBRARY) -> Envelope:
+        """Answer a call that cannot even begin, and record it."""
+        call = self._begin("tool", name, caller, door)
+        return self._end(call, failed(error, call))
 
     async def _shorten(self, call: Call, answer: Fitted) -> Fitted:
         """Return the answer with a handle in place of data that are too long."""
         try:
             return answer.cut(await self._results.keep(cast("Encoded", answer.encoded), call.caller.owner))
-        except asyncio.CancelledError:
-            self._end(call, failed(ToolError("cancelled", "The caller went away."), call))
-            raise
-        except ToolError as error:
-            return failed(error, call)
         except BaseException as error:  # noqa: BLE001 - a store may raise anything
-            return failed(defect(error, call), call)
+            return self._failed(call, error)
+
+    async def _answer(self, call: Call, find: "Callable[[], Query]") -> Envelope:
+        """Answer a call of something that only tells: it has no session and no eval, and is never cut to a handle."""
+        try:
+            self._check_place(call)
+            query = find()
+            call.spec, call.handler = query.tool.spec, query.tool.handler
+            self._take_texts(call, query.tool, written(query.arguments, self._limits))
+            answer = fit_told(call, query, await self._flights.run(call))
+        except BaseException as error:  # noqa: BLE001 - as in 'dispatch'
+            answer = self._failed(call, error)
+        return self._end(call, answer)
+
+    def _begin(self, kind: Kind, name: str, caller: Caller, door: Door, *, parent: Call | None = None) -> Call:
+        return Call(
+            id=f"c_{next(self._ids):x}",
+            name=name,
+            caller=caller,
+            profile=caller.profile or self._profile,
+            door=door,
+            funnel=self,
+            started=time.perf_counter(),
+            parent=parent,
+            depth=0 if parent is None else parent.depth + 1,
+            spec=unknown(kind, name),
+        )
+
+    def _take_texts(self, call: Call, query: Tool, text: bytes) -> None:
+        """Check the arguments, which are texts on every wire: reading them as what is wanted is no repair."""
+        call.at_fault = "tool"
+        try:
+            call.arguments = query.check(text)
+        except InvalidArgumentsError as error:
+            call.arguments = query.mend(text, error.issues, repair=True).arguments
+        call.at_fault = "yard"
 
     def _find(self, call: Call) -> Tool:
+        if self._closed or call.parent is not None:
+            self._check_place(call)
+        tool = self._registry.find(call.name, call.profile)
+        call.spec, call.handler = tool.spec, tool.handler
+        return tool
+
+    def _check_place(self, call: Call) -> None:
         if self._closed:
             raise ToolError("overloaded", "The yard is closing.")
         if call.parent is not None and call.parent.finished:
@@ -179,9 +247,6 @@ class Dispatcher:
         if call.depth > self._limits.depth:
             message = f"Calls may be nested {self._limits.depth} deep."
             raise ToolError("limit_exceeded", message, may_have_run=False, limit="depth", maximum=self._limits.depth)
-        tool = self._registry.find(call.name, call.profile)
-        call.spec, call.handler = tool.spec, tool.handler
-        return tool
 
     def _admit(self, call: Call, tool: Tool, text: bytes) -> None:
         """Check the arguments, guard what would be evaluated and find the session."""
@@ -208,76 +273,14 @@ class Dispatcher:
             call.session = session
             self.sessions.enter(session)
 
-    async def _run(self, call: Call) -> object:
-        """Run the call in this task; an interruption of our own becomes the failure it stands for."""
-        task = asyncio.current_task()
-        if task is None or task.get_loop() is not self.loop:
-            raise ToolError("not_supported", "The yard was opened in another event loop than the one that calls it.")
-        token = self._enter(call, task)
-        waiting: dict[Call, float] | None = None
-        try:
-            if self.admission.has_policy or call.spec.serial or call.spec.question is not None:
-                held = await self.admission.admit(call)
-                if held is not None:
-                    return held
-            call.running = True
-            call.at_fault = "tool"
-            waiting = self._deadlines.start(call, self._timeout(call))
-            result = await self._handler(call)
-            call.at_fault = "yard"
-            if call.stopped is None:
-                return result
-            await asyncio.sleep(0)  # an interruption that the handler did not take arrives here, where it does no harm
-            call.take_back(task)
-        except BaseException as error:
-            if call.take_back(task):
-                call.stopped = call.stopped or "cancelled"
-                raise
-            if call.stopped is None and isinstance(error, asyncio.CancelledError):
-                raise RuntimeError("The handler cancelled itself.") from error
-            if call.stopped is None:
-                raise
-        finally:
-            if waiting is not None:
-                waiting.pop(call, None)
-            self._leave(call, token)
-        raise stopped(call, self._timeout(call))
-
-    def _enter(self, call: Call, task: "asyncio.Task[Any]") -> Token[Call]:
-        call.run_in(task)
-        self.in_flight[call.id] = call
-        if call.parent is not None:
-            call.parent.adopt(call)
-        return ambient.set(call)
-
-    def _leave(self, call: Call, token: Token[Call]) -> None:
-        ambient.reset(token)
-        del self.in_flight[call.id]
-        if self._empty is not None and not self.in_flight:
-            self._empty.set()
-        if call.parent is not None:
-            call.parent.disown(call)
-        if call.releases:
-            self.threads.when_free(call, call.give_back)
-        call.finish()
+    def _failed(self, call: Call, error: BaseException) -> Fitted:
+        """Return the failure as an answer; being cancelled is recorded and goes on."""
+        if isinstance(error, asyncio.CancelledError):
+            self._end(call, failed(ToolError("cancelled", "The caller went away."), call))
+            raise error
+        return failed(error if isinstance(error, ToolError) else defect(error, call), call)
 
     def _end(self, call: Call, answer: Fitted) -> Envelope:
         if call.session is not None:
             self.sessions.leave(call.session, None if answer.error is None else answer.error.code)
         return end(call, answer, self.sinks, slow=self._limits.slow)
-
-    def _timeout(self, call: Call) -> float:
-        timeout = call.spec.timeout
-        return self._limits.timeout if timeout is None else timeout
-
-
-def _compose(middleware: Sequence[Middleware]) -> Handler:
-    """Return one handler: the first middleware is the outermost, the tool's own handler the innermost."""
-
-    def innermost(call: Call) -> Awaitable[object]:
-        return call.handler(call)
-
-    handler: Handler = innermost
-    for wrap in reversed(middleware):
-        handler = wrap(handler)
-    return handler

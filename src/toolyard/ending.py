@@ -53,6 +53,7 @@ def _record(call: Call, answer: Envelope, elapsed: float, sinks: Sequence[Sink])
         call.door.trace_id,
         call.running if error is None else error.may_have_run,
         answer.meta.estimated_tokens,
+        spec.kind,
     )
     for sink in sinks:
         try:

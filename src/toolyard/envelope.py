@@ -12,12 +12,12 @@ from typing import Any, Final, Self, cast
 
 import msgspec
 
-from toolyard.content import Block, Text
+from toolyard.content import Block, ResourceLink, Text
 from toolyard.errors import CODES, Blame, CodeName, ToolError
 
 __all__ = ["Content", "Encoded", "Envelope", "Failure", "Meta", "encode", "encode_data", "encode_sorted", "estimate_tokens"]
 
-Content = Block | Text
+Content = Block | Text | ResourceLink
 
 _log = logging.getLogger(__name__)
 _WRAPPING: Final = len('{"success":true,"data":,"error":null}')
@@ -176,7 +176,7 @@ class _Found(threading.local):
 
 def _to_plain(value: object) -> object:
     """Return what msgspec cannot encode as something that it can."""
-    if isinstance(value, Block | Text) and _found.content is not None:
+    if isinstance(value, Block | Text | ResourceLink) and _found.content is not None:
         _found.content.append(value)
         return value.describe()
     serialiser = getattr(type(value), "__pydantic_serializer__", None)

@@ -1,18 +1,21 @@
 """Fitting a result: from whatever a handler returned to plain data that an answer can carry."""
 
-from typing import Any, Final, cast
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
 from toolyard.call import Call
 from toolyard.content import Block, Text, block_of
-from toolyard.envelope import Content, Encoded, Envelope, Failure, encode_data
+from toolyard.envelope import Content, Encoded, Envelope, Failure, encode, encode_data
 from toolyard.errors import CODES, ToolError
 from toolyard.tools import Tool
 
-__all__ = ["Fitted", "fit"]
+__all__ = ["Fitted", "Query", "fit", "fit_told"]
 
 _BLOCK_BYTES: Final = 32 * 1024 * 1024
+_TOLD_BYTES: Final = _BLOCK_BYTES // 3 * 4
+"""The same, once it is written as base64."""
 _BYTES: Final = (bytes, bytearray, memoryview)
 _PLAIN: Final = frozenset({int, float, str, bool, list, dict, type(None)})
 
@@ -28,6 +31,14 @@ class Fitted(msgspec.Struct, frozen=True, gc=False):
     def cut(self, instead: dict[str, Any]) -> "Fitted":
         """Return the same with something short in place of its data."""
         return Fitted(instead, self.error, self.content)
+
+
+class Query(NamedTuple):
+    """What reads a resource or makes a prompt, what it is given, and how its result is told."""
+
+    tool: Tool
+    arguments: object
+    tell: Callable[[object], dict[str, Any]]
 
 
 def fit(call: Call, tool: Tool, result: object) -> Fitted:
@@ -48,6 +59,27 @@ def fit(call: Call, tool: Tool, result: object) -> Fitted:
     if tool.fits_output is not None and not tool.fits_output(encoded.data):
         raise _invalid(tool, "answered what its own schema forbids")
     return Fitted(encoded.data, None, encoded.content, encoded)
+
+
+def fit_told(call: Call, query: Query, result: object) -> Fitted:
+    """Return what was read or made as an answer can carry it, told in the words of MCP.
+
+    Raises:
+        ToolError: `invalid_output` if it cannot, `too_large` if it is too long.
+    """
+    if isinstance(result, Envelope):
+        return _kept(call, query.tool, result)
+    if result is None:
+        raise _invalid(query.tool, "answered nothing")
+    try:
+        data = query.tell(result)
+        text = encode(data)
+    except TypeError:
+        raise _invalid(query.tool, f"answered what no {query.tool.spec.kind} can hold") from None
+    if len(text) > _TOLD_BYTES:
+        message = f"The answer has {len(text)} bytes; at most {_TOLD_BYTES} are sent."
+        raise ToolError("too_large", message, may_have_run=True, bytes=len(text), limit=_TOLD_BYTES)
+    return Fitted(data, None, (), Encoded(data, text, len(text) if text.isascii() else len(text.decode())))
 
 
 def _kept(call: Call, tool: Tool, envelope: Envelope) -> Fitted:

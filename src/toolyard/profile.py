@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from toolyard.envelope import encode
-from toolyard.spec import Operation, ToolSpec
+from toolyard.spec import AnySpec, Operation, ToolSpec
 
 __all__ = ["EVERYTHING", "METATOOLS", "Profile", "Surface", "Toolset", "cost", "listed"]
 
@@ -41,10 +41,12 @@ class Surface(StrEnum):
 
 
 class Toolset(msgspec.Struct, frozen=True, kw_only=True):
-    """A named subset of tools: what matches everything given here, less what is denied.
+    """A named subset of tools, resources and prompts: what matches everything given here, less what is denied.
 
     Each of `names`, `tags`, `sources` and `operations` lets through what fits one of its entries; empty lets all through.
-    Names and sources may hold `*` and `?`.
+    Names and sources may hold `*` and `?`. A name rule holds for the names of tools and prompts, former ones included, and for
+    both the name and the URI of a resource. Operations are rules about tools: a resource or prompt only tells something, so they
+    neither let it through nor deny it.
     """
 
     name: str
@@ -63,18 +65,20 @@ class Toolset(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("operations", "deny_operations"):
             msgspec.structs.force_setattr(self, name, tuple(Operation(operation) for operation in getattr(self, name)))
 
-    def holds(self, spec: ToolSpec) -> bool:
-        """Return whether the tool is in the set, under its name or a former one; a denial beats everything."""
-        if _any_fits(spec, self.deny) or _fits(spec.source, self.deny_sources) or spec.operation in self.deny_operations:
+    def holds(self, spec: AnySpec) -> bool:
+        """Return whether something is in the set, under any of its names; a denial beats everything."""
+        if _any_fits(spec, self.deny) or _fits(spec.source, self.deny_sources) or any(tag in self.deny_tags for tag in spec.tags):
             return False
-        if any(tag in self.deny_tags for tag in spec.tags):
+        if isinstance(spec, ToolSpec) and not self._may_do(spec.operation):
             return False
         return (
             (not self.names or _any_fits(spec, self.names))
             and (not self.sources or _fits(spec.source, self.sources))
-            and (not self.operations or spec.operation in self.operations)
             and (not self.tags or any(tag in self.tags for tag in spec.tags))
         )
+
+    def _may_do(self, operation: Operation) -> bool:
+        return operation not in self.deny_operations and (not self.operations or operation in self.operations)
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,8 +94,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         _make_tuples(self, "toolsets", "pins")
         msgspec.structs.force_setattr(self, "surface", Surface(self.surface))
 
-    def allows(self, spec: ToolSpec) -> bool:
-        """Return whether the tool exists for callers of this profile."""
+    def allows(self, spec: AnySpec) -> bool:
+        """Return whether a tool, resource or prompt exists for callers of this profile."""
         return not self.toolsets or any(toolset.holds(spec) for toolset in self.toolsets)
 
 
@@ -125,8 +129,8 @@ def cost(specs: Iterable[ToolSpec]) -> int:
     return -(-characters // 4)
 
 
-def _any_fits(spec: ToolSpec, patterns: tuple[str, ...]) -> bool:
-    return _fits(spec.name, patterns) or any(_fits(alias, patterns) for alias in spec.aliases)
+def _any_fits(spec: AnySpec, patterns: tuple[str, ...]) -> bool:
+    return bool(patterns) and any(_fits(name, patterns) for name in spec.known_as)
 
 
 def _fits(text: str, patterns: tuple[str, ...]) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import msgspec
 
 from toolyard.errors import CodeName
+from toolyard.spec import Kind
 
 __all__ = ["Record", "Sink"]
 
@@ -14,6 +15,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     call_id: str
     tool: str
+    """The name of what was called: a tool, a resource or a prompt."""
     started: float
     """Seconds since the epoch."""
     elapsed_ms: float
@@ -31,6 +33,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     trace_id: str | None = None
     may_have_run: bool = False
     estimated_tokens: int = 0
+    kind: Kind = "tool"
+    """What was called."""
 
     @property
     def success(self) -> bool:

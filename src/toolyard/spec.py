@@ -1,25 +1,36 @@
-"""Specs: a tool as data, before anything can run.
+"""Specs: a tool, a resource or a prompt as data, before anything can run.
 
 What a tool promises is here; how it keeps the promise is in `tools`.
 """
 
-import re
 from enum import StrEnum
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 import msgspec
 
 from toolyard.asks import Question
-from toolyard.envelope import encode
 from toolyard.errors import CODES, COMMON_CODES, CodeName
-from toolyard.limits import Limits
-from toolyard.schema import SchemaError, check_schema
+from toolyard.logline import is_word
 
-__all__ = ["NOTHING", "Annotations", "EvalRule", "Example", "Operation", "PublishError", "Reason", "ToolSpec", "check_spec"]
+__all__ = [
+    "NOTHING",
+    "Annotations",
+    "AnySpec",
+    "EvalRule",
+    "Example",
+    "Kind",
+    "Operation",
+    "PromptArgument",
+    "PromptSpec",
+    "PublishError",
+    "Reason",
+    "ResourceSpec",
+    "ToolSpec",
+    "unknown",
+]
 
-_NAME: Final = re.compile(r"[a-z][a-z0-9_]*\Z")
-_FOREIGN_NAME: Final = re.compile(r"[A-Za-z0-9_-]+\Z")
-_EXAMPLES: Final = 5
+Kind = Literal["tool", "resource", "prompt"]
+"""What can be published."""
 
 
 class PublishError(ValueError):
@@ -76,6 +87,14 @@ class Annotations(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     open_world_hint: bool
 
 
+def _make_tuples(spec: msgspec.Struct, *fields: str) -> None:
+    """Read one name where several may stand as a tuple of it, so that it is not taken letter by letter."""
+    for field in fields:
+        given = getattr(spec, field)
+        if isinstance(given, str):
+            msgspec.structs.force_setattr(spec, field, (given,))
+
+
 class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A tool as data."""
 
@@ -103,14 +122,18 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     deprecated: str | None = None
     shape: Literal["envelope", "plain"] = "envelope"
     annotations: Annotations | None = None
+    kind: Kind = "tool"
+    """What is called: the query that reads a resource or makes a prompt has a spec, too, and is never listed as a tool."""
 
     def __post_init__(self) -> None:
         if self.operation in _OPERATIONS:  # written as a plain string
             msgspec.structs.force_setattr(self, "operation", Operation(self.operation))
-        for name in ("tags", "aliases"):
-            given = getattr(self, name)
-            if isinstance(given, str):  # one name, which is not to be taken letter by letter
-                msgspec.structs.force_setattr(self, name, (given,))
+        _make_tuples(self, "tags", "aliases")
+
+    @property
+    def known_as(self) -> tuple[str, ...]:
+        """Return what the rules of a profile may call it."""
+        return (self.name, *self.aliases)
 
     @property
     def summary(self) -> str:
@@ -144,78 +167,68 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
+class ResourceSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A resource as data; with variables in its URI it is a template, which stands for many."""
+
+    uri: str
+    name: str
+    title: str | None = None
+    description: str = ""
+    mime_type: str | None = None
+    size: int | None = None
+    source: str = ""
+    tags: tuple[str, ...] = ()
+    annotations: dict[str, Any] | None = None
+    """Whom it is for and how much it matters, in the words of MCP."""
+
+    def __post_init__(self) -> None:
+        _make_tuples(self, "tags")
+
+    @property
+    def is_template(self) -> bool:
+        """Return whether its URI has variables."""
+        return "{" in self.uri
+
+    @property
+    def known_as(self) -> tuple[str, ...]:
+        """Return what the rules of a profile may call it."""
+        return (self.name, self.uri)
+
+
+class PromptArgument(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One thing that a prompt wants to know; on a wire it is a text."""
+
+    name: str
+    description: str = ""
+    required: bool = False
+    title: str | None = None
+
+
+class PromptSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A prompt as data."""
+
+    name: str
+    title: str | None = None
+    description: str = ""
+    arguments: tuple[PromptArgument, ...] = ()
+    source: str = ""
+    tags: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _make_tuples(self, "tags")
+
+    @property
+    def known_as(self) -> tuple[str, ...]:
+        """Return what the rules of a profile may call it."""
+        return (self.name,)
+
+
+AnySpec = ToolSpec | ResourceSpec | PromptSpec
+
 NOTHING: Final = ToolSpec(name="?", description="?", input_schema={}, operation=Operation.QUERY)
 """The spec of a call until its tool is found: it does nothing, and so only asks."""
 
 
-def check_spec(spec: ToolSpec, limits: Limits, *, foreign: bool = False) -> None:
-    """Check everything about a spec that can be wrong before the first call.
-
-    Raises:
-        PublishError: Something is.
-    """
-    if spec.operation not in _OPERATIONS:
-        known = ", ".join(f"'{operation}'" for operation in Operation)
-        raise PublishError(f"Tool '{spec.name}' has the operation '{spec.operation}', which is none of {known}.")
-    _check_schemas(spec, limits, foreign=foreign)
-    _check_types(spec)
-    _check_names(spec, limits, foreign=foreign)
-    if not spec.description.strip():
-        raise PublishError(f"Tool '{spec.name}' has no description.")
-    _check_eval(spec)
-    if len(spec.examples) > _EXAMPLES:
-        raise PublishError(f"Tool '{spec.name}' has {len(spec.examples)} examples; at most {_EXAMPLES} are shown.")
-    if spec.timeout is not None and not 0 <= spec.timeout < float("inf"):
-        raise PublishError(f"Tool '{spec.name}' has the timeout {spec.timeout}, which is no number of seconds.")
-
-
-def _check_types(spec: ToolSpec) -> None:
-    """Check every field against its type, which building a spec in Python does not."""
-    try:
-        msgspec.json.decode(encode(spec), type=ToolSpec)
-    except msgspec.ValidationError as error:
-        raise PublishError(f"Tool '{spec.name}' has a wrong spec: {str(error).rstrip('.')}.") from error
-
-
-def _check_names(spec: ToolSpec, limits: Limits, *, foreign: bool) -> None:
-    pattern = _FOREIGN_NAME if foreign else _NAME
-    for name in (spec.name, *spec.aliases):
-        if not pattern.match(name):
-            raise PublishError(f"Tool '{name}' must be named with small letters, digits and '_', a letter first.")
-        if len(name) > limits.name_characters:
-            raise PublishError(f"Tool '{name}' has a name of {len(name)} characters; at most {limits.name_characters} are published.")
-
-
-def _check_schemas(spec: ToolSpec, limits: Limits, *, foreign: bool) -> None:
-    if not isinstance(cast("object", spec.input_schema), dict):
-        raise PublishError(f"Tool '{spec.name}' has an input schema that is no object.")
-    named = (("input", spec.input_schema), ("output", spec.output_schema))
-    for which, schema in named:
-        if schema is None:
-            continue
-        try:
-            check_schema(schema, max_bytes=limits.schema_bytes, max_depth=limits.schema_depth)
-        except SchemaError as error:
-            raise PublishError(f"Tool '{spec.name}' has a wrong {which} schema: {error}.") from error
-    if spec.input_schema.get("type") != "object":
-        raise PublishError(f"Tool '{spec.name}' has an input schema that is not of type 'object'.")
-    if not foreign and spec.input_schema.get("additionalProperties") is not False:
-        raise PublishError(f"Tool '{spec.name}' has an input schema that does not say 'additionalProperties: false'.")
-    try:
-        encode(spec)
-    except TypeError as error:
-        raise PublishError(f"Tool '{spec.name}' cannot be written as JSON: {error}") from error
-
-
-def _check_eval(spec: ToolSpec) -> None:
-    if spec.operation is not Operation.EVAL:
-        if spec.eval is not None:
-            raise PublishError(f"Tool '{spec.name}' has an eval rule, so its operation must be 'eval'.")
-        return
-    if spec.eval is None:
-        raise PublishError(f"Tool '{spec.name}' has the operation 'eval' and must name the argument that holds the code.")
-    if not spec.requires_eval:
-        raise PublishError(f"Tool '{spec.name}' has the operation 'eval', so it must require the flag for it.")
-    guarded = spec.input_schema.get("properties", {}).get(spec.eval.argument)
-    if guarded is None or guarded.get("type") != "string":
-        raise PublishError(f"Tool '{spec.name}' has no argument '{spec.eval.argument}' of type 'string' to guard.")
+def unknown(kind: Kind, name: str) -> ToolSpec:
+    """Return the spec of a call until what it calls is found, which says of the name what may be repeated."""
+    return msgspec.structs.replace(NOTHING, kind=kind, name=name if is_word(str(name)) else "?")

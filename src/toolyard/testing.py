@@ -49,12 +49,14 @@ class FakeSink:
 
 
 class FakeProvider:
-    """Publishes the tools it is told to, whenever it is told to."""
+    """Publishes the tools, resources and prompts it is told to, whenever it is told to."""
 
-    def __init__(self, name: str, tools: Iterable[object] = ()) -> None:
+    def __init__(
+        self, name: str, tools: Iterable[object] = (), *, resources: Iterable[object] = (), prompts: Iterable[object] = ()
+    ) -> None:
         self.name = name
         self.is_open = False
-        self._tools = Functions(name, tools).tools()
+        self._functions = Functions(name, tools, resources=resources, prompts=prompts)
         self._publish: Publish | None = None
 
     @asynccontextmanager
@@ -62,18 +64,27 @@ class FakeProvider:
         """Publish what there is so far."""
         self._publish = publish
         self.is_open = True
-        publish(self._tools)
+        self._show(publish)
         try:
             yield
         finally:
             self.is_open = False
             self._publish = None
 
-    def change(self, tools: Iterable[object]) -> None:
-        """Publish these instead, functions or tools."""
-        self._tools = Functions(self.name, tools).tools()
+    def change(self, tools: Iterable[object] = (), *, resources: Iterable[object] = (), prompts: Iterable[object] = ()) -> None:
+        """Publish these instead, functions or what they would become."""
+        self._functions = Functions(self.name, tools, resources=resources, prompts=prompts)
         if self._publish is not None:
-            self._publish(self._tools)
+            self._show(self._publish)
+
+    def update(self, uri: str) -> None:
+        """Say that the content of a resource changed."""
+        if self._publish is not None:
+            self._publish.updated(uri)
+
+    def _show(self, publish: Publish) -> None:
+        functions = self._functions
+        publish(functions.tools(), resources=functions.resources(), prompts=functions.prompts())
 
 
 class Client:
@@ -96,6 +107,14 @@ class Client:
     async def call(self, name: str, /, **arguments: Any) -> Envelope:
         """Call a tool."""
         return await self.yard.call(name, arguments, caller=self.caller, door=self._door)
+
+    async def read(self, uri: str) -> Envelope:
+        """Read a resource."""
+        return await self.yard.read(uri, caller=self.caller, door=self._door)
+
+    async def prompt(self, name: str, /, **arguments: Any) -> Envelope:
+        """Ask for a prompt."""
+        return await self.yard.prompt(name, arguments, caller=self.caller, door=self._door)
 
     def list(self) -> Sequence[ToolSpec]:
         """Return what the caller's profile lists."""

@@ -3,10 +3,11 @@
 It is plain data and functions; nothing here registers itself, and no transport or provider is known.
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Awaitable, Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, cast
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple, Self, cast
 
 import msgspec
 
@@ -16,13 +17,18 @@ from toolyard.errors import ToolError
 from toolyard.limits import Limits
 from toolyard.repair import readings
 from toolyard.schema import Issue, Schema, SchemaValidator
-from toolyard.spec import PublishError, ToolSpec, check_spec
+from toolyard.spec import Kind, Operation, PromptSpec, PublishError, ResourceSpec, ToolSpec
+from toolyard.spec_checks import check_spec
 
-__all__ = ["Check", "Checked", "InvalidArgumentsError", "Tool", "check_by_schema", "check_tool", "written"]
+__all__ = ["Check", "Checked", "Complete", "InvalidArgumentsError", "Tool", "check_by_schema", "check_tool", "query_of", "written"]
 
 Check = Callable[[bytes], Arguments]
 """Takes arguments as JSON text, returns what the handler gets, or raises `InvalidArgumentsError`."""
 
+Complete = Callable[[str, dict[str, str]], Sequence[str] | Awaitable[Sequence[str]]]
+"""Takes what is written of an argument so far and the arguments that are settled; returns what it may become."""
+
+_NO_WORD: Final = re.compile(r"[^A-Za-z0-9_-]+")
 _EXPECTED_BYTES: Final = 1500
 _NAMED_FIELDS: Final = 5
 _COERCED: Final = 50
@@ -52,6 +58,17 @@ class Tool:
     check: Check
     fits_output: Callable[[object], bool] | None = None
     may_return_none: bool = False
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Return the names that find it, its own first."""
+        return self.spec.known_as
+
+    def under(self, source: str) -> Self:
+        """Return the tool under the source that publishes it."""
+        if self.spec.source == source:
+            return self
+        return replace(self, spec=msgspec.structs.replace(self.spec, source=source))
 
     def mend(self, text: bytes, issues: list[Issue], *, repair: bool) -> Checked:
         """Return arguments that did not fit, put right by the one repair that does.
@@ -126,6 +143,20 @@ def check_by_schema(schema: Schema) -> Check:
         return {**deepcopy(defaults), **arguments}
 
     return check
+
+
+def query_of(kind: Kind, spec: ResourceSpec | PromptSpec, handler: Handler, *, schema: Schema, check: Check | None = None) -> Tool:
+    """Return what reads a resource or makes a prompt, as the funnel runs it; a name that is no word is made one."""
+    query = ToolSpec(
+        kind=kind,
+        name=_NO_WORD.sub("_", spec.name),
+        description=spec.description or spec.name,
+        input_schema=dict(schema),
+        operation=Operation.QUERY,
+        source=spec.source,
+        tags=spec.tags,
+    )
+    return Tool(spec=query, handler=handler, check=check or check_by_schema(schema))
 
 
 def check_tool(tool: Tool, limits: Limits, *, foreign: bool = False) -> None:

@@ -4,27 +4,29 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
-from typing import Any, Self, cast
+from typing import Any, Literal, Self, cast
 
 import msgspec
 
 from toolyard._version import VERSION
-from toolyard.call import Arguments, Call, Decide, Middleware, Turn
+from toolyard.call import Decide, Middleware, Turn
 from toolyard.caller import ANYONE, LIBRARY, Caller, Door
 from toolyard.dispatcher import Dispatcher
 from toolyard.envelope import Envelope
 from toolyard.limits import Limits
+from toolyard.mounts import Mount
 from toolyard.packs import PACKS
 from toolyard.profile import EVERYTHING, Profile
 from toolyard.providers import Provider, Publish
 from toolyard.providers.functions import Functions
+from toolyard.providers.publishing import Publishing
 from toolyard.record import Sink
 from toolyard.registry import Registry
 from toolyard.results import Results
+from toolyard.saying import runs_in
 from toolyard.session import Sessions
-from toolyard.spec import ToolSpec
+from toolyard.spec import PromptSpec, ResourceSpec, ToolSpec
 from toolyard.store import Clock, MemoryStore, Store
-from toolyard.tools import Tool
 
 __all__ = ["Lifespan", "Yard"]
 
@@ -39,6 +41,8 @@ class Yard:
         name: str = "yard",
         *,
         tools: Iterable[object] = (),
+        resources: Iterable[object] = (),
+        prompts: Iterable[object] = (),
         providers: Iterable[Provider] = (),
         packs: Iterable[str] = (),
         profile: Profile = EVERYTHING,
@@ -52,17 +56,20 @@ class Yard:
         limits: Limits | None = None,
         allow_eval: bool = False,
         version: str = VERSION,
+        instructions: str = "",
         clock: Clock = time.monotonic,
     ) -> None:
         self.name = name
         self.version = version
+        self.instructions = instructions
         self.profile = profile
         self.limits = limits or Limits()
         self.registry = Registry(self.limits, allow_eval=allow_eval)
         self.sessions = Sessions(self.limits, clock=clock)
         self._profiles = {known.name: known for known in (profile, *profiles)}
         self._packs = _known_packs(packs)
-        self._providers = _providers(name, tools, providers, packs=self._packs)
+        own = Functions(name, tools, resources=resources, prompts=prompts)
+        self._providers = _providers(own, providers, packs=self._packs)
         self._lifespan = lifespan
         self._middleware = tuple(middleware)
         self._sinks = list(sinks)
@@ -115,26 +122,79 @@ class Yard:
     def call(
         self,
         name: str,
-        arguments: Mapping[str, Any] | None = None,
+        arguments: Mapping[str, Any] | msgspec.Raw | None = None,
         *,
         session: str | None = None,
         caller: Caller | None = None,
         door: Door = LIBRARY,
     ) -> Coroutine[Any, Any, Envelope]:
-        """Call a tool; what is awaited is always an envelope."""
+        """Call a tool, with arguments as data or as JSON; what is awaited is always an envelope."""
         given: object = arguments
         if session is not None and isinstance(cast("object", arguments or {}), Mapping):
-            given = {**(arguments or {}), "session_id": session}
+            given = {**cast("Mapping[str, Any]", arguments or {}), "session_id": session}
         dispatcher = self._dispatcher or self.dispatcher
         return dispatcher.dispatch(name, given, caller=caller or ANYONE, door=door)
 
+    def read(self, uri: str, *, caller: Caller | None = None, door: Door = LIBRARY) -> Coroutine[Any, Any, Envelope]:
+        """Read a resource; the data of the envelope are its contents."""
+        return self.dispatcher.read(uri, caller=caller or ANYONE, door=door)
+
+    def prompt(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | msgspec.Raw | None = None,
+        *,
+        caller: Caller | None = None,
+        door: Door = LIBRARY,
+    ) -> Coroutine[Any, Any, Envelope]:
+        """Ask for a prompt; the data of the envelope are its messages."""
+        return self.dispatcher.prompt(name, arguments, caller=caller or ANYONE, door=door)
+
+    async def complete(
+        self,
+        kind: Literal["resource", "prompt"],
+        name: str,
+        *,
+        argument: str,
+        value: str,
+        arguments: Mapping[str, str] | None = None,
+        caller: Caller | None = None,
+    ) -> Sequence[str]:
+        """Return what a value may become: of an argument of the prompt of that name, or of a variable of the template of that URI.
+
+        Raises:
+            ToolError: `not_found` if there is no such prompt, template or argument.
+        """
+        asked = self.dispatcher.complete(kind, name, argument=argument, value=value, settled=arguments or {}, caller=caller or ANYONE)
+        return await asked
+
+    def notify_updated(self, uri: str) -> None:
+        """Tell who watches that the content of a resource changed; works from a thread, too."""
+        loop = self.dispatcher.loop
+        if runs_in(loop):
+            self.registry.updated(uri)
+        else:
+            loop.call_soon_threadsafe(self.registry.updated, uri)
+
     def list(self, profile: Profile | str | None = None) -> Sequence[ToolSpec]:
-        """Return the specs that a profile lists, by default the yard's own.
+        """Return the specs of the tools that a profile lists, by default the yard's own.
 
         Raises:
             KeyError: There is no profile of that name.
         """
         return self.registry.list(self.profile_of(profile))
+
+    def list_resources(self, profile: Profile | str | None = None) -> Sequence[ResourceSpec]:
+        """Return the resources that exist for a profile, by URI, without the templates."""
+        return self.registry.list_resources(self.profile_of(profile))
+
+    def list_templates(self, profile: Profile | str | None = None) -> Sequence[ResourceSpec]:
+        """Return the templates that exist for a profile, by URI."""
+        return self.registry.list_templates(self.profile_of(profile))
+
+    def list_prompts(self, profile: Profile | str | None = None) -> Sequence[PromptSpec]:
+        """Return the prompts that exist for a profile, by name."""
+        return self.registry.list_prompts(self.profile_of(profile))
 
     def profile_of(self, profile: Profile | str | None) -> Profile:
         """Return a profile of the yard by its name, its own by default.
@@ -170,16 +230,8 @@ class Yard:
     async def open(self, publish: Publish) -> AsyncGenerator[None]:
         """Be a provider of another yard: every call passes both funnels."""
         async with self:
-
-            def project(*, foreign: bool) -> None:
-                publish([self._mounted(spec) for spec in self.registry.visible(self.profile)], foreign=foreign)
-
-            project(foreign=False)
-            stop = self.registry.watch(lambda _: project(foreign=True))  # by then one wrong tool must not keep the others away
-            try:
+            with Mount(self.name, self.registry, self.dispatcher, profile=self.profile).shown(publish):
                 yield
-            finally:
-                stop()
 
     def _make_dispatcher(self) -> Dispatcher:
         decide, turn = self._policy
@@ -207,35 +259,16 @@ class Yard:
         stack.push_async_callback(dispatcher.close)
 
     async def _connect(self, stack: AsyncExitStack, provider: Provider, *, gives_way: bool) -> None:
-        def publish(tools: Iterable[Tool], *, foreign: bool = False) -> None:
-            self.registry.publish(provider.name, tools, foreign=foreign, gives_way=gives_way)
-
+        publish = Publishing(self.registry, provider.name, gives_way=gives_way, notify=self.notify_updated)
         stack.callback(self.registry.withdraw, provider.name)
         await stack.enter_async_context(provider.open(publish))
 
     def _forget_dispatcher(self) -> None:
         self._dispatcher = None
 
-    def _mounted(self, spec: ToolSpec) -> Tool:
-        """Return a tool of this yard as a tool of the yard that holds it."""
-        inner = self.registry.find(spec.name, self.profile)
 
-        def check(text: bytes) -> Arguments:
-            inner.check(text)
-            return msgspec.json.decode(text)
-
-        async def handler(call: Call) -> Envelope:
-            caller = msgspec.structs.replace(call.caller, profile=self.profile)
-            return await self.dispatcher.dispatch(spec.name, call.arguments, caller=caller, door=call.door, parent=call, filled=True)
-
-        outside = msgspec.structs.replace(spec, source=self.name, session="none", serial=False)
-        return Tool(spec=outside, handler=handler, check=check, may_return_none=True)
-
-
-def _providers(name: str, tools: object, providers: Iterable[Provider], *, packs: Sequence[str]) -> list[Provider]:
-    given: list[object] = list(cast("Iterable[object]", tools)) if isinstance(tools, Iterable) else [tools]
-    own: list[Provider] = [Functions(name, given)] if given else []
-    found = [*own, *providers]
+def _providers(own: Functions, providers: Iterable[Provider], *, packs: Sequence[str]) -> list[Provider]:
+    found: list[Provider] = [*([own] if own else []), *providers]
     names = [*packs, *(provider.name for provider in found)]
     for known in names:
         if names.count(known) > 1:

@@ -18,7 +18,7 @@ SHOP = '''
 from typing import Literal
 
 from toolyard import Call, Envelope, Image, Profile, Reason, ToolError, Toolset, Yard, tool
-from toolyard.content import Text
+from toolyard.content import ResourceLink, Text
 
 
 @tool(operation="query", tags=("orders",), examples=[{"limit": 2}])
@@ -54,7 +54,7 @@ def wipe(name: str) -> None:
 @tool
 async def paint() -> Envelope:
     """Paint a picture."""
-    return Envelope.ok("painted", content=[Image(b"12345"), Text("a picture")])
+    return Envelope.ok("painted", content=[Image(b"12345"), Text("a picture"), ResourceLink("a://b", "b")])
 
 
 @tool

@@ -152,7 +152,8 @@ def test_a_tool_cannot_move_the_cursor(shop: str, toolyard: Run) -> None:
 def test_blocks_are_mentioned(shop: str, toolyard: Run) -> None:
     _, out, err = toolyard("call", shop, "paint")
 
-    assert out.splitlines()[1:] == ["painted", "Block 1: image (image/png), 5 bytes", "Block 2: text, 9 characters"]
+    assert out.splitlines()[1] == "painted"
+    assert out.splitlines()[2:] == ["Block 1: image (image/png), 5 bytes", "Block 2: text, 9 characters", "Block 3: link to a://b"]
     assert err == ""
 
 

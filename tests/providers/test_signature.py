@@ -30,7 +30,7 @@ class Node:
 
 
 def read(function: Callable[..., Any]) -> Signature:
-    return read_signature(function, "walk")
+    return read_signature(function, "Tool 'walk'")
 
 
 def test_a_signature_says_what_a_function_takes_and_returns() -> None:

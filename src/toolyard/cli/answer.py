@@ -6,7 +6,7 @@ from typing import Any, cast
 import msgspec
 
 from toolyard.cli.terminal import Painted, Part, Terminal
-from toolyard.content import Text
+from toolyard.content import ResourceLink, Text
 from toolyard.envelope import Content, Envelope, Failure, encode
 
 __all__ = ["write_answer"]
@@ -65,6 +65,8 @@ def _pretty(data: object) -> str:
 
 
 def _described(block: Content) -> str:
+    if isinstance(block, ResourceLink):
+        return f"link to {block.uri}"
     if isinstance(block, Text):
         return f"text, {len(block.text)} characters"
     return f"{block.kind} ({block.mime_type}), {len(block.data)} bytes"

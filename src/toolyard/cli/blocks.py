@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from toolyard.cli.exits import DEFECT, CommandError
-from toolyard.content import Text
-from toolyard.envelope import Content, Envelope
+from toolyard.content import Block, ResourceLink, Text
+from toolyard.envelope import Envelope
 
 __all__ = ["make_folder", "write_blocks"]
 
@@ -35,6 +35,8 @@ def write_blocks(envelope: Envelope, folder: Path) -> Iterator[Path]:
         CommandError: One cannot be written.
     """
     for number, block in enumerate(envelope.content, start=1):
+        if isinstance(block, ResourceLink):  # it holds nothing that a file could
+            continue
         path = folder / f"{envelope.meta.call_id}-{number}{_ending(block)}"
         try:
             path.write_bytes(block.text.encode("utf-8", "replace") if isinstance(block, Text) else block.data)
@@ -43,7 +45,7 @@ def write_blocks(envelope: Envelope, folder: Path) -> Iterator[Path]:
         yield path
 
 
-def _ending(block: Content) -> str:
+def _ending(block: Block | Text) -> str:
     """Return the ending for a file, the same on every machine."""
     if isinstance(block, Text):
         return ".txt"

@@ -8,7 +8,7 @@ from typing import Final, cast
 
 import toolyard
 
-__all__ = ["cause_of", "shown_path"]
+__all__ = ["cause_of", "innermost", "is_own", "shown_path"]
 
 _LENGTH: Final = 300
 _OURS: Final = f"{Path(toolyard.__file__).parent}{os.sep}"
@@ -17,14 +17,24 @@ _INSTALLED: Final = tuple(f"{sysconfig.get_paths()[key]}{os.sep}" for key in ("s
 
 def cause_of(error: BaseException) -> str:
     """Return what an exception says and where it was raised, as the end of a sentence."""
-    outer = error
-    while isinstance(error, BaseExceptionGroup):
-        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    outer, error = error, innermost(error)
     place = _place_of(error) or _place_of(outer)
     where = f" in '{shown_path(place[0])}', line {place[1]}" if place is not None else ""
     said = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
     what = f": {said[:_LENGTH].removesuffix('.')}" if said else ""
     return f"{type(error).__name__}{where}{what}."
+
+
+def innermost(error: BaseException) -> BaseException:
+    """Return the first exception of a group, however deep, or the exception itself."""
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    return error
+
+
+def is_own(error: BaseException) -> bool:
+    """Return whether an exception is our own, with none of somebody's code on its way, so that its message is for people."""
+    return not _others(error)[1]
 
 
 def shown_path(path: str) -> str:
@@ -39,7 +49,12 @@ def _place_of(error: BaseException) -> tuple[str, int] | None:
     """Return the last place in somebody's own code, which is where they can mend it, or else in what is installed."""
     if isinstance(error, SyntaxError) and error.filename is not None:
         return error.filename, error.lineno or 1
+    others, theirs = _others(error)
+    return next(reversed(theirs or others), None)
+
+
+def _others(error: BaseException) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+    """Return the places on the way of an exception that are not in our code, and those of them that are somebody's own."""
     places = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
     others = [place for place in places if not place[0].startswith(("<", _OURS))]
-    own = [place for place in others if not place[0].startswith(_INSTALLED)]
-    return next(reversed(own or others), None)
+    return others, [place for place in others if not place[0].startswith(_INSTALLED)]

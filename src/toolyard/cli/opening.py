@@ -16,7 +16,7 @@ from toolyard.signals import run
 from toolyard.spec import PublishError
 from toolyard.yard import Yard
 
-__all__ = ["Work", "work_in_yard"]
+__all__ = ["Work", "named_profile", "work_in_yard"]
 
 Work = Callable[[Yard, Profile], Coroutine[Any, Any, int]]
 """What a command does with an open yard and the profile it was asked to take; it returns the exit status."""
@@ -41,7 +41,7 @@ async def _work(yard: Yard, options: Options, work: Work) -> int:
     yard.registry.allow_eval = yard.registry.allow_eval or options.allow_eval
     try:
         async with _opened(yard, logged=options.verbose > 0):
-            status = await work(yard, _profile_of(yard, options.profile))
+            status = await work(yard, named_profile(yard, options.profile))
     except Exception as error:
         if status is None:
             raise
@@ -65,7 +65,12 @@ async def _opened(yard: Yard, *, logged: bool) -> AsyncGenerator[None]:
         yield
 
 
-def _profile_of(yard: Yard, name: str | None) -> Profile:
+def named_profile(yard: Yard, name: str | None) -> Profile:
+    """Return a profile of the yard by its name, its own by default.
+
+    Raises:
+        CommandError: There is none of that name.
+    """
     try:
         return yard.profile_of(name)
     except KeyError:

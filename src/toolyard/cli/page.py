@@ -24,7 +24,7 @@ Data goes to stdout and everything else to stderr, also what a module or a tool 
 _TARGET: Final = """\
 ## TARGET
 
-Every command but `version` works on a yard:
+Every command but `config`, `key` and `version` works on a yard:
 
 | TARGET | is |
 |---|---|
@@ -56,6 +56,16 @@ form.
 Progress and log lines of the tool go to stderr. Images and other content blocks are mentioned; `--output` writes them to
 files named by the call's id and their numbers."""
 
+_SERVING: Final = """\
+### Where settings come from
+
+A flag beats a variable of the environment, that beats `toolyard.toml`, and that beats the default; a flag wins also if it says what
+is the default. The file is the one that `--config` names, or else `TOOLYARD_CONFIG`, or else `toolyard.toml` in the folder where the
+command is run. [Settings](settings.md) has every key and variable; `toolyard config` tells those in effect.
+
+Over stdio, stdout belongs to the client. Where stderr is a terminal, it tells where the server listens and how to connect clients;
+otherwise it gets one log line, `serving …`. When the client goes the server ends with status 0."""
+
 _SURROUNDINGS: Final = """\
 ## Surroundings
 
@@ -70,6 +80,8 @@ _STATUS_HEAD: Final = """\
 
 A failed call exits with the status of its code; every code has one."""
 
+_MORE: Final = {"call": _ARGUMENTS, "serve": _SERVING}
+
 
 def reference() -> str:
     """Return the reference of the command line, in Markdown."""
@@ -77,7 +89,7 @@ def reference() -> str:
     blocks = [_HEAD, _TARGET, _OPTIONS, table(("option", "does"), _options(program))]
     for name, parser in commands.items():
         blocks += _command(name, parser, known=program)
-        blocks += [_ARGUMENTS] if name == "call" else []
+        blocks += [_MORE[name]] if name in _MORE else []
     return "\n\n".join([*blocks, _SURROUNDINGS, _STATUS_HEAD, table(("status", "code", "meaning"), _statuses())]) + "\n"
 
 
@@ -97,7 +109,7 @@ def _options(parser: Parser) -> list[tuple[str, str]]:
 
 
 def _in_usage(action: Action) -> str:
-    return f"[{action.metavar} …]" if action.nargs == "*" else str(action.metavar)
+    return {"*": f"[{action.metavar} …]", "?": f"[{action.metavar}]"}.get(str(action.nargs), str(action.metavar))
 
 
 def _written(action: Action) -> str:

@@ -3,9 +3,10 @@
 They import no command, so that `--help` and `version` cost next to nothing.
 """
 
-from argparse import Action, ArgumentParser, Namespace
+from argparse import SUPPRESS, Action, ArgumentParser, BooleanOptionalAction, Namespace
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, NoReturn
 
 from toolyard._version import VERSION
@@ -14,6 +15,22 @@ from toolyard.cli.exits import CommandError
 __all__ = ["Options", "Parser", "Parsers", "make_parsers", "read_options"]
 
 _TARGET: Final = "the yard: 'module:attr', 'file.py' if there is one yard in it, or 'file.py:attr'"
+_NOTHING: Final[Mapping[str, str | bool]] = MappingProxyType({})
+_SETTINGS: Final = (
+    ("serve.transport", "NAME", "the way in: 'stdio' (default), 'http' or 'sse'"),
+    ("serve.host", "ADDRESS", "the address to listen on (default: 127.0.0.1); any that others can reach needs authentication"),
+    ("serve.port", "PORT", "the port to listen on (default: 8321); 0 is any that is free"),
+    ("serve.socket", "PATH", "listen on this unix socket instead"),
+    ("serve.stateless", "", "keep nothing between the requests of older clients"),
+    ("serve.json_response", "", "answer every request with plain JSON, without progress on the way"),
+    ("serve.session_timeout", "SECONDS", "end an idle session of an older client after so long (default: 1800); 0 is never"),
+    ("serve.tls_cert", "FILE", "the certificate; with it HTTPS is spoken"),
+    ("serve.tls_key", "FILE", "the certificate's key"),
+    ("serve.workers", "NUMBER", "serve with so many processes (default: 1); more than one needs '--stateless'"),
+    ("serve.reload", "", "start anew when a '.py' or '.toml' file beside the yard changes"),
+    ("profile", "NAME", "the profile of callers that have no other (default: the yard's own)"),
+    ("allow_eval", "", "publish the tools that run code, too"),
+)
 _PROFILE: Final = "see the yard as callers of this profile do (default: the yard's own)"
 
 
@@ -30,8 +47,26 @@ class Options(Namespace):
     output: str | None = None
     json: bool = False
     markdown: bool = False
+    given: Mapping[str, str | bool] = _NOTHING
+    config: str | None = None
     verbose: int = 0
     quiet: bool = False
+
+
+class _Give(Action):
+    """Notes the text that a setting is given, by its key."""
+
+    def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: str | None = None) -> None:  # noqa: ARG002 - argparse's shape
+        """Note it."""
+        namespace.given = {**namespace.given, self.dest: values}
+
+
+class _Switch(BooleanOptionalAction):
+    """Notes whether a setting is switched on or off, by its key."""
+
+    def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: str | None = None) -> None:  # noqa: ARG002 - argparse's shape
+        """Note it."""
+        namespace.given = {**namespace.given, self.dest: not str(option_string).startswith("--no-")}
 
 
 class Parser(ArgumentParser):
@@ -91,6 +126,9 @@ def make_parsers() -> Parsers:
         added[name] = commands.add_parser(name, help=text, description=f"{text[:1].upper()}{text[1:]}.")
         return added[name]
 
+    _add_settings(add("serve", "serve a yard to MCP clients, over stdio or HTTP"))
+    _add_config(add("config", "print every setting with its value and where it came from"))
+    _add_key(add("key", "make an API key and print what 'toolyard.toml' keeps of it"))
     _add_list(add("list", "list the tools of a yard"))
     _add_call(add("call", "call a tool and print what it answers"))
     _add_describe(add("describe", "describe a tool: what it takes, does and answers"))
@@ -141,9 +179,31 @@ def _add_view(parser: Parser) -> None:
     parser.add_argument("--allow-eval", action="store_true", help="publish the tools that run code, too")
 
 
+def _add_settings(parser: Parser) -> None:
+    parser.add_argument("target", metavar="TARGET", nargs="?", default="", help=f"{_TARGET} (default: the 'target' of the file)")
+    parser.add_argument("--config", metavar="FILE", help="the file to read settings from (default: 'toolyard.toml', if it is there)")
+    for key, value, text in _SETTINGS:
+        option = f"--{key.rpartition('.')[2].replace('_', '-')}"
+        if value:
+            parser.add_argument(option, dest=key, action=_Give, default=SUPPRESS, metavar=value, help=text)
+        else:
+            parser.add_argument(option, dest=key, action=_Switch, default=SUPPRESS, help=text)
+
+
 def _add_volume(parser: Parser) -> None:
     parser.add_argument("-v", "--verbose", action="count", help="log more to stderr: once information, twice everything")
     parser.add_argument("-q", "--quiet", action="store_true", help="say nothing on stderr but errors")
+
+
+def _add_config(parser: Parser) -> None:
+    _add_settings(parser)
+    parser.add_argument("--json", action="store_true", help="print an object")
+
+
+def _add_key(parser: Parser) -> None:
+    parser.add_argument("name", metavar="NAME", help="whose key it is, as one word")
+    parser.add_argument("--profile", metavar="NAME", help="the profile that its owner gets (default: that of the yard)")
+    parser.add_argument("--json", action="store_true", help="print an object")
 
 
 def _add_list(parser: Parser) -> None:

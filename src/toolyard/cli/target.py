@@ -19,7 +19,7 @@ from toolyard.cli.exits import CommandError
 from toolyard.schema import near_miss
 from toolyard.yard import Yard
 
-__all__ = ["loaded"]
+__all__ = ["file_of", "loaded"]
 
 _FORMS: Final = "Write 'module:attr', 'file.py' or 'file.py:attr'."
 _OTHER_NAME: Final = "_toolyard_target"
@@ -49,6 +49,12 @@ def loaded(text: str) -> Generator[Yard]:
         yield _named(module, target) if target.attribute else _only(module, target.place)
     finally:
         sys.path.remove(folder)
+
+
+def file_of(text: str) -> Path | None:
+    """Return the file that a target names, or nothing if it names a module."""
+    place = text if text.endswith(".py") else text.rpartition(":")[0]
+    return Path(place) if place.endswith(".py") else None
 
 
 def _read(text: str) -> _Target:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple, TextIO
 from unicodedata import combining, east_asian_width
 
@@ -39,8 +40,11 @@ class Terminal:
         smart = os.environ.get("TERM") != "dumb"
         self.interactive = _is_terminal(self._out)
         self.quiet = False
-        self._colours = self.interactive and smart and not os.environ.get("NO_COLOR")
-        self._in_place = smart and _is_terminal(self._err)
+        self.attended = _is_terminal(self._err)
+        wanted = smart and not os.environ.get("NO_COLOR")
+        self._colours = self.interactive and wanted
+        self._notice_colours = self.attended and wanted
+        self._in_place = smart and self.attended
         self._progress_shown = False
 
     @property
@@ -52,7 +56,7 @@ class Terminal:
         """Write a line of data, made of the parts."""
         self.clear()
         if self._out is not None:
-            text = "".join(self._paint(part) for part in parts)
+            text = _painted(parts, colours=self._colours)
             self._out.write(_encodable(text, self._out) + "\n")
 
     def write_json(self, text: bytes) -> None:
@@ -65,10 +69,10 @@ class Terminal:
             shown = _escape_json(shown, _BEYOND_ASCII)
         self._out.write(shown + "\n")
 
-    def say(self, text: str) -> None:
+    def say(self, *parts: Part) -> None:
         """Write a notice to stderr; one that nobody reads fails nothing."""
         self.clear()
-        self._notify(_clean(text) + "\n")
+        self._notify(_painted(parts, colours=self._notice_colours) + "\n")
 
     def show_progress(self, text: str) -> None:
         """Write to stderr how far a call has come, over what was written so before if that is a terminal."""
@@ -106,12 +110,6 @@ class Terminal:
         except OSError:
             _discard(self._err)
 
-    def _paint(self, part: Part) -> str:
-        if isinstance(part, str):
-            return _clean(part)
-        text = _clean(part.text)
-        return f"\x1b[{_STYLES[part.style]}m{text}\x1b[0m" if self._colours and text else text
-
 
 def width_of(text: str) -> int:
     """Return how many columns a text takes."""
@@ -129,6 +127,17 @@ def cut(text: str, width: int) -> str:
             break
         kept += character
     return f"{kept.rstrip()}…" if width > 0 else ""
+
+
+def _painted(parts: Iterable[Part], *, colours: bool) -> str:
+    return "".join(_paint(part, colours=colours) for part in parts)
+
+
+def _paint(part: Part, *, colours: bool) -> str:
+    if isinstance(part, str):
+        return _clean(part)
+    text = _clean(part.text)
+    return f"\x1b[{_STYLES[part.style]}m{text}\x1b[0m" if colours and text else text
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

@@ -1,19 +1,33 @@
-"""Where tools come from: a provider connects, publishes tools and disconnects."""
+"""Where tools, resources and prompts come from: a provider connects, publishes them and disconnects."""
 
 from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
+from toolyard.prompts import Prompt
+from toolyard.resources import Resource
 from toolyard.tools import Tool
 
 __all__ = ["Provider", "Publish"]
 
 
 class Publish(Protocol):
-    """Makes these the tools of the provider, in place of those it published before."""
+    """Makes these the tools, resources and prompts of the provider, in place of those it published before."""
 
-    def __call__(self, tools: Iterable[Tool], /, *, foreign: bool = False) -> None:
-        """Publish; of tools that are not our own, one that is wrong is quarantined instead of failing all."""
+    def __call__(
+        self,
+        tools: Iterable[Tool] = (),
+        /,
+        *,
+        resources: Iterable[Resource] = (),
+        prompts: Iterable[Prompt] = (),
+        foreign: bool = False,
+    ) -> None:
+        """Publish; of what is not our own, a wrong one is quarantined instead of failing all."""
+        ...
+
+    def updated(self, uri: str) -> None:
+        """Tell who watches that the content of a resource changed."""
         ...
 
 
@@ -22,7 +36,7 @@ class Provider(Protocol):
 
     @property
     def name(self) -> str:
-        """Return the source that its tools are shown under."""
+        """Return the source that what it publishes is shown under."""
         ...
 
     def open(self, publish: Publish) -> AbstractAsyncContextManager[None]:

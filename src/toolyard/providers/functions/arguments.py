@@ -36,7 +36,7 @@ class Taken(NamedTuple):
     check: Check
 
 
-def arguments_of(tool: str, parameters: tuple[Parameter, ...], texts: Mapping[str, str], *, session: bool) -> Taken:
+def arguments_of(what: str, parameters: tuple[Parameter, ...], texts: Mapping[str, str], *, session: bool) -> Taken:
     """Return the schema and the check of a function's arguments.
 
     Raises:
@@ -52,11 +52,11 @@ def arguments_of(tool: str, parameters: tuple[Parameter, ...], texts: Mapping[st
         # pydantic costs as much to import as the rest of a small yard, so only signatures that need it pay for it
         from toolyard.providers.functions.rich import rich_arguments  # noqa: PLC0415 - as said above
 
-        built = rich_arguments(tool, parameters)
+        built = rich_arguments(what, parameters)
     for name, key in built.keys.items():
         if texts.get(name):
             built.schema["properties"][key].setdefault("description", texts[name])
-    _fill_defaults(tool, built)
+    _fill_defaults(what, built)
     return Taken(built.schema, _checking(built))
 
 
@@ -87,7 +87,7 @@ def _object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
     return schema
 
 
-def _fill_defaults(tool: str, built: Built) -> None:
+def _fill_defaults(what: str, built: Built) -> None:
     """Write the defaults into the schema, having checked that each fits."""
     for name, default in built.defaults.items():
         if isinstance(default, Factory):
@@ -96,12 +96,12 @@ def _fill_defaults(tool: str, built: Built) -> None:
         try:
             text = encode({key: default})
         except TypeError as error:
-            raise PublishError(f"Tool '{tool}' has a default for '{name}' that cannot be written as JSON.") from error
+            raise PublishError(f"{what} has a default for '{name}' that cannot be written as JSON.") from error
         try:
             built.validate(text, strict=True)
         except ValidationError as error:
             if any(str(fault["loc"][0]) == key for fault in error.errors(include_url=False) if fault["loc"]):
-                raise PublishError(f"Tool '{tool}' has a default for '{name}' that does not fit its annotation.") from error
+                raise PublishError(f"{what} has a default for '{name}' that does not fit its annotation.") from error
         if default is not None:
             built.schema["properties"][key]["default"] = msgspec.json.decode(text)[key]
 

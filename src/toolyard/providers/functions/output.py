@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, get_args, get_origin
 
 import msgspec
 
-from toolyard.content import Audio, Blob, Block, Image, Text
+from toolyard.content import Audio, Blob, Block, Embedded, Image, ResourceLink, Text
 from toolyard.envelope import Envelope
 from toolyard.providers.functions.plain import plain
 from toolyard.providers.functions.signature import REQUIRED
@@ -16,7 +16,7 @@ from toolyard.spec import PublishError
 
 __all__ = ["Promised", "output_of"]
 
-_NO_SCHEMA: Final = frozenset({Envelope, Block, Image, Audio, Blob, Text, bytes, bytearray, memoryview})
+_NO_SCHEMA: Final = frozenset({Envelope, Block, Image, Audio, Blob, Embedded, ResourceLink, Text, bytes, bytearray, memoryview})
 _EXACT: Final = (str, int, bool)
 _ANYTHING: Final = (Any, object)
 _NEVER: Final = (typing.NoReturn, typing.Never)
@@ -30,7 +30,7 @@ class Promised(NamedTuple):
     may_be_none: bool
 
 
-def output_of(tool: str, annotation: Any) -> Promised:
+def output_of(what: str, annotation: Any) -> Promised:
     """Return what a return annotation promises.
 
     Raises:
@@ -44,7 +44,7 @@ def output_of(tool: str, annotation: Any) -> Promised:
     may_be_none = any(part is None or part is type(None) for part in parts)
     if any(isinstance(part, type) and part in _NO_SCHEMA for part in parts):
         return Promised(None, None, may_be_none)
-    schema = _schema(tool, annotation)
+    schema = _schema(what, annotation)
     fits = SchemaValidator(schema).fits
     return Promised(schema, _quickly(annotation, fits) if annotation in _EXACT else fits, may_be_none)
 
@@ -66,7 +66,7 @@ def _parts(annotation: Any) -> list[Any]:
     return [annotation]
 
 
-def _schema(tool: str, annotation: Any) -> dict[str, Any]:
+def _schema(what: str, annotation: Any) -> dict[str, Any]:
     known = plain(annotation)
     if known is not None:
         return known.schema
@@ -78,4 +78,4 @@ def _schema(tool: str, annotation: Any) -> dict[str, Any]:
     try:
         return msgspec.json.schema(annotation)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise PublishError(f"Tool '{tool}' has a return annotation that cannot become a schema.") from error
+        raise PublishError(f"{what} has a return annotation that cannot become a schema.") from error

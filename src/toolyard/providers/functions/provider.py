@@ -1,39 +1,50 @@
-"""The provider of functions: each becomes a tool, and an object's decorated methods do, too."""
+"""The provider of functions: each becomes a tool, a resource or a prompt, and an object's decorated methods do, too."""
 
 import inspect
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, TypeVar, cast
 
 import msgspec
 
-from toolyard.call import Call, Handler
+from toolyard.prompts import Prompt
 from toolyard.providers import Publish
 from toolyard.providers.functions.arguments import Taken, arguments_of
 from toolyard.providers.functions.decorator import Declared, declared
-from toolyard.providers.functions.docstring import read_docstring
+from toolyard.providers.functions.function import handler_of, inner_of, read_function, sentence
+from toolyard.providers.functions.marks import Marks, marks_of, methods_with
 from toolyard.providers.functions.output import Promised, output_of
-from toolyard.providers.functions.signature import Signature, read_signature
+from toolyard.providers.functions.prompts import DeclaredPrompt, prompt_from
+from toolyard.providers.functions.resources import DeclaredResource, resource_from
+from toolyard.providers.functions.signature import Signature
+from toolyard.resources import Resource
 from toolyard.spec import EvalRule, Example, Operation, PublishError, Reason, ToolSpec
 from toolyard.tools import Tool
 
 __all__ = ["Functions", "tool_from"]
 
+P = TypeVar("P", Tool, Resource, Prompt)
+
 _SESSIONS: Final = ("none", "optional", "required")
 
 
 class Functions:
-    """Publishes plain Python functions, and the decorated methods of objects, as tools."""
+    """Publishes plain Python functions, and the decorated methods of objects, as tools, resources and prompts."""
 
-    def __init__(self, name: str, functions: Iterable[object]) -> None:
+    def __init__(self, name: str, functions: object = (), *, resources: object = (), prompts: object = ()) -> None:
         self.name = name
-        self._functions = tuple(functions)
+        self._functions = _several(functions)
+        self._resources = _several(resources)
+        self._prompts = _several(prompts)
+
+    def __len__(self) -> int:
+        return len(self._functions) + len(self._resources) + len(self._prompts)
 
     @asynccontextmanager
     async def open(self, publish: Publish) -> AsyncGenerator[None]:
         """Publish the functions."""
-        publish(self.tools())
+        publish(self.tools(), resources=self.resources(), prompts=self.prompts())
         yield
 
     def tools(self) -> list[Tool]:
@@ -42,7 +53,23 @@ class Functions:
         Raises:
             PublishError: One of them cannot become a tool.
         """
-        return [tool for item in self._functions for tool in _tools_of(item, self.name)]
+        return [tool for item in self._functions for tool in _made(item, self.name, Declared, Tool, tool_from)]
+
+    def resources(self) -> list[Resource]:
+        """Return the functions that are read as resources.
+
+        Raises:
+            PublishError: One of them cannot become a resource.
+        """
+        return [one for item in self._resources for one in _made(item, self.name, DeclaredResource, Resource, resource_from)]
+
+    def prompts(self) -> list[Prompt]:
+        """Return the functions that make prompts as prompts.
+
+        Raises:
+            PublishError: One of them cannot become a prompt.
+        """
+        return [one for item in self._prompts for one in _made(item, self.name, DeclaredPrompt, Prompt, prompt_from)]
 
 
 def tool_from(function: Callable[..., Any], *, source: str, marks: Declared | None = None) -> Tool:
@@ -51,24 +78,17 @@ def tool_from(function: Callable[..., Any], *, source: str, marks: Declared | No
     Raises:
         PublishError: It cannot become one; the sentence says why.
     """
-    inner = _inner(function)
-    marks = marks or declared(function) or declared(inner) or Declared()
-    name = marks.name or getattr(inner, "__name__", type(inner).__name__)
-    if name == "<lambda>":
-        raise PublishError("A tool made of a lambda needs a name.")
-    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
-        raise PublishError(f"Tool '{name}' is a generator, which cannot be answered with: return a list.")
-    documented = read_docstring(getattr(inner, "__doc__", None))
-    signature = read_signature(function, name)
+    marks = marks or declared(function) or declared(inner_of(function)) or Declared()
+    name, what, documented, signature = read_function(function, marks)
     session = marks.session or signature.session
     if session not in _SESSIONS:
-        raise PublishError(f"Tool '{name}' is marked with the session '{session}', which is none of {', '.join(_SESSIONS)}.")
+        raise PublishError(f"{what} is marked with the session '{session}', which is none of {', '.join(_SESSIONS)}.")
     if _SESSIONS.index(session) < _SESSIONS.index(signature.session):
-        raise PublishError(f"Tool '{name}' takes a session that is {signature.session}, and is marked as '{session}'.")
-    taken = arguments_of(name, signature.parameters, documented.parameters, session=session != "none")
-    promised = output_of(name, signature.returns)
+        raise PublishError(f"{what} takes a session that is {signature.session}, and is marked as '{session}'.")
+    taken = arguments_of(what, signature.parameters, documented.parameters, session=session != "none")
+    promised = output_of(what, signature.returns)
     spec = _spec(name, marks, documented.description, session, taken=taken, promised=promised, source=source)
-    handler = _handler(function, signature, drops_session=session != "none" and not _takes_session_id(signature))
+    handler = handler_of(function, signature, drops_session=session != "none" and not _takes_session_id(signature))
     return Tool(
         spec=_with_codes(spec),
         handler=handler,
@@ -91,7 +111,7 @@ def _spec(
     return ToolSpec(
         name=name,
         title=marks.title,
-        description=marks.description or description or _sentence(name),
+        description=marks.description or description or sentence(name),
         input_schema=taken.schema,
         output_schema=None if marks.shape == "plain" else promised.schema,
         operation=cast("Operation", marks.operation or Operation.COMMAND),
@@ -116,31 +136,28 @@ def _spec(
     )
 
 
-def _tools_of(item: object, source: str) -> Iterator[Tool]:
-    if isinstance(item, Tool):
+def _several(given: object) -> tuple[object, ...]:
+    return tuple(cast("Iterable[object]", given)) if isinstance(given, Iterable) else (given,)
+
+
+def _made(item: object, source: str, kind: type[Marks], ready: type[P], make: Callable[..., P]) -> Iterator[P]:
+    """Return what an item is published as: itself if it is ready, a function as one thing, an object as its marked methods."""
+    if isinstance(item, ready):
         yield item
-    elif inspect.isroutine(item) or isinstance(item, partial) or declared(item) is not None:
-        yield tool_from(cast("Callable[..., Any]", item), source=source)
+    elif inspect.isroutine(item) or isinstance(item, partial) or marks_of(kind, item) is not None:
+        _check_place(cast("object", item), kind)
+        yield make(cast("Callable[..., Any]", item), source=source)
     else:
-        methods = list(_decorated_methods(item))
-        if not methods:
-            raise PublishError(f"An object of type '{type(item).__name__}' is no function and has no method marked with '@tool'.")
-        for method, marks in methods:
-            yield tool_from(method, source=source, marks=marks)
+        for method, marks in methods_with(kind, item):
+            yield make(method, source=source, marks=marks)
 
 
-def _decorated_methods(item: object) -> Iterator[tuple[Callable[..., Any], Declared]]:
-    """Return the methods that `@tool` marked, above or below `@staticmethod` and the like."""
-    for name, member in inspect.getmembers_static(type(item)):
-        marks = declared(member) or declared(getattr(cast("object", member), "__func__", None))
-        if marks is not None:
-            yield getattr(item, name), marks
-
-
-def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
-    while isinstance(function, partial):
-        function = cast("partial[Any]", function).func
-    return function
+def _check_place(item: object, kind: type[Marks]) -> None:
+    """Check that a function was not given as one kind and marked as another."""
+    for other in (Declared, DeclaredResource, DeclaredPrompt):
+        if marks_of(kind, item) is None and marks_of(other, item) is not None:
+            name = getattr(item, "__name__", type(item).__name__)
+            raise PublishError(f"The function '{name}' is marked with '@{other.kind}' and was given as a {kind.kind}.")
 
 
 def _reasons(marks: Declared) -> dict[str, Reason]:
@@ -162,49 +179,5 @@ def _with_codes(spec: ToolSpec) -> ToolSpec:
     return msgspec.structs.replace(spec, description=f"{spec.description}\n\nMay answer with: {', '.join(codes)}.")
 
 
-def _sentence(name: str) -> str:
-    words = name.replace("_", " ").strip()
-    return f"{words[:1].upper()}{words[1:]}."
-
-
 def _takes_session_id(signature: Signature) -> bool:
     return any(parameter.name == "session_id" for parameter in signature.parameters)
-
-
-def _handler(function: Callable[..., Any], signature: Signature, *, drops_session: bool) -> Handler:
-    """Return the function as a handler: async ones are awaited, the others run in a thread."""
-    bind = _binder(function, signature, drops_session=drops_session)
-
-    async def awaited(call: Call) -> object:
-        return await bind(call)()
-
-    async def threaded(call: Call) -> object:
-        result = await call.funnel.in_thread(call, bind(call))
-        return await result if inspect.isawaitable(result) else result
-
-    if not _is_async(function):
-        return threaded
-    simple = signature.call_parameter is None and signature.session_parameter is None and not drops_session
-    if not simple or signature.positional:
-        return awaited
-
-    return lambda call: function(**call.arguments)
-
-
-def _binder(function: Callable[..., Any], signature: Signature, *, drops_session: bool) -> Callable[[Call], Callable[[], Any]]:
-    def bind(call: Call) -> Callable[[], Any]:
-        arguments = dict(call.arguments)
-        if drops_session:
-            arguments.pop("session_id", None)
-        if signature.call_parameter is not None:
-            arguments[signature.call_parameter] = call
-        if signature.session_parameter is not None:
-            arguments[signature.session_parameter] = call.session
-        return partial(function, *[arguments.pop(name) for name in signature.positional], **arguments)
-
-    return bind
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
-    target = _inner(function)
-    return inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(getattr(target, "__call__", None))  # noqa: B004 - an object whose call is async

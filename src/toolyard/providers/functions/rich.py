@@ -32,7 +32,7 @@ class _Untitled(GenerateJsonSchema):
         return False
 
 
-def rich_arguments(tool: str, parameters: tuple[Parameter, ...]) -> Built:
+def rich_arguments(what: str, parameters: tuple[Parameter, ...]) -> Built:
     """Return what parameters become.
 
     Raises:
@@ -43,7 +43,7 @@ def rich_arguments(tool: str, parameters: tuple[Parameter, ...]) -> Built:
     keys: dict[str, str] = {}
     for parameter in parameters:
         if any(parameter.annotation is form or get_origin(parameter.annotation) is form for form in _NO_ANNOTATION):
-            raise PublishError(f"Tool '{tool}' has the parameter '{parameter.name}', whose annotation cannot become a schema.")
+            raise PublishError(f"{what} has the parameter '{parameter.name}', whose annotation cannot become a schema.")
         annotation, default, alias = _split(parameter)
         keys[parameter.name] = alias or parameter.name
         if default is not REQUIRED:
@@ -55,7 +55,7 @@ def rich_arguments(tool: str, parameters: tuple[Parameter, ...]) -> Built:
         adapter = cast("TypeAdapter[Arguments]", TypeAdapter(shape))
         schema = _schema(adapter, "validation")
     except _CANNOT as error:
-        raise _blame(tool, parameters) from error
+        raise _blame(what, parameters) from error
     return Built(schema, cast("Callable[..., Arguments]", adapter.validator.validate_json), defaults, keys)
 
 
@@ -114,12 +114,12 @@ def _untitle(schema: dict[str, Any]) -> None:
             del inner["title"]
 
 
-def _blame(tool: str, parameters: tuple[Parameter, ...]) -> PublishError:
+def _blame(what: str, parameters: tuple[Parameter, ...]) -> PublishError:
     """Return the error that names the parameter at fault."""
     for parameter in parameters:
         try:
             TypeAdapter(_split(parameter)[0]).json_schema()
         except _CANNOT as error:
             why = str(error).splitlines()[0].rstrip(".")
-            return PublishError(f"Tool '{tool}' has the parameter '{parameter.name}', whose annotation cannot become a schema: {why}.")
-    return PublishError(f"Tool '{tool}' has a signature that cannot become a schema.")
+            return PublishError(f"{what} has the parameter '{parameter.name}', whose annotation cannot become a schema: {why}.")
+    return PublishError(f"{what} has a signature that cannot become a schema.")

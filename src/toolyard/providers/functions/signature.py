@@ -57,7 +57,7 @@ class Signature:
     session: Literal["none", "optional", "required"]
 
 
-def read_signature(function: Callable[..., Any], tool: str) -> Signature:
+def read_signature(function: Callable[..., Any], what: str) -> Signature:
     """Return what a function takes and returns.
 
     Raises:
@@ -66,15 +66,15 @@ def read_signature(function: Callable[..., Any], tool: str) -> Signature:
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
-        raise PublishError(f"Tool '{tool}' has no signature that can be read.") from error
-    hints = _hints(function, tool, signature)
+        raise PublishError(f"{what} has no signature that can be read.") from error
+    hints = _hints(function, what, signature)
     filled: dict[str, str] = {}
     session: Literal["none", "optional", "required"] = "none"
     parameters: list[Parameter] = []
     for name, parameter in signature.parameters.items():
         annotation = hints.get(name, Any)
         if parameter.kind in _NO_ARGUMENTS:
-            raise PublishError(f"Tool '{tool}' has the parameter '{_NO_ARGUMENTS[parameter.kind]}{name}', which cannot become a schema.")
+            raise PublishError(f"{what} has the parameter '{_NO_ARGUMENTS[parameter.kind]}{name}', which cannot become a schema.")
         if _is(annotation, Call):
             filled["call"] = name
         elif _is(annotation, Session):
@@ -93,12 +93,12 @@ def _is(annotation: object, wanted: type) -> bool:
     return annotation is wanted
 
 
-def _hints(function: Callable[..., Any], tool: str, signature: inspect.Signature) -> dict[str, Any]:
+def _hints(function: Callable[..., Any], what: str, signature: inspect.Signature) -> dict[str, Any]:
     """Return the annotations, with what is written as text in them understood."""
     given: dict[str, Any] = {name: parameter.annotation for name, parameter in signature.parameters.items()}
     given["return"] = signature.return_annotation
     scope = _scope(function)
-    return {name: _understand(annotation, scope, tool, name) for name, annotation in given.items() if annotation is not REQUIRED}
+    return {name: _understand(annotation, scope, what, name) for name, annotation in given.items() if annotation is not REQUIRED}
 
 
 def _scope(function: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -121,7 +121,7 @@ def _is_filled(cell: types.CellType) -> bool:
         return False
 
 
-def _understand(annotation: Any, scope: tuple[dict[str, Any], dict[str, Any]], tool: str, name: str) -> Any:
+def _understand(annotation: Any, scope: tuple[dict[str, Any], dict[str, Any]], what: str, name: str) -> Any:
     if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
         return annotation
     holder = types.SimpleNamespace(__annotations__={name: annotation})
@@ -129,4 +129,4 @@ def _understand(annotation: Any, scope: tuple[dict[str, Any], dict[str, Any]], t
         return typing.get_type_hints(holder, *scope, include_extras=True)[name]
     except Exception as error:
         where = "return annotation" if name == "return" else f"parameter '{name}'"
-        raise PublishError(f"Tool '{tool}' has a {where} whose annotation '{annotation}' cannot be understood.") from error
+        raise PublishError(f"{what} has a {where} whose annotation '{annotation}' cannot be understood.") from error

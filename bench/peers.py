@@ -1,0 +1,71 @@
+"""What is served and measured side by side: Toolyard, its peers, and the limits."""
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from environments import is_ready, node_folder, python_of
+
+__all__ = ["LIMIT", "OURS", "PEERS", "Peer", "absent"]
+
+_SERVERS: Final = Path(__file__).resolve().parent / "servers"
+
+OURS: Final = "toolyard"
+"""The peer that the others are compared with."""
+
+LIMIT: Final = "limit"
+"""The peer that does nothing but read and write."""
+
+
+class Peer(NamedTuple):
+    """A server program in an environment, and what it can do."""
+
+    name: str
+    label: str
+    environment: str
+    script: str
+    options: tuple[str, ...] = ()
+    eras: tuple[str, ...] = ("2025", "2026")
+    transports: tuple[Literal["stdio", "http"], ...] = ("stdio", "http")
+    answers: Literal["text", "envelope"] = "text"
+
+    def stdio(self, *more: str) -> list[str]:
+        """Return the command that serves on stdin and stdout."""
+        return [*self._program(), "--stdio", *self.options, *more]
+
+    def http(self, mode: str, *more: str) -> list[str]:
+        """Return the command that serves HTTP; the port goes where it says PORT."""
+        return [*self._program(), "--http", "PORT", "--mode", mode, *self.options, *more]
+
+    def _program(self) -> list[str]:
+        if self.environment == "tmcp":
+            script = node_folder() / self.script
+            shutil.copyfile(_SERVERS / self.script, script)  # node looks for packages beside the script
+            return ["node", str(script)]
+        return [python_of(self.environment), str(_SERVERS / self.script)]
+
+
+PEERS: Final = {
+    peer.name: peer
+    for peer in (
+        Peer(OURS, "Toolyard", "toolyard", "toolyard_server.py", ("--shape", "envelope"), answers="envelope"),
+        Peer("toolyard-plain", "Toolyard, plain tools", "toolyard", "toolyard_server.py", ("--shape", "plain")),
+        Peer("fastmcp", "FastMCP 4.1.4", "fastmcp", "fastmcp_server.py"),
+        Peer("sdk", "MCP SDK 2.3.0, MCPServer", "sdk", "sdk_server.py"),
+        Peer("sdk-low", "MCP SDK 2.3.0, low-level", "sdk", "sdk_lowlevel_server.py"),
+        Peer("tmcp", "tmcp 1.20.0 on Node", "tmcp", "tmcp_server.mjs", eras=("2025",), transports=("stdio",)),
+        Peer(LIMIT, "limit: a bare echo", "limits", "limit.py"),
+    )
+}
+
+
+def absent(peers: Sequence[Peer]) -> dict[str, str]:
+    """Return which of them cannot run here, and why."""
+    reasons = {peer.name: "It is not set up." for peer in peers if not is_ready(peer.environment)}
+    ours = [peer.name for peer in peers if peer.environment == "toolyard" and peer.name not in reasons]
+    if ours:
+        tried = subprocess.run([python_of("toolyard"), "-c", "from toolyard import serve"], capture_output=True, check=False)  # noqa: S603 - our own environment
+        reasons |= dict.fromkeys(ours, "This checkout has no 'toolyard.serve'.") if tried.returncode else {}
+    return reasons

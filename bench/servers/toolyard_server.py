@@ -1,0 +1,33 @@
+"""Toolyard, served: one yard with the tools that are measured."""
+
+import logging
+
+from contract import Start, functions, parse
+
+import toolyard
+from toolyard import Limits, Profile, Surface, Yard, tool
+
+_ROOM = 16 * 1024 * 1024
+"""Characters an answer may have: the tools answer with more than a default yard sends in one piece."""
+
+
+def main(start: Start) -> None:
+    logging.getLogger("toolyard.calls").setLevel(logging.WARNING)
+    mark = tool(shape=start.shape)
+    yard = Yard(
+        "bench",
+        tools=[mark(function) for function in functions(start.tools)],
+        profile=Profile(name="everything", surface=Surface.DIRECT),
+        limits=Limits(result_characters=_ROOM),
+    )
+    page = start.page or start.tools
+    if start.stdio:
+        toolyard.serve(yard, transport="stdio", page_size=page)
+    elif start.stateless:
+        toolyard.serve(yard, transport="http", host="127.0.0.1", port=start.port, page_size=page, stateless=True, json_response=True)
+    else:
+        toolyard.serve(yard, transport="http", host="127.0.0.1", port=start.port, page_size=page)
+
+
+if __name__ == "__main__":
+    main(parse())

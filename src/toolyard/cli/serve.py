@@ -1,0 +1,123 @@
+"""`toolyard serve`: a yard for MCP clients, and the same for programs that serve a yard of their own."""
+
+import logging
+import shutil
+import sys
+from contextlib import ExitStack, redirect_stdout
+from pathlib import Path
+from typing import Any, Final
+
+from toolyard.cli.exits import INTERRUPTED, CommandError
+from toolyard.cli.guards import make_guard
+from toolyard.cli.logs import logging_to
+from toolyard.cli.parser import Options
+from toolyard.cli.reload import Turn, supervise, turn_of
+from toolyard.cli.server import serve_yard
+from toolyard.cli.settings import apply_settings, settings_of_code, settings_of_options
+from toolyard.cli.target import file_of, loaded
+from toolyard.cli.terminal import Terminal
+from toolyard.config import Config, known_settings
+from toolyard.monitor import log_sink
+from toolyard.schema import near_miss
+from toolyard.signals import run as run_until_told
+from toolyard.transports.auth import Guard
+from toolyard.yard import Yard
+
+__all__ = ["run", "serve"]
+
+_PATIENCE: Final = 10.0
+
+
+def run(options: Options, terminal: Terminal) -> int:
+    """Serve the yard that the target names until its input ends, or until Ctrl-C or SIGTERM."""
+    turn = turn_of()
+    config = settings_of_options(options, terminal)
+    target = config.settings.target
+    if target is None:
+        raise CommandError("There is no TARGET: name a yard, or write 'target' into 'toolyard.toml'. See 'toolyard serve --help'.")
+    if _is_supervisor(config, turn):
+        file = file_of(target)
+        _supervise(Path.cwd() if file is None else file.resolve().parent, config, terminal)
+        return 0
+    with redirect_stdout(sys.stderr), loaded(target) as yard:
+        if options.verbose:
+            yard.add_sink(log_sink)
+        _serve(yard, config, terminal, command=_command(options), guard=None, turn=turn)
+    return 0
+
+
+def serve(yard: Yard, *, config: str | None = None, guard: Guard | None = None, **settings: Any) -> None:
+    """Serve a yard until the program is told to end, as `toolyard serve` does.
+
+    The settings are those of `Serving`, and `profile` and `allow_eval`. What is not given may be in the environment or in
+    'toolyard.toml', or in the file `config`. What is wrong is said on stderr and ends the program.
+
+    Raises:
+        SystemExit: The yard cannot be served, or the program was told to end.
+    """
+    terminal = Terminal()
+    with ExitStack() as stack:
+        if not logging.getLogger().handlers:
+            stack.enter_context(logging_to(terminal, verbose=0, quiet=False))
+        try:
+            _serve_program(yard, settings_of_code(_keys(settings), terminal, config), terminal, guard=guard)
+        except CommandError as error:
+            terminal.say(f"toolyard: {error.message}")
+            raise SystemExit(error.status) from None
+        except KeyboardInterrupt:
+            raise SystemExit(INTERRUPTED) from None
+
+
+def _serve_program(yard: Yard, config: Config, terminal: Terminal, *, guard: Guard | None) -> None:
+    turn = turn_of()
+    program = Path(sys.argv[0]).resolve()
+    if _is_supervisor(config, turn):
+        _supervise(program.parent, config, terminal)
+    else:
+        _serve(yard, config, terminal, command=[sys.executable, str(program), *sys.argv[1:]], guard=guard, turn=turn)
+
+
+def _serve(yard: Yard, config: Config, terminal: Terminal, *, command: list[str], guard: Guard | None, turn: Turn) -> None:
+    apply_settings(yard, config)
+    if guard is None and config.settings.serve.transport != "stdio":
+        guard = make_guard(config)
+    serve_yard(yard, config, terminal, command=command, guard=guard, turn=turn)
+
+
+def _is_supervisor(config: Config, turn: Turn) -> bool:
+    serving = config.settings.serve
+    if serving.reload and serving.transport == "stdio":
+        raise CommandError("'--reload' needs '--transport http': over stdio the client itself starts the server, and would lose it.")
+    return serving.reload and not turn
+
+
+def _supervise(folder: Path, config: Config, terminal: Terminal) -> None:
+    run_until_told(supervise(folder, terminal, patience=config.settings.serve.shutdown_seconds + _PATIENCE))
+
+
+def _command(options: Options) -> list[str]:
+    """Return the command that serves the same from anywhere, as a client must start it."""
+    program = ["toolyard"] if shutil.which("toolyard") else [sys.executable, "-m", "toolyard"]
+    flags: list[str] = []
+    for key, value in options.given.items():
+        flag = known_settings()[key].flag
+        flags += [flag, value] if isinstance(value, str) else [flag if value else f"--no-{flag.removeprefix('--')}"]
+    config = ["--config", str(Path(options.config).resolve())] if options.config else []
+    return [*program, "serve", *_everywhere(options.target), *config, *flags]
+
+
+def _everywhere(target: str) -> list[str]:
+    file = file_of(target)
+    if file is None:
+        return [target] if target else ["--config", str(Path("toolyard.toml").resolve())]
+    return [str(file.resolve()) + target[len(str(file)) :]]
+
+
+def _keys(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings that a program names by their keys."""
+    known = {setting.name: setting.key for setting in known_settings().values() if setting.section in {"", "serve"}}
+    for name in settings:
+        if name not in known:
+            near = near_miss(name, list(known))
+            raise CommandError(f"There is no setting '{name}'." + (f" Did you mean '{near}'?" if near else ""))
+    return {known[name]: value for name, value in settings.items()}

@@ -1,0 +1,94 @@
+"""A server in this process: a yard, served until it is told to end, and what a person is told about it."""
+
+import errno
+import logging
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, redirect_stdout
+
+from toolyard.cli.cause import cause_of, innermost, is_own
+from toolyard.cli.exits import DEFECT, CommandError
+from toolyard.cli.hint import hint
+from toolyard.cli.reload import Turn, end_with_supervisor
+from toolyard.cli.terminal import Terminal
+from toolyard.config import Config
+from toolyard.logline import quoted
+from toolyard.serving import Serving
+from toolyard.signals import run
+from toolyard.spec import PublishError
+from toolyard.transports import Transport, serve_forever
+from toolyard.transports.auth import Guard
+from toolyard.yard import Yard
+
+__all__ = ["serve_yard"]
+
+_log = logging.getLogger(__name__)
+
+
+def serve_yard(yard: Yard, config: Config, terminal: Terminal, *, command: Sequence[str], guard: Guard | None, turn: Turn) -> None:
+    """Serve a yard that is not open yet; `command` is what would start this server.
+
+    What tools print goes to stderr, because stdout may be the way to the client.
+
+    Raises:
+        CommandError: It cannot be served as it was asked for, or failed meanwhile.
+    """
+    serving = config.settings.serve
+    listening: list[str] = []
+
+    def announce(transport: Transport) -> None:
+        about = transport.info()
+        listening.append(about.address)
+        _log.info("serving yard=%s transport=%s address=%s", quoted(yard.name), quoted(about.name), about.address)
+        if terminal.attended and not terminal.quiet:
+            keyed = bool(config.settings.auth.api_keys)
+            lines = hint(yard.name, about.address, transport=about.name, command=command, keyed=keyed)
+            for line in [next(lines)] if turn == "again" else lines:
+                terminal.say(*line)
+
+    async def work() -> None:
+        if turn:
+            end_with_supervisor()
+        await serve_forever(yard, serving, guard, ready=announce)
+
+    try:
+        with redirect_stdout(sys.stderr), _one_line(wanted=not terminal.attended and not terminal.quiet):
+            run(work())
+    except Exception as error:
+        _log.debug("serving_failed yard=%s", quoted(yard.name), exc_info=error)
+        raise _refusal(innermost(error), yard, serving, listening=bool(listening)) from error
+
+
+@contextmanager
+def _one_line(*, wanted: bool) -> Generator[None]:
+    """Let the log say where the server listens, also where it tells of nothing but warnings, if no person is told."""
+    before = _log.level
+    if wanted:
+        _log.setLevel(min(logging.INFO, _log.getEffectiveLevel()))
+    try:
+        yield
+    finally:
+        _log.setLevel(before)
+
+
+def _refusal(error: BaseException, yard: Yard, serving: Serving, *, listening: bool) -> CommandError:
+    if isinstance(error, OSError) and is_own(error):  # a certificate may be read only after it listens
+        return CommandError(_unreachable(error, serving))
+    if listening:
+        return CommandError(f"The server of '{yard.name}' failed: {cause_of(error)}", status=DEFECT)
+    if isinstance(error, PublishError) or (isinstance(error, ValueError | ImportError) and is_own(error)):
+        return CommandError(str(error))
+    return CommandError(f"The yard '{yard.name}' cannot be opened: {cause_of(error)}")
+
+
+def _unreachable(error: OSError, serving: Serving) -> str:
+    """Return why there is nothing to listen on, and what to do about it."""
+    if error.errno == errno.EADDRINUSE and serving.socket is None:
+        return f"Port {serving.port} of '{serving.host}' is taken. Choose another with '--port', or any that is free with '--port 0'."
+    said = (error.strerror or str(error)).removesuffix(".")
+    if error.filename is not None:
+        return f"The file '{error.filename}' cannot be used: {said}."
+    if serving.tls_cert is not None and error.errno != errno.EADDRINUSE:
+        return f"The certificate '{serving.tls_cert}' and its key '{serving.tls_key}' cannot be used: {said}."
+    place = f"socket '{serving.socket}'" if serving.socket is not None else f"port {serving.port} of '{serving.host}'"
+    return f"The {place} cannot be listened on: {said}."

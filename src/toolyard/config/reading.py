@@ -1,0 +1,194 @@
+"""Reading: flags beat the environment, the environment beats the file, the file beats the defaults; and all is remembered."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, Literal, NamedTuple, cast
+
+import msgspec
+
+from toolyard.config.fitting import ConfigError, Place, fitted, from_text, unknown
+from toolyard.config.settings import PREFIX, Setting, Settings, known_settings
+
+__all__ = ["FILE", "VARIABLE", "Config", "Origin", "read_config"]
+
+FILE: Final = "toolyard.toml"
+"""The file that is read if no other is named."""
+VARIABLE: Final = f"{PREFIX}CONFIG"
+"""The variable that names another file."""
+
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+_OTHERS: Final = frozenset({"SECRET"})  # read where it is used, because it is no setting to show
+_PATHS: Final = frozenset({"serve.socket", "serve.tls_cert", "serve.tls_key"})
+
+Kind = Literal["flag", "code", "environment", "file", "default"]
+
+
+class Origin(NamedTuple):
+    """Where a value came from, and what it is called there."""
+
+    kind: Kind = "default"
+    name: str = ""
+
+    def __str__(self) -> str:
+        """Return it as people read it."""
+        return f"{self.kind} {self.name}".rstrip()
+
+
+Layer = Iterator[tuple[str, Any, Origin]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """The settings in effect, where each that is no default came from, and what in the environment means nothing."""
+
+    settings: Settings
+    origins: Mapping[str, Origin]
+    path: Path | None
+    warnings: tuple[str, ...]
+
+    def origin(self, key: str) -> Origin:
+        """Return where the value of a setting came from."""
+        return self.origins.get(key, Origin())
+
+    def value(self, key: str) -> Any:
+        """Return the value of a setting."""
+        section, _, name = key.rpartition(".")
+        return getattr(getattr(self.settings, section) if section else self.settings, name)
+
+    def given(self, section: str) -> dict[str, Any]:
+        """Return what a section was given by name, without what is there by default."""
+        known = known_settings().values()
+        return {setting.name: self.value(setting.key) for setting in known if setting.section == section and setting.key in self.origins}
+
+
+def read_config(
+    given: Mapping[str, Any] = _NOTHING,
+    *,
+    path: str | None = None,
+    environment: Mapping[str, str] | None = None,
+    origin: Literal["flag", "code"] = "flag",
+) -> Config:
+    """Read all settings; `given` has those that beat every other by key, as text if they are flags.
+
+    Raises:
+        ConfigError: One is wrong; the sentence names it and where it stands.
+    """
+    variables = os.environ if environment is None else environment
+    file = _find(path, variables)
+    values: dict[str, Any] = {key: setting.default for key, setting in known_settings().items()}
+    origins: dict[str, Origin] = {}
+    for layer in (_from_file(file), _from_environment(variables), _from_caller(given, origin)):
+        for key, value, source in layer:
+            values[key], origins[key] = value, source
+    return Config(settings=_assembled(values, origins), origins=origins, path=file, warnings=tuple(_warnings(variables)))
+
+
+def _find(path: str | None, variables: Mapping[str, str]) -> Path | None:
+    named = path or variables.get(VARIABLE)
+    if named:
+        return Path(named)
+    return Path(FILE) if Path(FILE).is_file() else None
+
+
+def _from_file(path: Path | None) -> Layer:
+    if path is None:
+        return
+    for key, value in _flat(_read_toml(path), path):
+        fits = fitted(value, known_settings()[key].type, Place(key, str(path)))
+        yield key, _beside(path, key, fits), Origin("file", str(path))
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    import tomllib  # noqa: PLC0415 - most servers have no file to read
+
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"The file '{path}' cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"The file '{path}' is not written in UTF-8.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"The file '{path}' is no TOML: {str(error).removesuffix('.')}.") from None
+
+
+def _flat(document: dict[str, Any], path: Path) -> Iterator[tuple[str, Any]]:
+    """Return every value of a file under its whole key."""
+    known = known_settings()
+    sections = {setting.section for setting in known.values() if setting.section}
+    belongs = {setting.name: setting.key for setting in reversed(known.values())}
+    for name, value in document.items():
+        if name not in sections:
+            inner = {name: value}
+        elif isinstance(value, dict):
+            inner = {f"{name}.{part}": item for part, item in cast("dict[str, Any]", value).items()}
+        else:
+            raise ConfigError(f"{Place(name, str(path))} must be a section, as in '[{name}]'.")
+        for key, item in inner.items():
+            if key not in known:
+                section = key.rpartition(".")[0]
+                siblings = [setting.name for setting in known.values() if setting.section == section]
+                raise unknown(Place(key, str(path)), siblings if section else [*siblings, *sorted(sections)], elsewhere=belongs)
+            yield key, item
+
+
+def _beside(path: Path, key: str, value: Any) -> Any:
+    """Return a path as seen from here, because in a file it is seen from the file."""
+    is_file = key in _PATHS or (key == "target" and value.partition(":")[0].endswith(".py"))
+    return str(path.parent / value) if is_file else value
+
+
+def _from_environment(variables: Mapping[str, str]) -> Layer:
+    for key, setting in known_settings().items():
+        text = variables.get(setting.variable)
+        if text:  # an empty variable is how many programs unset one
+            yield key, from_text(text, setting.type, Place(setting.variable)), Origin("environment", setting.variable)
+
+
+def _from_caller(given: Mapping[str, Any], origin: Literal["flag", "code"]) -> Layer:
+    for key, value in given.items():
+        setting = known_settings()[key]
+        name = _called(setting, origin)
+        fits = from_text(value, setting.type, Place(name)) if origin == "flag" and isinstance(value, str) else value
+        yield key, fitted(fits, setting.type, Place(name)), Origin(origin, name)
+
+
+def _called(setting: Setting, origin: Literal["flag", "code"]) -> str:
+    return setting.name if origin == "code" else "TARGET" if setting.key == "target" else setting.flag
+
+
+def _assembled(values: Mapping[str, Any], origins: Mapping[str, Origin]) -> Settings:
+    sections: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        section, _, name = key.rpartition(".")
+        sections.setdefault(section, {})[name] = value
+    top = sections.pop("")
+    types = {field.name: field.type for field in msgspec.structs.fields(Settings)}
+    built: dict[str, Any] = {}
+    for name, inner in sections.items():
+        try:
+            built[name] = types[name](**inner)
+        except ValueError as error:
+            raise ConfigError(f"{error}{_source(str(error), name, origins)}") from None
+    return Settings(**top, **built)
+
+
+def _source(sentence: str, section: str, origins: Mapping[str, Origin]) -> str:
+    """Return where the first setting that the sentence names came from, which a rule between settings cannot know."""
+    found = [origins[key] for name in re.findall(r"'(\w+)'", sentence) if (key := f"{section}.{name}") in origins]
+    return f" It comes from '{found[0].name}'." if found else ""
+
+
+def _warnings(variables: Mapping[str, str]) -> Iterator[str]:
+    """Return which variables are nearly settings; others may use the prefix for purposes of their own."""
+    known = [name.removeprefix(PREFIX) for name in (VARIABLE, *(setting.variable for setting in known_settings().values()))]
+    for name in sorted(variables):
+        rest = name.removeprefix(PREFIX)
+        if rest == name or rest in known or rest in _OTHERS:
+            continue
+        for near in get_close_matches(rest, known, n=1, cutoff=0.7):
+            yield f"The variable '{name}' sets nothing. Did you mean '{PREFIX}{near}'?"

@@ -1,0 +1,111 @@
+"""Changes: clients are told that their own list changed, once for each burst of changes."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from toolyard.conversation.lists import Kind, Lists
+from toolyard.profile import Profile
+from toolyard.wire.messages import Id, encode_notification
+from toolyard.wire.params import SUBSCRIPTION
+from toolyard.yard import Yard
+
+__all__ = ["Changes", "Subscription"]
+
+_DEBOUNCE: Final = 0.15
+_LONGEST: Final = 1.0
+_METHODS: Final[dict[Kind, str]] = {
+    "tools": "notifications/tools/list_changed",
+    "resources": "notifications/resources/list_changed",
+    "templates": "notifications/resources/list_changed",
+    "prompts": "notifications/prompts/list_changed",
+}
+_log = logging.getLogger(__name__)
+
+
+class Subscription:
+    """One client that wants to hear of changes: of which, and how it is told."""
+
+    __slots__ = ("_seen", "kinds", "profile", "send", "subscription_id", "uris")
+
+    def __init__(
+        self, profile: Profile, send: Callable[[bytes], None], *, kinds: set[Kind], uris: set[str], subscription_id: Id | None = None
+    ) -> None:
+        self.profile = profile
+        self.send = send
+        self.kinds = kinds
+        self.uris = uris
+        self.subscription_id = subscription_id
+        self._seen: dict[Kind, str] = {}
+
+    def changed(self, lists: Lists) -> set[str]:
+        """Return what this client must be told now: the methods of the lists that changed since it was last told."""
+        told: set[str] = set()
+        for kind in self.kinds:
+            fingerprint = lists.fingerprint(kind, self.profile)
+            if self._seen.get(kind, fingerprint) != fingerprint:
+                told.add(_METHODS[kind])
+            self._seen[kind] = fingerprint
+        return told
+
+    def tell(self, method: str, params: dict[str, Any] | None = None) -> None:
+        """Send a notification, under the subscription's id if it has one."""
+        if self.subscription_id is not None:
+            params = {**(params or {}), "_meta": {SUBSCRIPTION: self.subscription_id}}
+        self.send(encode_notification(method, params))
+
+
+class Changes:
+    """Watches the registry of a yard and tells whoever wants to know."""
+
+    def __init__(self, yard: Yard, lists: Lists) -> None:
+        self._lists = lists
+        self._subscriptions: set[Subscription] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._latest = 0.0
+        self._stops = [yard.registry.watch(lambda _: self._note()), yard.registry.watch_updates(self._updated)]
+
+    def add(self, subscription: Subscription) -> Callable[[], None]:
+        """Tell this client from now on; return what stops that."""
+        subscription.changed(self._lists)
+        self._subscriptions.add(subscription)
+        return lambda: self._subscriptions.discard(subscription)
+
+    def close(self) -> None:
+        """Tell nobody any more."""
+        for stop in self._stops:
+            stop()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._subscriptions.clear()
+
+    def _note(self) -> None:
+        """Wait until the burst is over, but not for ever."""
+        if not self._subscriptions:
+            return
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if self._timer is None:
+            self._latest = now + _LONGEST
+        else:
+            self._timer.cancel()
+        self._timer = loop.call_at(min(now + _DEBOUNCE, self._latest), self._tell)
+
+    def _tell(self) -> None:
+        self._timer = None
+        for subscription in tuple(self._subscriptions):
+            for method in sorted(subscription.changed(self._lists)):
+                _quietly(subscription, method, None)
+
+    def _updated(self, uri: str) -> None:
+        for subscription in tuple(self._subscriptions):
+            if uri in subscription.uris:
+                _quietly(subscription, "notifications/resources/updated", {"uri": uri})
+
+
+def _quietly(subscription: Subscription, method: str, params: dict[str, Any] | None) -> None:
+    try:
+        subscription.tell(method, params)
+    except Exception:  # noqa: BLE001 - one client that cannot be told must not keep the others from it
+        _log.exception("notice_failed method=%s", method)

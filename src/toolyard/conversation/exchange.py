@@ -1,0 +1,119 @@
+"""An exchange: one request of a client, what is known of that client, and the door that its call comes in by."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from toolyard.asks import Ask
+from toolyard.caller import Caller, Door
+from toolyard.errors import ToolError
+from toolyard.progress import Note
+from toolyard.wire.answers import Answers
+from toolyard.wire.messages import Id, encode_notification
+from toolyard.wire.params import LEVELS, is_quiet, unreserved
+
+if TYPE_CHECKING:
+    from toolyard.conversation.front import Front
+
+__all__ = ["AskClient", "Exchange", "Notify", "check_can"]
+
+Notify = Callable[[bytes], None]
+AskClient = Callable[[Mapping[str, Ask], bool], Awaitable[Mapping[str, Any]]]
+
+_ASKABLE: Final = frozenset({"elicitation", "sampling", "roots"})
+_PARTS: Final = 4
+_TRACE_ID: Final = 32
+_TRACE: Final = ("traceparent", "tracestate", "baggage")
+
+
+class Exchange(msgspec.Struct, eq=False, kw_only=True):
+    """One request, while it is worked on."""
+
+    front: "Front"
+    id: Id
+    answers: Answers
+    caller: Caller
+    capabilities: Mapping[str, Any]
+    """What the client says it can do."""
+    meta: Mapping[str, Any] = {}
+    headers: Mapping[str, str] = {}
+    """The request headers that handlers may see."""
+    notify: Notify | None = None
+    """Sends a message that belongs to this request before its answer, where there is a way."""
+    ask_client: AskClient | None = None
+    """Asks the client while the request stays open: in the older era, where there is a way."""
+    log_level: int | None = None
+    """From which level on the client wants to be told."""
+    hang_up: Callable[[], None] | None = None
+    """Lets go of the connection before the answer, which the client then comes back for."""
+    responses: dict[str, dict[str, Any]] = {}
+    """Answers that came along with the request."""
+
+    @property
+    def may_ask(self) -> bool:
+        """Return whether the client can be asked by an answer that wants something answered first."""
+        return self.answers.version.modern and not _ASKABLE.isdisjoint(self.capabilities)
+
+    def door(self, ask: AskClient | None = None) -> Door:
+        """Return the door of this request's call, which is always the same if there is nothing to say of it."""
+        meta, notify = self.meta, self.notify
+        token = meta.get("progressToken")
+        ask = ask or self.ask_client
+        tells = notify is not None and (token is not None or self.log_level is not None)
+        if not tells and ask is None and not self.headers and is_quiet(meta):
+            return self.front.silent_door
+        trace = {key: str(meta[key]) for key in _TRACE if key in meta}
+        return Door(
+            name=self.front.door,
+            progress=self.progress if notify is not None and token is not None else None,
+            log=self.log if notify is not None and self.log_level is not None else None,
+            ask=ask,
+            capabilities=frozenset(self.capabilities),
+            headers=self.headers,
+            meta=unreserved(meta),
+            trace=trace,
+            trace_id=_trace_id(trace),
+            hang_up=self.hang_up,
+        )
+
+    def take_over(self, other: "Exchange") -> None:
+        """Go on in the place of a request that came again: what is said from now on goes to it."""
+        self.meta, self.notify, self.log_level, self.capabilities = other.meta, other.notify, other.log_level, other.capabilities
+
+    def progress(self, note: Note) -> None:
+        """Tell the client how far its call has come."""
+        token = self.meta.get("progressToken")
+        if self.notify is None or token is None:
+            return
+        params: dict[str, Any] = {"progressToken": token, "progress": note.done}
+        if note.total is not None:
+            params["total"] = note.total
+        if note.text and self.answers.version.annotations:
+            params["message"] = note.text
+        self.notify(encode_notification("notifications/progress", params))
+
+    def log(self, level: str, text: str, facts: Mapping[str, object]) -> None:
+        """Tell the client something, if it wants to hear of that level."""
+        named = level if level in LEVELS else "info"
+        if self.notify is None or self.log_level is None or LEVELS.index(named) < self.log_level:
+            return
+        data: object = {"message": text, **facts} if facts else text
+        self.notify(encode_notification("notifications/message", {"level": named, "logger": "toolyard", "data": data}))
+
+
+def _trace_id(trace: Mapping[str, str]) -> str | None:
+    """Return the id in the middle of a `traceparent`, if it is one."""
+    parts = trace.get("traceparent", "").split("-")
+    return parts[1] if len(parts) >= _PARTS and len(parts[1]) == _TRACE_ID else None
+
+
+def check_can(asks: Mapping[str, Ask], capabilities: Mapping[str, Any]) -> None:
+    """Check that the client said it can be asked all that.
+
+    Raises:
+        ToolError: `not_supported`, naming the first capability that is missing.
+    """
+    for ask in asks.values():
+        if ask.capability not in capabilities:
+            raise ToolError("not_supported", f"The client does not say that it has '{ask.capability}'.", capability=ask.capability)

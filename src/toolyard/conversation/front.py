@@ -1,0 +1,98 @@
+"""The front: what all conversations of a yard share, whatever way in they came by."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from toolyard.caller import Caller, Door
+from toolyard.conversation.changes import Changes
+from toolyard.conversation.lists import Lists
+from toolyard.conversation.parking import Parking
+from toolyard.profile import Profile
+from toolyard.seal import own_seal
+from toolyard.serving import Serving
+from toolyard.wire.answers import Answers, Server
+from toolyard.wire.headers import param_names
+from toolyard.wire.versions import VERSIONS, Version
+from toolyard.yard import Yard
+
+__all__ = ["Front"]
+
+_CALLERS = 4096
+
+
+class Front:
+    """Lists, parked calls and notices of one open yard, for one way in."""
+
+    def __init__(self, yard: Yard, serving: Serving, *, door: str) -> None:
+        self.yard = yard
+        self.serving = serving
+        self.door = door
+        self.silent_door = Door(name=door)
+        seal = own_seal()
+        self.lists = Lists(yard, serving, seal)
+        self.parking = Parking(seal, serving.ask_seconds)
+        self.changes = Changes(yard, self.lists)
+        self.closing = asyncio.Event()
+        """Set when the server ends, so that those who only listen are told."""
+        server = Server(yard.name, yard.version)
+        ttl = int(serving.list_seconds * 1000)
+        self._answers = {version: Answers(version, server, ttl_ms=ttl) for version in VERSIONS.values()}
+        self._callers: dict[tuple[str, str, str], Caller] = {}
+        self._params: dict[str, tuple[object, dict[tuple[str, ...], tuple[str, str]]]] = {}
+
+    def answers(self, version: Version) -> Answers:
+        """Return how clients of a version are answered."""
+        return self._answers[version]
+
+    def capabilities(self, profile: Profile, *, modern: bool, notifies: bool = True) -> dict[str, Any]:
+        """Return what a client is told that it can do here; changes only if it can be told of them."""
+        changes = {"listChanged": True} if self.serving.notify_changes and notifies else {}
+        told: dict[str, Any] = {"tools": changes, "logging": {}}
+        prompts = self.lists.any("prompts", profile)
+        resources = self.lists.any("resources", profile) or self.lists.any("templates", profile)
+        if prompts:
+            told["prompts"] = changes
+        if resources:
+            told["resources"] = {**changes, "subscribe": True} if notifies or not modern else changes
+        if prompts or resources:
+            told["completions"] = {}
+        return told
+
+    def caller(self, base: Caller, client: object) -> Caller:
+        """Return the caller, with the name that its client gives itself."""
+        name = client.get("name") if isinstance(client, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        if not isinstance(name, str) or not name:
+            return base
+        key = (base.identity, base.profile.name if base.profile is not None else "", name)
+        known = self._callers.get(key)
+        if known is None or known.claims is not base.claims or known.profile is not base.profile:
+            if len(self._callers) >= _CALLERS:
+                self._callers.clear()
+            known = self._callers[key] = Caller(
+                identity=base.identity, scope=base.scope, claims=base.claims, profile=base.profile, client=name[:100]
+            )
+        return known
+
+    def profile_of(self, caller: Caller) -> Profile:
+        """Return the profile that holds for a caller."""
+        return caller.profile or self.yard.profile
+
+    def wanted_headers(self, name: str, schema: Mapping[str, Any]) -> dict[tuple[str, ...], tuple[str, str]]:
+        """Return which arguments a tool wants as headers, too."""
+        known = self._params.get(name)
+        if known is None or known[0] is not schema:
+            if len(self._params) >= _CALLERS:
+                self._params.clear()
+            known = self._params[name] = (schema, param_names(schema))
+        return known[1]
+
+    @property
+    def instructions(self) -> str:
+        """Return what a client is told about the yard as a whole."""
+        return self.yard.instructions
+
+    def close(self) -> None:
+        """Let those who listen go, and tell nobody of changes any more."""
+        self.closing.set()
+        self.changes.close()

@@ -1,0 +1,44 @@
+"""Listening: a client of the newer era hears of changes on a request that stays open."""
+
+from toolyard.conversation.changes import Subscription
+from toolyard.conversation.exchange import Exchange
+from toolyard.conversation.lists import Kind
+from toolyard.wire.faults import INVALID_REQUEST, Fault
+from toolyard.wire.params import SUBSCRIPTION, Listen, Wanted
+
+__all__ = ["listen"]
+
+
+async def listen(exchange: Exchange, params: Listen) -> bytes:
+    """Tell a client of changes for as long as it listens; the answer comes only when the server ends first."""
+    front = exchange.front
+    if exchange.notify is None:
+        raise Fault(INVALID_REQUEST, "This request needs a way to be told of changes: accept 'text/event-stream'.")
+    wanted = params.notifications
+    if not front.serving.notify_changes:
+        wanted = Wanted(resource_subscriptions=wanted.resource_subscriptions)
+    subscription = Subscription(
+        front.profile_of(exchange.caller),
+        exchange.notify,
+        kinds=_kinds(wanted),
+        uris=set(wanted.resource_subscriptions),
+        subscription_id=exchange.id,
+    )
+    stop = front.changes.add(subscription)
+    try:
+        subscription.tell("notifications/subscriptions/acknowledged", {"notifications": wanted})
+        await front.closing.wait()
+    finally:
+        stop()
+    return exchange.answers.with_meta(SUBSCRIPTION, exchange.id)
+
+
+def _kinds(wanted: Wanted) -> set[Kind]:
+    kinds: set[Kind] = set()
+    if wanted.tools_list_changed:
+        kinds.add("tools")
+    if wanted.prompts_list_changed:
+        kinds.add("prompts")
+    if wanted.resources_list_changed:
+        kinds |= {"resources", "templates"}
+    return kinds

@@ -1,0 +1,190 @@
+"""Parking: calls that wait for an answer while no request of theirs is open.
+
+In the newer era a question is an answer, too: the client is told what is wanted and comes again with it. Meanwhile the handler stays
+where it is, in this process, under a sealed state that expires.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from hashlib import sha256
+from itertools import count
+from typing import Any, Final
+
+import msgspec
+
+from toolyard.asks import Ask
+from toolyard.caller import Door
+from toolyard.conversation.exchange import Exchange, check_can
+from toolyard.envelope import Envelope
+from toolyard.errors import ToolError
+from toolyard.seal import Seal, SealError
+from toolyard.wire.faults import INVALID_PARAMS, Fault
+
+__all__ = ["Asked", "Parking", "Start", "Work"]
+
+Start = Callable[[Door], Awaitable[Envelope]]
+_PURPOSE: Final = "state of a request"
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A call wants to know something first."""
+
+    asks: Mapping[str, Ask]
+    state: str
+
+
+class Work(msgspec.Struct, frozen=True):
+    """What a request wants done: under which method and name, with what, and how it is begun."""
+
+    method: str
+    name: str
+    arguments: bytes
+    start: Start
+
+    def fingerprint(self, owner: str) -> str:
+        """Return what a request that comes again must have the same."""
+        return sha256(b"\0".join([self.method.encode(), self.name.encode(), self.arguments, owner.encode()])).hexdigest()[:24]
+
+
+class _Run:
+    """One call that may ask: it runs in a task of its own, and whoever has a request open for it is told what comes of it."""
+
+    __slots__ = ("_answers", "_parking", "_told", "asks", "exchange", "task", "work")
+
+    def __init__(self, parking: "Parking", work: Work, exchange: Exchange) -> None:
+        self.work = work
+        self.exchange = exchange
+        self.asks: Mapping[str, Ask] = {}
+        self._parking = parking
+        self._answers: asyncio.Future[Mapping[str, Any]] | None = None
+        self._told: asyncio.Future[Envelope | Asked] | None = None
+        self.task = asyncio.ensure_future(work.start(exchange.door(self.ask)))
+        self.task.add_done_callback(self._finish)
+
+    def expect(self) -> "asyncio.Future[Envelope | Asked]":
+        """Return what the answer or the next question will be told to."""
+        self._told = asyncio.get_running_loop().create_future()
+        if self.task.done():
+            self._finish(self.task)
+        return self._told
+
+    async def outcome(self, told: "asyncio.Future[Envelope | Asked]") -> Envelope | Asked:
+        """Wait for the answer or the next question; whoever stops waiting takes the call with him."""
+        try:
+            return await told
+        except asyncio.CancelledError:
+            self.task.cancel()
+            raise
+
+    async def ask(self, asks: Mapping[str, Ask], declared: bool) -> Mapping[str, Any]:  # noqa: FBT001 - the shape of a door
+        """Wait until the client comes again with answers to all that, unless it brought them along."""
+        check_can(asks, self.exchange.capabilities)
+        brought = self.exchange.responses
+        if asks.keys() <= brought.keys():
+            return {key: brought.pop(key) for key in asks}
+        self.asks = asks
+        self._answers = asyncio.get_running_loop().create_future()
+        key = self._parking.park(self)
+        try:
+            self._tell(self.asked(key, declared=declared))
+            return await self._answers
+        finally:
+            self._answers = None
+            self._parking.leave(key)
+
+    def asked(self, key: str, *, declared: bool) -> Asked:
+        """Return what the client is told, with the state it must bring along."""
+        return Asked(self.asks, self._parking.state(key, self.work, self.exchange, declared=declared))
+
+    def resume(self, exchange: Exchange) -> None:
+        """Go on with the answers that this request brought along."""
+        self.exchange.take_over(exchange)
+        if self._answers is not None and not self._answers.done():
+            self._answers.set_result({key: exchange.responses.pop(key) for key in self.asks})
+
+    def _tell(self, outcome: "Envelope | Asked") -> None:
+        if self._told is not None and not self._told.done():
+            self._told.set_result(outcome)
+
+    def _finish(self, task: "asyncio.Future[Envelope]") -> None:
+        told = self._told
+        if task.cancelled():
+            if told is not None and not told.done():
+                told.cancel()
+        elif (error := task.exception()) is not None:
+            if told is not None and not told.done():
+                told.set_exception(error)
+        else:
+            self._tell(task.result())
+
+
+class Parking:
+    """The calls of one process that wait for answers."""
+
+    def __init__(self, seal: Seal, seconds: float) -> None:
+        self._seal = seal
+        self._seconds = seconds
+        self._parked: dict[str, tuple[_Run, asyncio.TimerHandle]] = {}
+        self._keys = count(int(time.time() * 1000))
+
+    def __len__(self) -> int:
+        return len(self._parked)
+
+    async def run(self, work: Work, exchange: Exchange, state: str | None) -> Envelope | Asked:
+        """Begin a call, or go on with one that asked, and wait for what comes of it.
+
+        Raises:
+            Fault: The state is none of ours, expired, or of another request.
+            ToolError: `state_error` if the call that asked is gone and cannot be begun anew.
+        """
+        if state is None:
+            return await self._begin(work, exchange)
+        key, declared = self._open(state, work, exchange)
+        parked = self._parked.get(key)
+        if parked is None:
+            if declared:
+                return await self._begin(work, exchange)
+            raise ToolError(
+                "state_error", "The call that asked is gone: the server was started anew, or it was answered already.",
+                hint="Look at the state first: the call may have run.", may_have_run=True, reason="call_gone",
+            )  # fmt: skip
+        run = parked[0]
+        if not run.asks.keys() <= exchange.responses.keys():
+            return run.asked(key, declared=declared)
+        told = run.expect()
+        run.resume(exchange)
+        return await run.outcome(told)
+
+    async def _begin(self, work: Work, exchange: Exchange) -> Envelope | Asked:
+        run = _Run(self, work, exchange)
+        return await run.outcome(run.expect())
+
+    def park(self, run: _Run) -> str:
+        """Keep a call until it is answered or nobody may answer any more; return what it is kept under."""
+        key = f"{next(self._keys):x}"
+        timer = asyncio.get_running_loop().call_later(self._seconds, run.task.cancel)
+        self._parked[key] = (run, timer)
+        return key
+
+    def leave(self, key: str) -> None:
+        """Keep a call no longer."""
+        parked = self._parked.pop(key, None)
+        if parked is not None:
+            parked[1].cancel()
+
+    def state(self, key: str, work: Work, exchange: Exchange, *, declared: bool) -> str:
+        """Return the sealed state of a call that asked."""
+        until = int(time.time() + self._seconds)
+        return self._seal.close(_PURPOSE, [key, work.fingerprint(exchange.caller.owner), until, declared])
+
+    def _open(self, state: str, work: Work, exchange: Exchange) -> tuple[str, bool]:
+        try:
+            key, fingerprint, until, declared = self._seal.open(_PURPOSE, state)
+        except SealError:
+            raise Fault(INVALID_PARAMS, "The request state is none that was given out here.") from None
+        if fingerprint != work.fingerprint(exchange.caller.owner):
+            raise Fault(INVALID_PARAMS, "The request state is of another request.")
+        if until < time.time():
+            raise Fault(INVALID_PARAMS, "The request state has expired.")
+        return key, declared

@@ -1,0 +1,205 @@
+"""Replies: what each method of MCP is answered with, from params that were read to a result as JSON."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final, cast
+
+import msgspec
+
+from toolyard.caller import Door
+from toolyard.conversation.exchange import Exchange
+from toolyard.conversation.listening import listen
+from toolyard.conversation.lists import Kind
+from toolyard.conversation.parking import Asked, Start, Work
+from toolyard.envelope import Envelope, encode, encode_sorted
+from toolyard.errors import ToolError
+from toolyard.wire import params as given
+from toolyard.wire.faults import INTERNAL, INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_CAPABILITY, Fault
+
+__all__ = ["Bare", "Reply", "name_of", "params_of", "reply"]
+
+_NULL: Final = b"null"
+_COMPLETIONS: Final = 100
+
+Reply = Callable[[Exchange, Any], Awaitable[bytes]]
+
+
+class Bare(msgspec.Struct, gc=False):
+    """What methods take that take nothing, and those that are none."""
+
+    meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
+
+
+async def call_tool(exchange: Exchange, params: given.CallTool) -> bytes:
+    """Call a tool and answer in the shape that it has."""
+    raw: msgspec.Raw | None = params.arguments
+    if len(params.arguments) == len(_NULL) and bytes(params.arguments) == _NULL:
+        raw = None
+    call = exchange.front.yard.call
+    if exchange.may_ask:
+        arguments = encode_sorted(_plain(raw))
+        start: Start = partial(_start_tool, exchange, params.name, raw)
+        outcome = await _parked(exchange, Work("tools/call", params.name, arguments, start), params.request_state)
+        if isinstance(outcome, Asked):
+            return exchange.answers.asked(outcome.asks, outcome.state)
+    else:
+        outcome = await call(params.name, raw, caller=exchange.caller, door=exchange.door())
+    if outcome.error is not None:
+        _refuse_incapable(exchange, outcome)
+    elif exchange.front.yard.registry.is_plain(params.name):
+        return exchange.answers.plain(outcome)
+    return exchange.answers.envelope(outcome)
+
+
+def _start_tool(exchange: Exchange, name: str, raw: msgspec.Raw | None, door: Door) -> Awaitable[Envelope]:
+    return exchange.front.yard.call(name, raw, caller=exchange.caller, door=door)
+
+
+def _plain(raw: msgspec.Raw | None) -> object:
+    try:
+        return None if raw is None else msgspec.json.decode(raw)
+    except msgspec.DecodeError as error:
+        raise Fault(INVALID_PARAMS, "The arguments are no JSON.") from error
+
+
+async def _parked(exchange: Exchange, work: Work, state: str | None) -> Envelope | Asked:
+    try:
+        return await exchange.front.parking.run(work, exchange, state)
+    except ToolError as error:
+        return exchange.front.yard.dispatcher.refuse(work.name, error, caller=exchange.caller, door=exchange.front.silent_door)
+
+
+def _refuse_incapable(exchange: Exchange, envelope: Envelope) -> None:
+    """Raise the fault that the newer era has for a client that cannot be asked what a call must know."""
+    error = envelope.error
+    if error is None or error.code != "not_supported" or not exchange.answers.version.modern:
+        return
+    capability = error.details.get("capability")
+    if isinstance(capability, str) and capability not in exchange.capabilities:
+        wanted = "elicitation" if capability == "ask" else capability
+        raise Fault(MISSING_CAPABILITY, error.message, {"requiredCapabilities": {wanted: {}}})
+
+
+async def read_resource(exchange: Exchange, params: given.ReadResource) -> bytes:
+    """Read a resource."""
+    yard = exchange.front.yard
+    work = Work("resources/read", params.uri, b"", lambda door: yard.read(params.uri, caller=exchange.caller, door=door))
+    answer = await _run(exchange, work, params.request_state)
+    if isinstance(answer, bytes):
+        return answer
+    if answer.error is not None:
+        raise _fault_of(answer, {"uri": params.uri})
+    return exchange.answers.whole(encode(answer.data), cacheable=True)
+
+
+async def get_prompt(exchange: Exchange, params: given.GetPrompt) -> bytes:
+    """Fill in a prompt."""
+    yard = exchange.front.yard
+    arguments = params.arguments or {}
+    start: Start = lambda door: yard.prompt(params.name, arguments, caller=exchange.caller, door=door)  # noqa: E731
+    answer = await _run(exchange, Work("prompts/get", params.name, encode_sorted(arguments), start), params.request_state)
+    if isinstance(answer, bytes):
+        return answer
+    if answer.error is not None:
+        raise _fault_of(answer, {"name": params.name})
+    return exchange.answers.whole(encode(answer.data))
+
+
+async def _run(exchange: Exchange, work: Work, state: str | None) -> Envelope | bytes:
+    """Return what came of it, or the question as a whole result."""
+    if not exchange.may_ask:
+        return await work.start(exchange.door())
+    outcome = await _parked(exchange, work, state)
+    return exchange.answers.asked(outcome.asks, outcome.state) if isinstance(outcome, Asked) else outcome
+
+
+def _fault_of(envelope: Envelope, data: dict[str, Any]) -> Fault:
+    """Return a failure of what is no tool: such answers have no place for an envelope, so the fault carries it."""
+    error = envelope.error
+    assert error is not None  # noqa: S101 - asked only of failures
+    if error.code == "not_supported" and "capability" in error.details:
+        return Fault(MISSING_CAPABILITY, error.message, {"requiredCapabilities": {str(error.details["capability"]): {}}})
+    code = INVALID_PARAMS if error.code in {"not_found", "invalid_input"} and not error.may_have_run else INTERNAL
+    return Fault(code, error.message, {**data, "error": error})
+
+
+async def complete(exchange: Exchange, params: given.Complete) -> bytes:
+    """Complete what was typed so far."""
+    known = {"ref/prompt": ("prompt", params.ref.name), "ref/resource": ("resource", params.ref.uri)}.get(params.ref.type)
+    if known is None or known[1] is None:
+        raise Fault(INVALID_PARAMS, "The 'ref' must be a 'ref/prompt' with a name or a 'ref/resource' with a URI.")
+    kind = cast("Any", known[0])
+    context = {} if params.context is None else params.context.arguments
+    try:
+        found = await exchange.front.yard.complete(
+            kind, known[1], argument=params.argument.name, value=params.argument.value, arguments=context, caller=exchange.caller
+        )
+    except ToolError as error:
+        raise Fault(INVALID_PARAMS, error.message) from error
+    values = list(found)[:_COMPLETIONS]
+    told = {"values": values, "total": len(found), "hasMore": len(found) > len(values)}
+    return exchange.answers.whole(encode({"completion": told}))
+
+
+async def discover(exchange: Exchange, _: Bare) -> bytes:
+    """Tell a client of the newer era what there is."""
+    front = exchange.front
+    capabilities = front.capabilities(front.profile_of(exchange.caller), modern=True)
+    return exchange.answers.discover(capabilities, front.instructions)
+
+
+async def ping(exchange: Exchange, _: Bare) -> bytes:
+    """Say that somebody is there."""
+    return exchange.answers.empty
+
+
+def _lister(kind: Kind) -> Reply:
+    async def listed(exchange: Exchange, params: given.Page) -> bytes:
+        front = exchange.front
+        return front.lists.page(kind, front.profile_of(exchange.caller), exchange.answers, params.cursor)
+
+    return listed
+
+
+_REPLIES: Final[dict[str, tuple[type[msgspec.Struct], Reply]]] = {
+    "tools/call": (given.CallTool, call_tool),
+    "tools/list": (given.Page, _lister("tools")),
+    "resources/list": (given.Page, _lister("resources")),
+    "resources/templates/list": (given.Page, _lister("templates")),
+    "resources/read": (given.ReadResource, read_resource),
+    "prompts/list": (given.Page, _lister("prompts")),
+    "prompts/get": (given.GetPrompt, get_prompt),
+    "completion/complete": (given.Complete, complete),
+    "server/discover": (Bare, discover),
+    "subscriptions/listen": (given.Listen, listen),
+    "ping": (Bare, ping),
+}
+
+
+def params_of(method: str, raw: msgspec.Raw) -> Any:
+    """Return the params of a request as its method takes them, or of a method that is not here as nothing but `_meta`.
+
+    Raises:
+        Fault: They are something else.
+    """
+    known = _REPLIES.get(method)
+    return given.read(raw, Bare if known is None else known[0])
+
+
+def name_of(params: object) -> str | None:
+    """Return the name or URI that the params are about, if they are about one."""
+    return getattr(params, "name", None) or getattr(params, "uri", None)
+
+
+def reply(exchange: Exchange, method: str, params: Any) -> Awaitable[bytes]:
+    """Return the result of a request, to be awaited.
+
+    Raises:
+        Fault: There is no such method in the client's version.
+    """
+    known = _REPLIES.get(method)
+    if known is None or method not in exchange.answers.version.methods:
+        raise Fault(METHOD_NOT_FOUND, f"There is no method '{method}' here.")
+    if getattr(params, "input_responses", None):
+        exchange.responses = params.input_responses
+    return known[1](exchange, params)

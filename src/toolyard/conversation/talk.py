@@ -1,0 +1,223 @@
+"""A conversation: one MCP client as state, without I/O.
+
+It knows what the client negotiated, what is in flight and what it subscribed to. It is handed messages and a function that sends
+some; where those come from and go to is the transport's business. A client of the newer era has no state, but on a pipe its
+requests can still be cancelled, so they are kept in the same book.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import count
+from typing import Any, Final
+
+import msgspec
+
+from toolyard.asks import Ask
+from toolyard.caller import Caller
+from toolyard.conversation.changes import Subscription
+from toolyard.conversation.exchange import Exchange, Notify, check_can
+from toolyard.conversation.front import Front
+from toolyard.conversation.lists import Kind
+from toolyard.conversation.replies import params_of, reply
+from toolyard.conversation.stateless import answer, is_modern, open_exchange
+from toolyard.errors import ToolError
+from toolyard.wire.faults import INTERNAL, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Fault
+from toolyard.wire.messages import Id, Message, encode_fault, encode_notification, encode_request, encode_result
+from toolyard.wire.params import LEVELS, Cancelled, Initialize, ReadResource, SetLevel, read
+from toolyard.wire.versions import LATEST_HANDSHAKE, Version, negotiated
+
+__all__ = ["Conversation"]
+
+_INFO: Final = LEVELS.index("info")
+_KINDS: Final[tuple[Kind, ...]] = ("tools", "resources", "templates", "prompts")
+_URIS: Final = 1000
+_log = logging.getLogger(__name__)
+
+
+class Conversation:
+    """One client, from its first message to its last."""
+
+    def __init__(self, front: Front, *, caller: Caller, send: Notify | None, version: Version | None = None) -> None:
+        self.front = front
+        self.caller = caller
+        self.version = version
+        self.capabilities: Mapping[str, Any] = {}
+        self.in_flight: dict[Id, asyncio.Task[Any]] = {}
+        self._send = send
+        self._level = _INFO
+        self._asked: dict[Id, asyncio.Future[Any]] = {}
+        self._numbers = count(1)
+        self._subscription: Subscription | None = None
+        self._unsubscribe: Callable[[], None] | None = None
+
+    async def serve(
+        self,
+        message: Message,
+        *,
+        notify: Notify | None,
+        headers: Mapping[str, str] | None = None,
+        hang_up: Callable[[], None] | None = None,
+    ) -> bytes:
+        """Answer one request; what belongs to it before its answer goes out by `notify`."""
+        request_id = _id_of(message)
+        if request_id in self.in_flight:
+            return encode_fault(None, Fault(INVALID_REQUEST, f"The request id {request_id!r} is in flight already."))
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - it is awaited
+        self.in_flight[request_id] = task
+        try:
+            params = params_of(str(message.method), message.params)
+            if is_modern(message.method, params):
+                exchange = open_exchange(self.front, message, params, self.caller, notify=notify, headers=headers or {})
+                return await answer(exchange, str(message.method), params)
+            return encode_result(request_id, await self._reply(message, params, notify, headers or {}, hang_up))
+        except Fault as fault:
+            return encode_fault(request_id, fault)
+        except Exception:  # noqa: BLE001 - a defect of ours must not end the conversation
+            _log.exception("request_failed method=%s", message.method)
+            return encode_fault(request_id, Fault(INTERNAL, "The server could not answer; the reason is in its log."))
+        finally:
+            del self.in_flight[request_id]
+
+    def note(self, message: Message) -> None:
+        """Take a notification of the client's; one that makes no sense is logged and dropped."""
+        try:
+            match message.method:
+                case "notifications/cancelled":
+                    self._cancel(read(message.params, Cancelled).request_id)
+                case "notifications/initialized":
+                    self._begin_notices()
+                case _:
+                    _log.debug("notification_dropped method=%s", message.method)
+        except Fault as fault:
+            _log.warning("notification_wrong method=%s reason=%s", message.method, fault.message)
+
+    def settle(self, message: Message) -> None:
+        """Take the client's answer to something it was asked."""
+        future = self._asked.pop(message.id, None) if isinstance(message.id, int | str) else None
+        if future is None or future.done():
+            _log.debug("response_dropped id=%s", message.id)
+        elif message.error:
+            future.set_exception(ToolError("upstream_error", "The client answered the question with an error.", blame="caller"))
+        else:
+            future.set_result(msgspec.json.decode(message.result))
+
+    def close(self) -> None:
+        """End: nobody is told of anything any more, and what is in flight is interrupted."""
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+        for task in tuple(self.in_flight.values()):
+            task.cancel()
+        for future in self._asked.values():
+            future.cancel()
+
+    async def _reply(
+        self, message: Message, params: Any, notify: Notify | None, headers: Mapping[str, str], hang_up: Callable[[], None] | None
+    ) -> bytes:
+        method = str(message.method)
+        if method == "initialize":
+            return self._initialize(read(message.params, Initialize))
+        version = self.version
+        if version is None:
+            if method != "ping":
+                raise Fault(INVALID_REQUEST, "The conversation must begin with 'initialize', or the request say its version in '_meta'.")
+            version = LATEST_HANDSHAKE
+        exchange = Exchange(
+            front=self.front,
+            id=_id_of(message),
+            answers=self.front.answers(version),
+            caller=self.caller,
+            capabilities=self.capabilities,
+            meta=params.meta or {},
+            headers=headers,
+            notify=notify,
+            log_level=self._level,
+            hang_up=hang_up,
+        )
+        if notify is not None and self.capabilities:
+            exchange.ask_client = partial(self._ask, notify)
+        match method:
+            case "logging/setLevel":
+                return self._set_level(exchange, message)
+            case "resources/subscribe":
+                return self._subscribe(exchange, message)
+            case "resources/unsubscribe":
+                return self._cease(exchange, message)
+            case _:
+                return await reply(exchange, method, params)
+
+    def _initialize(self, params: Initialize) -> bytes:
+        self.version = negotiated(params.protocol_version)
+        self.capabilities = params.capabilities
+        self.caller = self.front.caller(self.caller, params.client_info)
+        profile = self.front.profile_of(self.caller)
+        capabilities = self.front.capabilities(profile, modern=False, notifies=self._send is not None)
+        return self.front.answers(self.version).initialize(capabilities, self.front.instructions)
+
+    def _begin_notices(self) -> None:
+        if self._send is None or self._subscription is not None:
+            return
+        profile = self.front.profile_of(self.caller)
+        kinds = set(_KINDS) if self.front.serving.notify_changes else set[Kind]()
+        self._subscription = Subscription(profile, self._send, kinds=kinds, uris=set())
+        self._unsubscribe = self.front.changes.add(self._subscription)
+
+    def _set_level(self, exchange: Exchange, message: Message) -> bytes:
+        level = read(message.params, SetLevel).level
+        if level not in LEVELS:
+            raise Fault(INVALID_PARAMS, f"There is no level '{level}'. Known: {', '.join(LEVELS)}.")
+        self._level = LEVELS.index(level)
+        return exchange.answers.empty
+
+    def _subscribe(self, exchange: Exchange, message: Message) -> bytes:
+        self._begin_notices()
+        if self._subscription is None:
+            raise Fault(METHOD_NOT_FOUND, "There is no way to tell this client of changes.")
+        if len(self._subscription.uris) >= _URIS:
+            raise Fault(INVALID_PARAMS, f"At most {_URIS} resources can be subscribed to.")
+        self._subscription.uris.add(read(message.params, ReadResource).uri)
+        return exchange.answers.empty
+
+    def _cease(self, exchange: Exchange, message: Message) -> bytes:
+        if self._subscription is not None:
+            self._subscription.uris.discard(read(message.params, ReadResource).uri)
+        return exchange.answers.empty
+
+    def _cancel(self, request_id: Id) -> None:
+        task = self.in_flight.get(request_id)
+        if task is not None:
+            task.cancel()
+
+    async def _ask(self, notify: Notify, asks: Mapping[str, Ask], declared: bool) -> Mapping[str, Any]:  # noqa: ARG002, FBT001 - the shape of a door
+        """Ask the client while its request stays open."""
+        check_can(asks, self.capabilities)
+        waiting = {key: self._put(notify, ask) for key, ask in asks.items()}
+        try:
+            results = await asyncio.gather(*(future for _, future in waiting.values()))
+        except asyncio.CancelledError:
+            for number, _future in waiting.values():
+                notify(encode_notification("notifications/cancelled", {"requestId": number, "reason": "The call is over."}))
+            raise
+        finally:
+            for number, future in waiting.values():
+                self._asked.pop(number, None)
+                future.cancel()
+        return dict(zip(asks, results, strict=True))
+
+    def _put(self, notify: Notify, ask: Ask) -> "tuple[Id, asyncio.Future[Any]]":
+        number = f"ask-{next(self._numbers)}"
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._asked[number] = future
+        params = ask.params
+        if self.version is not None and not self.version.modes:
+            params = {key: value for key, value in params.items() if key != "mode"}
+        notify(encode_request(number, ask.method, params))
+        return number, future
+
+
+def _id_of(message: Message) -> Id:
+    request_id = message.id
+    assert isinstance(request_id, int | str)  # noqa: S101 - a request has an id
+    return request_id

@@ -1,0 +1,122 @@
+"""Flights: calls that were admitted, from the moment they enter their task until they leave it.
+
+It runs a call under its deadline and makes of an interruption what it stands for. It finds no tool and answers nobody.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Sequence
+from contextvars import Token
+from typing import Any
+
+from toolyard.admission import Admission
+from toolyard.call import Call, Decide, Handler, Middleware, Turn, ambient
+from toolyard.deadline import Deadlines
+from toolyard.errors import ToolError
+from toolyard.fault import stopped
+from toolyard.limits import Limits
+from toolyard.threads import Threads
+
+__all__ = ["Flights"]
+
+_log = logging.getLogger(__name__)
+
+
+class Flights:
+    """The calls of one yard that are running."""
+
+    def __init__(self, limits: Limits, *, middleware: Sequence[Middleware], decide: Decide | None, turn: Turn | None) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.threads = Threads(limits, self.loop)
+        self.calls: dict[str, Call] = {}
+        self._limits = limits
+        self._deadlines = Deadlines(self.loop)
+        self.admission = Admission(decide, turn, self._deadlines)
+        self._handler = _compose(middleware)
+        self._empty: asyncio.Event | None = None
+
+    async def run(self, call: Call) -> object:
+        """Run the call in this task; an interruption of our own becomes the failure it stands for.
+
+        Raises:
+            ToolError: It was stopped, or denied.
+        """
+        task = asyncio.current_task()
+        if task is None or task.get_loop() is not self.loop:
+            raise ToolError("not_supported", "The yard was opened in another event loop than the one that calls it.")
+        token = self._enter(call, task)
+        waiting: dict[Call, float] | None = None
+        try:
+            if self.admission.has_policy or call.spec.serial or call.spec.question is not None:
+                held = await self.admission.admit(call)
+                if held is not None:
+                    return held
+            call.running = True
+            call.at_fault = "tool"
+            waiting = self._deadlines.start(call, self._timeout(call))
+            result = await self._handler(call)
+            call.at_fault = "yard"
+            if call.stopped is None:
+                return result
+            await asyncio.sleep(0)  # an interruption that the handler did not take arrives here, where it does no harm
+            call.take_back(task)
+        except BaseException as error:
+            if call.take_back(task):
+                call.stopped = call.stopped or "cancelled"
+                raise
+            if call.stopped is None and isinstance(error, asyncio.CancelledError):
+                raise RuntimeError("The handler cancelled itself.") from error
+            if call.stopped is None:
+                raise
+        finally:
+            if waiting is not None:
+                waiting.pop(call, None)
+            self._leave(call, token)
+        raise stopped(call, self._timeout(call))
+
+    async def stop_all(self) -> None:
+        """Interrupt every call and wait, for as long as a clean-up may take, until each is answered."""
+        for call in tuple(self.calls.values()):
+            call.stop("cancelled", blame="yard")
+        if self.calls:
+            self._empty = asyncio.Event()
+            try:
+                await asyncio.wait_for(self._empty.wait(), self._limits.cleanup or None)
+            except TimeoutError:
+                _log.warning("calls_left_behind count=%d", len(self.calls))
+        self._deadlines.close()
+        self.threads.close()
+
+    def _enter(self, call: Call, task: "asyncio.Task[Any]") -> Token[Call]:
+        call.run_in(task)
+        self.calls[call.id] = call
+        if call.parent is not None:
+            call.parent.adopt(call)
+        return ambient.set(call)
+
+    def _leave(self, call: Call, token: Token[Call]) -> None:
+        ambient.reset(token)
+        del self.calls[call.id]
+        if self._empty is not None and not self.calls:
+            self._empty.set()
+        if call.parent is not None:
+            call.parent.disown(call)
+        if call.releases:
+            self.threads.when_free(call, call.give_back)
+        call.finish()
+
+    def _timeout(self, call: Call) -> float:
+        timeout = call.spec.timeout
+        return self._limits.timeout if timeout is None else timeout
+
+
+def _compose(middleware: Sequence[Middleware]) -> Handler:
+    """Return one handler: the first middleware is the outermost, the tool's own handler the innermost."""
+
+    def innermost(call: Call) -> Awaitable[object]:
+        return call.handler(call)
+
+    handler: Handler = innermost
+    for wrap in reversed(middleware):
+        handler = wrap(handler)
+    return handler

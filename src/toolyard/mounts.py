@@ -1,0 +1,91 @@
+"""Mounts: what a yard shows to another yard that holds it; every call then passes both funnels."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import msgspec
+
+from toolyard.call import Arguments, Call
+from toolyard.caller import Caller
+from toolyard.dispatcher import Dispatcher
+from toolyard.envelope import Envelope
+from toolyard.profile import Profile
+from toolyard.prompts import Prompt
+from toolyard.providers import Publish
+from toolyard.registry import Registry
+from toolyard.resources import Resource
+from toolyard.spec import PromptSpec, ResourceSpec, ToolSpec
+from toolyard.tools import Tool
+
+__all__ = ["Mount"]
+
+
+class Mount:
+    """One yard, as the yard that holds it sees it."""
+
+    def __init__(self, name: str, registry: Registry, dispatcher: Dispatcher, *, profile: Profile) -> None:
+        self._name = name
+        self._registry = registry
+        self._dispatcher = dispatcher
+        self._profile = profile
+
+    @contextmanager
+    def shown(self, publish: Publish) -> Generator[None]:
+        """Publish what there is, and what changes, meanwhile."""
+        self._project(publish, foreign=False)
+        stops = [
+            self._registry.watch(lambda _: self._project(publish, foreign=True)),  # by then one wrong tool must not keep the others away
+            self._registry.watch_updates(publish.updated),
+        ]
+        try:
+            yield
+        finally:
+            for stop in stops:
+                stop()
+
+    def _project(self, publish: Publish, *, foreign: bool) -> None:
+        publish(self._tools(), resources=self._resources(), prompts=self._prompts(), foreign=foreign)
+
+    def _tools(self) -> list[Tool]:
+        return [self._tool(spec) for spec in self._registry.visible(self._profile)]
+
+    def _resources(self) -> list[Resource]:
+        registry, profile = self._registry, self._profile
+        return [self._resource(spec) for spec in (*registry.list_resources(profile), *registry.list_templates(profile))]
+
+    def _prompts(self) -> list[Prompt]:
+        return [self._prompt(spec) for spec in self._registry.list_prompts(self._profile)]
+
+    def _tool(self, spec: ToolSpec) -> Tool:
+        inner = self._registry.find(spec.name, self._profile)
+
+        def check(text: bytes) -> Arguments:
+            inner.check(text)
+            return msgspec.json.decode(text)
+
+        async def handler(call: Call) -> Envelope:
+            return await self._dispatcher.dispatch(
+                spec.name, call.arguments, caller=self._inside(call), door=call.door, parent=call, filled=True
+            )
+
+        outside = msgspec.structs.replace(spec, source=self._name, session="none", serial=False)
+        return Tool(spec=outside, handler=handler, check=check, may_return_none=True)
+
+    def _resource(self, spec: ResourceSpec) -> Resource:
+        inner = self._registry.find_template(spec.uri, self._profile)
+
+        async def handler(call: Call) -> Envelope:
+            return await self._dispatcher.read(call.name, caller=self._inside(call), door=call.door, parent=call)
+
+        return Resource.of(spec, handler, schema=inner.query.spec.input_schema, check=msgspec.json.decode, complete=inner.complete)
+
+    def _prompt(self, spec: PromptSpec) -> Prompt:
+        inner = self._registry.find_prompt(spec.name, self._profile)
+
+        async def handler(call: Call) -> Envelope:
+            return await self._dispatcher.prompt(spec.name, call.arguments, caller=self._inside(call), door=call.door, parent=call)
+
+        return Prompt.of(spec, handler, schema=inner.query.spec.input_schema, check=msgspec.json.decode, complete=inner.complete)
+
+    def _inside(self, call: Call) -> Caller:
+        return msgspec.structs.replace(call.caller, profile=self._profile)

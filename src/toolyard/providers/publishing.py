@@ -1,0 +1,36 @@
+"""Publishing: what one provider is handed to publish with, while it is open."""
+
+from collections.abc import Callable, Iterable
+
+from toolyard.prompts import Prompt
+from toolyard.registry import Registry
+from toolyard.resources import Resource
+from toolyard.tools import Tool
+
+__all__ = ["Publishing"]
+
+
+class Publishing:
+    """Puts what a provider publishes into the registry, under its name."""
+
+    def __init__(self, registry: Registry, source: str, *, gives_way: bool, notify: Callable[[str], None]) -> None:
+        self._registry = registry
+        self._source = source
+        self._gives_way = gives_way
+        self._notify = notify
+
+    def __call__(
+        self,
+        tools: Iterable[Tool] = (),
+        /,
+        *,
+        resources: Iterable[Resource] = (),
+        prompts: Iterable[Prompt] = (),
+        foreign: bool = False,
+    ) -> None:
+        """Make these the tools, resources and prompts of the provider."""
+        self._registry.publish(self._source, tools, resources=resources, prompts=prompts, foreign=foreign, gives_way=self._gives_way)
+
+    def updated(self, uri: str) -> None:
+        """Tell who watches that the content of a resource changed."""
+        self._notify(uri)

@@ -1,0 +1,163 @@
+"""Postings: which tools hold which words, and how much; it can grow and shrink by one tool at a time.
+
+It weighs words and ranks nothing.
+"""
+
+import math
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from itertools import chain
+
+from toolyard.search.fields import Fields, fields_of
+from toolyard.search.settings import SearchSettings
+from toolyard.search.stem import stem
+from toolyard.search.words import STOP_WORDS, read_words, split_word
+from toolyard.spec import ToolSpec
+
+__all__ = ["Entry", "Postings"]
+
+_CACHED: int = 20_000
+_SEQUENCE: int = 80
+_USUAL_NAME: float = 3.0
+_USUAL_TEXT: float = 15.0
+_USUAL_PARAMETERS: float = 12.0
+
+
+class Entry:
+    """One tool as the index holds it: its terms with their weights, and the words of its name and description in order."""
+
+    __slots__ = ("name_words", "sequence", "spec", "terms", "weights")
+
+    def __init__(self, spec: ToolSpec, *, weighed: dict[int, float], sequence: list[int], name_words: int) -> None:
+        self.spec = spec
+        self.terms = array("I", weighed)
+        self.weights = array("f", weighed.values())
+        self.sequence = array("I", sequence)
+        self.name_words = name_words
+
+
+class _Table(dict[str, tuple[int, ...]]):
+    """What written words are made of, as numbers; it forgets everything when it has become too large."""
+
+    __slots__ = ("_intern",)
+
+    def __init__(self, intern: Callable[[str], tuple[int, ...]]) -> None:
+        super().__init__()
+        self._intern = intern
+
+    def __missing__(self, written: str) -> tuple[int, ...]:
+        if len(self) >= _CACHED:
+            self.clear()
+        found = self[written] = self._intern(written)
+        return found
+
+
+class Postings:
+    """The words of all tools."""
+
+    def __init__(self, settings: SearchSettings) -> None:
+        self._settings = settings
+        self.words: dict[str, int] = {}
+        self.terms: dict[str, int] = {}
+        self.term_of: list[int] = []
+        self.tools: list[array[int]] = []
+        self.weights: list[array[float]] = []
+        self.entries: dict[int, Entry] = {}
+        self._numbers: dict[str, int] = {}
+        self._next = 0
+        self._table = _Table(self._intern)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._numbers
+
+    def add(self, spec: ToolSpec) -> None:
+        """Take a tool in, in place of one of the same name."""
+        self.remove(spec.name)
+        number = self._next
+        self._next += 1
+        entry = self._weigh(spec)
+        self._numbers[spec.name] = number
+        self.entries[number] = entry
+        tools, weights = self.tools, self.weights
+        for term, weight in zip(entry.terms, entry.weights, strict=True):
+            tools[term].append(number)
+            weights[term].append(weight)
+
+    def remove(self, name: str) -> None:
+        """Forget a tool, if it is there."""
+        number = self._numbers.pop(name, None)
+        if number is None:
+            return
+        for term in self.entries.pop(number).terms:
+            tools = self.tools[term]
+            place = bisect_left(tools, number)
+            del tools[place]
+            del self.weights[term][place]
+
+    def rarity(self, term: int) -> float:
+        """Return how much it says that a tool holds the term."""
+        holders = len(self.tools[term])
+        return math.log(1 + (len(self.entries) - holders + 0.5) / (holders + 0.5))
+
+    def _intern(self, written: str) -> tuple[int, ...]:
+        return tuple(self._number(word) for word in split_word(written) if word not in STOP_WORDS)
+
+    def _number(self, word: str) -> int:
+        number = self.words.get(word)
+        if number is None:
+            root = stem(word)
+            term = self.terms.get(root)
+            if term is None:
+                term = self.terms[root] = len(self.tools)
+                self.tools.append(array("I"))
+                self.weights.append(array("f"))
+            number = self.words[word] = len(self.term_of)
+            self.term_of.append(term)
+        return number
+
+    def _read(self, text: str) -> list[int]:
+        return list(chain.from_iterable(map(self._table.__getitem__, read_words(text))))
+
+    def _weigh(self, spec: ToolSpec) -> Entry:
+        fields = fields_of(spec)
+        settings = self._settings
+        name = self._read(fields.name)
+        description = self._read(fields.description)
+        weighed: dict[int, float] = {}
+        get, term_of = weighed.get, self.term_of
+        for words, weight in self._weights(fields, name=name, description=description):
+            for word in words:
+                term = term_of[word]
+                weighed[term] = get(term, 0.0) + weight
+        saturation = settings.saturation
+        for term, weight in weighed.items():
+            weighed[term] = weight / (weight + saturation)
+        return Entry(spec, weighed=weighed, sequence=name + description[:_SEQUENCE], name_words=len(name))
+
+    def _weights(self, fields: Fields, *, name: list[int], description: list[int]) -> Iterator[tuple[list[int], float]]:
+        """Return the words of every field with what one of them counts there."""
+        settings = self._settings
+        names, texts, parameters = settings.name_evenness, settings.text_evenness, settings.parameter_evenness
+        yield name, _even(settings.name_weight, len(name), usual=_USUAL_NAME, evenness=names)
+        yield description, _even(settings.description_weight, len(description), usual=_USUAL_TEXT, evenness=texts)
+        for text, weight, usual, evenness in (
+            (fields.namespace, settings.namespace_weight, _USUAL_NAME, names),
+            (fields.parameters, settings.parameter_weight, _USUAL_PARAMETERS, parameters),
+            (fields.parameter_texts, settings.parameter_text_weight, _USUAL_PARAMETERS, parameters),
+            (fields.title, settings.title_weight, _USUAL_NAME, names),
+            (fields.tags, settings.tag_weight, _USUAL_NAME, names),
+            (fields.choices, settings.choice_weight, _USUAL_PARAMETERS, parameters),
+            (fields.examples, settings.example_weight, _USUAL_TEXT, texts),
+        ):
+            if text:
+                words = self._read(text)
+                yield words, _even(weight, len(words), usual=usual, evenness=evenness)
+
+
+def _even(weight: float, length: int, *, usual: float, evenness: float) -> float:
+    """Return what one word counts in a text of this length."""
+    return weight / (1 - evenness + evenness * length / usual)

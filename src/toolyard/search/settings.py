@@ -1,0 +1,126 @@
+"""Settings of search: which strategy ranks, and every number it ranks by."""
+
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+import msgspec
+
+__all__ = ["PREFIX", "SearchSettings", "read_environment"]
+
+PREFIX: Final = "TOOLYARD_SEARCH_"
+"""What the name of a setting has in front when it is an environment variable."""
+
+_SHARES: Final = ("clause_share", "fit", "semantic_share", "name_evenness", "text_evenness", "parameter_evenness", "bm25_evenness")
+_COUNTS: Final = ("candidates", "query_characters", "query_words")
+
+
+class SearchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which strategy ranks, and every number it ranks by."""
+
+    strategy: str = "lexical"
+    """`lexical`, `bm25`, `hybrid` or what an installed package offers; capitals do not matter."""
+
+    name_weight: float = 3.0
+    """What a word in a tool's name counts."""
+    title_weight: float = 1.5
+    """What a word in its title counts."""
+    namespace_weight: float = 2.0
+    """What a word in its namespace counts."""
+    tag_weight: float = 2.0
+    """What a word in one of its tags counts."""
+    description_weight: float = 0.8
+    """What a word in its description counts."""
+    parameter_weight: float = 0.5
+    """What a word in the name of a parameter counts."""
+    parameter_text_weight: float = 0.3
+    """What a word in the description of a parameter counts."""
+    choice_weight: float = 0.2
+    """What a word in a value that a parameter may take counts."""
+    example_weight: float = 0.4
+    """What a word in an example counts."""
+
+    saturation: float = 1.2
+    """How soon more of the same word adds little; 0 is at once."""
+    name_evenness: float = 0.4
+    """How much a word counts less in a long name or tag; 0 is not at all, 1 in proportion."""
+    text_evenness: float = 0.5
+    """The same for descriptions and examples."""
+    parameter_evenness: float = 0.7
+    """The same for parameters."""
+
+    exact_bonus: float = 0.3
+    """What is added for a word that stands in the tool just as it was asked, in parts of its weight."""
+    pair_bonus: float = 0.3
+    """What is added for two words that stand together in both, in parts of their weights."""
+    name_bonus: float = 0.25
+    """What is added, in parts of the score, if the question says everything that the name says."""
+    clause_share: float = 0.3
+    """How much the best clause of a question counts beside the whole of it."""
+    value_weight: float = 0.3
+    """What quoted words, addresses and numbers of a question count; they are values, seldom names."""
+    neighbour_weight: float = 0.8
+    """What a word of like meaning counts at most."""
+    neighbours: int = 6
+    """Words of like meaning that are looked for beside a word of the question."""
+    spelling_weight: float = 0.9
+    """What a word counts that differs by a slip of the keyboard from one that is unknown; 0 is no tolerance."""
+    fit: float = 0.12
+    """Share of the question that the best tool must answer; below it nothing fits."""
+
+    candidates: int = 64
+    """Tools that are looked at closely, at a time."""
+    postings: int = 15_000
+    """Entries of the index that are read before the commonest words only order what was found."""
+    query_characters: int = 4000
+    """Length of a question; what is beyond is not read."""
+    query_words: int = 64
+    """Words of a question; what is beyond is not read."""
+
+    bm25_name_boost: int = 3
+    """How often the textbook strategy counts the name."""
+    bm25_namespace_boost: int = 2
+    """How often it counts the namespace."""
+    bm25_tag_boost: int = 2
+    """How often it counts the tags."""
+    bm25_saturation: float = 1.5
+    """Its k1."""
+    bm25_evenness: float = 0.75
+    """Its b."""
+    bm25_tools: int = 0
+    """Tools it takes in; 0 is all of them."""
+    bm25_characters: int = 0
+    """Characters of a tool that it reads; 0 is all of them."""
+
+    semantic_share: float = 0.5
+    """How much likeness of meaning counts beside the words, for the hybrid strategy."""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "strategy", self.strategy.strip().lower())
+        for name, value in msgspec.structs.asdict(self).items():
+            if name == "strategy":
+                continue
+            if not isinstance(value, int | float) or not 0 <= value < float("inf"):
+                raise ValueError(f"The setting '{name}' of search must be a number that is not negative.")
+            if name in _SHARES and value > 1:
+                raise ValueError(f"The setting '{name}' of search must be between 0 and 1.")
+            if name in _COUNTS and value < 1:
+                raise ValueError(f"The setting '{name}' of search must be at least 1.")
+
+
+def read_environment(environment: Mapping[str, str], settings: SearchSettings | None = None) -> SearchSettings:
+    """Return the settings with what the environment says in their place.
+
+    Raises:
+        ValueError: A variable of ours is no setting, or its value does not fit.
+    """
+    given = {name.removeprefix(PREFIX).lower(): text for name, text in environment.items() if name.startswith(PREFIX)}
+    known = {field.name: cast("Any", field.type) for field in msgspec.structs.fields(SearchSettings)}
+    values: dict[str, Any] = {}
+    for name, text in given.items():
+        if name not in known:
+            raise ValueError(f"The variable '{PREFIX}{name.upper()}' is no setting of search.")
+        try:
+            values[name] = msgspec.convert(text.strip(), known[name], strict=False)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"The variable '{PREFIX}{name.upper()}' must be a number.") from error
+    return msgspec.structs.replace(settings or SearchSettings(), **values)

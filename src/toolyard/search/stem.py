@@ -1,0 +1,190 @@
+"""Stems: the part of an English word that its forms share, after the Porter2 rules.
+
+It knows nothing of tools; words of other languages mostly come out as they went in.
+"""
+
+import re
+from typing import Final
+
+__all__ = ["stem"]
+
+_SHORTEST: Final = 3
+_VOWELS: Final = frozenset("aeiouy")
+_DOUBLES: Final = ("bb", "dd", "ff", "gg", "mm", "nn", "pp", "rr", "tt")
+_BEFORE_LI: Final = frozenset("cdeghkmnrt")
+
+_EXCEPTIONS: Final = {
+    "skis": "ski",
+    "skies": "sky",
+    "dying": "die",
+    "lying": "lie",
+    "tying": "tie",
+    "idly": "idl",
+    "gently": "gentl",
+    "ugly": "ugli",
+    "early": "earli",
+    "only": "onli",
+    "singly": "singl",
+} | {word: word for word in ("sky", "news", "howe", "atlas", "cosmos", "bias", "andes")}
+_DONE_AFTER_PLURAL: Final = frozenset({"inning", "outing", "evening", "canning", "herring", "earring", "proceed", "exceed", "succeed"})
+_LONG_BEGINNINGS: Final = ("gener", "commun", "arsen", "past", "univers", "later", "emerg", "organ", "inter")
+
+_SECOND: Final = (
+    ("ization", "ize"),
+    ("ational", "ate"),
+    ("fulness", "ful"),
+    ("ousness", "ous"),
+    ("iveness", "ive"),
+    ("tional", "tion"),
+    ("biliti", "ble"),
+    ("lessli", "less"),
+    ("entli", "ent"),
+    ("ogist", "og"),
+    ("ation", "ate"),
+    ("alism", "al"),
+    ("aliti", "al"),
+    ("ousli", "ous"),
+    ("iviti", "ive"),
+    ("fulli", "ful"),
+    ("enci", "ence"),
+    ("anci", "ance"),
+    ("abli", "able"),
+    ("izer", "ize"),
+    ("ator", "ate"),
+    ("alli", "al"),
+    ("bli", "ble"),
+)
+_THIRD: Final = (
+    ("ational", "ate"),
+    ("tional", "tion"),
+    ("alize", "al"),
+    ("icate", "ic"),
+    ("iciti", "ic"),
+    ("ical", "ic"),
+    ("ness", ""),
+    ("ful", ""),
+)
+_FOURTH: Final = (
+    *("ement", "ance", "ence", "able", "ible", "ment", "ant", "ent", "ism", "ate", "iti", "ous", "ive", "ize"),
+    *("al", "er", "ic"),
+)
+_FIRST_REGION: Final = re.compile(r"[^aeiouy]*[aeiouy]+[^aeiouy]")
+_ENDS_SHORT: Final = re.compile(r"(?:[^aeiouy][aeiouy][^aeiouywxY]|\A[aeiouy][^aeiouy])\Z")
+
+
+def stem(word: str) -> str:
+    """Return the stem of a word in small letters."""
+    if len(word) < _SHORTEST or not word.isascii() or not word.isalpha():
+        return word
+    if word in _EXCEPTIONS:
+        return _EXCEPTIONS[word]
+    word = _mark_consonant_y(word)
+    first = _first_region(word)
+    second = _region(word, first)
+    word = _plural(word)
+    if word in _DONE_AFTER_PLURAL:
+        return word
+    word = _past(word, first)
+    if word[-1] in "yY" and len(word) >= _SHORTEST and word[-2] not in _VOWELS:
+        word = word[:-1] + "i"
+    word = _longer_ending(word, first)
+    word = _third(word, first, second)
+    word = _fourth(word, second)
+    return _last_letter(word, first, second).replace("Y", "y")
+
+
+def _mark_consonant_y(word: str) -> str:
+    """Write 'y' large where it stands for a consonant: at the beginning and after a vowel."""
+    if "y" not in word:
+        return word
+    letters = list(word)
+    for place, letter in enumerate(letters):
+        if letter == "y" and (place == 0 or letters[place - 1] in _VOWELS):
+            letters[place] = "Y"
+    return "".join(letters)
+
+
+def _region(word: str, start: int) -> int:
+    """Return where the part after the first consonant that follows a vowel begins, looking from `start` on."""
+    found = _FIRST_REGION.match(word, start)
+    return found.end() if found else len(word)
+
+
+def _first_region(word: str) -> int:
+    for beginning in _LONG_BEGINNINGS:
+        if word.startswith(beginning):
+            return len(beginning)
+    return _region(word, 0)
+
+
+def _plural(word: str) -> str:
+    if word.endswith("sses"):
+        return word[:-2]
+    if word.endswith(("ied", "ies")):
+        return word[:-2] if len(word) > len("dies") else word[:-1]
+    if word.endswith("s") and not word.endswith(("us", "ss")) and not _VOWELS.isdisjoint(word[:-2]):
+        return word[:-1]
+    return word
+
+
+def _past(word: str, first: int) -> str:
+    if word.endswith(("eed", "eedly")):
+        root = word.removesuffix("ly")
+        return root[:-1] if len(root) - len("eed") >= first else word
+    for ending in ("ingly", "edly", "ing", "ed"):
+        if word.endswith(ending):
+            root = word[: -len(ending)]
+            if _VOWELS.isdisjoint(root):
+                return word
+            return _mended(root, first)
+    return word
+
+
+def _mended(root: str, first: int) -> str:
+    """Return what was left of a form in '-ed' or '-ing' as the word it came from."""
+    if root.endswith(("at", "bl", "iz")):
+        return root + "e"
+    if root.endswith(_DOUBLES):
+        return root if len(root) == len("add") and root[0] in "aeo" else root[:-1]
+    if len(root) <= first and _ENDS_SHORT.search(root):
+        return root + "e"
+    return root
+
+
+def _longer_ending(word: str, first: int) -> str:
+    for ending, shorter in _SECOND:
+        if word.endswith(ending):
+            return word[: -len(ending)] + shorter if len(word) - len(ending) >= first else word
+    if word.endswith("ogi") and len(word) - len("ogi") >= first and word[-4] == "l":
+        return word[:-1]
+    if word.endswith("li") and len(word) - len("li") >= first and word[-3] in _BEFORE_LI:
+        return word[:-2]
+    return word
+
+
+def _third(word: str, first: int, second: int) -> str:
+    for ending, shorter in _THIRD:
+        if word.endswith(ending):
+            return word[: -len(ending)] + shorter if len(word) - len(ending) >= first else word
+    if word.endswith("ative") and len(word) - len("ative") >= second:
+        return word[: -len("ative")]
+    return word
+
+
+def _fourth(word: str, second: int) -> str:
+    for ending in _FOURTH:
+        if word.endswith(ending):
+            return word[: -len(ending)] if len(word) - len(ending) >= second else word
+    if word.endswith("ion") and len(word) - len("ion") >= second and word[-4] in "st":
+        return word[:-3]
+    return word
+
+
+def _last_letter(word: str, first: int, second: int) -> str:
+    place = len(word) - 1
+    if word.endswith("e"):
+        short = _ENDS_SHORT.search(word[:-1])
+        return word[:-1] if place >= second or (place >= first and not short) else word
+    if word.endswith("ll") and place >= second:
+        return word[:-1]
+    return word

@@ -1,0 +1,82 @@
+"""Words: what a text or an identifier is made of, in small letters and without what says nothing."""
+
+import re
+import unicodedata
+from typing import Final
+
+__all__ = ["SHORT_FORMS", "STOP_WORDS", "plain", "read_words", "split_word"]
+
+_WORD: Final = re.compile(r"[^\W_]+")
+_PIECE: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\dA-Za-z_]+")
+_LONGEST: Final = 40
+_LONGEST_JOINED: Final = 24
+
+STOP_WORDS: Final = frozenset(
+    """
+    a about again all also am an and any are aren as asap at be because been being between both but by can cannot could couldn d
+    did didn do does doesn doing don down during each either else etc even every few for from further had hadn has hasn have haven
+    having he hello her here hers hey hi him his how however i if in instead into is isn it its itself just let lets ll m
+    may maybe me mine more most much must my myself neither no nor not now of off ok okay on once only onto or other ought our ours
+    out over own per please quite rather re s same shall she should shouldn so some somehow something such t than
+    thank thanks that the their theirs them then there these they this those through thus to too under until up upon us ve very via
+    was wasn we well were weren what whatever when where whether which while who whom whose why will with within without won would
+    wouldn yes yet you your yours yourself
+    able assist assistance based better come considering currently e eg g get given gives giving go going got gonna help helped helpful
+    helping helps interested kind know like looking lot make makes making many might need needed needing needs new particular possible provide
+    provided provides providing really regarding say see seem specific specified specify sure take tell try trying use used useful
+    uses using various want wanted wanting wants way ways wish wondering works would
+    """.split()
+)
+"""Words that say nothing about which tool is meant."""
+
+_PAIRS: Final = """
+    admin administrator, app application, apps application, args argument, async asynchronous, attr attribute, auth authentication,
+    auth authorization, avg average, bg background, calc calculate, cal calendar, cfg configuration, char character, cmd command,
+    conf configuration, config configuration, conn connection, crypto cryptocurrency, ctx context, db database, def definition,
+    del delete, dept department, desc description, dest destination, dev developer, diff difference, dir directory, dirs directory,
+    dist distance, doc document, docs documentation, env environment, err error, exec execute, ext extension, fav favorite, fn function,
+    freq frequency, func function, geo geographic, geo location, hist history, id identifier, img image, impl implementation,
+    info information, init initialize, k8s kubernetes, kb knowledge, lang language, lat latitude, lib library, lon longitude, lng longitude,
+    loc location, max maximum, mem memory, mgmt management, min minimum, msg message, msgs message, net network, num number, obj object,
+    org organization, orgs organization, os operating, param parameter, params parameter, perm permission, pic picture, pkg package,
+    pos position, pr pull, pref preference, prev previous, proc process, prod production, proj project, pwd password, qty quantity,
+    rec record, ref reference, regex expression, repo repository, repos repository, req request, res response, rm remove, sched schedule,
+    sec security, sep separator, spec specification, sql database, src source, stat statistic, stats statistic, std standard,
+    str string, subj subject, svc service, sync synchronize, sys system, tel telephone, temp temperature, temp temporary, tmp temporary,
+    ts timestamp, txn transaction, txt text, url link, usr user, util utility, val value, var variable, vid video, vm machine, vol volume
+"""
+
+
+def _both_ways() -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for pair in _PAIRS.split(","):
+        short, long = pair.split()
+        for one, other in ((short, long), (long, short)):
+            found[one] = (*found.get(one, ()), other)
+    return found
+
+
+SHORT_FORMS: Final = _both_ways()
+"""Words that identifiers cut short, and the other way round."""
+
+
+def plain(text: str) -> str:
+    """Return a text with letters that only look different made the same."""
+    return text if text.isascii() else unicodedata.normalize("NFKC", text)
+
+
+def read_words(text: str) -> list[str]:
+    """Return the words of a text as they are written, identifiers unsplit but for what is no letter or digit."""
+    return _WORD.findall(text)
+
+
+def split_word(written: str) -> list[str]:
+    """Return the words that one written word holds: itself, or the pieces of an identifier and the whole."""
+    if written.islower() and written.isalpha():
+        return [written[:_LONGEST]]
+    pieces = [piece.lower() for piece in _PIECE.findall(written)]
+    whole = written.lower()
+    if len(pieces) <= 1:
+        return [whole[:_LONGEST]]
+    kept = [piece[:_LONGEST] for piece in pieces if len(piece) > 1]
+    return [*kept, whole] if len(whole) <= _LONGEST_JOINED else kept

@@ -1,0 +1,85 @@
+"""API keys: long random words, of which only digests are kept.
+
+A key has 256 random bits, so nobody can guess it from its digest, however fast the hash is. A slow hash protects words that people
+choose; here it would only slow down every request.
+"""
+
+import hmac
+import re
+import secrets
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import Any, Final
+
+import msgspec
+
+from toolyard.logline import is_word
+from toolyard.transports.auth.guard import KEY_PREFIX, Admitted, Refusal, bearer_of
+
+__all__ = ["ApiKey", "ApiKeys", "digest_of", "new_key"]
+
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}\Z")
+
+
+def new_key() -> str:
+    """Return a new random key, to be shown once and kept by its owner alone."""
+    return f"ty_{secrets.token_urlsafe(32)}"
+
+
+def digest_of(key: str) -> str:
+    """Return what is kept of a key."""
+    return f"sha256:{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
+class ApiKey(msgspec.Struct, frozen=True):
+    """The digest of a key, whose it is, and the profile it gives."""
+
+    name: str
+    digest: str
+    profile: str | None = None
+
+    def __post_init__(self) -> None:
+        if not is_word(self.name):
+            raise ValueError("The name of an API key must be one plain word.")
+        if _DIGEST.match(self.digest) is None:
+            # The digest is not repeated: somebody may have written the key itself there.
+            raise ValueError(f"The digest of the API key '{self.name}' must be 'sha256:' and 64 hexadecimal digits in small letters.")
+
+
+class ApiKeys:
+    """Admits who brings one of these keys; two keys of one name are one caller, so a key can be replaced without a gap."""
+
+    def __init__(self, keys: Iterable[ApiKey]) -> None:
+        self._keys = [(key.digest, Admitted(identity=f"{KEY_PREFIX}{key.name}", profile=key.profile)) for key in keys]
+        if not self._keys:
+            raise ValueError("Without API keys nobody could come in: add one.")
+        if len({digest for digest, _ in self._keys}) < len(self._keys):
+            raise ValueError("Two API keys have the same digest.")
+        profiles: dict[str, str | None] = {}
+        for _, admitted in self._keys:
+            if profiles.setdefault(admitted.identity, admitted.profile) != admitted.profile:
+                name = admitted.identity.removeprefix(KEY_PREFIX)
+                raise ValueError(f"The API keys named '{name}' must have the same profile.")
+
+    async def admit(self, authorization: str | None, api_key: str | None) -> Admitted:
+        """Return whose key came, in X-API-Key or as Bearer in Authorization.
+
+        Raises:
+            Refusal: There is none, or it is not known.
+        """
+        given = (api_key or "").strip() or bearer_of(authorization)
+        if not given:
+            raise Refusal("An API key is needed, as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'.")
+        found = self._find(digest_of(given))
+        if found is None:
+            raise Refusal("The API key is not known.", error="invalid_token")
+        return found
+
+    def protected_resource(self, resource: str) -> dict[str, Any] | None:  # noqa: ARG002 - the shape of a guard
+        """Return nothing: keys have no issuer to point to."""
+        return None
+
+    def _find(self, digest: str) -> Admitted | None:
+        # All are compared, whichever fits, so that the time tells nothing of which keys there are.
+        fitting = [admitted for known, admitted in self._keys if hmac.compare_digest(known, digest)]
+        return fitting[0] if fitting else None

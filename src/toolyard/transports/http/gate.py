@@ -1,0 +1,134 @@
+"""The gate: who may speak to the server at all, before a word of the protocol is read.
+
+A page in a browser can reach a server on this machine under a name of its own; so the name it is addressed by and the page that
+speaks are looked at, by default.
+"""
+
+from ipaddress import ip_address
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from toolyard.caller import ANYONE, Caller
+from toolyard.serving import Serving
+from toolyard.transports.auth import Guard
+from toolyard.transports.http.asgi import Headers
+from toolyard.yard import Yard
+
+__all__ = ["Gate", "RefusedError"]
+
+_LOCAL: Final = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
+_REMEMBERED: Final = 1000
+
+
+class RefusedError(Exception):
+    """A request is refused before it is read: the status, a sentence, and headers."""
+
+    def __init__(self, status: int, message: str, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.headers = headers
+
+
+class Gate:
+    """Checks the host, the origin and the credentials of requests."""
+
+    def __init__(self, serving: Serving, guard: Guard | None, *, host: str | None) -> None:
+        self._guard = guard
+        self._hosts = frozenset(name.lower() for name in serving.allowed_hosts)
+        self._origins = frozenset(origin.lower().rstrip("/") for origin in serving.allowed_origins)
+        self._is_local = host is None or _is_loopback(host)
+        self._own = _LOCAL if host is None else _LOCAL | {host.lower()}
+        self._seen: set[tuple[bytes | None, bytes | None]] = set()
+
+    def check(self, headers: Headers) -> None:
+        """Check the name that the server is addressed by, and the page that speaks, if one does.
+
+        Raises:
+            RefusedError: 421 or 403.
+        """
+        key = (headers.get(b"host"), headers.get(b"origin"))
+        if key in self._seen:
+            return
+        host, origin = (None if text is None else text.decode("latin-1").lower() for text in key)
+        if not self._knows(host):
+            raise RefusedError(421, "This server is not known by that name. Allow it with 'allowed_hosts'.")
+        if origin is not None and not self._trusts(origin, host):
+            raise RefusedError(403, "This page may not use the server. Allow it with 'allowed_origins'.")
+        if len(self._seen) < _REMEMBERED:
+            self._seen.add(key)
+
+    async def caller(self, yard: Yard, headers: Headers, profile: str | None, resource: str) -> Caller:
+        """Return who calls, with the profile that holds for him: the one of his credentials, or else the one that is asked for.
+
+        Raises:
+            RefusedError: 401, 403, 404 or 503.
+        """
+        if self._guard is None:
+            return ANYONE if profile is None else Caller(profile=_profile_of(yard, profile))
+        from toolyard.transports.auth import IssuerUnreachableError, Refusal  # noqa: PLC0415 - only a server that asks needs it
+
+        try:
+            admitted = await self._guard.admit(_text(headers, b"authorization"), _text(headers, b"x-api-key"))
+        except Refusal as refusal:
+            metadata = None if self._guard.protected_resource(resource) is None else _metadata_of(resource)
+            challenge = (b"www-authenticate", refusal.challenge(metadata).encode("latin-1", "replace"))
+            raise RefusedError(refusal.status, refusal.message, (challenge,)) from None
+        except IssuerUnreachableError as error:
+            retry = (b"retry-after", b"%d" % max(1, round(error.retry_after)))
+            raise RefusedError(503, error.message, (retry,)) from None
+        wanted = admitted.profile if admitted.profile is not None else profile
+        if admitted.profile is not None and profile is not None and profile != admitted.profile:
+            raise RefusedError(403, "These credentials are for another profile.")
+        held = None if wanted is None else _profile_of(yard, wanted)
+        return Caller(identity=admitted.identity, claims=admitted.claims, profile=held)
+
+    def protected_resource(self, resource: str) -> dict[str, Any] | None:
+        """Return what a client needs to know to get credentials, if there is anything."""
+        return None if self._guard is None else self._guard.protected_resource(resource)
+
+    def _knows(self, host: str | None) -> bool:
+        if host is None or "*" in self._hosts:
+            return host is not None
+        name = _without_port(host)
+        return name in self._own or name in self._hosts or host in self._hosts or (not self._is_local and not self._hosts)
+
+    def _trusts(self, origin: str, host: str | None) -> bool:
+        if "*" in self._origins or origin in self._origins:
+            return True
+        place = urlsplit(origin).netloc
+        name = _without_port(place)
+        return bool(place) and (name in self._hosts or (self._is_local and name in self._own) or (not self._is_local and place == host))
+
+
+def _is_loopback(host: str) -> bool:
+    if host in _LOCAL:
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _without_port(host: str) -> str:
+    if host.startswith("["):
+        return host.partition("]")[0] + "]"
+    return host.partition(":")[0] if host.count(":") == 1 else host
+
+
+def _profile_of(yard: Yard, name: str) -> Any:
+    try:
+        return yard.profile_of(name)
+    except KeyError:
+        raise RefusedError(404, "There is nothing here.") from None
+
+
+def _text(headers: Headers, name: bytes) -> str | None:
+    found = headers.get(name)
+    return None if found is None else found.decode("latin-1")
+
+
+def _metadata_of(resource: str) -> str:
+    """Return where a resource's metadata lie: before its path."""
+    parts = urlsplit(resource)
+    return f"{parts.scheme}://{parts.netloc}/.well-known/oauth-protected-resource{parts.path}"

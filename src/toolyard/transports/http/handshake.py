@@ -1,0 +1,145 @@
+"""Requests of the older era over HTTP: in a session, where a call outlives its connection, or without one."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from toolyard.caller import Caller
+from toolyard.conversation import Conversation, Front
+from toolyard.serving import Serving
+from toolyard.transports.http.asgi import JSON, Receive, Send, answer, answer_fault
+from toolyard.transports.http.response import STREAM, Response
+from toolyard.transports.http.sessions import Session, Sessions
+from toolyard.transports.http.streams import Stream
+from toolyard.wire.faults import INVALID_REQUEST, Fault
+from toolyard.wire.messages import Message
+from toolyard.wire.versions import HANDSHAKE, VERSIONS, Version
+
+__all__ = ["named_version", "read_stream", "serve_in_session", "serve_stateless", "start_session"]
+
+_UNSAID: Final = VERSIONS["2025-03-26"]
+
+
+def named_version(header: bytes | None) -> Version:
+    """Return the version that a request without a session says it is of; those that came before the header do not say it."""
+    name = "" if header is None else header.decode("latin-1")
+    return VERSIONS[name] if name in HANDSHAKE else _UNSAID
+
+
+async def serve_stateless(
+    front: Front, message: Message, *, caller: Caller, version: Version, shown: Mapping[str, str], response: Response, streams: bool
+) -> None:
+    """Answer one request of a client that has no session."""
+    conversation = Conversation(front, caller=caller, send=None, version=version)
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101 - it is awaited
+    response.watch(task.cancel)
+    try:
+        result = await conversation.serve(message, notify=response.notify if streams else None, headers=shown)
+    except asyncio.CancelledError:
+        response.drop()
+        raise
+    await response.finish(result)
+
+
+async def start_session(sessions: Sessions, message: Message, *, caller: Caller, send: Send) -> None:
+    """Shake hands with a client: it gets a session, whose id it sends along from now on."""
+    session = sessions.start(caller)
+    if session is None:
+        await answer_fault(send, 503, Fault(INVALID_REQUEST, "There are too many sessions."), _id_of(message))
+        return
+    result = await session.conversation.serve(message, notify=None)
+    if session.conversation.version is None:
+        sessions.end(session)
+        await answer(send, 200, result)
+        return
+    await answer(send, 200, result, (JSON, (b"mcp-session-id", session.id.encode())))
+
+
+async def serve_in_session(
+    session: Session, message: Message, *, serving: Serving, shown: Mapping[str, str], receive: Receive, send: Send, streams: bool
+) -> None:
+    """Answer one request of a session; if the client goes away meanwhile, the call goes on and its messages are kept."""
+    stream = session.open_stream()
+    work = _serve(session, message, stream, shown=shown, streams=streams)
+    session.start(asyncio.get_running_loop().create_task(work))
+    session.busy += 1
+    try:
+        try:
+            async with asyncio.timeout(serving.hold_back if streams else None):
+                await stream.spoke.wait()
+        except TimeoutError:
+            pass
+        if stream.is_over and (stream.answer is None or stream.is_silent or not streams):
+            session.forget(stream)
+            await (answer(send, 202, b"", ()) if stream.answer is None else answer(send, 200, stream.answer))
+            return
+        await _pump(stream, 0, serving=serving, receive=receive, send=send, primed=_primes(session))
+        if stream.is_over and not stream.has_reader:
+            session.sweep()
+    finally:
+        session.busy -= 1
+        session.touch()
+
+
+async def read_stream(session: Session, event_id: str, *, serving: Serving, receive: Receive, send: Send) -> None:
+    """Go on with a stream that the client lost, or begin the one that belongs to no request."""
+    found = session.stream_of(event_id) if event_id else (session.standalone, 0)
+    if found is None:
+        await answer_fault(send, 404, Fault(INVALID_REQUEST, "There is nothing kept after that event."))
+        return
+    stream, after = found
+    if stream.number == 0 and stream.has_reader:
+        await answer_fault(send, 409, Fault(INVALID_REQUEST, "Somebody reads this session's stream already."))
+        return
+    session.busy += 1
+    try:
+        await _pump(stream, after, serving=serving, receive=receive, send=send, primed=_primes(session) and not event_id)
+    finally:
+        session.busy -= 1
+        session.touch()
+
+
+async def _serve(session: Session, message: Message, stream: Stream, *, shown: Mapping[str, str], streams: bool) -> None:
+    result: bytes | None = None
+    try:
+        hang_up = stream.hang_up if streams else None
+        notify = stream.push if streams else None
+        result = await session.conversation.serve(message, notify=notify, headers=shown, hang_up=hang_up)
+    finally:
+        stream.finish(result)
+
+
+async def _pump(stream: Stream, after: int, *, serving: Serving, receive: Receive, send: Send, primed: bool) -> None:
+    """Write a stream's events until it ends or the client goes."""
+    gone = asyncio.ensure_future(_gone(receive))
+    await send({"type": "http.response.start", "status": 200, "headers": list(STREAM)})
+    pump = asyncio.ensure_future(_write(stream, after, serving=serving, send=send, primed=primed))
+    try:
+        await asyncio.wait({gone, pump}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        gone.cancel()
+        if not pump.done():
+            pump.cancel()
+        await asyncio.wait({pump})
+
+
+async def _write(stream: Stream, after: int, *, serving: Serving, send: Send, primed: bool) -> None:
+    async for event in stream.read(after, keep_alive=serving.keep_alive, primed=primed):
+        await send({"type": "http.response.body", "body": event, "more_body": True})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _primes(session: Session) -> bool:
+    """Return whether streams begin with an event to come back to, which clients know since the version that has it."""
+    version = session.conversation.version
+    return version is not None and version.modes
+
+
+def _id_of(message: Message) -> int | str | None:
+    return message.id if isinstance(message.id, int | str) else None

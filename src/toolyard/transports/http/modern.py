@@ -1,0 +1,85 @@
+"""Requests of the newer era over HTTP: each is answered on its own, and a client that goes away cancels it."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from toolyard.caller import Caller
+from toolyard.conversation import Front
+from toolyard.conversation.replies import name_of
+from toolyard.conversation.stateless import answer as answer_request
+from toolyard.conversation.stateless import open_exchange
+from toolyard.transports.http.asgi import Headers
+from toolyard.transports.http.response import Response
+from toolyard.wire.faults import HEADER_MISMATCH, Fault
+from toolyard.wire.headers import PARAM, ROUTING, check_params, check_routing
+from toolyard.wire.messages import Message, encode_fault
+from toolyard.wire.params import PROTOCOL_VERSION, CallTool
+
+__all__ = ["check_headers", "serve_modern"]
+
+_TRACE: Final = ((b"traceparent", "traceparent"), (b"tracestate", "tracestate"), (b"baggage", "baggage"))
+
+
+async def serve_modern(
+    front: Front,
+    message: Message,
+    params: Any,
+    *,
+    caller: Caller,
+    headers: Headers,
+    shown: Mapping[str, str],
+    response: Response,
+    streams: bool,
+) -> None:
+    """Answer one request on its response."""
+    method = str(message.method)
+    request_id = message.id if isinstance(message.id, int | str) else None
+    notify = response.notify if streams or method == "subscriptions/listen" else None
+    try:
+        meta = params.meta
+        if meta is not None and isinstance(meta.get(PROTOCOL_VERSION), str):
+            check_routing(headers, method, meta[PROTOCOL_VERSION], name_of(params))
+            for name, key in _TRACE:
+                if name in headers and key not in meta:
+                    meta[key] = headers[name].decode("latin-1")
+        exchange = open_exchange(front, message, params, caller, notify=notify, headers=shown)
+        if isinstance(params, CallTool):
+            _check_arguments(front, params, headers)
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - it is awaited
+        response.watch(task.cancel)
+        answer = await answer_request(exchange, method, params)
+    except Fault as fault:
+        await response.finish(encode_fault(request_id, fault), fault.http)
+        return
+    except asyncio.CancelledError:
+        response.drop()
+        raise
+    await response.finish(answer)
+
+
+def check_headers(pairs: list[tuple[bytes, bytes]]) -> None:
+    """Check that nothing that requests are routed by is said twice.
+
+    Raises:
+        Fault: It is, and one reader would take the first and another the last.
+    """
+    seen: set[bytes] = set()
+    for name, _ in pairs:
+        if name in seen and (name in ROUTING or name.startswith(PARAM)):
+            raise Fault(HEADER_MISMATCH, f"The header '{name.decode('latin-1')}' is there twice.")
+        seen.add(name)
+
+
+def _check_arguments(front: Front, params: CallTool, headers: Headers) -> None:
+    schema = front.yard.registry.schema_of(params.name)
+    names = None if schema is None else front.wanted_headers(params.name, schema)
+    if names:
+        try:
+            arguments = msgspec.json.decode(params.arguments)
+        except msgspec.DecodeError:
+            arguments = None
+        check_params(names, arguments, headers)

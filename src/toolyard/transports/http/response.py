@@ -1,0 +1,131 @@
+"""A response that is still open: plain JSON if the answer comes quickly and in silence, a stream of events otherwise.
+
+Its head is held back until the answer, the first message or a while. Nothing is started for a quick call but one timer.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from toolyard.serving import Serving
+from toolyard.transports.http.asgi import JSON, Receive, Send, answer
+from toolyard.wire.events import KEEP_ALIVE, encode_event
+
+__all__ = ["STREAM", "Response"]
+
+STREAM: Final = (
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+)
+_QUICK: Final = 0.05
+_UNREAD: Final = 1024
+
+
+class Response:
+    """One response to one request."""
+
+    def __init__(self, send: Send, receive: Receive, serving: Serving, *, streams: bool) -> None:
+        self._send = send
+        self._receive = receive
+        self._serving = serving
+        self._streams = streams
+        self._events: deque[bytes] = deque()
+        self._wake: asyncio.Event | None = None
+        self._pump: asyncio.Task[None] | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._timers: list[asyncio.TimerHandle] = []
+        self._on_gone: Callable[[], object] = lambda: None
+        self._ended = False
+
+    def watch(self, on_gone: Callable[[], object]) -> None:
+        """From soon on, say so if the client goes away."""
+        self._on_gone = on_gone
+        loop = asyncio.get_running_loop()
+        self._timers.append(loop.call_later(_QUICK, self._be_slow))
+
+    def notify(self, message: bytes) -> None:
+        """Send a message before the answer: from now on this is a stream."""
+        if self._ended:
+            return
+        if len(self._events) >= _UNREAD:  # nobody reads
+            self._gone()
+            return
+        self._events.append(encode_event(message))
+        self._start_stream()
+
+    async def finish(self, message: bytes, status: int = 200, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
+        """Send the answer, and end."""
+        self._ended = True
+        self._stop_watching()
+        if self._pump is None:
+            await answer(self._send, status, message, (JSON, *headers))
+            return
+        self._events.append(encode_event(message))
+        self._awake()
+        await self._pump
+
+    def drop(self) -> None:
+        """End without an answer: nobody wants it any more."""
+        self._ended = True
+        self._stop_watching()
+        if self._pump is not None:
+            self._pump.cancel()
+
+    def _stop_watching(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        if self._watch is not None:
+            self._watch.cancel()
+
+    def _be_slow(self) -> None:
+        self._watch = asyncio.ensure_future(self._watch_client())
+        if self._streams:
+            loop = asyncio.get_running_loop()
+            self._timers.append(loop.call_later(max(0.0, self._serving.hold_back - _QUICK), self._start_stream))
+
+    async def _watch_client(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._gone()
+
+    def _gone(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._on_gone()
+
+    def _start_stream(self) -> None:
+        if self._pump is None:
+            self._wake = asyncio.Event()
+            self._pump = asyncio.ensure_future(self._write())
+        self._awake()
+
+    def _awake(self) -> None:
+        if self._wake is not None:
+            self._wake.set()
+
+    async def _write(self) -> None:
+        """Write events as they come, and a sign of life when none does."""
+        wake = self._wake
+        assert wake is not None  # noqa: S101 - made with the task
+        await self._send({"type": "http.response.start", "status": 200, "headers": list(STREAM)})
+        while True:
+            wake.clear()
+            last = self._ended
+            if self._events:
+                body = b"".join(self._events)
+                self._events.clear()
+                await self._send(_part(body, more=not last))
+            if last:
+                return
+            if not self._events and not self._ended:
+                try:
+                    async with asyncio.timeout(self._serving.keep_alive or None):
+                        await wake.wait()
+                except TimeoutError:
+                    await self._send(_part(KEEP_ALIVE, more=True))
+
+
+def _part(body: bytes, *, more: bool) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": body, "more_body": more}

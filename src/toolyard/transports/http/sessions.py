@@ -1,0 +1,143 @@
+"""Sessions of older clients: a conversation under an id that the client sends along, ended when idle for too long."""
+
+import asyncio
+import secrets
+from itertools import count
+from typing import Final
+
+from toolyard.caller import Caller
+from toolyard.conversation import Conversation, Front
+from toolyard.serving import Serving
+from toolyard.transports.http.streams import Stream
+
+__all__ = ["Session", "Sessions"]
+
+_SWEEP: Final = 30.0
+
+
+class Session:
+    """One older client: its conversation and its streams."""
+
+    def __init__(self, front: Front, caller: Caller, serving: Serving) -> None:
+        self.id = secrets.token_hex(16)
+        self.identity = caller.identity
+        self.busy = 0
+        """Requests and streams that are open."""
+        self._loop = asyncio.get_running_loop()
+        self._serving = serving
+        self._numbers = count(1)
+        self.standalone = Stream(0, keep=serving.event_count, clock=self._loop)
+        self._streams: dict[int, Stream] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.used = self._loop.time()
+        self.conversation = Conversation(front, caller=caller, send=self.standalone.push)
+
+    def open_stream(self) -> Stream:
+        """Return a new stream, for one request."""
+        stream = Stream(next(self._numbers), keep=self._serving.event_count, clock=self._loop)
+        self._streams[stream.number] = stream
+        return stream
+
+    def stream_of(self, event_id: str) -> tuple[Stream, int] | None:
+        """Return the stream that an event was of and the event's number, if it is still kept."""
+        number, _, after = event_id.partition("-")
+        if not number.isdecimal() or not after.isdecimal():
+            return None
+        stream = self.standalone if number == "0" else self._streams.get(int(number[:18]))
+        return None if stream is None else (stream, int(after[:18]))
+
+    def start(self, task: "asyncio.Task[None]") -> None:
+        """Keep a task of the session's."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def forget(self, stream: Stream) -> None:
+        """Forget a stream that the client has whole."""
+        self._streams.pop(stream.number, None)
+
+    def touch(self) -> None:
+        """Note that the client is there."""
+        self.used = self._loop.time()
+
+    def sweep(self) -> None:
+        """Forget the streams that ended long ago."""
+        before = self._loop.time() - self._serving.event_seconds
+        for stream in [stream for stream in self._streams.values() if stream.is_over and stream.over_since < before]:
+            self.forget(stream)
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether nothing runs and nobody listens."""
+        return not self.busy and not self._tasks
+
+    def close(self) -> None:
+        """End: what runs is interrupted, and whoever listens is let go."""
+        self.conversation.close()
+        for task in tuple(self._tasks):
+            task.cancel()
+        for stream in (self.standalone, *self._streams.values()):
+            stream.finish(None)
+
+
+class Sessions:
+    """All sessions, at most so many."""
+
+    def __init__(self, front: Front, serving: Serving) -> None:
+        self._front = front
+        self._serving = serving
+        self._sessions: dict[str, Session] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def start(self, caller: Caller) -> Session | None:
+        """Return a new session, or nothing if there are too many that are not idle."""
+        if len(self._sessions) >= self._serving.sessions and not self._make_room():
+            return None
+        session = Session(self._front, caller, self._serving)
+        self._sessions[session.id] = session
+        if self._timer is None:
+            self._timer = self._loop.call_later(_SWEEP, self._sweep)
+        return session
+
+    def get(self, session_id: str, caller: Caller) -> Session | None:
+        """Return the session of that id, if it is this caller's."""
+        session = self._sessions.get(session_id)
+        if session is None or session.identity != caller.identity:
+            return None
+        session.touch()
+        return session
+
+    def end(self, session: Session) -> None:
+        """End a session."""
+        self._sessions.pop(session.id, None)
+        session.close()
+
+    def end_listeners(self) -> None:
+        """Let go of whoever reads a stream that belongs to no request."""
+        for session in self._sessions.values():
+            session.standalone.finish(None)
+
+    def close(self) -> None:
+        """End them all."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for session in tuple(self._sessions.values()):
+            self.end(session)
+
+    def _make_room(self) -> bool:
+        idle = [session for session in self._sessions.values() if session.is_idle]
+        if not idle:
+            return False
+        self.end(min(idle, key=lambda session: session.used))
+        return True
+
+    def _sweep(self) -> None:
+        self._timer = self._loop.call_later(_SWEEP, self._sweep) if self._sessions else None
+        timeout = self._serving.session_timeout
+        for session in tuple(self._sessions.values()):
+            session.sweep()
+            if timeout and session.is_idle and self._loop.time() - session.used > timeout:
+                self.end(session)

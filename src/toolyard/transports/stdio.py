@@ -1,0 +1,94 @@
+"""The stdio transport: a client that started us speaks on our stdin and listens on our stdout.
+
+The protocol alone goes to stdout: before anything runs, the two descriptors are put aside, and whatever prints, here or in a child
+process, prints to stderr.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Final
+
+from toolyard.caller import ANYONE
+from toolyard.conversation import Front
+from toolyard.conversation.duplex import Duplex
+from toolyard.serving import Serving
+from toolyard.transports.address import Address
+from toolyard.transports.lines import Lines
+from toolyard.transports.reader import Reader
+from toolyard.transports.writer import Writer
+from toolyard.yard import Yard
+
+__all__ = ["Stdio"]
+
+_STDIN: Final = 0
+_STDOUT: Final = 1
+_STDERR: Final = 2
+_log = logging.getLogger(__name__)
+
+
+class Stdio:
+    """One client, on the pipes that this process was started with."""
+
+    name = "stdio"
+
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+        self._ended = asyncio.Event()
+
+    def info(self) -> Address:
+        """Return where it listens."""
+        return Address(self.name, "stdio")
+
+    async def serve(self, yard: Yard) -> None:
+        """Serve the open yard until the client goes or the server is closed."""
+        with _put_aside() as (source, sink):
+            front = Front(yard, self._serving, door=self.name)
+            writer = Writer(sink, limit=self._serving.message_bytes)
+            duplex = Duplex(front, lambda message: writer.write(message + b"\n"), caller=ANYONE)
+            lines = Lines(duplex.receive, limit=self._serving.message_bytes, too_long=duplex.refuse_length)
+            reader = Reader(source, lines.feed, is_full=lambda: duplex.is_full or writer.is_full, on_end=self._ended.set)
+            duplex.on_room = writer.on_room = reader.go_on
+            try:
+                await self._ended.wait()
+            finally:
+                reader.close()
+                lines.end()
+                await _end(duplex, yard, self._serving.shutdown_seconds)
+                front.close()
+                await writer.close()
+
+    async def close(self) -> None:
+        """End as if the client had gone."""
+        self._ended.set()
+
+
+async def _end(duplex: Duplex, yard: Yard, seconds: float) -> None:
+    """Let calls finish, then interrupt them, so that each is answered."""
+    try:
+        await duplex.drain(seconds)
+    finally:
+        closing = asyncio.ensure_future(yard.dispatcher.close())
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(closing)
+        await duplex.drain(1.0)
+        duplex.close()
+
+
+@contextmanager
+def _put_aside() -> Generator[tuple[int, int]]:
+    """Keep stdin and stdout for the protocol; meanwhile what reads finds nothing and what prints goes to stderr."""
+    source, sink = os.dup(_STDIN), os.dup(_STDOUT)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    try:
+        os.dup2(nothing, _STDIN)
+        os.dup2(_STDERR, _STDOUT)
+        yield source, sink
+    finally:
+        os.dup2(source, _STDIN)
+        os.dup2(sink, _STDOUT)
+        for descriptor in (source, sink, nothing):
+            os.close(descriptor)

@@ -1,0 +1,144 @@
+"""Answers: the results of MCP's methods, as bytes, in the shape that each version has them.
+
+What is the same in every answer is encoded once, so that a call costs one encoding of its envelope and a few joins.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from toolyard.asks import Ask
+from toolyard.envelope import Envelope, encode
+from toolyard.spec import PromptSpec, ResourceSpec, ToolSpec
+from toolyard.wire.blocks import to_mcp
+from toolyard.wire.params import SERVER
+from toolyard.wire.versions import MODERN, Version
+
+__all__ = ["Answers", "Server", "prompt_item", "resource_item", "template_item", "tool_item"]
+
+_DATA_SCHEMA: Final = {"success": {"type": "boolean"}, "error": {"type": ["object", "null"]}, "_meta": {"type": "object"}}
+
+
+class Server(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a server says of itself."""
+
+    name: str
+    version: str
+    title: str | None = None
+
+
+class Answers:
+    """The results of one server for clients of one version."""
+
+    def __init__(self, version: Version, server: Server, *, ttl_ms: int = 0) -> None:
+        self.version = version
+        self._server = server
+        tail = b""
+        if version.modern:
+            tail = b',"resultType":"complete","_meta":%b' % encode({SERVER: server})
+        self._done = tail + b"}"
+        self._cached = b',"ttlMs":%d,"cacheScope":"private"' % ttl_ms + self._done if version.modern else self._done
+        self._good = b',"isError":false' + self._done
+        self._bad = b',"isError":true' + self._done
+        self.empty = self.whole(b"{}")
+
+    def whole(self, result: bytes, *, cacheable: bool = False) -> bytes:
+        """Return a result, which is an object as JSON, with what every result has."""
+        end = self._cached if cacheable else self._done
+        inner = result[:-1]
+        return inner + (end.removeprefix(b",") if inner == b"{" else end)
+
+    def envelope(self, envelope: Envelope) -> bytes:
+        """Return the answer of a tool whose shape is the envelope: as text and, where the version has it, as structured content."""
+        text = envelope.to_json()
+        said = encode(text.decode())
+        blocks = b"".join([b"," + encode(to_mcp(block)) for block in envelope.content]) if envelope.content else b""
+        end = self._good if envelope.success else self._bad
+        if not self.version.structured:
+            return b'{"content":[{"type":"text","text":%b}%b]%b' % (said, blocks, end)
+        return b'{"content":[{"type":"text","text":%b}%b],"structuredContent":%b%b' % (said, blocks, text, end)
+
+    def plain(self, envelope: Envelope) -> bytes:
+        """Return the good answer of a plain tool: its blocks, or its data as text; data that is an object is structured content, too."""
+        blocks = [to_mcp(block) for block in envelope.content]
+        if envelope.content:
+            return b'{"content":%b%b' % (encode(blocks), self._good)
+        text = encode(envelope.data)
+        said = encode([{"type": "text", "text": envelope.data if isinstance(envelope.data, str) else text.decode()}])
+        if not self.version.structured or not isinstance(envelope.data, dict):
+            return b'{"content":%b%b' % (said, self._good)
+        return b'{"content":%b,"structuredContent":%b%b' % (said, text, self._good)
+
+    def initialize(self, capabilities: Mapping[str, Any], instructions: str) -> bytes:
+        """Return what a handshake is answered with."""
+        result: dict[str, Any] = {"protocolVersion": self.version.name, "capabilities": capabilities, "serverInfo": self._server}
+        return encode({**result, "instructions": instructions} if instructions else result)
+
+    def discover(self, capabilities: Mapping[str, Any], instructions: str) -> bytes:
+        """Return what a client of the newer era is told first."""
+        result: dict[str, Any] = {"supportedVersions": list(MODERN), "capabilities": capabilities}
+        return self.whole(encode({**result, "instructions": instructions} if instructions else result), cacheable=True)
+
+    def with_meta(self, key: str, value: object) -> bytes:
+        """Return a result that says nothing but this."""
+        return encode({"resultType": "complete", "_meta": {SERVER: self._server, key: value}})
+
+    def listed(self, key: str, items: Iterable[bytes], cursor: str | None) -> bytes:
+        """Return one page of a list, whose items are JSON already."""
+        following = b',"nextCursor":%b' % encode(cursor) if cursor is not None else b""
+        return self.whole(b'{"%b":[%b]%b}' % (key.encode(), b",".join(items), following), cacheable=True)
+
+    def asked(self, asks: Mapping[str, Ask], state: str) -> bytes:
+        """Return the answer that wants something answered first."""
+        requests = {key: {"method": ask.method, "params": ask.params} for key, ask in asks.items()}
+        return encode({"resultType": "input_required", "inputRequests": requests, "requestState": state, "_meta": {SERVER: self._server}})
+
+
+def tool_item(spec: ToolSpec, version: Version, *, schemas: bool = False) -> bytes:
+    """Return a tool as lists show it; its output schema only if those are to be shown."""
+    item: dict[str, Any] = {"name": spec.name, "description": spec.description, "inputSchema": spec.input_schema}
+    if version.annotations:
+        item["annotations"] = spec.hints()
+    if version.structured:
+        if spec.title is not None:
+            item["title"] = spec.title
+        if schemas:
+            item["outputSchema"] = _output_schema(spec)
+    return encode(item)
+
+
+def _output_schema(spec: ToolSpec) -> dict[str, Any]:
+    """Return what a tool's structured content fits: the envelope around its data, which may be a status or a handle instead."""
+    if spec.shape == "plain":
+        return spec.output_schema or {"type": "object"}
+    declared = spec.output_schema or {}
+    data = {"anyOf": [{key: value for key, value in declared.items() if key not in {"$defs", "$schema"}}, {"type": ["object", "null"]}]}
+    definitions = {"$defs": declared["$defs"]} if "$defs" in declared else {}
+    return {"type": "object", "properties": {**_DATA_SCHEMA, "data": data}, "required": ["success", "data", "error"], **definitions}
+
+
+def resource_item(spec: ResourceSpec, version: Version) -> bytes:
+    """Return a resource as lists show it."""
+    return encode({"uri": spec.uri, **_told(spec, version), **_mime_type(spec)})
+
+
+def template_item(spec: ResourceSpec, version: Version) -> bytes:
+    """Return a template of resources as lists show it."""
+    return encode({"uriTemplate": spec.uri, **_told(spec, version), **_mime_type(spec)})
+
+
+def prompt_item(spec: PromptSpec, version: Version) -> bytes:
+    """Return a prompt as lists show it."""
+    return encode({**_told(spec, version), "arguments": spec.arguments})
+
+
+def _told(spec: ResourceSpec | PromptSpec, version: Version) -> dict[str, Any]:
+    told: dict[str, Any] = {"name": spec.name}
+    if spec.title is not None and version.structured:
+        told["title"] = spec.title
+    return {**told, "description": spec.description} if spec.description else told
+
+
+def _mime_type(spec: ResourceSpec) -> dict[str, Any]:
+    return {"mimeType": spec.mime_type} if spec.mime_type else {}

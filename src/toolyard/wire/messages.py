@@ -1,0 +1,163 @@
+"""Messages: from bytes to JSON-RPC and back, the same for a server and a client.
+
+A message is looked at in two steps: here its frame, in `params` what its method takes. What is inside stays bytes until then.
+"""
+
+import re
+from typing import Any, Final, cast
+
+import msgspec
+
+from toolyard.wire.faults import INVALID_REQUEST, PARSE, Fault
+
+__all__ = [
+    "Id", "Message", "decode", "decode_batch", "encode_fault", "encode_notification", "encode_request", "encode_result", "id_of",
+]  # fmt: skip
+
+Id = int | str
+
+_NOTHING: Final = msgspec.Raw(b"")
+_OTHERS: Final = bytes(set(range(256)) - set(b"[]{}"))
+_TOKENS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+_OBJECT: Final = ord("{")
+_OPEN: Final = frozenset({b"[", b"{"})
+
+
+class Message(msgspec.Struct, gc=False):
+    """The frame of a request (method and id), a notification (method alone) or a response (id and result or error)."""
+
+    method: str | None = None
+    id: Id | msgspec.UnsetType | None = msgspec.UNSET
+    jsonrpc: str | None = None
+    params: msgspec.Raw = _NOTHING
+    result: msgspec.Raw = _NOTHING
+    error: msgspec.Raw = _NOTHING
+
+    @property
+    def is_request(self) -> bool:
+        """Return whether an answer is owed."""
+        return self.method is not None and self.id is not msgspec.UNSET
+
+
+_decode_message: Final = msgspec.json.Decoder(Message).decode
+_decode_items: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_loose: Final = msgspec.json.Decoder().decode
+_encode: Final = msgspec.json.encode
+
+
+def decode(data: bytes, *, depth: int = 128) -> Message:
+    """Return one message.
+
+    Raises:
+        Fault: It is no JSON, too deep, or no message; the fault says which.
+    """
+    if not data.isascii():
+        _check_text(data)
+    if data.count(b"[") + data.count(b"{") > depth:
+        _check_depth(data, depth)
+    try:
+        message = _decode_message(data)
+    except msgspec.ValidationError as error:
+        raise Fault(INVALID_REQUEST, "The message is no JSON-RPC request, notification or response.") from error
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Fault(PARSE, "The message is no JSON.") from error
+    if message.jsonrpc != "2.0":
+        raise Fault(INVALID_REQUEST, "The message does not say that it is JSON-RPC 2.0.")
+    if message.id is None:
+        raise Fault(INVALID_REQUEST, "The id of a request must be a string or an integer.")
+    if message.method is None:
+        if message.id is msgspec.UNSET or (not message.result and not message.error):
+            raise Fault(INVALID_REQUEST, "The message is no request, notification or response.")
+    elif message.params and memoryview(message.params)[0] != _OBJECT:
+        raise Fault(INVALID_REQUEST, "The params of a message must be an object.")
+    return message
+
+
+def decode_batch(data: bytes, *, depth: int = 128) -> list[bytes] | None:
+    """Return the messages of an array, each as bytes, or nothing if it is no array.
+
+    Raises:
+        Fault: It is an array that is no JSON, too deep, or empty.
+    """
+    if data[:1] != b"[" and not data.lstrip().startswith(b"["):
+        return None
+    _check_text(data)
+    _check_depth(data, depth)
+    try:
+        items = _decode_items(data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Fault(PARSE, "The message is no JSON.") from error
+    if not items:
+        raise Fault(INVALID_REQUEST, "The batch is empty.")
+    return [bytes(item) for item in items]
+
+
+def id_of(data: bytes) -> Id | None:
+    """Return the id of a message that is wrong otherwise, if it has one that can be answered."""
+    try:
+        loose = _decode_loose(data)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    found = cast("dict[str, object]", loose).get("id") if isinstance(loose, dict) else None
+    return found if isinstance(found, Id) and not isinstance(found, bool) else None
+
+
+def encode_result(id: Id, result: bytes) -> bytes:  # noqa: A002 - the protocol's own word
+    """Return a good answer, whose result is JSON already."""
+    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (_encode(id), result)
+
+
+def encode_fault(id: Id | None, fault: Fault) -> bytes:  # noqa: A002
+    """Return a fault as the answer to the message with that id, or to one whose id is not known."""
+    error: dict[str, Any] = {"code": fault.code, "message": fault.message}
+    if fault.data is not None:
+        error["data"] = fault.data
+    return _encode({"jsonrpc": "2.0", "id": id, "error": error})
+
+
+def encode_notification(method: str, params: Any = None) -> bytes:
+    """Return a message that wants no answer."""
+    return _encode({"jsonrpc": "2.0", "method": method} if params is None else {"jsonrpc": "2.0", "method": method, "params": params})
+
+
+def encode_request(id: Id, method: str, params: Any = None) -> bytes:  # noqa: A002
+    """Return a message that wants an answer."""
+    message: dict[str, Any] = {"jsonrpc": "2.0", "id": id, "method": method}
+    if params is not None:
+        message["params"] = params
+    return _encode(message)
+
+
+def _check_text(data: bytes) -> None:
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        raise Fault(PARSE, "The message is no UTF-8.") from error
+
+
+def _check_depth(data: bytes, depth: int) -> None:
+    """Refuse what is nested too deep, before a recursive parser sees it.
+
+    Brackets are peeled off a level at a time, which is quick and right unless there are brackets inside texts; only then are the
+    texts told apart.
+    """
+    left = data.translate(None, _OTHERS)
+    for _ in range(depth + 1):
+        peeled = left.replace(b"[]", b"").replace(b"{}", b"")
+        if len(peeled) == len(left):
+            break
+        left = peeled
+    if left and _depth(data) > depth:
+        raise Fault(PARSE, f"The message is nested deeper than {depth} levels.")
+
+
+def _depth(data: bytes) -> int:
+    deepest = level = 0
+    for match in _TOKENS.finditer(data):
+        token = match.group()
+        if token in _OPEN:
+            level += 1
+            deepest = max(deepest, level)
+        elif token[:1] != b'"':
+            level -= 1
+    return deepest

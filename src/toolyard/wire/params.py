@@ -1,0 +1,186 @@
+"""Params: what each method of MCP takes, and the `_meta` that every request may bring."""
+
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from toolyard.wire.faults import INVALID_PARAMS, UNSUPPORTED_VERSION, Fault
+from toolyard.wire.versions import MODERN, VERSIONS, Version
+
+__all__ = [
+    "CAPABILITIES", "CLIENT", "LEVELS", "LOG_LEVEL", "PROTOCOL_VERSION", "SERVER", "SUBSCRIPTION", "CallTool", "Cancelled", "Complete",
+    "GetPrompt", "Initialize", "Listen", "Page", "ReadResource", "SetLevel", "Wanted", "is_quiet", "read", "unreserved", "version_of",
+]  # fmt: skip
+
+PROTOCOL_VERSION: Final = "io.modelcontextprotocol/protocolVersion"
+CLIENT: Final = "io.modelcontextprotocol/clientInfo"
+CAPABILITIES: Final = "io.modelcontextprotocol/clientCapabilities"
+LOG_LEVEL: Final = "io.modelcontextprotocol/logLevel"
+SERVER: Final = "io.modelcontextprotocol/serverInfo"
+SUBSCRIPTION: Final = "io.modelcontextprotocol/subscriptionId"
+LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+
+_KNOWN: Final = frozenset({
+    PROTOCOL_VERSION, CLIENT, CAPABILITIES, LOG_LEVEL, SERVER, SUBSCRIPTION, "progressToken", "traceparent", "tracestate", "baggage",
+})  # fmt: skip
+_QUIET: Final = _KNOWN - {"traceparent", "tracestate", "baggage"}
+_RESERVED: Final = frozenset({"modelcontextprotocol", "mcp"})
+
+P = TypeVar("P", bound=msgspec.Struct)
+
+
+class Page(msgspec.Struct, gc=False):
+    """Which page of a list is wanted."""
+
+    cursor: str | None = None
+    meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
+
+
+class _Answered(msgspec.Struct, rename="camel"):
+    """What may be asked back, and so may come again with the answers."""
+
+    input_responses: dict[str, dict[str, Any]] | None = None
+    request_state: str | None = None
+    meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
+
+
+class CallTool(_Answered, kw_only=True):
+    """Which tool is called, and with what; the arguments stay JSON."""
+
+    name: str
+    arguments: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class ReadResource(_Answered, kw_only=True):
+    """Which resource is read."""
+
+    uri: str
+
+
+class GetPrompt(_Answered, kw_only=True):
+    """Which prompt is wanted, and with what filled in."""
+
+    name: str
+    arguments: dict[str, str] | None = None
+
+
+class Initialize(msgspec.Struct, rename="camel"):
+    """What a client says of itself when it shakes hands."""
+
+    protocol_version: str
+    capabilities: dict[str, Any] = {}
+    client_info: dict[str, Any] = {}
+
+
+class SetLevel(msgspec.Struct):
+    """From which level on a client wants to be told."""
+
+    level: str
+
+
+class Wanted(msgspec.Struct, rename="camel", omit_defaults=True):
+    """What a client wants to hear of."""
+
+    tools_list_changed: bool = False
+    prompts_list_changed: bool = False
+    resources_list_changed: bool = False
+    resource_subscriptions: list[str] = []
+
+
+class Listen(msgspec.Struct):
+    """A client that wants to hear of changes."""
+
+    notifications: Wanted
+    meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
+
+
+class Cancelled(msgspec.Struct, rename="camel"):
+    """Which request nobody waits for any more."""
+
+    request_id: int | str
+    reason: str | None = None
+
+
+class _Reference(msgspec.Struct):
+    """A prompt by its name, or a resource by its template."""
+
+    type: str
+    name: str | None = None
+    uri: str | None = None
+
+
+class _Argument(msgspec.Struct):
+    """What was typed so far."""
+
+    name: str
+    value: str
+
+
+class _Context(msgspec.Struct):
+    """What was filled in before."""
+
+    arguments: dict[str, str] = {}
+
+
+class Complete(msgspec.Struct):
+    """What is to be completed."""
+
+    ref: _Reference
+    argument: _Argument
+    context: _Context | None = None
+    meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
+
+
+_DECODERS: Final[dict[type[msgspec.Struct], msgspec.json.Decoder[Any]]] = {}
+
+
+def read(params: msgspec.Raw, kind: type[P]) -> P:
+    """Return the params of a message as what its method takes.
+
+    Raises:
+        Fault: They are something else; the fault names the field.
+    """
+    decoder = _DECODERS.get(kind)
+    if decoder is None:
+        decoder = _DECODERS[kind] = msgspec.json.Decoder(kind)
+    try:
+        return decoder.decode(params or b"{}")
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Fault(INVALID_PARAMS, f"The params do not fit the method: {error}.") from error
+
+
+def version_of(meta: dict[str, Any] | None) -> Version:
+    """Return the version that a request of the newer era says it is of.
+
+    Raises:
+        Fault: It does not say what every such request must, or a version that is not spoken here.
+    """
+    missing = [key for key in (PROTOCOL_VERSION, CAPABILITIES) if meta is None or key not in meta]
+    if meta is None or missing:
+        raise Fault(INVALID_PARAMS, f"The request's '_meta' lacks {' and '.join(repr(key) for key in missing)}.")
+    wanted = meta[PROTOCOL_VERSION]
+    if not isinstance(wanted, str) or not isinstance(meta[CAPABILITIES], dict):
+        raise Fault(INVALID_PARAMS, "The protocol version in '_meta' must be a string and the capabilities an object.")
+    if wanted not in MODERN:
+        raise Fault(UNSUPPORTED_VERSION, f"Version '{wanted}' is not spoken here.", {"supported": list(MODERN), "requested": wanted})
+    return VERSIONS[wanted]
+
+
+def unreserved(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `_meta` says that is not the protocol's own."""
+    if _KNOWN.issuperset(meta):
+        return {}
+    return {key: value for key, value in meta.items() if key not in _KNOWN and not _is_reserved(key)}
+
+
+def is_quiet(meta: Mapping[str, Any]) -> bool:
+    """Return whether `_meta` says nothing that a handler could want to know."""
+    return _QUIET.issuperset(meta)
+
+
+def _is_reserved(key: str) -> bool:
+    """Return whether a key has a prefix whose second label the protocol keeps for itself."""
+    prefix, slash, _ = key.rpartition("/")
+    labels = prefix.split(".")
+    return bool(slash) and any(label in _RESERVED for label in labels[-2:])

@@ -1,0 +1,82 @@
+"""`toolyard config`: what is in effect, and where it came from."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from toolyard.config import known_settings
+
+Run = Callable[..., tuple[int, str, str]]
+Write = Callable[..., Path]
+
+FILE = """
+target = "shop.py"
+[serve]
+host = "::1"
+[auth]
+api_keys = [{name = "ci", digest = "sha256:abc", profile = "readers"}]
+scopes = ["a"]
+"""
+
+
+@pytest.fixture(autouse=True)
+def file(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLYARD_LIMIT_DEPTH", "2")
+    write(FILE, "toolyard.toml")
+
+
+def test_every_setting_is_told_with_its_value_and_origin(toolyard: Run) -> None:
+    status, out, err = toolyard("config", "--port", "8321", "--no-stateless")
+    rows = [line.split("\t") for line in out.splitlines()]
+
+    assert (status, err) == (0, "")
+    assert [key for key, _, _ in rows] == list(known_settings())
+    assert ["target", "shop.py", "file toolyard.toml"] in rows
+    assert ["serve.host", "::1", "file toolyard.toml"] in rows
+    assert ["serve.port", "8321", "flag --port"] in rows
+    assert ["serve.stateless", "false", "flag --no-stateless"] not in rows
+    assert ["serve.stateless", "false", "flag --stateless"] in rows
+    assert ["limits.depth", "2", "environment TOOLYARD_LIMIT_DEPTH"] in rows
+    assert ["serve.socket", "-", "default"] in rows
+    assert ["auth.scopes", '["a"]', "file toolyard.toml"] in rows
+
+
+def test_digests_are_not_shown(toolyard: Run) -> None:
+    told = toolyard("config")[1] + toolyard("config", "--json")[1]
+
+    assert "abc" not in told
+    assert '{"name":"ci","digest":"…","profile":"readers"}' in told
+
+
+def test_programs_get_an_object(toolyard: Run) -> None:
+    status, out, _ = toolyard("config", "other.py", "--json")
+    told = json.loads(out)
+
+    assert status == 0
+    assert told["target"] == {"value": "other.py", "from": "flag", "name": "TARGET"}
+    assert told["limits.depth"] == {"value": 2, "from": "environment", "name": "TOOLYARD_LIMIT_DEPTH"}
+    assert told["serve.workers"] == {"value": 1, "from": "default", "name": ""}
+
+
+def test_people_get_a_table_in_which_what_is_set_stands_out(in_terminal: Callable[..., str]) -> None:
+    told = in_terminal("config", columns=120)
+
+    assert "\x1b[1mserve.host" in told
+    assert "\x1b[2mserve.port" in told
+
+
+def test_a_wrong_setting_is_one_sentence(toolyard: Run, write: Write) -> None:
+    write("[serve]\nprot = 1", "other.toml")
+    status, out, err = toolyard("config", "--config", "other.toml")
+
+    assert (status, out) == (2, "")
+    assert err == "toolyard: 'serve.prot' in 'other.toml' is not known. Did you mean 'port'?\n"
+
+
+def test_a_misspelt_variable_is_told_unless_nobody_wants_to_hear(toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLYARD_PROT", "1")
+
+    assert toolyard("config")[2] == "The variable 'TOOLYARD_PROT' sets nothing. Did you mean 'TOOLYARD_PORT'?\n"
+    assert toolyard("config", "--quiet")[2] == ""

@@ -1,0 +1,56 @@
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolyard.transports.auth import Admitted, Refusal
+from toolyard.transports.auth.guard import bearer_of
+
+
+def test_a_challenge_without_credentials_names_no_error() -> None:
+    assert Refusal("Come back with a key.").challenge(None) == 'Bearer realm="toolyard"'
+
+
+def test_a_challenge_says_what_was_wrong_and_where_to_read_on() -> None:
+    refusal = Refusal("The token has expired.", error="invalid_token", scopes=["read", "write"])
+
+    assert refusal.challenge("https://yard.example/.well-known/oauth-protected-resource/mcp") == (
+        'Bearer realm="toolyard", error="invalid_token", error_description="The token has expired.", scope="read write", '
+        'resource_metadata="https://yard.example/.well-known/oauth-protected-resource/mcp"'
+    )
+
+
+@given(st.text())
+def test_a_challenge_stays_one_header_whatever_the_address_holds(address: str) -> None:
+    value = Refusal("No.", error="invalid_token").challenge(address.encode("utf-8", "replace").decode())
+
+    assert re.fullmatch(r'Bearer (\w+="[ !#-\[\]-~]*"(, )?)+', value)
+
+
+@pytest.mark.parametrize(
+    ("header", "found"),
+    [
+        (None, None),
+        ("", None),
+        ("Basic YTpi", None),
+        ("Bearer abc", "abc"),
+        ("bearer   abc ", "abc"),
+        ("BEARER abc", "abc"),
+        ("Bearerabc", None),
+    ],
+)
+def test_credentials_are_what_follows_bearer(header: str | None, found: str | None) -> None:
+    assert bearer_of(header) == found
+
+
+@pytest.mark.parametrize("header", ["Bearer", "Bearer ", "Bearer a b", "Bearer a\tb"])
+def test_bearer_without_one_word_is_an_invalid_request(header: str) -> None:
+    with pytest.raises(Refusal) as refused:
+        bearer_of(header)
+
+    assert (refused.value.status, refused.value.error) == (401, "invalid_request")
+
+
+def test_who_was_admitted_is_shown_without_claims() -> None:
+    assert "secret" not in repr(Admitted(identity="ada", claims={"email": "secret"}))

@@ -1,0 +1,52 @@
+from base64 import b64encode
+
+import pytest
+
+from toolyard import Audio, Blob, Embedded, Image, ResourceLink, Text
+from toolyard.envelope import Content
+from toolyard.wire.blocks import to_mcp
+
+DATA = b64encode(b"abc").decode()
+
+
+@pytest.mark.parametrize(
+    ("block", "expected"),
+    [
+        (Text("hello"), {"type": "text", "text": "hello"}),
+        (Image(b"abc"), {"type": "image", "data": DATA, "mimeType": "image/png"}),
+        (Audio(b"abc", "audio/ogg"), {"type": "audio", "data": DATA, "mimeType": "audio/ogg"}),
+        (
+            Embedded("a://b", text="abc"),
+            {"type": "resource", "resource": {"uri": "a://b", "mimeType": "text/plain", "text": "abc"}},
+        ),
+        (
+            Embedded("a://b", data=b"abc", mime_type="x/y"),
+            {"type": "resource", "resource": {"uri": "a://b", "mimeType": "x/y", "blob": DATA}},
+        ),
+        (ResourceLink("a://b", "b"), {"type": "resource_link", "uri": "a://b", "name": "b"}),
+        (
+            ResourceLink("a://b", "b", title="B", description="It is b.", mime_type="x/y", size=3),
+            {
+                "type": "resource_link",
+                "uri": "a://b",
+                "name": "b",
+                "title": "B",
+                "description": "It is b.",
+                "mimeType": "x/y",
+                "size": 3,
+            },
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_block_is_written_as_mcp_does(block: Content, expected: dict[str, object]) -> None:
+    assert to_mcp(block) == expected
+
+
+def test_bytes_that_have_no_uri_get_the_same_one_every_time() -> None:
+    first, again, other = (to_mcp(Blob(data))["resource"] for data in (b"abc", b"abc", b"abd"))
+
+    assert first == again
+    assert first["uri"] != other["uri"]
+    assert first["uri"].startswith("toolyard://blob/")
+    assert (first["mimeType"], first["blob"]) == ("application/octet-stream", DATA)
