@@ -7,7 +7,7 @@ UV := $(BIN)/uv
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint types house unit generate lock clean
+.PHONY: help run tour test check lint types house unit generate lock clean
 
 help: ## Show these commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -19,7 +19,10 @@ $(READY): pyproject.toml requirements/bootstrap.txt requirements/dev.txt
 	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
-run: $(READY) ## Open the example yard: what it offers, and a few calls
+run: $(READY) ## Serve the example yard over HTTP, at http://127.0.0.1:8321/mcp
+	@$(BIN)/toolyard serve examples/bank.py --transport http || [ $$? -eq 130 ]
+
+tour: $(READY) ## Show the example yard: what it offers, and a few calls
 	@$(BIN)/python scripts/tour.py
 
 test: $(READY) ## Everything: gates, all tests, coverage, other Pythons that are installed

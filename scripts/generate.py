@@ -4,17 +4,24 @@ import ast
 import contextlib
 import inspect
 import io
+import json
 import re
 import sys
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from toolyard import CODES, Limits, cli, limits
+import msgspec
+
+from toolyard import CODES, Limits, cli
+from toolyard.cli.parser import make_parsers
+from toolyard.config import Authentication, Key, Setting, Settings, known_settings
+from toolyard.serving import Serving
 
 ROOT: Final = Path(__file__).parent.parent
 REFERENCE: Final = ROOT / "docs" / "reference"
+SECTIONS: Final[dict[str, type]] = {"": Settings, "serve": Serving, "limits": Limits, "auth": Authentication}
 NOTE: Final = "<!-- Written by scripts/generate.py; change the code, then run `make generate`. -->"
 
 
@@ -44,13 +51,51 @@ def settings() -> str:
     """Return the page of settings."""
     return _page(
         "Settings",
-        "What the funnel keeps to. Each is a field of `Limits`, which a yard is given: `Yard(limits=Limits(timeout=30))`. A setting",
-        "that does not exist, or is negative, is refused. The tool `get_settings` of the system pack tells those in effect.",
+        "Every setting has a key in `toolyard.toml` and a variable of the environment, and some have a flag of `toolyard serve`. A flag",
+        "beats the variable, the variable beats the file, and the file beats the default. [Configuration](../guides/configuration.md)",
+        "tells more; `toolyard config` prints those in effect; with [a JSON Schema](toolyard.schema.json) editors complete the file.",
+        "",
+        "A variable that is empty sets nothing. In variables, true and false are `1`, `true`, `yes`, `on` and `0`, `false`, `no`, `off`;",
+        "lists have commas between their parts; `api_keys` and `profiles` are JSON.",
+        "",
+        "## At the top",
+        "",
+        *(f"- `{key}`, `{setting.variable}`{_flag(setting)}: {meaning}" for key, setting, meaning in _section("")),
+        "",
+        "## `[serve]`",
+        "",
+        "How a yard is served: the fields of `Serving`.",
+        "",
+        *_table("serve"),
+        "",
+        "## `[limits]`",
+        "",
+        "What calls keep to: the fields of `Limits`, which a yard may be given, too: `Yard(limits=Limits(timeout=30))`. A variable is",
+        "named after its limit, such as `TOOLYARD_LIMIT_TIMEOUT`. A limit that does not exist, or is negative, is refused. The tool",
+        "`get_settings` of the system pack tells those in effect.",
         "",
         "| setting | default | means |",
         "|---|---|---|",
-        *(f"| `{name}` | {_default(name)} | {meaning} |" for name, meaning in meanings()),
+        *(f"| `{setting.name}` | {_default(setting)} | {meaning} |" for _, setting, meaning in _section("limits")),
+        "",
+        "## `[auth]`",
+        "",
+        "Who may come in over HTTP. `api_keys` is a list of tables with `name`, `digest` and, if its owner gets one, `profile`.",
+        "",
+        *_table("auth"),
     )
+
+
+def schema() -> str:
+    """Return the JSON Schema of toolyard.toml."""
+    document = msgspec.json.schema(Settings)
+    for struct in (Settings, Serving, Limits, Authentication, Key):
+        told = meanings(struct)
+        properties = document["$defs"][struct.__name__]["properties"]
+        for name, known in properties.items():
+            properties[name] = {**_without_null(known), "description": told[name]}
+    whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "toolyard.toml", **document}
+    return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
 
 
 def tools() -> str:
@@ -64,16 +109,17 @@ def tools() -> str:
     )
 
 
-def meanings() -> Iterator[tuple[str, str]]:
-    """Return each setting with the sentence that stands below it in the code."""
-    tree = ast.parse(inspect.getsource(limits))
-    body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef))
+def meanings(struct: type) -> dict[str, str]:
+    """Return each field of a struct with the sentence that stands below it in the code."""
+    body = next(node.body for node in ast.walk(ast.parse(inspect.getsource(struct))) if isinstance(node, ast.ClassDef))
+    found: dict[str, str] = {}
     for field, text in pairwise(body):
         match field, text:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(meaning))):
-                yield name, meaning
+                found[name] = meaning
             case _:
                 continue
+    return found
 
 
 def manifest(target: str) -> str:
@@ -84,9 +130,41 @@ def manifest(target: str) -> str:
     return re.sub("^#", "##", told.getvalue().strip(), flags=re.MULTILINE)
 
 
-def _default(name: str) -> str:
-    value = getattr(Limits(), name)
-    return str(value).lower() if isinstance(value, bool) else f"{value:,g}" if isinstance(value, float) else f"{value:,}"
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return what a file may say, because TOML has no null."""
+    kinds = [kind for kind in schema.get("anyOf", []) if kind != {"type": "null"}]
+    rest = {key: value for key, value in schema.items() if key != "anyOf" and (key, value) != ("default", None)}
+    return {**(kinds[0] if len(kinds) == 1 else {"anyOf": kinds} if kinds else {}), **rest}
+
+
+def _section(section: str) -> Iterator[tuple[str, Setting, str]]:
+    told = meanings(SECTIONS[section])
+    for key, setting in known_settings().items():
+        if setting.section == section:
+            yield key, setting, told[setting.name]
+
+
+def _table(section: str) -> Iterator[str]:
+    yield "| key | variable | default | means |"
+    yield "|---|---|---|---|"
+    for key, setting, meaning in _section(section):
+        yield f"| `{key}` | `{setting.variable}`{_flag(setting)} | {_default(setting)} | {meaning} |"
+
+
+def _flag(setting: Setting) -> str:
+    flags = {action.dest for action in make_parsers().commands["serve"].actions if action.option_strings}
+    return f", `{setting.flag}`" if setting.key in flags else ""
+
+
+def _default(setting: Setting) -> str:
+    value = setting.default
+    if isinstance(value, bool):
+        return str(value).lower()
+    if setting.name == "port":
+        return str(value)  # a name more than a number
+    if isinstance(value, int | float):
+        return f"{value:,g}" if isinstance(value, float) else f"{value:,}"
+    return f"`{value}`" if isinstance(value, str) else "none"
 
 
 def _said(fact: bool) -> str:  # noqa: FBT001 - it is said in words
@@ -100,6 +178,7 @@ def _page(title: str, *lines: str) -> str:
 PAGES: Final[dict[str, Callable[[], str]]] = {
     "codes.md": codes,
     "settings.md": settings,
+    "toolyard.schema.json": schema,
     "tools.md": tools,
     "cli.md": cli.reference,
 }

@@ -1,4 +1,4 @@
-"""A tour of the example yard, which is what `make run` shows: its tools, and five calls with their answers."""
+"""A tour of the example yard, which is what `make tour` shows: its tools, and five calls with their answers."""
 
 import asyncio
 import importlib.util

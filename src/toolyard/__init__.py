@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from toolyard.asks import Ask, Question
     from toolyard.call import Call, Handler, Middleware, current_call
     from toolyard.caller import Caller, Door
+    from toolyard.cli.serve import serve
     from toolyard.content import Audio, Blob, Embedded, Image, Message, ResourceLink, Text
     from toolyard.envelope import Envelope
     from toolyard.errors import CODES, ToolError
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from toolyard.spec import EvalRule, Example, Operation, PromptArgument, PromptSpec, PublishError, Reason, ResourceSpec, ToolSpec
     from toolyard.store import Store
     from toolyard.tools import Tool
-    from toolyard.transports import serve
     from toolyard.transports.http import asgi
     from toolyard.yard import Yard
 
@@ -106,7 +106,7 @@ _HOMES = {
     "spec": ("EvalRule", "Example", "Operation", "PromptArgument", "PromptSpec", "PublishError", "Reason", "ResourceSpec", "ToolSpec"),
     "store": ("Store",),
     "tools": ("Tool",),
-    "transports": ("serve",),
+    "cli.serve": ("serve",),
     "transports.http": ("asgi",),
     "yard": ("Yard",),
 }

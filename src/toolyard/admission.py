@@ -4,6 +4,7 @@ The policy decides, a declared question is asked, and a turn is waited for. Whil
 """
 
 import logging
+import time
 from collections.abc import Awaitable
 from typing import TypeVar
 
@@ -47,6 +48,7 @@ class Admission:
         line = [call]
         while line[-1].parent is not None:
             line.append(line[-1].parent)
+        since = time.perf_counter()
         with self._deadlines.paused(line):
             held = [one for one in reversed(line) if one.releases]
             for one in held:
@@ -55,6 +57,8 @@ class Admission:
             result = await answer
             for one in held:
                 await self._take_turns(one)
+        for one in line:
+            one.aside += time.perf_counter() - since
         return result
 
     async def _take_turns(self, call: Call) -> None:

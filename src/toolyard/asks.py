@@ -3,7 +3,7 @@
 They are data in the words of MCP; how they reach the client, and in which protocol era, is the door's business.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, Literal, cast
 
 import msgspec
@@ -11,7 +11,7 @@ import msgspec
 from toolyard.errors import ToolError
 from toolyard.schema import SchemaValidator
 
-__all__ = ["Ask", "AskMethod", "Question", "content_of"]
+__all__ = ["Ask", "AskMethod", "Question", "content_of", "unanswerable"]
 
 AskMethod = Literal["elicitation/create", "sampling/createMessage", "roots/list"]
 
@@ -57,6 +57,13 @@ class Question(msgspec.Struct, frozen=True):
     text: str
     schema: dict[str, Any]
     key: str = "answer"
+
+
+def unanswerable(asks: Mapping[str, Ask], capabilities: Collection[str] = ()) -> ToolError:
+    """Return the failure of asking a client what it does not say it can answer; it names what the client lacks."""
+    missing = sorted({ask.capability for ask in asks.values()} - set(capabilities))
+    told = " and ".join(f"'{name}'" for name in missing)
+    return ToolError("not_supported", f"The tool has a question, and this client does not say that it has {told}.", capabilities=missing)
 
 
 def content_of(ask: Ask, result: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from toolyard.asks import Ask, content_of
+from toolyard.asks import Ask, content_of, unanswerable
 from toolyard.caller import Caller, Door
 from toolyard.envelope import Envelope
 from toolyard.errors import Blame, CodeName, ToolError
@@ -91,6 +91,8 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
     funnel: Funnel
     started: float
     """Seconds of `time.perf_counter`."""
+    aside: float = 0.0
+    """Seconds that it waited for somebody outside."""
     parent: "Call | None" = None
     depth: int = 0
     spec: ToolSpec = NOTHING
@@ -206,7 +208,7 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
             ToolError: `not_supported` where the client cannot be asked.
         """
         if self.door.ask is None:
-            raise ToolError("not_supported", f"'{self.spec.name}' has a question, and this client cannot be asked.", capability="ask")
+            raise unanswerable(asks)
         return await self.funnel.wait_aside(self, self.door.ask(asks, declared))
 
     def can_ask(self, capability: str = "elicitation") -> bool:

@@ -4,7 +4,6 @@ Neither is a session: a caller may have several, or none.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 import msgspec
@@ -42,8 +41,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 ANYONE: Final = Caller()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
+class Door(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because one is made for nearly every call
     """The way a call came in, and what it can do while the call runs."""
 
     name: str = "library"
@@ -55,14 +53,18 @@ class Door:
     """What the client says it can be asked."""
     hang_up: Callable[[], None] | None = None
     """Lets go of the connection before the answer, which the client then comes back for."""
-    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    meta: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
+    headers: Mapping[str, str] = {}
+    meta: Mapping[str, Any] = {}
     """What the client said beside the arguments, without what the protocol reserves for itself."""
-    trace: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    trace: Mapping[str, str] = {}
     """The trace that the call is part of: `traceparent`, `tracestate` and `baggage`, as they came."""
     trace_id: str | None = None
     result_characters: int | None = None
     """How long an answer this way in takes, if not as long as the yard's limit says."""
+
+    def __repr__(self) -> str:
+        """Return which way in it is, without what came along."""
+        return f"<Door '{self.name}'>"
 
 
 LIBRARY: Final = Door()

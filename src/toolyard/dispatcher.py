@@ -13,7 +13,6 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any, Final, Literal, TypeVar, cast
@@ -158,7 +157,7 @@ class Dispatcher:
 
     async def invoke(self, parent: Call, name: str, arguments: Mapping[str, Any] | None) -> Envelope:
         """Dispatch a call from inside a call."""
-        door = parent.door if parent.door.progress is None else replace(parent.door, progress=None)
+        door = parent.door if parent.door.progress is None else msgspec.structs.replace(parent.door, progress=None)
         return await self.dispatch(name, arguments, caller=parent.caller, door=door, parent=parent)
 
     def in_thread(self, call: Call, function: Callable[[], object]) -> Awaitable[object]:

@@ -27,7 +27,7 @@ def end(call: Call, fitted: Fitted, sinks: Sequence[Sink], *, slow: float) -> En
         answer.beside(fitted.content)
     if sinks:
         _record(call, answer, elapsed, sinks)
-    if elapsed > slow:
+    if elapsed - call.aside > slow:
         code = error.code if error is not None else "ok"
         _log.warning("slow tool=%s ms=%d code=%s id=%s", call.tool, elapsed * 1000, code, call.id)
     return answer

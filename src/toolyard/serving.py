@@ -3,11 +3,13 @@
 It says what is wanted and builds nothing; the transports read it.
 """
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 __all__ = ["Serving"]
+
+_PORTS: Final = 65535
 
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -78,6 +80,8 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         for name, value in self.as_dict().items():
             if isinstance(value, int | float) and not value >= 0:
                 raise ValueError(f"The setting '{name}' must not be negative.")
+        if self.port > _PORTS:
+            raise ValueError(f"The setting 'port' must be at most {_PORTS}.")
         if self.workers < 1 or self.in_flight < 1 or self.page_size < 1:
             raise ValueError("The settings 'workers', 'in_flight' and 'page_size' must be at least 1.")
         if self.workers > 1 and not self.stateless:

@@ -6,7 +6,7 @@ It knows no yard: what it runs is a coroutine.
 import asyncio
 import signal
 import threading
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
@@ -24,8 +24,8 @@ class Terminated(SystemExit):
         super().__init__(_STATUS)
 
 
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine as `asyncio.run` does, and cancel it on SIGTERM, too.
+def run(main: Coroutine[Any, Any, T], *, loop: Callable[[], asyncio.AbstractEventLoop] | None = None) -> T:
+    """Run a coroutine as `asyncio.run` does, by default on asyncio's own loop, and cancel it on SIGTERM, too.
 
     Raises:
         Terminated: SIGTERM came, and the coroutine ended by it.
@@ -38,7 +38,8 @@ def run(main: Coroutine[Any, Any, T]) -> T:
             return await main
 
     try:
-        return asyncio.run(watched())
+        with asyncio.Runner(loop_factory=loop) as runner:
+            return runner.run(watched())
     except asyncio.CancelledError:
         if came:
             raise Terminated from None

@@ -1,14 +1,14 @@
 """The yard: everything assembled and alive, from its first provider to its last session."""
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, Literal, Self, cast
 
 import msgspec
 
 from toolyard._version import VERSION
+from toolyard.assembly import all_providers, known_packs, running
 from toolyard.call import Decide, Middleware, Turn
 from toolyard.caller import ANYONE, LIBRARY, Caller, Door
 from toolyard.dispatcher import Dispatcher
@@ -25,6 +25,7 @@ from toolyard.registry import Registry
 from toolyard.results import Results
 from toolyard.saying import runs_in
 from toolyard.session import Sessions
+from toolyard.settings import told
 from toolyard.spec import PromptSpec, ResourceSpec, ToolSpec
 from toolyard.store import Clock, MemoryStore, Store
 
@@ -64,19 +65,38 @@ class Yard:
         self.instructions = instructions
         self.profile = profile
         self.limits = limits or Limits()
-        self.registry = Registry(self.limits, allow_eval=allow_eval)
-        self.sessions = Sessions(self.limits, clock=clock)
+        self.origins: dict[str, str] = {}
+        """Where settings came from that were not given in code."""
+        self._clock = clock
+        self._given_store = store
+        self._equip(allow_eval=allow_eval)
         self._profiles = {known.name: known for known in (profile, *profiles)}
-        self._packs = _known_packs(packs)
+        self._packs = known_packs(packs)
         own = Functions(name, tools, resources=resources, prompts=prompts)
-        self._providers = _providers(own, providers, packs=self._packs)
+        self._providers = all_providers(own, providers, packs=self._packs)
         self._lifespan = lifespan
         self._middleware = tuple(middleware)
         self._sinks = list(sinks)
         self._policy = (decide, turn)
-        self._store = store or MemoryStore(max_bytes=self.limits.store_bytes, clock=clock)
         self._dispatcher: Dispatcher | None = None
         self._open: AsyncExitStack | None = None
+
+    def configure(
+        self, *, limits: Mapping[str, Any], profile: str | None = None, allow_eval: bool | None = None, origins: Mapping[str, str]
+    ) -> None:
+        """Settle before opening what was left open in code: some limits, the yard's own profile, whether code may run.
+
+        Raises:
+            KeyError: There is no profile of that name.
+            ValueError: A limit makes no sense.
+            RuntimeError: The yard is open.
+        """
+        if self._dispatcher is not None:
+            raise RuntimeError(f"The yard '{self.name}' is open: it can be configured only before.")
+        self.profile = self.profile_of(profile)
+        self.limits = Limits(**{**self.limits.as_dict(), **limits})
+        self.origins = dict(origins)
+        self._equip(allow_eval=self.registry.allow_eval if allow_eval is None else allow_eval)
 
     async def __aenter__(self) -> Self:
         if self._dispatcher is not None:
@@ -216,10 +236,7 @@ class Yard:
     def settings(self) -> dict[str, dict[str, Any]]:
         """Return every setting with its value and where it came from: 'code' where it differs from the default."""
         own = {"name": self.name, "version": self.version, "profile": self.profile.name, "packs": self._packs}
-        values = {**own, "allow_eval": self.registry.allow_eval, **self.limits.as_dict()}
-        plain = {"name": "yard", "version": VERSION, "profile": EVERYTHING.name, "packs": list[str](), "allow_eval": False}
-        defaults = {**plain, **Limits().as_dict()}
-        return {key: {"value": value, "from": "default" if value == defaults[key] else "code"} for key, value in values.items()}
+        return told({**own, "allow_eval": self.registry.allow_eval, **self.limits.as_dict()}, self.origins)
 
     def add_sink(self, sink: Sink) -> Callable[[], None]:
         """Send records to the sink, too; return what stops that."""
@@ -232,6 +249,11 @@ class Yard:
         async with self:
             with Mount(self.name, self.registry, self.dispatcher, profile=self.profile).shown(publish):
                 yield
+
+    def _equip(self, *, allow_eval: bool) -> None:
+        self.registry = Registry(self.limits, allow_eval=allow_eval)
+        self.sessions = Sessions(self.limits, clock=self._clock)
+        self._store = self._given_store or MemoryStore(max_bytes=self.limits.store_bytes, clock=self._clock)
 
     def _make_dispatcher(self) -> Dispatcher:
         decide, turn = self._policy
@@ -248,7 +270,7 @@ class Yard:
         )
 
     async def _assemble(self, stack: AsyncExitStack, dispatcher: Dispatcher) -> None:
-        await stack.enter_async_context(_running(self.sessions.sweep_forever()))
+        await stack.enter_async_context(running(self.sessions.sweep_forever()))
         if self._lifespan is not None:
             dispatcher.state = await stack.enter_async_context(self._lifespan(self))
         for provider in self._providers:
@@ -265,31 +287,3 @@ class Yard:
 
     def _forget_dispatcher(self) -> None:
         self._dispatcher = None
-
-
-def _providers(own: Functions, providers: Iterable[Provider], *, packs: Sequence[str]) -> list[Provider]:
-    found: list[Provider] = [*([own] if own else []), *providers]
-    names = [*packs, *(provider.name for provider in found)]
-    for known in names:
-        if names.count(known) > 1:
-            raise ValueError(f"Two providers are named '{known}': give one of them another name.")
-    return found
-
-
-def _known_packs(packs: Iterable[str]) -> list[str]:
-    named = [packs] if isinstance(packs, str) else list(packs)
-    for pack in named:
-        if pack not in PACKS:
-            raise ValueError(f"There is no pack '{pack}'. Known: {', '.join(sorted(PACKS))}.")
-    return named
-
-
-@asynccontextmanager
-async def _running(work: Any) -> AsyncGenerator[None]:
-    task = asyncio.create_task(work)
-    try:
-        yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task

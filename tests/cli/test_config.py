@@ -36,8 +36,7 @@ def test_every_setting_is_told_with_its_value_and_origin(toolyard: Run) -> None:
     assert ["target", "shop.py", "file toolyard.toml"] in rows
     assert ["serve.host", "::1", "file toolyard.toml"] in rows
     assert ["serve.port", "8321", "flag --port"] in rows
-    assert ["serve.stateless", "false", "flag --no-stateless"] not in rows
-    assert ["serve.stateless", "false", "flag --stateless"] in rows
+    assert ["serve.stateless", "false", "flag --no-stateless"] in rows
     assert ["limits.depth", "2", "environment TOOLYARD_LIMIT_DEPTH"] in rows
     assert ["serve.socket", "-", "default"] in rows
     assert ["auth.scopes", '["a"]', "file toolyard.toml"] in rows

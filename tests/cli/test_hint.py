@@ -61,6 +61,6 @@ def test_on_a_unix_socket_only_the_address_can_be_told() -> None:
     assert "unix:/run/bank" in lines[0]
 
 
-@pytest.mark.parametrize(("name", "known_as"), [("my bank; rm -r", "my-bank-rm-r"), ("銀行", "yard"), ("a_b-c", "a_b-c")])
+@pytest.mark.parametrize(("name", "known_as"), [("my bank; rm", "my-bank-rm"), ("銀行", "yard"), ("a_b-c", "a_b-c")])
 def test_a_client_gets_a_name_that_it_can_take(name: str, known_as: str) -> None:
     assert way(told(name), "Claude Code") == f"claude mcp add --transport http {known_as} {URL}"

@@ -12,6 +12,7 @@ __all__ = ["cause_of", "innermost", "is_own", "shown_path"]
 
 _LENGTH: Final = 300
 _OURS: Final = f"{Path(toolyard.__file__).parent}{os.sep}"
+_COMPILED: Final = ".pyx"
 _INSTALLED: Final = tuple(f"{sysconfig.get_paths()[key]}{os.sep}" for key in ("stdlib", "purelib", "platlib"))
 
 
@@ -57,4 +58,4 @@ def _others(error: BaseException) -> tuple[list[tuple[str, int]], list[tuple[str
     """Return the places on the way of an exception that are not in our code, and those of them that are somebody's own."""
     places = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
     others = [place for place in places if not place[0].startswith(("<", _OURS))]
-    return others, [place for place in others if not place[0].startswith(_INSTALLED)]
+    return others, [place for place in others if not place[0].startswith(_INSTALLED) and not place[0].endswith(_COMPILED)]

@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from toolyard.cli.terminal import Terminal
 
-__all__ = ["Turn", "end_with_supervisor", "supervise", "turn_of"]
+__all__ = ["Turn", "end_with_supervisor", "stop", "supervise", "turn_of"]
 
 _MARK: Final = "_TOOLYARD_RELOAD"
 _SECONDS: Final = 0.5
@@ -52,7 +52,7 @@ async def supervise(folder: Path, terminal: Terminal, *, patience: float) -> Non
         try:
             changed = await _change(folder, seen, server=server, terminal=terminal)
         finally:
-            await _stop(server, patience)
+            await stop(server, patience)
         if not terminal.quiet:
             terminal.say(f"'{changed}' changed: starting anew.")
         turn = "again"
@@ -79,7 +79,8 @@ async def _change(folder: Path, seen: Snapshot, *, server: asyncio.subprocess.Pr
             terminal.say(f"The server ended with status {server.returncode}; it starts anew when a file changes.")
 
 
-async def _stop(server: asyncio.subprocess.Process, patience: float) -> None:
+async def stop(server: asyncio.subprocess.Process, patience: float) -> None:
+    """End a process, with force if it has not ended after so many seconds."""
     if server.returncode is not None:
         return
     server.terminate()

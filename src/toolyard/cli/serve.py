@@ -5,10 +5,9 @@ import shutil
 import sys
 from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from toolyard.cli.exits import INTERRUPTED, CommandError
-from toolyard.cli.guards import make_guard
 from toolyard.cli.logs import logging_to
 from toolyard.cli.parser import Options
 from toolyard.cli.reload import Turn, supervise, turn_of
@@ -20,8 +19,10 @@ from toolyard.config import Config, known_settings
 from toolyard.monitor import log_sink
 from toolyard.schema import near_miss
 from toolyard.signals import run as run_until_told
-from toolyard.transports.auth import Guard
 from toolyard.yard import Yard
+
+if TYPE_CHECKING:
+    from toolyard.transports.auth import Guard  # a server on stdio has none, and starts sooner without
 
 __all__ = ["run", "serve"]
 
@@ -46,7 +47,7 @@ def run(options: Options, terminal: Terminal) -> int:
     return 0
 
 
-def serve(yard: Yard, *, config: str | None = None, guard: Guard | None = None, **settings: Any) -> None:
+def serve(yard: Yard, *, config: str | None = None, guard: "Guard | None" = None, **settings: Any) -> None:
     """Serve a yard until the program is told to end, as `toolyard serve` does.
 
     The settings are those of `Serving`, and `profile` and `allow_eval`. What is not given may be in the environment or in
@@ -68,7 +69,7 @@ def serve(yard: Yard, *, config: str | None = None, guard: Guard | None = None, 
             raise SystemExit(INTERRUPTED) from None
 
 
-def _serve_program(yard: Yard, config: Config, terminal: Terminal, *, guard: Guard | None) -> None:
+def _serve_program(yard: Yard, config: Config, terminal: Terminal, *, guard: "Guard | None") -> None:
     turn = turn_of()
     program = Path(sys.argv[0]).resolve()
     if _is_supervisor(config, turn):
@@ -77,9 +78,11 @@ def _serve_program(yard: Yard, config: Config, terminal: Terminal, *, guard: Gua
         _serve(yard, config, terminal, command=[sys.executable, str(program), *sys.argv[1:]], guard=guard, turn=turn)
 
 
-def _serve(yard: Yard, config: Config, terminal: Terminal, *, command: list[str], guard: Guard | None, turn: Turn) -> None:
+def _serve(yard: Yard, config: Config, terminal: Terminal, *, command: list[str], guard: "Guard | None", turn: Turn) -> None:
     apply_settings(yard, config)
     if guard is None and config.settings.serve.transport != "stdio":
+        from toolyard.cli.guards import make_guard  # noqa: PLC0415 - the same
+
         guard = make_guard(config)
     serve_yard(yard, config, terminal, command=command, guard=guard, turn=turn)
 
@@ -88,6 +91,8 @@ def _is_supervisor(config: Config, turn: Turn) -> bool:
     serving = config.settings.serve
     if serving.reload and serving.transport == "stdio":
         raise CommandError("'--reload' needs '--transport http': over stdio the client itself starts the server, and would lose it.")
+    if serving.reload and serving.workers > 1:
+        raise CommandError("'--reload' and '--workers' do not go together: one is for writing a yard, the other for many callers.")
     return serving.reload and not turn
 
 
@@ -116,6 +121,7 @@ def _everywhere(target: str) -> list[str]:
 def _keys(settings: dict[str, Any]) -> dict[str, Any]:
     """Return settings that a program names by their keys."""
     known = {setting.name: setting.key for setting in known_settings().values() if setting.section in {"", "serve"}}
+    del known["target"]  # the yard is at hand
     for name in settings:
         if name not in known:
             near = near_miss(name, list(known))

@@ -5,6 +5,7 @@ import logging
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, redirect_stdout
+from typing import TYPE_CHECKING
 
 from toolyard.cli.cause import cause_of, innermost, is_own
 from toolyard.cli.exits import DEFECT, CommandError
@@ -14,18 +15,19 @@ from toolyard.cli.terminal import Terminal
 from toolyard.config import Config
 from toolyard.logline import quoted
 from toolyard.serving import Serving
-from toolyard.signals import run
 from toolyard.spec import PublishError
-from toolyard.transports import Transport, serve_forever
-from toolyard.transports.auth import Guard
+from toolyard.transports import Transport, run_server
 from toolyard.yard import Yard
+
+if TYPE_CHECKING:
+    from toolyard.transports.auth import Guard  # a server on stdio has none, and starts sooner without
 
 __all__ = ["serve_yard"]
 
 _log = logging.getLogger(__name__)
 
 
-def serve_yard(yard: Yard, config: Config, terminal: Terminal, *, command: Sequence[str], guard: Guard | None, turn: Turn) -> None:
+def serve_yard(yard: Yard, config: Config, terminal: Terminal, *, command: Sequence[str], guard: "Guard | None", turn: Turn) -> None:
     """Serve a yard that is not open yet; `command` is what would start this server.
 
     What tools print goes to stderr, because stdout may be the way to the client.
@@ -37,6 +39,8 @@ def serve_yard(yard: Yard, config: Config, terminal: Terminal, *, command: Seque
     listening: list[str] = []
 
     def announce(transport: Transport) -> None:
+        if turn:
+            end_with_supervisor()
         about = transport.info()
         listening.append(about.address)
         _log.info("serving yard=%s transport=%s address=%s", quoted(yard.name), quoted(about.name), about.address)
@@ -46,14 +50,9 @@ def serve_yard(yard: Yard, config: Config, terminal: Terminal, *, command: Seque
             for line in [next(lines)] if turn == "again" else lines:
                 terminal.say(*line)
 
-    async def work() -> None:
-        if turn:
-            end_with_supervisor()
-        await serve_forever(yard, serving, guard, ready=announce)
-
     try:
         with redirect_stdout(sys.stderr), _one_line(wanted=not terminal.attended and not terminal.quiet):
-            run(work())
+            run_server(yard, serving, guard, ready=announce)
     except Exception as error:
         _log.debug("serving_failed yard=%s", quoted(yard.name), exc_info=error)
         raise _refusal(innermost(error), yard, serving, listening=bool(listening)) from error

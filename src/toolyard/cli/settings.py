@@ -3,13 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from toolyard.cli.exits import CommandError
 from toolyard.cli.opening import named_profile
 from toolyard.cli.parser import Options
 from toolyard.cli.terminal import Terminal
-from toolyard.config import Config, ConfigError, read_config
+from toolyard.config import Config, ConfigError, known_settings, read_config
 from toolyard.yard import Yard
 
 __all__ = ["apply_settings", "settings_of_code", "settings_of_options"]
@@ -41,14 +39,13 @@ def apply_settings(yard: Yard, config: Config) -> None:
         CommandError: A profile is named that the yard does not have.
     """
     settings = config.settings
-    if settings.profile is not None:
-        yard.profile = named_profile(yard, settings.profile)
-    for name in (*(key.profile for key in settings.auth.api_keys), *settings.auth.profiles.values()):
+    for name in (settings.profile, *(key.profile for key in settings.auth.api_keys), *settings.auth.profiles.values()):
         named_profile(yard, name)
-    if "allow_eval" in config.origins:
-        yard.registry.allow_eval = settings.allow_eval
-    for name, value in config.given("limits").items():
-        msgspec.structs.force_setattr(yard.limits, name, value)  # all parts of the yard hold this one object
+    known = {setting.name: key for key, setting in known_settings().items() if setting.section in {"", "limits"} and key != "target"}
+    origins = {name: str(config.origins[key]) for name, key in known.items() if key in config.origins}
+    if origins:
+        allow_eval = settings.allow_eval if "allow_eval" in origins else None
+        yard.configure(limits=config.given("limits"), profile=settings.profile, allow_eval=allow_eval, origins=origins)
 
 
 def _checked(given: Mapping[str, Any], terminal: Terminal, *, path: str | None, in_code: bool = False) -> Config:

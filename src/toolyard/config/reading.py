@@ -152,13 +152,16 @@ def _from_environment(variables: Mapping[str, str]) -> Layer:
 def _from_caller(given: Mapping[str, Any], origin: Literal["flag", "code"]) -> Layer:
     for key, value in given.items():
         setting = known_settings()[key]
-        name = _called(setting, origin)
+        name = setting.name if origin == "code" else _flag(setting, value)
         fits = from_text(value, setting.type, Place(name)) if origin == "flag" and isinstance(value, str) else value
         yield key, fitted(fits, setting.type, Place(name)), Origin(origin, name)
 
 
-def _called(setting: Setting, origin: Literal["flag", "code"]) -> str:
-    return setting.name if origin == "code" else "TARGET" if setting.key == "target" else setting.flag
+def _flag(setting: Setting, value: Any) -> str:
+    """Return what was written on the command line to give the value."""
+    if setting.key == "target":
+        return "TARGET"
+    return f"--no-{setting.flag.removeprefix('--')}" if value is False else setting.flag
 
 
 def _assembled(values: Mapping[str, Any], origins: Mapping[str, Origin]) -> Settings:

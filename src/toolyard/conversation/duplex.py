@@ -5,22 +5,25 @@ what writes, and says whether it can take more.
 """
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from contextlib import suppress
+from typing import Final, cast
 
 from toolyard.caller import Caller
 from toolyard.conversation.exchange import Notify
 from toolyard.conversation.front import Front
 from toolyard.conversation.talk import Conversation
-from toolyard.wire.faults import INVALID_REQUEST, Fault
-from toolyard.wire.messages import Message, decode, decode_batch, encode_fault, id_of
+from toolyard.wire.faults import INTERNAL, INVALID_REQUEST, Fault
+from toolyard.wire.messages import Id, Message, decode, decode_batch, encode_fault, id_of
+from toolyard.wire.params import Cancelled, read
 
 __all__ = ["Duplex"]
 
+Settle = Callable[[bytes | None], None]
+"""Takes the answer to a request, or that there is none because it was cancelled."""
+
 _WAITING: Final = 4
-_log = logging.getLogger(__name__)
 
 
 class Duplex:
@@ -33,29 +36,27 @@ class Duplex:
         self._depth = front.serving.message_depth
         self._limit = front.serving.in_flight
         self._bytes = front.serving.message_bytes
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._waiting: deque[tuple[Message, Notify]] = deque()
+        self._running = 0
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self._waiting: deque[tuple[Message, Settle]] = deque()
         self._loop = asyncio.get_running_loop()
 
     @property
     def is_full(self) -> bool:
-        """Return whether no more should be read for now."""
-        return len(self._waiting) >= self._limit * _WAITING
+        """Return whether no more should be read for now: never while the client owes an answer that a call waits for."""
+        return len(self._waiting) >= self._limit * _WAITING and not self.conversation.is_asking
 
     def receive(self, data: bytes) -> None:
         """Take one message, or one batch; whatever it is, it is answered if an answer is owed."""
-        if not data.strip():
-            return
         try:
-            batch = decode_batch(data, depth=self._depth)
-            if batch is not None:
-                self._take_batch(batch)
+            if data[:1] != b"{" and self._took_other(data):  # nearly every message begins so
                 return
             message = decode(data, depth=self._depth)
         except Fault as fault:
             self._write(encode_fault(id_of(data) if fault.code == INVALID_REQUEST else None, fault))
             return
-        self._take(message, self._write)
+        self._take(message, self._answer)
 
     def refuse_length(self) -> None:
         """Answer a message that is too long to be read."""
@@ -63,44 +64,78 @@ class Duplex:
 
     async def drain(self, seconds: float) -> None:
         """Wait until everything that came in is answered, or the time is up."""
-        deadline = self._loop.time() + seconds
-        while self._tasks and (left := deadline - self._loop.time()) > 0:
-            await asyncio.wait(self._tasks, timeout=left)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._quiet.wait()
 
     def close(self) -> None:
         """Drop what waits, and interrupt what runs."""
         self._waiting.clear()
         self.conversation.close()
-        for task in tuple(self._tasks):
-            task.cancel()
 
-    def _take(self, message: Message, write: Notify) -> None:
+    def _answer(self, answer: bytes | None) -> None:
+        if answer is not None:
+            self._write(answer)
+
+    def _take(self, message: Message, settle: Settle) -> None:
         if message.method is None:
             self.conversation.settle(message)
         elif not message.is_request:
-            self.conversation.note(message)
-        elif len(self._tasks) < self._limit:
-            self._begin(message, write)
+            self._take_note(message)
+        elif self._running < self._limit:
+            self._begin(message, settle)
+        elif len(self._waiting) < self._limit * _WAITING * _WAITING:
+            self._waiting.append((message, settle))
         else:
-            self._waiting.append((message, write))
+            settle(encode_fault(cast("Id", message.id), Fault(INTERNAL, "Too many requests are waiting already.")))
 
-    def _begin(self, message: Message, write: Notify) -> None:
-        task = self._loop.create_task(self._serve(message, write))
-        self._tasks.add(task)
-        task.add_done_callback(self._finish)
+    def _take_note(self, message: Message) -> None:
+        if message.method == "notifications/cancelled" and self._waiting:
+            self._cancel_waiting(message)
+        self.conversation.note(message)
 
-    async def _serve(self, message: Message, write: Notify) -> None:
-        write(await self.conversation.serve(message, notify=self._write))
+    def _cancel_waiting(self, message: Message) -> None:
+        with suppress(Fault):
+            request_id = read(message.params, Cancelled).request_id
+            for waiting in [one for one in self._waiting if one[0].id == request_id]:
+                self._waiting.remove(waiting)
+                waiting[1](None)
 
-    def _finish(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("answer_failed", exc_info=task.exception())
-        if self._waiting:
-            was_full = self.is_full
-            self._begin(*self._waiting.popleft())
-            if was_full:
-                self.on_room()
+    def _begin(self, message: Message, settle: Settle) -> None:
+        if message.id in self.conversation.in_flight:
+            settle(self.conversation.refuse_twin(message))
+            return
+        self._running += 1
+        self._quiet.clear()
+        self.conversation.in_flight[cast("Id", message.id)] = self._loop.create_task(self._serve(message, settle))
+
+    async def _serve(self, message: Message, settle: Settle) -> None:
+        answer: bytes | None = None
+        try:
+            answer = await self.conversation.serve(message, notify=self._write)
+        finally:
+            del self.conversation.in_flight[cast("Id", message.id)]
+            settle(answer)
+            self._running -= 1
+            if self._waiting:
+                self._go_on()
+            elif not self._running:
+                self._quiet.set()
+
+    def _go_on(self) -> None:
+        was_full = self.is_full
+        self._begin(*self._waiting.popleft())
+        if was_full:
+            self.on_room()
+
+    def _took_other(self, data: bytes) -> bool:
+        """Take what is no single message: nothing at all, or a batch; return whether it was."""
+        if not data.strip():
+            return True
+        batch = decode_batch(data, depth=self._depth)
+        if batch is not None:
+            self._take_batch(batch)
+        return batch is not None
 
     def _take_batch(self, batch: list[bytes]) -> None:
         version = self.conversation.version
@@ -119,7 +154,7 @@ class Duplex:
         for item in batch:
             self._take_item(item, settle)
 
-    def _take_item(self, item: bytes, settle: Callable[[bytes | None], None]) -> None:
+    def _take_item(self, item: bytes, settle: Settle) -> None:
         try:
             message = decode(item, depth=self._depth)
         except Fault as fault:
@@ -128,5 +163,5 @@ class Duplex:
         if message.is_request:
             self._take(message, settle)
         else:
-            self._take(message, self._write)
+            self._take(message, self._answer)
             settle(None)

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from toolyard.asks import Ask
+from toolyard.asks import Ask, unanswerable
 from toolyard.caller import Caller, Door
-from toolyard.errors import ToolError
 from toolyard.progress import Note
 from toolyard.wire.answers import Answers
 from toolyard.wire.messages import Id, encode_notification
@@ -22,6 +21,7 @@ Notify = Callable[[bytes], None]
 AskClient = Callable[[Mapping[str, Ask], bool], Awaitable[Mapping[str, Any]]]
 
 _ASKABLE: Final = frozenset({"elicitation", "sampling", "roots"})
+_NOTHING: Final = frozenset[str]()
 _PARTS: Final = 4
 _TRACE_ID: Final = 32
 _TRACE: Final = ("traceparent", "tracestate", "baggage")
@@ -59,21 +59,23 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
         """Return the door of this request's call, which is always the same if there is nothing to say of it."""
         meta, notify = self.meta, self.notify
         token = meta.get("progressToken")
+        resumes = ask is not None  # what is said then may belong to a request that comes later
         ask = ask or self.ask_client
         tells = notify is not None and (token is not None or self.log_level is not None)
         if not tells and ask is None and not self.headers and is_quiet(meta):
             return self.front.silent_door
-        trace = {key: str(meta[key]) for key in _TRACE if key in meta}
+        quiet = is_quiet(meta)
+        trace = {} if quiet else {key: str(meta[key]) for key in _TRACE if key in meta}
         return Door(
             name=self.front.door,
-            progress=self.progress if notify is not None and token is not None else None,
-            log=self.log if notify is not None and self.log_level is not None else None,
+            progress=self.progress if (notify is not None and token is not None) or resumes else None,
+            log=self.log if (notify is not None and self.log_level is not None) or resumes else None,
             ask=ask,
-            capabilities=frozenset(self.capabilities),
+            capabilities=frozenset(self.capabilities) if self.capabilities else _NOTHING,
             headers=self.headers,
-            meta=unreserved(meta),
+            meta={} if quiet else unreserved(meta),
             trace=trace,
-            trace_id=_trace_id(trace),
+            trace_id=_trace_id(trace) if trace else None,
             hang_up=self.hang_up,
         )
 
@@ -112,8 +114,7 @@ def check_can(asks: Mapping[str, Ask], capabilities: Mapping[str, Any]) -> None:
     """Check that the client said it can be asked all that.
 
     Raises:
-        ToolError: `not_supported`, naming the first capability that is missing.
+        ToolError: `not_supported`, naming the capabilities that are missing.
     """
-    for ask in asks.values():
-        if ask.capability not in capabilities:
-            raise ToolError("not_supported", f"The client does not say that it has '{ask.capability}'.", capability=ask.capability)
+    if any(ask.capability not in capabilities for ask in asks.values()):
+        raise unanswerable(asks, capabilities)

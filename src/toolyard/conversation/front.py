@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from toolyard.caller import Caller, Door
 from toolyard.conversation.changes import Changes
@@ -18,7 +18,8 @@ from toolyard.yard import Yard
 
 __all__ = ["Front"]
 
-_CALLERS = 4096
+_CALLERS: Final = 4096
+_NAME: Final = 100
 
 
 class Front:
@@ -64,13 +65,14 @@ class Front:
         name = client.get("name") if isinstance(client, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
         if not isinstance(name, str) or not name:
             return base
+        name = name[:_NAME]
         key = (base.identity, base.profile.name if base.profile is not None else "", name)
         known = self._callers.get(key)
         if known is None or known.claims is not base.claims or known.profile is not base.profile:
             if len(self._callers) >= _CALLERS:
                 self._callers.clear()
             known = self._callers[key] = Caller(
-                identity=base.identity, scope=base.scope, claims=base.claims, profile=base.profile, client=name[:100]
+                identity=base.identity, scope=base.scope, claims=base.claims, profile=base.profile, client=name
             )
         return known
 
@@ -92,7 +94,11 @@ class Front:
         """Return what a client is told about the yard as a whole."""
         return self.yard.instructions
 
+    def end_listeners(self) -> None:
+        """Let those who listen go: they are answered now."""
+        self.closing.set()
+
     def close(self) -> None:
-        """Let those who listen go, and tell nobody of changes any more."""
+        """Tell nobody of changes any more."""
         self.closing.set()
         self.changes.close()

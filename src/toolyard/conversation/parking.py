@@ -5,6 +5,7 @@ where it is, in this process, under a sealed state that expires.
 """
 
 import asyncio
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
@@ -126,7 +127,9 @@ class Parking:
         self._seal = seal
         self._seconds = seconds
         self._parked: dict[str, tuple[_Run, asyncio.TimerHandle]] = {}
-        self._keys = count(int(time.time() * 1000))
+        self._answered: dict[str, float] = {}
+        self._mark = secrets.token_hex(4)
+        self._keys = count(1)
 
     def __len__(self) -> int:
         return len(self._parked)
@@ -143,7 +146,8 @@ class Parking:
         key, declared = self._open(state, work, exchange)
         parked = self._parked.get(key)
         if parked is None:
-            if declared:
+            if declared and key not in self._answered:
+                self._remember(key)
                 return await self._begin(work, exchange)
             raise ToolError(
                 "state_error", "The call that asked is gone: the server was started anew, or it was answered already.",
@@ -152,9 +156,17 @@ class Parking:
         run = parked[0]
         if not run.asks.keys() <= exchange.responses.keys():
             return run.asked(key, declared=declared)
+        self.leave(key)
+        self._remember(key)
         told = run.expect()
         run.resume(exchange)
         return await run.outcome(told)
+
+    def _remember(self, key: str) -> None:
+        """Remember for as long as a state lives that it has been answered, so that one yes does one thing."""
+        self._answered[key] = time.time() + self._seconds
+        while self._answered and next(iter(self._answered.values())) < time.time():
+            del self._answered[next(iter(self._answered))]
 
     async def _begin(self, work: Work, exchange: Exchange) -> Envelope | Asked:
         run = _Run(self, work, exchange)
@@ -162,7 +174,7 @@ class Parking:
 
     def park(self, run: _Run) -> str:
         """Keep a call until it is answered or nobody may answer any more; return what it is kept under."""
-        key = f"{next(self._keys):x}"
+        key = f"{self._mark}{next(self._keys):x}"
         timer = asyncio.get_running_loop().call_later(self._seconds, run.task.cancel)
         self._parked[key] = (run, timer)
         return key

@@ -74,10 +74,9 @@ def _refuse_incapable(exchange: Exchange, envelope: Envelope) -> None:
     error = envelope.error
     if error is None or error.code != "not_supported" or not exchange.answers.version.modern:
         return
-    capability = error.details.get("capability")
-    if isinstance(capability, str) and capability not in exchange.capabilities:
-        wanted = "elicitation" if capability == "ask" else capability
-        raise Fault(MISSING_CAPABILITY, error.message, {"requiredCapabilities": {wanted: {}}})
+    missing = [name for name in error.details.get("capabilities", ()) if name not in exchange.capabilities]
+    if missing:
+        raise Fault(MISSING_CAPABILITY, error.message, {"requiredCapabilities": {str(name): {} for name in missing}})
 
 
 async def read_resource(exchange: Exchange, params: given.ReadResource) -> bytes:
@@ -117,8 +116,8 @@ def _fault_of(envelope: Envelope, data: dict[str, Any]) -> Fault:
     """Return a failure of what is no tool: such answers have no place for an envelope, so the fault carries it."""
     error = envelope.error
     assert error is not None  # noqa: S101 - asked only of failures
-    if error.code == "not_supported" and "capability" in error.details:
-        return Fault(MISSING_CAPABILITY, error.message, {"requiredCapabilities": {str(error.details["capability"]): {}}})
+    if error.code == "not_supported" and "capabilities" in error.details:
+        return Fault(MISSING_CAPABILITY, error.message, {"requiredCapabilities": {str(name): {} for name in error.details["capabilities"]}})
     code = INVALID_PARAMS if error.code in {"not_found", "invalid_input"} and not error.may_have_run else INTERNAL
     return Fault(code, error.message, {**data, "error": error})
 

@@ -2,14 +2,14 @@
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from toolyard.caller import Caller
 from toolyard.conversation.exchange import Exchange, Notify
 from toolyard.conversation.front import Front
 from toolyard.conversation.replies import reply
 from toolyard.wire.faults import INTERNAL, INVALID_PARAMS, Fault
-from toolyard.wire.messages import Message, encode_fault, encode_result
+from toolyard.wire.messages import Id, Message, encode_fault, encode_result
 from toolyard.wire.params import CAPABILITIES, CLIENT, LEVELS, LOG_LEVEL, PROTOCOL_VERSION, version_of
 
 __all__ = ["answer", "is_modern", "open_exchange"]
@@ -35,11 +35,9 @@ def open_exchange(
     meta: dict[str, Any] | None = params.meta
     version = version_of(meta)
     assert meta is not None  # noqa: S101 - 'version_of' has seen it
-    request_id = message.id
-    assert isinstance(request_id, int | str)  # noqa: S101 - a request has an id
     exchange = Exchange(
         front=front,
-        id=request_id,
+        id=cast("Id", message.id),
         answers=front.answers(version),
         caller=front.caller(caller, meta.get(CLIENT)),
         capabilities=meta[CAPABILITIES],

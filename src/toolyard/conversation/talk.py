@@ -8,9 +8,10 @@ requests can still be cancelled, so they are kept in the same book.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -33,6 +34,7 @@ __all__ = ["Conversation"]
 _INFO: Final = LEVELS.index("info")
 _KINDS: Final[tuple[Kind, ...]] = ("tools", "resources", "templates", "prompts")
 _URIS: Final = 1000
+_NONE: Final[Mapping[str, str]] = {}
 _log = logging.getLogger(__name__)
 
 
@@ -57,36 +59,33 @@ class Conversation:
         message: Message,
         *,
         notify: Notify | None,
-        headers: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] = _NONE,
         hang_up: Callable[[], None] | None = None,
     ) -> bytes:
-        """Answer one request; what belongs to it before its answer goes out by `notify`."""
-        request_id = _id_of(message)
-        if request_id in self.in_flight:
-            return encode_fault(None, Fault(INVALID_REQUEST, f"The request id {request_id!r} is in flight already."))
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - it is awaited
-        self.in_flight[request_id] = task
+        """Answer one request, which the caller has put in the book; what belongs to it before its answer goes out by `notify`."""
+        method = str(message.method)
         try:
-            params = params_of(str(message.method), message.params)
-            if is_modern(message.method, params):
-                exchange = open_exchange(self.front, message, params, self.caller, notify=notify, headers=headers or {})
-                return await answer(exchange, str(message.method), params)
-            return encode_result(request_id, await self._reply(message, params, notify, headers or {}, hang_up))
+            params = params_of(method, message.params)
+            if is_modern(method, params):
+                exchange = open_exchange(self.front, message, params, self.caller, notify=notify, headers=headers)
+                return await answer(exchange, method, params)
+            return encode_result(cast("Id", message.id), await self._reply(message, params, notify, headers, hang_up))
         except Fault as fault:
-            return encode_fault(request_id, fault)
+            return encode_fault(cast("Id", message.id), fault)
         except Exception:  # noqa: BLE001 - a defect of ours must not end the conversation
-            _log.exception("request_failed method=%s", message.method)
-            return encode_fault(request_id, Fault(INTERNAL, "The server could not answer; the reason is in its log."))
-        finally:
-            del self.in_flight[request_id]
+            _log.exception("request_failed method=%s", method)
+            return encode_fault(cast("Id", message.id), Fault(INTERNAL, "The server could not answer; the reason is in its log."))
+
+    def refuse_twin(self, message: Message) -> bytes:
+        """Return what a request is answered with whose id is in flight already: without an id, which would be the other's."""
+        return encode_fault(None, Fault(INVALID_REQUEST, f"The request id {message.id!r} is in flight already."))
 
     def note(self, message: Message) -> None:
         """Take a notification of the client's; one that makes no sense is logged and dropped."""
         try:
             match message.method:
                 case "notifications/cancelled":
-                    self._cancel(read(message.params, Cancelled).request_id)
+                    self.cancel(read(message.params, Cancelled).request_id)
                 case "notifications/initialized":
                     self._begin_notices()
                 case _:
@@ -99,17 +98,15 @@ class Conversation:
         future = self._asked.pop(message.id, None) if isinstance(message.id, int | str) else None
         if future is None or future.done():
             _log.debug("response_dropped id=%s", message.id)
-        elif message.error:
-            future.set_exception(ToolError("upstream_error", "The client answered the question with an error.", blame="caller"))
         else:
-            future.set_result(msgspec.json.decode(message.result))
+            _settle(future, message)
 
     def close(self) -> None:
         """End: nobody is told of anything any more, and what is in flight is interrupted."""
         if self._unsubscribe is not None:
             self._unsubscribe()
-        for task in tuple(self.in_flight.values()):
-            task.cancel()
+        for request_id in tuple(self.in_flight):
+            self.cancel(request_id)
         for future in self._asked.values():
             future.cancel()
 
@@ -126,7 +123,7 @@ class Conversation:
             version = LATEST_HANDSHAKE
         exchange = Exchange(
             front=self.front,
-            id=_id_of(message),
+            id=cast("Id", message.id),
             answers=self.front.answers(version),
             caller=self.caller,
             capabilities=self.capabilities,
@@ -185,17 +182,26 @@ class Conversation:
             self._subscription.uris.discard(read(message.params, ReadResource).uri)
         return exchange.answers.empty
 
-    def _cancel(self, request_id: Id) -> None:
+    def cancel(self, request_id: Id) -> None:
+        """Interrupt a request, once it has begun, so that it can clean up after itself."""
         task = self.in_flight.get(request_id)
         if task is not None:
-            task.cancel()
+            asyncio.get_running_loop().call_soon(task.cancel)
+
+    @property
+    def is_asking(self) -> bool:
+        """Return whether the client owes an answer to something."""
+        return bool(self._asked)
 
     async def _ask(self, notify: Notify, asks: Mapping[str, Ask], declared: bool) -> Mapping[str, Any]:  # noqa: ARG002, FBT001 - the shape of a door
         """Ask the client while its request stays open."""
         check_can(asks, self.capabilities)
         waiting = {key: self._put(notify, ask) for key, ask in asks.items()}
         try:
-            results = await asyncio.gather(*(future for _, future in waiting.values()))
+            async with asyncio.timeout(self.front.serving.ask_seconds):
+                results = await asyncio.gather(*(future for _, future in waiting.values()))
+        except TimeoutError:
+            raise ToolError("timeout", "Nobody answered the question in time.", blame="caller") from None
         except asyncio.CancelledError:
             for number, _future in waiting.values():
                 notify(encode_notification("notifications/cancelled", {"requestId": number, "reason": "The call is over."}))
@@ -217,7 +223,13 @@ class Conversation:
         return number, future
 
 
-def _id_of(message: Message) -> Id:
-    request_id = message.id
-    assert isinstance(request_id, int | str)  # noqa: S101 - a request has an id
-    return request_id
+def _settle(future: "asyncio.Future[Any]", message: Message) -> None:
+    """Hand on what the client answered, or that it was no answer."""
+    result: object = None
+    if not message.error:
+        with suppress(msgspec.DecodeError, RecursionError):
+            result = msgspec.json.decode(message.result)
+    if isinstance(result, dict):
+        future.set_result(result)
+    else:
+        future.set_exception(ToolError("upstream_error", "The client answered the question with an error.", blame="caller"))

@@ -8,20 +8,23 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from itertools import chain
+from typing import Final
 
 from toolyard.search.fields import Fields, fields_of
 from toolyard.search.settings import SearchSettings
 from toolyard.search.stem import stem
+from toolyard.search.thesaurus import Thesaurus
 from toolyard.search.words import STOP_WORDS, read_words, split_word
 from toolyard.spec import ToolSpec
 
 __all__ = ["Entry", "Postings"]
 
-_CACHED: int = 20_000
-_SEQUENCE: int = 80
-_USUAL_NAME: float = 3.0
-_USUAL_TEXT: float = 15.0
-_USUAL_PARAMETERS: float = 12.0
+_CACHED: Final = 20_000
+_SEQUENCE: Final = 80
+_JOINED: Final = 8
+_USUAL_NAME: Final = 3.0
+_USUAL_TEXT: Final = 15.0
+_USUAL_PARAMETERS: Final = 12.0
 
 
 class Entry:
@@ -56,8 +59,9 @@ class _Table(dict[str, tuple[int, ...]]):
 class Postings:
     """The words of all tools."""
 
-    def __init__(self, settings: SearchSettings) -> None:
+    def __init__(self, settings: SearchSettings, thesaurus: Thesaurus) -> None:
         self._settings = settings
+        self._thesaurus = thesaurus
         self.words: dict[str, int] = {}
         self.terms: dict[str, int] = {}
         self.term_of: list[int] = []
@@ -66,7 +70,8 @@ class Postings:
         self.entries: dict[int, Entry] = {}
         self._numbers: dict[str, int] = {}
         self._next = 0
-        self._table = _Table(self._intern)
+        self._written = _Table(self._intern)
+        self._identifiers = _Table(self._intern_parts)
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -103,8 +108,22 @@ class Postings:
         holders = len(self.tools[term])
         return math.log(1 + (len(self.entries) - holders + 0.5) / (holders + 0.5))
 
+    def rarest(self) -> float:
+        """Return what a word that no tool holds would say."""
+        return math.log(1 + (len(self.entries) + 0.5) / 0.5)
+
     def _intern(self, written: str) -> tuple[int, ...]:
         return tuple(self._number(word) for word in split_word(written) if word not in STOP_WORDS)
+
+    def _intern_parts(self, written: str) -> tuple[int, ...]:
+        """Return what an identifier is made of, words that were joined without a mark taken apart too."""
+        found: list[int] = []
+        for word in split_word(written):
+            if len(word) >= _JOINED and word.isalpha() and stem(word) not in self._thesaurus:
+                found += [self._number(part) for part in self._thesaurus.parts(word) if part not in STOP_WORDS]
+            if word not in STOP_WORDS:
+                found.append(self._number(word))
+        return tuple(found)
 
     def _number(self, word: str) -> int:
         number = self.words.get(word)
@@ -119,14 +138,16 @@ class Postings:
             self.term_of.append(term)
         return number
 
-    def _read(self, text: str) -> list[int]:
-        return list(chain.from_iterable(map(self._table.__getitem__, read_words(text))))
+    def read(self, text: str, *, identifiers: bool = False) -> list[int]:
+        """Return the numbers of the words of a text."""
+        table = self._identifiers if identifiers else self._written
+        return list(chain.from_iterable(map(table.__getitem__, read_words(text))))
 
     def _weigh(self, spec: ToolSpec) -> Entry:
         fields = fields_of(spec)
         settings = self._settings
-        name = self._read(fields.name)
-        description = self._read(fields.description)
+        name = self.read(fields.name, identifiers=True)
+        description = self.read(fields.description)
         weighed: dict[int, float] = {}
         get, term_of = weighed.get, self.term_of
         for words, weight in self._weights(fields, name=name, description=description):
@@ -144,17 +165,17 @@ class Postings:
         names, texts, parameters = settings.name_evenness, settings.text_evenness, settings.parameter_evenness
         yield name, _even(settings.name_weight, len(name), usual=_USUAL_NAME, evenness=names)
         yield description, _even(settings.description_weight, len(description), usual=_USUAL_TEXT, evenness=texts)
-        for text, weight, usual, evenness in (
-            (fields.namespace, settings.namespace_weight, _USUAL_NAME, names),
-            (fields.parameters, settings.parameter_weight, _USUAL_PARAMETERS, parameters),
-            (fields.parameter_texts, settings.parameter_text_weight, _USUAL_PARAMETERS, parameters),
-            (fields.title, settings.title_weight, _USUAL_NAME, names),
-            (fields.tags, settings.tag_weight, _USUAL_NAME, names),
-            (fields.choices, settings.choice_weight, _USUAL_PARAMETERS, parameters),
-            (fields.examples, settings.example_weight, _USUAL_TEXT, texts),
+        for text, identifiers, weight, usual, evenness in (
+            (fields.namespace, True, settings.namespace_weight, _USUAL_NAME, names),
+            (fields.parameters, True, settings.parameter_weight, _USUAL_PARAMETERS, parameters),
+            (fields.parameter_texts, False, settings.parameter_text_weight, _USUAL_PARAMETERS, parameters),
+            (fields.title, False, settings.title_weight, _USUAL_NAME, names),
+            (fields.tags, True, settings.tag_weight, _USUAL_NAME, names),
+            (fields.choices, False, settings.choice_weight, _USUAL_PARAMETERS, parameters),
+            (fields.examples, False, settings.example_weight, _USUAL_TEXT, texts),
         ):
             if text:
-                words = self._read(text)
+                words = self.read(text, identifiers=identifiers)
                 yield words, _even(weight, len(words), usual=usual, evenness=evenness)
 
 

@@ -9,13 +9,14 @@ from toolyard.search.settings import SearchSettings
 from toolyard.search.spelling import Spelling
 from toolyard.search.stem import stem
 from toolyard.search.thesaurus import Thesaurus
-from toolyard.search.words import SHORT_FORMS, STOP_WORDS, plain, read_words, split_word
+from toolyard.search.words import SHORT_FORMS, STOP_WORDS, plain, split_word
 
 __all__ = ["Asked", "read_query"]
 
 _CLAUSES: Final = 12
 _CLAUSE: Final = re.compile(r"[.;?!\n]+(?:\s|$)|,\s|\b(?:and|then|also|additionally|finally|plus)\b", re.IGNORECASE)
 _VALUE: Final = re.compile(r"\w+://\S+|\S+@\S+\.\S+|\"[^\"\n]{1,200}\"|(?<!\w)'[^'\n]{1,200}'(?!\w)|`[^`\n]{1,200}`|\S*\d\S*")
+_WORD: Final = re.compile(r"[^\W_]+")
 _SHORT_FORM_WEIGHT: Final = 0.9
 
 
@@ -26,6 +27,9 @@ class Asked(NamedTuple):
     word: int
     term: int
     weight: float
+    """What the best answer counts."""
+    most: float
+    """What it would count if the word itself stood in a tool."""
     variants: dict[int, float]
     clause: int
 
@@ -41,53 +45,46 @@ def read_query(query: str, *, postings: Postings, settings: SearchSettings, thes
     """Return what a text asks for, in its order, every term once; nothing in it can make this fail or take long."""
     reading = _Reading(postings, settings, thesaurus, spelling)
     asked: dict[str, Asked] = {}
-    for text, share, clause in _words(plain(query[: settings.query_characters])):
+    for text, value, clause in _words(plain(query[: settings.query_characters])):
         root = stem(text)
-        before = asked.get(root)
-        if before is None:
+        if root not in asked:
             if len(asked) >= settings.query_words:
                 break
-            asked[root] = _ask(text, root, reading=reading, share=share if share == 1 else settings.value_weight, clause=clause)
-        elif before.weight < 1 and share == 1:
-            pass
+            asked[root] = _ask(text, root, reading=reading, share=settings.value_weight if value else 1.0, clause=clause)
     return list(asked.values())
 
 
-def _words(text: str) -> Iterator[tuple[str, int, int]]:
-    """Return the words that say something, whether each is no value, and the clause it is in."""
+def _words(text: str) -> Iterator[tuple[str, bool, int]]:
+    """Return the words that say something, whether each is only a value, and the clause it is in."""
     values = [found.span() for found in _VALUE.finditer(text)]
     clause, begin, value = 0, 0, 0
     for end in (*(found.end() for found in _CLAUSE.finditer(text)), len(text)):
         seen = False
-        for found in re.finditer(r"[^\W_]+", text[begin:end]):
-            place = begin + found.start()
+        for found in _WORD.finditer(text, begin, end):
+            place = found.start()
             while value < len(values) and values[value][1] <= place:
                 value += 1
             inside = value < len(values) and values[value][0] <= place
             for word in split_word(found[0]):
                 if word not in STOP_WORDS:
                     seen = True
-                    yield word, 0 if inside else 1, min(clause, _CLAUSES - 1)
+                    yield word, inside, min(clause, _CLAUSES - 1)
         clause += seen
         begin = end
 
 
 def _ask(text: str, root: str, *, reading: _Reading, share: float, clause: int) -> Asked:
-    postings, settings = reading.postings, reading.settings
+    postings = reading.postings
     term = postings.terms.get(root, -1)
     known = term >= 0 and bool(postings.tools[term])
-    most = postings.rarity(term) if known else float("inf")
+    most = share * (postings.rarity(term) if known else postings.rarest())
     variants: dict[int, float] = {term: most} if known else {}
     for near, likeness in _near(text, root, known=known, reading=reading):
         other = postings.terms.get(near, -1)
-        if other < 0 or not postings.tools[other]:
-            continue
-        weight = min(postings.rarity(other), most) * likeness
-        if weight > variants.get(other, 0.0):
-            variants[other] = weight
-    variants = {other: weight * share for other, weight in variants.items()}
-    weight = max(variants.values(), default=0.0)
-    return Asked(text, postings.words.get(text, -1), term, weight, variants, clause)
+        if other >= 0 and postings.tools[other]:
+            weight = min(share * postings.rarity(other), most) * min(likeness, 1.0)
+            variants[other] = max(weight, variants.get(other, 0.0))
+    return Asked(text, postings.words.get(text, -1), term, max(variants.values(), default=0.0), most, variants, clause)
 
 
 def _near(text: str, root: str, *, reading: _Reading, known: bool) -> Iterator[tuple[str, float]]:

@@ -58,9 +58,9 @@ class SearchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """How much the best clause of a question counts beside the whole of it."""
     value_weight: float = 0.3
     """What quoted words, addresses and numbers of a question count; they are values, seldom names."""
-    neighbour_weight: float = 0.8
-    """What a word of like meaning counts at most."""
-    neighbours: int = 6
+    neighbour_weight: float = 1.1
+    """What a word of like meaning counts, in parts of its likeness."""
+    neighbours: int = 12
     """Words of like meaning that are looked for beside a word of the question."""
     spelling_weight: float = 0.9
     """What a word counts that differs by a slip of the keyboard from one that is unknown; 0 is no tolerance."""

@@ -1,6 +1,7 @@
 """Spelling: which known words an unknown one may be, by a slip of the keyboard or a missing space."""
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from toolyard.search.postings import Postings
@@ -13,8 +14,8 @@ _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 _SHORTEST: Final = 4
 _LONGEST: Final = 24
 _TWO_SLIPS: Final = 8
+_SECOND_SLIPS: Final = 60
 _MOST: Final = 4
-_LOOKED_AT: Final = 400
 
 
 class Spelling:
@@ -28,31 +29,60 @@ class Spelling:
         """Return the stems of what may have been meant, with their likeness from 0 to 1, the likeliest first."""
         if not _SHORTEST <= len(word) <= _LONGEST:
             return []
-        parts = self._parts(word)
-        if parts:
-            return parts
-        found: dict[str, float] = {}
-        for likeness, written in _slips(word):
-            root = self._known(written)
-            if root is not None and likeness > found.get(root, 0.0):
-                found[root] = likeness
+        found = dict(self._halves(word))
+        if not found:
+            for likeness, written in _slips(word):
+                self._note(written, likeness, found)
+        if not found and len(word) >= _TWO_SLIPS:
+            for first in islice(_lost(word), _SECOND_SLIPS):
+                for likeness, written in _short_slips(first):
+                    self._note(written, 0.7 * likeness, found)
         return sorted(found.items(), key=lambda item: (-item[1], item[0]))[:_MOST]
 
-    def _known(self, written: str) -> str | None:
-        number = self._postings.words.get(written)
-        if number is not None and self._postings.tools[self._postings.term_of[number]]:
-            return stem(written)
-        return None
+    def _note(self, written: str, likeness: float, found: dict[str, float]) -> None:
+        if self._is_held(written):
+            root = stem(written)
+        elif self._thesaurus.is_common(written):
+            root, likeness = stem(written), likeness * 0.9
+        else:
+            return
+        found[root] = max(likeness, found.get(root, 0.0))
 
-    def _parts(self, word: str) -> list[tuple[str, float]]:
-        return []
+    def _is_held(self, written: str) -> bool:
+        number = self._postings.words.get(written)
+        return number is not None and bool(self._postings.tools[self._postings.term_of[number]])
+
+    def _halves(self, word: str) -> Iterator[tuple[str, float]]:
+        """Return the two words of the index that were joined without a space, where there are such."""
+        for cut in range(len(word) - 2, 1, -1):
+            if self._is_held(word[:cut]) and self._is_held(word[cut:]):
+                yield stem(word[:cut]), 1.0
+                yield stem(word[cut:]), 1.0
+                return
+
+
+def _lost(word: str) -> Iterator[str]:
+    """Return the word with two letters swapped, or with one letter less."""
+    for place in range(1, len(word)):
+        yield word[: place - 1] + word[place] + word[place - 1] + word[place + 1 :]
+        yield word[:place] + word[place + 1 :]
+
+
+def _short_slips(word: str) -> Iterator[tuple[float, str]]:
+    """Return everything that is one slip away, but for letters that are wrong: that would be very many."""
+    for lost in _lost(word):
+        yield 0.9, lost
+    for place in range(1, len(word) + 1):
+        head, tail = word[:place], word[place:]
+        for letter in _LETTERS:
+            yield 1.0, head + letter + tail
 
 
 def _slips(word: str) -> Iterator[tuple[float, str]]:
-    """Return everything that is one slip away: letters swapped, lost, added or wrong."""
+    """Return everything that is one slip away, with how likely it is: letters swapped, lost, added or wrong."""
     for place in range(len(word) + 1):
         head, tail = word[:place], word[place:]
-        first = 0.8 if place == 0 else 1.0
+        first = 1.0 if place else 0.8
         if len(tail) > 1:
             yield first, head + tail[1] + tail[0] + tail[2:]
         for letter in _LETTERS:

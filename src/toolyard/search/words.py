@@ -12,20 +12,7 @@ _LONGEST: Final = 40
 _LONGEST_JOINED: Final = 24
 
 STOP_WORDS: Final = frozenset(
-    """
-    a about again all also am an and any are aren as asap at be because been being between both but by can cannot could couldn d
-    did didn do does doesn doing don down during each either else etc even every few for from further had hadn has hasn have haven
-    having he hello her here hers hey hi him his how however i if in instead into is isn it its itself just let lets ll m
-    may maybe me mine more most much must my myself neither no nor not now of off ok okay on once only onto or other ought our ours
-    out over own per please quite rather re s same shall she should shouldn so some somehow something such t than
-    thank thanks that the their theirs them then there these they this those through thus to too under until up upon us ve very via
-    was wasn we well were weren what whatever when where whether which while who whom whose why will with within without won would
-    wouldn yes yet you your yours yourself
-    able assist assistance based better come considering currently e eg g get given gives giving go going got gonna help helped helpful
-    helping helps interested kind know like looking lot make makes making many might need needed needing needs new particular possible provide
-    provided provides providing really regarding say see seem specific specified specify sure take tell try trying use used useful
-    uses using various want wanted wanting wants way ways wish wondering works would
-    """.split()
+    ["a", "about", "again", "all", "also", "am", "an", "and", "any", "are", "aren", "as", "asap", "at", "be", "because", "been", "being", "between", "both", "but", "by", "can", "cannot", "could", "couldn", "d", "did", "didn", "do", "does", "doesn", "doing", "don", "down", "during", "each", "either", "else", "etc", "even", "every", "few", "for", "from", "further", "had", "hadn", "has", "hasn", "have", "haven", "having", "he", "hello", "her", "here", "hers", "hey", "hi", "him", "his", "how", "however", "i", "if", "in", "instead", "into", "is", "isn", "it", "its", "itself", "just", "let", "lets", "ll", "m", "may", "maybe", "me", "mine", "more", "most", "much", "must", "my", "myself", "neither", "no", "nor", "not", "now", "of", "off", "ok", "okay", "on", "once", "only", "onto", "or", "other", "ought", "our", "ours", "out", "over", "own", "per", "please", "quite", "rather", "re", "s", "same", "shall", "she", "should", "shouldn", "so", "some", "somehow", "something", "such", "t", "than", "thank", "thanks", "that", "the", "their", "theirs", "them", "then", "there", "these", "they", "this", "those", "through", "thus", "to", "too", "under", "until", "up", "upon", "us", "ve", "very", "via", "was", "wasn", "we", "well", "were", "weren", "what", "whatever", "when", "where", "whether", "which", "while", "who", "whom", "whose", "why", "will", "with", "within", "without", "won", "would", "wouldn", "yes", "yet", "you", "your", "yours", "yourself", "able", "assist", "assistance", "based", "better", "come", "considering", "currently", "e", "eg", "g", "get", "given", "gives", "giving", "go", "going", "got", "gonna", "help", "helped", "helpful", "helping", "helps", "interested", "kind", "know", "like", "looking", "lot", "make", "makes", "making", "many", "might", "need", "needed", "needing", "needs", "new", "particular", "possible", "provide", "provided", "provides", "providing", "really", "regarding", "say", "see", "seem", "specific", "specified", "specify", "sure", "take", "tell", "try", "trying", "use", "used", "useful", "uses", "using", "various", "want", "wanted", "wanting", "wants", "way", "ways", "wish", "wondering", "works", "would"]
 )
 """Words that say nothing about which tool is meant."""
 

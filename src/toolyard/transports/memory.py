@@ -49,6 +49,7 @@ class Memory:
         self._ready.set()
         try:
             await self._ended.wait()
+            front.end_listeners()
             await self._duplex.drain(self._serving.shutdown_seconds)
         finally:
             self._duplex.close()

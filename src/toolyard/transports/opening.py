@@ -1,5 +1,6 @@
-"""Serving a yard: from settings to a transport that runs until it is told to end."""
+"""Opening a way in: from settings to a transport that runs until it is told to end."""
 
+import socket
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -8,12 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 from toolyard.serving import Serving
 from toolyard.signals import run
 from toolyard.transports.address import Transport
+from toolyard.transports.loops import fastest_loop
 from toolyard.yard import Yard
 
 if TYPE_CHECKING:
     from toolyard.transports.auth import Guard  # a server on stdio has none, and starts sooner without
 
-__all__ = ["make_transport", "serve", "serve_forever"]
+__all__ = ["make_transport", "run_server", "serve_forever"]
+
+Ready = Callable[[Transport], None]
 
 _OWN: Final[Mapping[str, tuple[str, str]]] = {
     "stdio": ("toolyard.transports.stdio", "Stdio"),
@@ -23,16 +27,17 @@ _OWN: Final[Mapping[str, tuple[str, str]]] = {
 _GROUP: Final = "toolyard.transports"
 
 
-def make_transport(serving: Serving, guard: "Guard | None" = None) -> Transport:
+def make_transport(serving: Serving, guard: "Guard | None" = None, *, listener: socket.socket | None = None) -> Transport:
     """Return the transport that the settings name: one of ours, or one that a package brings along, loaded now.
 
     Raises:
         ValueError: There is none of that name, or the settings make no sense for it.
+        OSError: The address cannot be listened on.
     """
     if serving.transport in _OWN:
         module, name = _OWN[serving.transport]
         make: Any = getattr(import_module(module), name)
-        return make(serving) if serving.transport == "stdio" else make(serving, guard)
+        return make(serving) if serving.transport == "stdio" else make(serving, guard, listener=listener)
     found = {point.name: point for point in entry_points(group=_GROUP)}
     if serving.transport not in found:
         raise ValueError(f"There is no transport '{serving.transport}'. Known: {', '.join(sorted({*_OWN, *found}))}.")
@@ -40,7 +45,12 @@ def make_transport(serving: Serving, guard: "Guard | None" = None) -> Transport:
 
 
 async def serve_forever(
-    yard: Yard, serving: Serving, guard: "Guard | None" = None, *, ready: Callable[[Transport], None] | None = None
+    yard: Yard,
+    serving: Serving,
+    guard: "Guard | None" = None,
+    *,
+    ready: Ready | None = None,
+    listener: socket.socket | None = None,
 ) -> None:
     """Open the yard and serve it until it is cancelled or its client goes; `ready` is told once it listens.
 
@@ -48,20 +58,39 @@ async def serve_forever(
         ValueError: The settings make no sense.
         OSError: The address cannot be listened on.
     """
-    transport = make_transport(serving, guard)
-    async with yard:
-        if ready is not None:
-            ready(transport)
-        try:
+    transport = make_transport(serving, guard, listener=listener)
+    try:
+        async with yard:
+            if ready is not None:
+                ready(transport)
             await transport.serve(yard)
-        finally:
-            await transport.close()
+    finally:
+        await transport.close()
 
 
-def serve(yard: Yard, *, guard: "Guard | None" = None, **settings: Any) -> None:
-    """Serve a yard from Python, as `toolyard serve` does from a shell: by default on stdio.
+def run_server(yard: Yard, serving: Serving, guard: "Guard | None" = None, *, ready: Ready | None = None) -> None:
+    """Serve a yard in this process, or in as many as the settings say, until the program is told to end.
 
     Raises:
         ValueError: The settings make no sense.
+        OSError: The address cannot be listened on.
     """
-    run(serve_forever(yard, Serving(**settings), guard))
+    if serving.workers == 1:
+        run(serve_forever(yard, serving, guard, ready=ready), loop=fastest_loop())
+        return
+    if serving.transport != "http":
+        raise ValueError(f"Only 'http' can be served by several workers, not '{serving.transport}'.")
+    from toolyard.transports.http.server import Http  # noqa: PLC0415 - only a server that speaks HTTP needs it
+    from toolyard.transports.workers import run_workers  # noqa: PLC0415
+
+    transport = Http(serving, guard)
+    if ready is not None:
+        ready(transport)
+
+    def work() -> None:
+        run(serve_forever(yard, serving, guard, listener=transport.listener), loop=fastest_loop())
+
+    try:
+        run_workers(serving.workers, work)
+    finally:
+        transport.listener.close()

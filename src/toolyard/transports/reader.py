@@ -14,9 +14,7 @@ _PIECE: Final = 256 * 1024
 class Reader:
     """Reads a pipe or a terminal as the loop says, and a file, which no loop can watch, in a thread."""
 
-    def __init__(
-        self, descriptor: int, take: Callable[[bytes], None], *, is_full: Callable[[], bool], on_end: Callable[[], None]
-    ) -> None:
+    def __init__(self, descriptor: int, take: Callable[[bytes], None], *, is_full: Callable[[], bool], on_end: Callable[[], None]) -> None:
         self._descriptor = descriptor
         self._take = take
         self._is_full = is_full
@@ -80,7 +78,10 @@ class Reader:
 
     def _read_in_thread(self) -> None:
         while not self._closed:
-            piece = os.read(self._descriptor, _PIECE)
+            try:
+                piece = os.read(self._descriptor, _PIECE)
+            except OSError:
+                piece = b""
             taken = asyncio.run_coroutine_threadsafe(self._hand_on_later(piece), self._loop)
             taken.result()
             if not piece:

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
@@ -37,7 +38,7 @@ class Stdio:
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
-        self._ended = asyncio.Event()
+        self._ended = asyncio.Event()  # not bound to a loop until it is waited for
 
     def info(self) -> Address:
         """Return where it listens."""
@@ -57,6 +58,7 @@ class Stdio:
             finally:
                 reader.close()
                 lines.end()
+                front.end_listeners()
                 await _end(duplex, yard, self._serving.shutdown_seconds)
                 front.close()
                 await writer.close()
@@ -86,9 +88,18 @@ def _put_aside() -> Generator[tuple[int, int]]:
     try:
         os.dup2(nothing, _STDIN)
         os.dup2(_STDERR, _STDOUT)
+        _flush()  # what was printed before must not come out between messages
         yield source, sink
     finally:
+        _flush()
         os.dup2(source, _STDIN)
         os.dup2(sink, _STDOUT)
         for descriptor in (source, sink, nothing):
             os.close(descriptor)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.__stdout__):
+        with contextlib.suppress(OSError, ValueError):
+            if stream is not None:
+                stream.flush()

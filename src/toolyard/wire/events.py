@@ -8,6 +8,7 @@ import msgspec
 __all__ = ["KEEP_ALIVE", "Event", "Events", "encode_event", "encode_retry"]
 
 KEEP_ALIVE: Final = b": alive\r\n\r\n"
+_DIGITS: Final = 15
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -79,5 +80,5 @@ def _event(block: bytes) -> Event | None:
         b"\n".join(data),
         fields.get(b"id", b"").decode(errors="replace"),
         fields.get(b"event", b"message").decode(errors="replace"),
-        int(retry) if retry.isdigit() else None,
+        int(retry) if retry.isdigit() and len(retry) <= _DIGITS else None,
     )

@@ -18,9 +18,8 @@ Id = int | str
 
 _NOTHING: Final = msgspec.Raw(b"")
 _OTHERS: Final = bytes(set(range(256)) - set(b"[]{}"))
-_TOKENS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+_TEXTS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\Z)', re.DOTALL)
 _OBJECT: Final = ord("{")
-_OPEN: Final = frozenset({b"[", b"{"})
 
 
 class Message(msgspec.Struct, gc=False):
@@ -136,28 +135,12 @@ def _check_text(data: bytes) -> None:
 
 
 def _check_depth(data: bytes, depth: int) -> None:
-    """Refuse what is nested too deep, before a recursive parser sees it.
-
-    Brackets are peeled off a level at a time, which is quick and right unless there are brackets inside texts; only then are the
-    texts told apart.
-    """
-    left = data.translate(None, _OTHERS)
-    for _ in range(depth + 1):
+    """Refuse what is nested too deep, before a recursive parser sees it: brackets are peeled off a level at a time."""
+    left = _TEXTS.sub(b"", data).translate(None, _OTHERS)
+    for _ in range(depth):
         peeled = left.replace(b"[]", b"").replace(b"{}", b"")
         if len(peeled) == len(left):
-            break
+            return  # nothing is left, or what is left is no JSON
         left = peeled
-    if left and _depth(data) > depth:
+    if left:
         raise Fault(PARSE, f"The message is nested deeper than {depth} levels.")
-
-
-def _depth(data: bytes) -> int:
-    deepest = level = 0
-    for match in _TOKENS.finditer(data):
-        token = match.group()
-        if token in _OPEN:
-            level += 1
-            deepest = max(deepest, level)
-        elif token[:1] != b'"':
-            level -= 1
-    return deepest

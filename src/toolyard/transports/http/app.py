@@ -11,6 +11,7 @@ from toolyard.envelope import encode
 from toolyard.serving import Serving
 from toolyard.transports.auth import Guard
 from toolyard.transports.http.asgi import (
+    JSON,
     Headers,
     Receive,
     Scope,
@@ -22,12 +23,12 @@ from toolyard.transports.http.asgi import (
     read_body,
 )  # fmt: skip
 from toolyard.transports.http.gate import Gate, RefusedError
-from toolyard.transports.http.handshake import named_version, read_stream, serve_in_session, serve_stateless, start_session
+from toolyard.transports.http.handshake import named_version, read_stream, serve_batch, serve_in_session, serve_stateless, start_session
 from toolyard.transports.http.modern import check_headers, serve_modern
 from toolyard.transports.http.response import Response
 from toolyard.transports.http.sessions import Session, Sessions
 from toolyard.wire.faults import INVALID_REQUEST, UNSUPPORTED_VERSION, Fault
-from toolyard.wire.messages import Message, decode, id_of
+from toolyard.wire.messages import Message, decode, decode_batch, encode_fault, id_of
 from toolyard.wire.versions import MODERN, VERSIONS
 from toolyard.yard import Yard
 
@@ -69,7 +70,7 @@ class App:
         """Let go of whoever only listens, so that a server can end."""
         self.is_ready = False
         if self._front is not None:
-            self._front.close()
+            self._front.end_listeners()
         if self._sessions is not None:
             self._sessions.end_listeners()
 
@@ -89,7 +90,7 @@ class App:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
         root: str = scope.get("root_path", "")
-        if root and path.startswith(root):
+        if root and path.startswith(f"{root}/"):
             path = path[len(root) :]
         headers: Headers = dict(scope["headers"])
         try:
@@ -113,29 +114,33 @@ class App:
         match scope["method"]:
             case "POST":
                 await self._post(scope, headers, caller, receive, send)
-            case "GET":
+            case "GET" if self._has_sessions(headers):
                 await self._get(headers, caller, receive, send)
-            case "DELETE":
+            case "DELETE" if self._has_sessions(headers):
                 session = self._session(headers, caller)
                 self._parts()[1].end(session)
                 await answer(send, 200, b"", ())
             case _:
-                raise RefusedError(405, "Only POST, GET and DELETE are taken.", ((b"allow", b"POST, GET, DELETE"),))
+                allowed = b"POST, GET, DELETE" if self._has_sessions(headers) else b"POST"
+                raise RefusedError(405, f"Only {allowed.decode()} are taken here.", ((b"allow", allowed),))
 
     async def _post(self, scope: Scope, headers: Headers, caller: Caller, receive: Receive, send: Send) -> None:
-        if not headers.get(b"content-type", b"").lower().startswith(b"application/json"):
+        if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != b"application/json":
             raise RefusedError(415, "The body must be 'application/json'.")
         streams = self._accepts(headers)
         try:
             body = await read_body(receive, headers, self.serving.message_bytes)
         except TooLargeError:
             too_long = Fault(INVALID_REQUEST, f"The message has more than {self.serving.message_bytes} bytes.")
-            await answer_fault(send, 413, too_long)
+            await answer(send, 413, encode_fault(None, too_long), (JSON, (b"connection", b"close")))
             return
         if body is None:
             return
         request_id = None
         try:
+            if body[:1] != b"{" and (batch := decode_batch(body, depth=self.serving.message_depth)) is not None:
+                await serve_batch(self._session(headers, caller), batch, depth=self.serving.message_depth, send=send)
+                return
             message = decode(body, depth=self.serving.message_depth)
             request_id = message.id if isinstance(message.id, int | str) else None
             if len(headers) != len(scope["headers"]):
@@ -148,7 +153,7 @@ class App:
 
     async def _take(self, message: Message, headers: Headers, caller: Caller, receive: Receive, send: Send, *, streams: bool) -> None:
         front, sessions = self._parts()
-        said = headers.get(b"mcp-protocol-version")
+        said = headers.get(b"mcp-protocol-version", b"").strip() or None
         if not message.is_request:
             await self._take_note(message, headers, caller, send)
             return
@@ -174,8 +179,7 @@ class App:
 
     async def _take_note(self, message: Message, headers: Headers, caller: Caller, send: Send) -> None:
         """Take a notification or a response, which are not answered; in the newer era there is nothing they could be about."""
-        said = headers.get(b"mcp-protocol-version", b"").decode("latin-1")
-        if said not in MODERN and not self.serving.stateless:
+        if self._has_sessions(headers):
             conversation = self._session(headers, caller).conversation
             if message.method is None:
                 conversation.settle(message)
@@ -184,14 +188,16 @@ class App:
         await answer(send, 202, b"", ())
 
     async def _get(self, headers: Headers, caller: Caller, receive: Receive, send: Send) -> None:
-        said = headers.get(b"mcp-protocol-version", b"").decode("latin-1")
-        if said in MODERN or self.serving.stateless:
-            raise RefusedError(405, "There is no stream to open here.", ((b"allow", b"POST"),))
         if b"text/event-stream" not in headers.get(b"accept", b""):
             raise RefusedError(406, "A stream needs 'text/event-stream' to be accepted.")
         session = self._session(headers, caller)
         event_id = headers.get(b"last-event-id", b"").decode("latin-1")
         await read_stream(session, event_id, serving=self.serving, receive=receive, send=send)
+
+    def _has_sessions(self, headers: Headers) -> bool:
+        """Return whether there are sessions for such a client."""
+        said = headers.get(b"mcp-protocol-version", b"").strip().decode("latin-1")
+        return said not in MODERN and not self.serving.stateless
 
     def _session(self, headers: Headers, caller: Caller) -> Session:
         session_id = headers.get(b"mcp-session-id")
@@ -215,7 +221,7 @@ class App:
         Raises:
             RefusedError: It may not even be JSON.
         """
-        accept = headers.get(b"accept", b"*/*")
+        accept = headers.get(b"accept", b"*/*").lower()
         streams = accept.find(b"text/event-stream") >= 0
         if not streams and accept.find(b"application/json") < 0 and accept.find(b"*/*") < 0 and accept.find(b"application/*") < 0:
             raise RefusedError(406, "Answers are 'application/json' or 'text/event-stream'.")
@@ -249,4 +255,6 @@ def _check_version(said: bytes | None) -> None:
 def _resource(scope: Scope, headers: Headers, path: str | None = None) -> str:
     """Return the address that a client knows this endpoint by."""
     host = headers.get(b"host", b"localhost").decode("latin-1")
-    return f"{scope.get('scheme', 'http')}://{host}{scope.get('root_path', '')}{scope['path'] if path is None else path}"
+    root = scope.get("root_path", "")
+    place = scope["path"] if path is None else f"{root}{path}"
+    return f"{scope.get('scheme', 'http')}://{host}{place if place.startswith(f'{root}/') else root + place}"

@@ -4,6 +4,7 @@ A page in a browser can reach a server on this machine under a name of its own; 
 speaks are looked at, by default.
 """
 
+import re
 from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -18,6 +19,7 @@ __all__ = ["Gate", "RefusedError"]
 
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 _REMEMBERED: Final = 1000
+_PORT: Final = re.compile(r":[0-9]+\Z")
 
 
 class RefusedError(Exception):
@@ -96,7 +98,10 @@ class Gate:
     def _trusts(self, origin: str, host: str | None) -> bool:
         if "*" in self._origins or origin in self._origins:
             return True
-        place = urlsplit(origin).netloc
+        try:
+            place = urlsplit(origin).netloc
+        except ValueError:
+            return False
         name = _without_port(place)
         return bool(place) and (name in self._hosts or (self._is_local and name in self._own) or (not self._is_local and place == host))
 
@@ -111,9 +116,8 @@ def _is_loopback(host: str) -> bool:
 
 
 def _without_port(host: str) -> str:
-    if host.startswith("["):
-        return host.partition("]")[0] + "]"
-    return host.partition(":")[0] if host.count(":") == 1 else host
+    """Return a host without its port; what has something else behind its name is left as it is, and so is nobody's."""
+    return _PORT.sub("", host) if host.startswith("[") or host.count(":") == 1 else host
 
 
 def _profile_of(yard: Yard, name: str) -> Any:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, cast
 
 from toolyard.caller import Caller
 from toolyard.conversation import Conversation, Front
@@ -12,10 +12,10 @@ from toolyard.transports.http.response import STREAM, Response
 from toolyard.transports.http.sessions import Session, Sessions
 from toolyard.transports.http.streams import Stream
 from toolyard.wire.faults import INVALID_REQUEST, Fault
-from toolyard.wire.messages import Message
+from toolyard.wire.messages import Id, Message, decode, encode_fault, id_of
 from toolyard.wire.versions import HANDSHAKE, VERSIONS, Version
 
-__all__ = ["named_version", "read_stream", "serve_in_session", "serve_stateless", "start_session"]
+__all__ = ["named_version", "read_stream", "serve_batch", "serve_in_session", "serve_stateless", "start_session"]
 
 _UNSAID: Final = VERSIONS["2025-03-26"]
 
@@ -38,6 +38,8 @@ async def serve_stateless(
         result = await conversation.serve(message, notify=response.notify if streams else None, headers=shown)
     except asyncio.CancelledError:
         response.drop()
+        if response.is_gone:
+            return  # nobody is there to be answered
         raise
     await response.finish(result)
 
@@ -60,9 +62,13 @@ async def serve_in_session(
     session: Session, message: Message, *, serving: Serving, shown: Mapping[str, str], receive: Receive, send: Send, streams: bool
 ) -> None:
     """Answer one request of a session; if the client goes away meanwhile, the call goes on and its messages are kept."""
+    conversation = session.conversation
+    if message.id in conversation.in_flight:
+        await answer(send, 400, conversation.refuse_twin(message))
+        return
     stream = session.open_stream()
     work = _serve(session, message, stream, shown=shown, streams=streams)
-    session.start(asyncio.get_running_loop().create_task(work))
+    conversation.in_flight[cast("Id", message.id)] = asyncio.get_running_loop().create_task(work)
     session.busy += 1
     try:
         try:
@@ -82,9 +88,46 @@ async def serve_in_session(
         session.touch()
 
 
+async def serve_batch(session: Session, batch: list[bytes], *, depth: int, send: Send) -> None:
+    """Answer several messages at once, in the versions that have that.
+
+    Raises:
+        Fault: The session's version has not.
+    """
+    version = session.conversation.version
+    if version is None or not version.batches:
+        raise Fault(INVALID_REQUEST, "Batches are no part of the version that is spoken here.")
+    answers = [one for one in await asyncio.gather(*(_item(session, item, depth) for item in batch)) if one is not None]
+    await (answer(send, 200, b"[%b]" % b",".join(answers)) if answers else answer(send, 202, b"", ()))
+
+
+async def _item(session: Session, item: bytes, depth: int) -> bytes | None:
+    """Return the answer to one message of a batch, if one is owed."""
+    conversation = session.conversation
+    try:
+        message = decode(item, depth=depth)
+    except Fault as fault:
+        return encode_fault(id_of(item), fault)
+    if message.method is None:
+        conversation.settle(message)
+    elif not message.is_request:
+        conversation.note(message)
+    elif message.id in conversation.in_flight:
+        return conversation.refuse_twin(message)
+    else:
+        work = asyncio.ensure_future(conversation.serve(message, notify=None))
+        conversation.in_flight[cast("Id", message.id)] = work
+        try:
+            await asyncio.wait({work})
+            return None if work.cancelled() else work.result()
+        finally:
+            del conversation.in_flight[cast("Id", message.id)]
+    return None
+
+
 async def read_stream(session: Session, event_id: str, *, serving: Serving, receive: Receive, send: Send) -> None:
     """Go on with a stream that the client lost, or begin the one that belongs to no request."""
-    found = session.stream_of(event_id) if event_id else (session.standalone, 0)
+    found = session.stream_of(event_id) if event_id else (session.standalone, session.standalone.delivered)
     if found is None:
         await answer_fault(send, 404, Fault(INVALID_REQUEST, "There is nothing kept after that event."))
         return
@@ -103,10 +146,11 @@ async def read_stream(session: Session, event_id: str, *, serving: Serving, rece
 async def _serve(session: Session, message: Message, stream: Stream, *, shown: Mapping[str, str], streams: bool) -> None:
     result: bytes | None = None
     try:
-        hang_up = stream.hang_up if streams else None
+        hang_up = stream.hang_up if streams and _primes(session) else None
         notify = stream.push if streams else None
         result = await session.conversation.serve(message, notify=notify, headers=shown, hang_up=hang_up)
     finally:
+        del session.conversation.in_flight[cast("Id", message.id)]
         stream.finish(result)
 
 

@@ -57,6 +57,8 @@ async def serve_modern(
         return
     except asyncio.CancelledError:
         response.drop()
+        if response.is_gone:
+            return  # nobody is there to be answered
         raise
     await response.finish(answer)
 

@@ -9,6 +9,8 @@ __all__ = ["Protocol", "protocol_of"]
 
 _BODY_SECONDS: Final = 60.0
 _UNREAD_SECONDS: Final = 30.0
+_HEAD_BYTES: Final = 64 * 1024
+_TOO_LONG: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
 class Protocol(HttpToolsProtocol):
@@ -24,6 +26,7 @@ class Protocol(HttpToolsProtocol):
         super().__init__(*arguments, **settings)
         self._begun: float | None = None
         self._has_head = False
+        self._head_bytes = 0
         self._look: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
 
@@ -39,6 +42,15 @@ class Protocol(HttpToolsProtocol):
                 timer.cancel()
         self._look = self._unread = None
         super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came, as long as the head of a request is no longer than it may be."""
+        super().data_received(data)
+        if self._begun is not None and not self._has_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > _HEAD_BYTES:
+                self.transport.write(_TOO_LONG)
+                self.transport.close()
 
     def on_message_begin(self) -> None:
         """Begin to wait for the rest of a request."""
@@ -72,6 +84,7 @@ class Protocol(HttpToolsProtocol):
     def _begin(self) -> None:
         self._begun = self.loop.time()
         self._has_head = False
+        self._head_bytes = 0
         if self._look is None and self.head_seconds:
             self._look = self.loop.call_later(self.head_seconds, self._see)
 

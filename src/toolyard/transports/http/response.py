@@ -38,6 +38,8 @@ class Response:
         self._timers: list[asyncio.TimerHandle] = []
         self._on_gone: Callable[[], object] = lambda: None
         self._ended = False
+        self.is_gone = False
+        """Whether the client went away before the answer."""
 
     def watch(self, on_gone: Callable[[], object]) -> None:
         """From soon on, say so if the client goes away."""
@@ -93,6 +95,7 @@ class Response:
     def _gone(self) -> None:
         if not self._ended:
             self._ended = True
+            self.is_gone = True
             self._on_gone()
 
     def _start_stream(self) -> None:

@@ -1,6 +1,7 @@
 """The HTTP server: a socket, the application on it, and an end in which every call is answered."""
 
 import asyncio
+import errno
 import socket
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -23,49 +24,59 @@ class Http:
     """Streamable HTTP on one address."""
 
     name = "http"
+    endpoint = "/mcp"
 
     def __init__(self, serving: Serving, guard: Guard | None = None, *, listener: socket.socket | None = None) -> None:
         check_exposure(None if serving.socket is not None else serving.host, guard)
-        self._serving = serving
-        self._guard = guard
-        self._listener = listener or listen_on(serving)
-        self._server: Any = None
-        self._ended = asyncio.Event()
+        self.serving = serving
+        self.guard = guard
+        self._ssl = _tls(serving)
+        self.listener = listener or listen_on(serving)
+        """The socket, which listens already."""
+        self._ended: asyncio.Event | None = None
+        self._is_over = False
 
     def info(self) -> Address:
         """Return where it listens, as it really is."""
-        if self._serving.socket is not None:
-            return Address(self.name, f"unix:{self._serving.socket}")
-        host, port = self._listener.getsockname()[:2]
+        if self.serving.socket is not None:
+            return Address(self.name, f"unix:{self.serving.socket}")
+        host, port = self.listener.getsockname()[:2]
         place = f"[{host}]" if ":" in host else host
-        scheme = "http" if self._serving.tls_cert is None else "https"
-        return Address(self.name, f"{scheme}://{place}:{port}{self._endpoint}")
+        scheme = "http" if self.serving.tls_cert is None else "https"
+        return Address(self.name, f"{scheme}://{place}:{port}{self.endpoint}")
 
     @property
-    def _endpoint(self) -> str:
-        return "/mcp"
+    def host(self) -> str | None:
+        """Return the address that it listens on, or nothing on a unix socket."""
+        return None if self.serving.socket is not None else self.serving.host
 
-    def _make_app(self, yard: Yard) -> Any:
-        return App(yard, self._serving, self._guard, host=None if self._serving.socket is not None else self._serving.host)
+    def make_app(self, yard: Yard) -> Any:
+        """Return the application."""
+        return App(yard, self.serving, self.guard, host=self.host)
 
     async def serve(self, yard: Yard) -> None:
         """Serve the open yard until the server is closed."""
-        app = self._make_app(yard)
-        self._server = server = _make_server(app, self._serving)
-        running = asyncio.ensure_future(server.serve(sockets=[self._listener]))
+        self._ended = asyncio.Event()
+        if self._is_over:
+            self._ended.set()
+        app = self.make_app(yard)
+        server = _make_server(app, self.serving, self._ssl)
+        running = asyncio.ensure_future(server.serve(sockets=[self.listener]))
         try:
             ended = asyncio.ensure_future(self._ended.wait())
             await asyncio.wait({running, ended}, return_when=asyncio.FIRST_COMPLETED)
             ended.cancel()
         finally:
-            await _finish(server, running, app, yard, self._serving.shutdown_seconds)
-            if self._serving.socket is not None:
-                Path(self._serving.socket).unlink(missing_ok=True)  # noqa: ASYNC240 - once, at the end
+            await _finish(server, running, app, yard, self.serving.shutdown_seconds)
+            if self.serving.socket is not None:
+                Path(self.serving.socket).unlink(missing_ok=True)  # noqa: ASYNC240 - once, at the end
 
     async def close(self) -> None:
         """End."""
-        self._ended.set()
-        self._listener.close()
+        self._is_over = True
+        if self._ended is not None:
+            self._ended.set()
+        self.listener.close()
 
 
 async def _finish(server: Any, running: "asyncio.Future[None]", app: Any, yard: Yard, seconds: float) -> None:
@@ -93,21 +104,44 @@ def listen_on(serving: Serving) -> socket.socket:
         OSError: It cannot be listened on.
     """
     if serving.socket is not None:
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        path = Path(serving.socket)
-        if path.is_socket():
-            path.unlink()
-        listener.bind(serving.socket)
-        path.chmod(0o600)
+        family, place = socket.AF_UNIX, serving.socket
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        _remove_stale(Path(serving.socket))
     else:
-        family = socket.AF_INET6 if ":" in serving.host else socket.AF_INET
-        listener = socket.create_server((serving.host, serving.port), family=family, backlog=_BACKLOG)
-    listener.listen(_BACKLOG)
+        family, place = (socket.AF_INET6 if ":" in serving.host else socket.AF_INET), (serving.host, serving.port)
+        # the protocol is named because loops send small pieces at once only on sockets that say they are TCP
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(place)
+        if serving.socket is not None:
+            Path(serving.socket).chmod(0o600)
+        listener.listen(_BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
     listener.setblocking(False)  # noqa: FBT003 - the socket's own interface
     return listener
 
 
-def _make_server(app: App, serving: Serving) -> Any:
+def _remove_stale(path: Path) -> None:
+    """Remove a socket that nobody listens on any more.
+
+    Raises:
+        OSError: Somebody does.
+    """
+    if not path.is_socket():
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+        else:
+            raise OSError(errno.EADDRINUSE, "Somebody listens there already", str(path))
+
+
+def _make_server(app: Any, serving: Serving, ssl_context: Any) -> Any:
     import uvicorn  # noqa: PLC0415 - only a server that speaks HTTP needs it
 
     from toolyard.transports.http.protocol import protocol_of  # noqa: PLC0415
@@ -120,7 +154,7 @@ def _make_server(app: App, serving: Serving) -> Any:
             return nullcontext()
 
     config = uvicorn.Config(
-        app,  # pyright: ignore[reportArgumentType] - its types are narrower than ASGI's
+        app,
         http=protocol_of(serving.header_seconds),
         ws="none",
         lifespan="off",
@@ -130,12 +164,23 @@ def _make_server(app: App, serving: Serving) -> Any:
         date_header=False,
         timeout_keep_alive=_IDLE_SECONDS,
         timeout_graceful_shutdown=1,
-        ssl_certfile=serving.tls_cert,
-        ssl_keyfile=serving.tls_key,
     )
     config.load()
-    if config.ssl is not None:
-        import ssl  # noqa: PLC0415 - only where TLS is spoken
-
-        config.ssl.minimum_version = ssl.TLSVersion.TLSv1_2
+    config.ssl = ssl_context
     return Server(config)
+
+
+def _tls(serving: Serving) -> Any:
+    """Return what TLS is spoken with, read before anything listens for long, or nothing.
+
+    Raises:
+        OSError: The certificate or its key cannot be used.
+    """
+    if serving.tls_cert is None:
+        return None
+    import ssl  # noqa: PLC0415 - only where TLS is spoken
+
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(serving.tls_cert, serving.tls_key)
+    return context

@@ -13,6 +13,7 @@ from toolyard.transports.http.streams import Stream
 __all__ = ["Session", "Sessions"]
 
 _SWEEP: Final = 30.0
+_STREAMS: Final = 64
 
 
 class Session:
@@ -28,12 +29,14 @@ class Session:
         self._numbers = count(1)
         self.standalone = Stream(0, keep=serving.event_count, clock=self._loop)
         self._streams: dict[int, Stream] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         self.used = self._loop.time()
         self.conversation = Conversation(front, caller=caller, send=self.standalone.push)
 
     def open_stream(self) -> Stream:
         """Return a new stream, for one request."""
+        if len(self._streams) >= _STREAMS:
+            for old in [old for old in self._streams.values() if old.is_over][: len(self._streams) - _STREAMS + 1]:
+                self.forget(old)
         stream = Stream(next(self._numbers), keep=self._serving.event_count, clock=self._loop)
         self._streams[stream.number] = stream
         return stream
@@ -45,11 +48,6 @@ class Session:
             return None
         stream = self.standalone if number == "0" else self._streams.get(int(number[:18]))
         return None if stream is None else (stream, int(after[:18]))
-
-    def start(self, task: "asyncio.Task[None]") -> None:
-        """Keep a task of the session's."""
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def forget(self, stream: Stream) -> None:
         """Forget a stream that the client has whole."""
@@ -68,13 +66,11 @@ class Session:
     @property
     def is_idle(self) -> bool:
         """Return whether nothing runs and nobody listens."""
-        return not self.busy and not self._tasks
+        return not self.busy and not self.conversation.in_flight
 
     def close(self) -> None:
         """End: what runs is interrupted, and whoever listens is let go."""
         self.conversation.close()
-        for task in tuple(self._tasks):
-            task.cancel()
         for stream in (self.standalone, *self._streams.values()):
             stream.finish(None)
 

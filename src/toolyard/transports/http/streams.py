@@ -24,6 +24,8 @@ class Stream:
         self.is_over = False
         self.over_since = 0.0
         self.has_reader = False
+        self.delivered = 0
+        """The number of the last message that somebody was given."""
         self.spoke = asyncio.Event()
         """Set once there is something to tell: a message, or the end."""
         self._events: deque[tuple[int, bytes]] = deque(maxlen=keep)
@@ -63,7 +65,6 @@ class Stream:
         wake = asyncio.Event()
         self._readers.add(wake)
         self.has_reader = True
-        self._released = False
         try:
             if primed:
                 yield encode_retry(f"{self.number}-{after}", _RETRY_MS)
@@ -72,8 +73,10 @@ class Stream:
                 new = [(number, message) for number, message in self._events if number > after]
                 for number, message in new:
                     after = number
+                    self.delivered = max(self.delivered, number)
                     yield encode_event(message, event_id=f"{self.number}-{number}")
                 if self.is_over or self._released:
+                    self._released = False
                     return
                 if new:
                     continue

@@ -1,0 +1,154 @@
+"""The sse transport: HTTP as clients spoke it before there was one endpoint; deprecated, and for those alone.
+
+A client opens a stream and is told where to post its messages; every answer comes on the stream. A stream is a line both ways, so
+it is the same conversation as on a pipe.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections import deque
+from typing import Any, Final
+
+from toolyard.caller import Caller
+from toolyard.conversation import Front
+from toolyard.conversation.duplex import Duplex
+from toolyard.serving import Serving
+from toolyard.transports.auth import Guard
+from toolyard.transports.http.asgi import Headers, Receive, Scope, Send, TooLargeError, answer, answer_text, read_body
+from toolyard.transports.http.gate import Gate, RefusedError
+from toolyard.transports.http.response import STREAM
+from toolyard.transports.http.server import Http
+from toolyard.wire.events import KEEP_ALIVE, encode_event
+from toolyard.yard import Yard
+
+__all__ = ["Sse"]
+
+_STREAM_PATH: Final = "/sse"
+_POST_PATH: Final = "/messages"
+_UNREAD: Final = 1024
+_log = logging.getLogger(__name__)
+
+
+class _Client:
+    """One stream: the conversation on it, and what waits to be written."""
+
+    def __init__(self, front: Front, caller: Caller) -> None:
+        self.identity = caller.identity
+        self.waiting: deque[bytes] = deque()
+        self.wake = asyncio.Event()
+        self.is_over = False
+        self.duplex = Duplex(front, self.push, caller=caller)
+
+    def push(self, message: bytes) -> None:
+        """Write a message; a client that reads none of very many is let go."""
+        self.waiting.append(encode_event(message))
+        self.is_over = self.is_over or len(self.waiting) > _UNREAD
+        self.wake.set()
+
+    def end(self) -> None:
+        """Let the client go."""
+        self.is_over = True
+        self.wake.set()
+
+
+class _App:
+    """The two endpoints as an ASGI application."""
+
+    def __init__(self, yard: Yard, serving: Serving, guard: Guard | None, *, host: str | None) -> None:
+        self._yard = yard
+        self._serving = serving
+        self._gate = Gate(serving, guard, host=host)
+        self._front = Front(yard, serving, door="sse")
+        self._clients: dict[str, _Client] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        headers: Headers = dict(scope["headers"])
+        try:
+            self._gate.check(headers)
+            place = headers.get(b"host", b"").decode("latin-1")
+            caller = await self._gate.caller(self._yard, headers, None, f"{scope['scheme']}://{place}{_STREAM_PATH}")
+            if scope["path"] == _STREAM_PATH and scope["method"] == "GET":
+                await self._stream(scope, caller, receive, send)
+            elif scope["path"] == _POST_PATH and scope["method"] == "POST":
+                await self._post(scope, headers, caller, receive, send)
+            else:
+                await answer_text(send, 404, "There is nothing here. The stream is at '/sse'.")
+        except RefusedError as refused:
+            await answer_text(send, refused.status, refused.message, refused.headers)
+
+    def end_listeners(self) -> None:
+        """Do nothing: a stream carries answers, too, so it lasts until they are written."""
+
+    def close(self) -> None:
+        """Let every client go."""
+        for client in self._clients.values():
+            client.end()
+        self._front.close()
+
+    async def _stream(self, scope: Scope, caller: Caller, receive: Receive, send: Send) -> None:
+        if len(self._clients) >= self._serving.sessions:
+            raise RefusedError(503, "There are too many streams.")
+        key = secrets.token_hex(16)
+        client = self._clients[key] = _Client(self._front, caller)
+        place = f"{scope.get('root_path', '')}{_POST_PATH}?session_id={key}"
+        client.waiting.append(encode_event(place.encode(), kind="endpoint"))
+        gone = asyncio.ensure_future(_gone(receive, client))
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": list(STREAM)})
+            await self._write(client, send)
+        finally:
+            gone.cancel()
+            del self._clients[key]
+            client.duplex.close()
+
+    async def _write(self, client: _Client, send: Send) -> None:
+        while True:
+            client.wake.clear()
+            body = b"".join(client.waiting)
+            client.waiting.clear()
+            if body or client.is_over:
+                await send({"type": "http.response.body", "body": body, "more_body": not client.is_over})
+            if client.is_over:
+                return
+            try:
+                async with asyncio.timeout(self._serving.keep_alive or None):
+                    await client.wake.wait()
+            except TimeoutError:
+                client.waiting.append(KEEP_ALIVE)
+
+    async def _post(self, scope: Scope, headers: Headers, caller: Caller, receive: Receive, send: Send) -> None:
+        query: bytes = scope.get("query_string", b"")
+        client = self._clients.get(query.decode("latin-1").removeprefix("session_id="))
+        if client is None or client.identity != caller.identity:
+            raise RefusedError(404, "There is no such stream; open one at '/sse'.")
+        if client.duplex.is_full:
+            raise RefusedError(503, "This client has too many requests in flight.", ((b"retry-after", b"1"),))
+        try:
+            body = await read_body(receive, headers, self._serving.message_bytes)
+        except TooLargeError:
+            raise RefusedError(413, f"The message has more than {self._serving.message_bytes} bytes.") from None
+        if body is not None:
+            client.duplex.receive(body)
+            await answer(send, 202, b"Accepted\n", ())
+
+
+class Sse(Http):
+    """HTTP as it was before streamable HTTP."""
+
+    name = "sse"
+    endpoint = _STREAM_PATH
+
+    def make_app(self, yard: Yard) -> Any:
+        """Return the application."""
+        _log.warning("transport_deprecated name=sse instead=http")
+        return _App(yard, self.serving, self.guard, host=self.host)
+
+
+async def _gone(receive: Receive, client: _Client) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    client.end()

@@ -1,0 +1,139 @@
+"""What the tests with the official conformance suite share: the suite itself, and the example that it judges.
+
+The suite is written for Node.js. Its versions are pinned in `package.json` and, with their hashes, in `package-lock.json`, which
+`npm install --package-lock-only --omit-lockfile-registry-resolved` writes anew.
+"""
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+
+HERE = Path(__file__).parent
+EVERYTHING = HERE.parent.parent / "examples" / "everything.py"
+PACKAGES = ("package.json", "package-lock.json")
+NPM = ("npm", "ci", "--no-audit", "--no-fund", "--prefer-offline", "--fetch-retries=1", "--fetch-retry-mintimeout=1000")
+PATIENCE = 60.0
+TERMINATED = 128 + signal.SIGTERM
+_TIME = re.compile(r"-\d{4}-\d\d-\d\dT[\d-]+Z$")
+_UNSCORED = re.compile(r"^ {2}[✓✗] (\S+) \((?:extension|pending|added-after-release)\)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What the suite found: its exit status, the checks of each scenario, and the scenarios that it does not score."""
+
+    status: int
+    scenarios: dict[str, list[dict[str, Any]]]
+    unscored: frozenset[str]
+
+    def checks(self, status: str) -> list[str]:
+        """Return the checks that ended so, each after its scenario and with what the suite says of it."""
+        return [
+            f"{name}: {check['id']} {check.get('errorMessage', '')}".rstrip()
+            for name, checks in self.scenarios.items()
+            for check in checks
+            if check["status"] == status
+        ]
+
+    def without(self, beginning: str) -> "Report":
+        """Return the report without the scenarios whose names begin so."""
+        return replace(self, scenarios={name: checks for name, checks in self.scenarios.items() if not name.startswith(beginning)})
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """The suite in its two lines, ready to run against a server."""
+
+    home: Path
+
+    def judge(self, line: str, url: str, folder: Path, *arguments: str) -> Report:
+        """Run one line of the suite against a server."""
+        node, program = self.home / "node_modules/node/bin/node", self.home / f"node_modules/conformance-{line}/dist/index.js"
+        command = [node, program, "server", "--url", url, "--output-dir", folder, *arguments]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False)  # noqa: S603 - it is pinned
+        scenarios = {
+            _TIME.sub("", path.parent.name).removeprefix("server-"): json.loads(path.read_text())
+            for path in sorted(folder.rglob("checks.json"))
+        }
+        assert scenarios, done.stderr or done.stdout
+        return Report(status=done.returncode, scenarios=scenarios, unscored=frozenset(_UNSCORED.findall(done.stdout)))
+
+
+@pytest.fixture(scope="session")
+def suite() -> Suite:
+    """Return the suite, installed if it is not there yet."""
+    if shutil.which("npm") is None:
+        pytest.skip("The conformance suite needs 'npm', which is not installed.")
+    cache = Path(os.environ.get("TOOLYARD_TEST_CACHE") or Path.home() / ".cache" / "toolyard-tests")
+    cache.mkdir(parents=True, exist_ok=True)
+    version = sha256(b"".join((HERE / name).read_bytes() for name in PACKAGES)).hexdigest()[:12]
+    home = cache / f"conformance-{version}"
+    with (cache / "conformance.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several workers may want it at once; it is let go with the file
+        if not home.exists():
+            _install(home)
+    return Suite(home)
+
+
+def _install(home: Path) -> None:
+    """Install the suite beside its place and then move it there, so that half of it is never found."""
+    beside = Path(mkdtemp(prefix=f"{home.name}-", dir=home.parent))
+    try:
+        for name in PACKAGES:
+            shutil.copy(HERE / name, beside)
+        try:
+            subprocess.run(NPM, cwd=beside, capture_output=True, text=True, timeout=300, check=True)  # noqa: S607 - it is the user's
+            subprocess.run([beside / "node_modules/node/bin/node", "--version"], capture_output=True, check=True)  # noqa: S603 - the same
+        except (subprocess.SubprocessError, OSError) as error:
+            said = str(getattr(error, "stderr", None) or error).strip().splitlines()
+            pytest.skip(f"The conformance suite cannot be installed: {said[-1] if said else error}")
+        beside.rename(home)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    """Serve the example and return its address; it must end well, and without a defect in its log."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    log = tmp_path_factory.mktemp("everything") / "log"
+    command = [sys.executable, str(EVERYTHING), "--port", str(port)]
+    with log.open("w") as stderr, subprocess.Popen(command, stderr=stderr) as process:  # noqa: S603 - our own program
+        try:
+            _wait_until_ready(process, f"http://127.0.0.1:{port}/readyz")
+            yield f"http://127.0.0.1:{port}/mcp"
+        finally:
+            process.terminate()
+            status = process.wait(PATIENCE)
+    said = log.read_text()
+    assert (status, "Traceback" in said) == (TERMINATED, False), said
+
+
+def _wait_until_ready(process: "subprocess.Popen[bytes]", url: str) -> None:
+    """Wait until the server answers; if it ends before that, it failed."""
+    while True:
+        try:
+            raise AssertionError(f"The example ended with {process.wait(timeout=0.05)}.")
+        except subprocess.TimeoutExpired:
+            try:
+                urlopen(url, timeout=PATIENCE).close()  # noqa: S310 - our own server
+            except URLError:
+                continue
+            return

@@ -1,0 +1,45 @@
+"""The official conformance suite has nothing to say against the example that offers everything."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.conformance.conftest import Suite
+
+NOT_OFFERED = "tasks-"
+"""How the scenarios of the extension for tasks begin, which is not offered and which no version asks for."""
+
+
+@pytest.mark.parametrize(
+    ("line", "passed"),
+    [
+        ("next 2025-03-26", 3),
+        ("next 2025-06-18", 56),
+        ("next 2025-11-25", 83),
+        ("next 2026-07-28", 152),
+        ("stable 2025-06-18", 26),
+        ("stable 2025-11-25", 46),
+    ],
+)
+def test_every_check_of_a_version_passes(suite: "Suite", everything: str, tmp_path: Path, line: str, passed: int) -> None:
+    name, version = line.split()
+    report = suite.judge(name, everything, tmp_path, "--suite", "all", "--spec-version", version)
+
+    assert report.checks("FAILURE") == []
+    assert report.checks("WARNING") == []
+    assert report.checks("SKIPPED") == []
+    assert (report.status, len(report.checks("SUCCESS"))) == (0, passed)
+
+
+@pytest.mark.parametrize(("version", "scored"), [("2025-11-25", 30), ("2026-07-28", 37)])
+def test_everything_that_a_version_requires_is_there(suite: "Suite", everything: str, tmp_path: Path, version: str, scored: int) -> None:
+    report = suite.judge("next", everything, tmp_path, "--requirements", version)
+    judged = report.without(NOT_OFFERED)
+
+    assert judged.checks("FAILURE") == []
+    assert judged.checks("WARNING") == []
+    assert judged.checks("SKIPPED") == []
+    assert (report.status, len(report.scenarios.keys() - report.unscored)) == (0, scored)
+    assert {name for name in report.scenarios if name.startswith(NOT_OFFERED)} <= report.unscored

@@ -1,0 +1,439 @@
+import asyncio
+import json
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolyard import Call, Yard, tool
+from toolyard.caller import ANYONE
+from toolyard.conversation import Front
+from toolyard.conversation.duplex import Duplex
+from toolyard.serving import Serving
+from toolyard.testing import FakeSink
+from toolyard.transports.lines import Lines
+from toolyard.wire.faults import INVALID_REQUEST, METHOD_NOT_FOUND, PARSE
+
+if TYPE_CHECKING:
+    from tests.conversation.conftest import Meet
+
+FRAMES: list[dict[str, Any]] = [
+    json.loads(line) for line in (Path(__file__).parent.parent / "corpus" / "frames.jsonl").read_text().splitlines()
+]
+OLD = "2025-11-25"
+BATCHES = "2025-03-26"
+PING = {"jsonrpc": "2.0", "id": "last", "method": "ping"}
+
+
+@tool
+async def hang() -> int:
+    """Take for ever."""
+    await asyncio.Event().wait()
+    return 1
+
+
+@tool
+async def add(a: int, b: int = 1) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+class Gate:
+    """A tool that waits until it is let go, and counts who waits."""
+
+    def __init__(self) -> None:
+        self.opened = asyncio.Event()
+        self.entered: list[int] = []
+        self.most = 0
+
+    async def wait_here(self, number: int) -> int:
+        """Wait until it is let go."""
+        self.entered.append(number)
+        self.most = max(self.most, len(self.entered))
+        await self.opened.wait()
+        self.entered.remove(number)
+        return number
+
+
+@pytest.mark.parametrize("frame", FRAMES, ids=lambda frame: frame["name"])
+async def test_a_wrong_line_is_answered_and_the_conversation_goes_on(meet: "Meet", frame: dict[str, Any]) -> None:
+    async with meet(era=OLD) as peer:
+        peer.say(frame["data"].encode("latin-1"))
+        fault = await peer.hear()
+        peer.say(PING)
+        after = await peer.hear()
+
+    assert fault["error"]["code"] == frame["code"]
+    assert fault["id"] in {None, 1}
+    assert after == {"jsonrpc": "2.0", "id": "last", "result": {}}
+    assert peer.left() == []
+
+
+@pytest.mark.parametrize("line", [b"", b"   ", b"\r", b"\t\r"])
+async def test_a_blank_line_is_nothing(meet: "Meet", line: bytes) -> None:
+    async with meet(era=OLD) as peer:
+        peer.say(line)
+        peer.say(PING)
+        assert (await peer.hear())["id"] == "last"
+
+
+async def test_a_wrong_request_is_answered_under_its_id(meet: "Meet") -> None:
+    async with meet(era=OLD) as peer:
+        peer.say({"id": "mine", "method": "ping"})
+        assert (await peer.hear())["id"] == "mine"
+
+
+LINES = st.one_of(
+    st.sampled_from([frame["data"].encode("latin-1") for frame in FRAMES]),
+    st.binary(max_size=60),
+    st.builds(
+        lambda number, method, params: json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}).encode(),
+        st.one_of(st.integers(0, 5), st.sampled_from(["a", "b"])),
+        st.sampled_from(["ping", "tools/list", "tools/call", "server/discover", "no/such", "initialize", "resources/read", ""]),
+        st.one_of(
+            st.just({}),
+            st.just({"name": "add", "arguments": {"a": 1}}),
+            st.just({"name": "no_such"}),
+            st.just({"protocolVersion": BATCHES}),
+            st.dictionaries(st.sampled_from(["name", "uri", "arguments", "_meta", "cursor"]), st.one_of(st.none(), st.integers())),
+        ),
+    ),
+    st.builds(
+        lambda method, number: json.dumps({"jsonrpc": "2.0", "method": f"notifications/{method}", "params": number}).encode(),
+        st.sampled_from(["cancelled", "initialized", "other"]),
+        st.sampled_from([{}, {"requestId": 9}, {"requestId": None}]),
+    ),
+    st.builds(lambda number: json.dumps({"jsonrpc": "2.0", "id": number, "result": {}}).encode(), st.sampled_from([1, "ask-1"])),
+)
+
+
+def owed(line: bytes) -> bool | None:
+    """Return whether a line must be answered, as a plain reader of JSON sees it; nothing where that depends on the version."""
+    text = line.strip(b" \t\r\n")
+    if not text:
+        return False
+    if text[:1] == b"[":
+        return None
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        return True
+    if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
+        return True
+    is_note = isinstance(message.get("method"), str) and "id" not in message and isinstance(message.get("params", {}), dict)
+    is_response = "method" not in message and "id" in message and ("result" in message or "error" in message)
+    return not (is_note or (is_response and message["id"] is not None))  # pyright: ignore[reportUnknownVariableType] - any JSON
+
+
+@given(st.lists(LINES.filter(lambda line: b"\n" not in line), max_size=12), st.lists(st.integers(0, 3000), max_size=8))
+@settings(max_examples=150)
+def test_every_line_that_owes_an_answer_gets_one_however_the_stream_was_cut(lines: list[bytes], places: list[int]) -> None:
+    lines = [line for line in lines if owed(line) is not None]
+    stream = b"".join(line + b"\n" for line in lines)
+    edges = sorted({0, len(stream), *(place % (len(stream) + 1) for place in places)})
+
+    answers = asyncio.run(converse([stream[start:end] for start, end in pairwise(edges)]))
+
+    assert all("result" in answer or "error" in answer for answer in answers)
+    assert len(answers) == sum(map(bool, map(owed, lines)))
+    asked = Counter(str(message["id"]) for line in lines if (message := request_in(line)) is not None)
+    said = Counter(str(answer["id"]) for answer in answers if answer["id"] is not None)
+    assert set(said) <= set(asked)
+    assert all(said[number] <= times for number, times in asked.items())
+
+
+def request_in(line: bytes) -> dict[str, Any] | None:
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return message if isinstance(message, dict) and "id" in message else None  # pyright: ignore[reportUnknownVariableType] - any JSON
+
+
+async def converse(pieces: list[bytes]) -> list[dict[str, Any]]:
+    """Return what a server writes that is fed these pieces, and then let finish."""
+    written: list[bytes] = []
+    async with Yard(tools=[add]) as yard:
+        front = Front(yard, Serving(in_flight=3), door="test")
+        duplex = Duplex(front, written.append, caller=ANYONE)
+        lines = Lines(duplex.receive, limit=1_000_000, too_long=duplex.refuse_length)
+        for piece in pieces:
+            lines.feed(piece)
+            await asyncio.sleep(0)
+        lines.end()
+        await duplex.drain(20)
+        duplex.close()
+        front.close()
+    return [json.loads(line) for line in written]
+
+
+async def test_a_twin_of_a_request_in_flight_is_not_run(meet: "Meet") -> None:
+    gate = Gate()
+    async with meet(era=OLD, tools=[gate.wait_here]) as peer:
+        peer.call(7, "wait_here", {"number": 1})
+        await peer.until(lambda: gate.entered == [1])
+        peer.call(7, "wait_here", {"number": 2})
+        twin = await peer.hear()
+        gate.opened.set()
+        first = await peer.hear()
+        peer.call(7, "wait_here", {"number": 3})
+        again = await peer.envelope()
+
+    assert (twin["error"]["code"], twin["id"]) == (INVALID_REQUEST, None)
+    assert (first["id"], first["result"]["structuredContent"]["data"]) == (7, 1)
+    assert again["data"] == 3
+    assert peer.sink.codes == [None, None]
+
+
+async def test_ids_that_look_alike_are_not_the_same(meet: "Meet") -> None:
+    gate = Gate()
+    async with meet(era=OLD, tools=[gate.wait_here]) as peer:
+        peer.call(7, "wait_here", {"number": 1})
+        peer.call("7", "wait_here", {"number": 2})
+        await peer.until(lambda: gate.entered == [1, 2])
+        gate.opened.set()
+        answers = {answer["id"]: answer["result"]["structuredContent"]["data"] for answer in [await peer.hear(), await peer.hear()]}
+
+    assert answers == {7: 1, "7": 2}
+
+
+async def test_a_twin_that_waits_keeps_nobody_waiting(meet: "Meet") -> None:
+    gate = Gate()
+    async with meet(era=OLD, tools=[gate.wait_here], settings={"in_flight": 2}) as peer:
+        for request_id in (1, 2, 1, 1, 3):
+            peer.call(request_id, "wait_here", {"number": request_id})
+        await peer.until(lambda: gate.entered == [1, 2])
+        peer.cancel(2)
+        twins = [await peer.hear(), await peer.hear()]
+        await peer.until(lambda: gate.entered[-1] == 3)
+        gate.opened.set()
+        answers = {answer["id"] for answer in [await peer.hear(), await peer.hear()]}
+
+    assert [twin["error"]["code"] for twin in twins] == [INVALID_REQUEST] * 2
+    assert answers == {1, 3}
+
+
+async def test_a_cancelled_request_is_not_answered(meet: "Meet") -> None:
+    gate = Gate()
+    async with meet(era=OLD, tools=[gate.wait_here]) as peer:
+        peer.call(1, "wait_here", {"number": 1})
+        await peer.until(lambda: bool(gate.entered))
+        peer.cancel(1)
+        await peer.until(lambda: bool(peer.sink.records))
+        peer.say(PING)
+        after = await peer.hear()
+
+    assert after["id"] == "last"
+    assert peer.left() == []
+    assert peer.sink.codes == ["cancelled"]
+
+
+async def test_a_cancel_right_behind_its_request_is_not_lost(meet: "Meet") -> None:
+    async with meet(era=OLD, tools=[hang, add], settings={"in_flight": 1}) as peer:
+        for _ in range(3):
+            peer.call(1, "hang")
+            peer.cancel(1)
+        peer.call(1, "add", {"a": 1})
+        envelope = await peer.envelope()
+
+    assert envelope["data"] == 2
+    assert peer.left() == []
+
+
+async def test_a_cancel_of_a_request_that_waits_its_turn_is_not_lost(meet: "Meet") -> None:
+    gate = Gate()
+    async with meet(era=OLD, tools=[gate.wait_here], settings={"in_flight": 2}) as peer:
+        for number in (1, 2, 3, 4):
+            peer.call(number, "wait_here", {"number": number})
+        await peer.until(lambda: gate.entered == [1, 2])
+        peer.cancel(3)
+        gate.opened.set()
+        answers = [(await peer.hear())["id"] for _ in range(3)]
+        peer.say(PING)
+        answers.append((await peer.hear())["id"])
+
+    assert sorted(answers[:3]) == [1, 2, 4]
+    assert answers[3] == "last"
+    assert peer.left() == []
+
+
+@pytest.mark.parametrize("params", [{"requestId": 99}, {"requestId": "x"}, {"requestId": None}, {}, {"requestId": [1]}, {"requestId": 1.5}])
+async def test_a_cancel_that_makes_no_sense_does_no_harm(meet: "Meet", params: dict[str, Any]) -> None:
+    async with meet(era=OLD) as peer:
+        peer.note("cancelled", params)
+        peer.say(PING)
+        assert (await peer.hear())["id"] == "last"
+
+
+async def test_no_more_is_worked_on_at_one_time_than_allowed(meet: "Meet") -> None:
+    gate = Gate()
+    async with meet(era=OLD, tools=[gate.wait_here], settings={"in_flight": 2}) as peer:
+        for number in range(30):
+            peer.call(number, "wait_here", {"number": number})
+        await peer.until(lambda: len(gate.entered) == 2)
+        gate.opened.set()
+        answers = [(await peer.hear())["id"] for _ in range(30)]
+
+    assert sorted(answers) == list(range(30))
+    assert gate.most == 2
+
+
+async def test_responses_and_cancels_pass_those_who_wait(meet: "Meet") -> None:
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}}
+
+    @tool
+    async def greet(call: Call) -> str:
+        """Ask who it is."""
+        return (await call.ask(schema, "Who?"))["name"]
+
+    async with meet(era=OLD, tools=[greet, hang, add], settings={"in_flight": 2}) as peer:
+        peer.call(1, "greet")
+        peer.call(2, "hang")
+        question = await peer.hear()
+        for number in range(10, 20):
+            peer.call(number, "add", {"a": number})
+        peer.say({"jsonrpc": "2.0", "id": question["id"], "result": {"action": "accept", "content": {"name": "Ada"}}})
+        peer.cancel(2)
+        answers = [await peer.hear() for _ in range(11)]
+
+    assert {answer["id"] for answer in answers} == {1, *range(10, 20)}
+    assert next(answer for answer in answers if answer["id"] == 1)["result"]["structuredContent"]["data"] == "Ada"
+
+
+async def test_a_line_says_when_it_is_full_and_when_there_is_room() -> None:
+    gate = Gate()
+    written: list[bytes] = []
+    room: list[bool] = []
+    async with Yard(tools=[gate.wait_here]) as yard:
+        front = Front(yard, Serving(in_flight=1), door="test")
+        duplex = Duplex(front, written.append, caller=ANYONE)
+        duplex.on_room = lambda: room.append(duplex.is_full)
+        duplex.receive(b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}')
+        await duplex.drain(20)
+        number = 0
+        while not duplex.is_full:
+            params = {"name": "wait_here", "arguments": {"number": number}}
+            duplex.receive(json.dumps({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}).encode())
+            number += 1
+        gate.opened.set()
+        await duplex.drain(20)
+        duplex.close()
+        front.close()
+
+    assert number > 1
+    assert len(written) == number + 1
+    assert room == [False]
+    assert gate.most == 1
+
+
+async def test_what_is_too_long_is_answered() -> None:
+    written: list[bytes] = []
+    async with Yard() as yard:
+        front = Front(yard, Serving(), door="test")
+        Duplex(front, written.append, caller=ANYONE).refuse_length()
+        front.close()
+
+    answer = json.loads(written[0])
+    assert (answer["id"], answer["error"]["code"]) == (None, INVALID_REQUEST)
+
+
+async def test_a_batch_is_answered_with_a_batch(meet: "Meet") -> None:
+    async with meet(era=BATCHES, tools=[add]) as peer:
+        batch = [
+            peer.request(1, "tools/call", {"name": "add", "arguments": {"a": 1}}),
+            {"jsonrpc": "2.0", "method": "notifications/other"},
+            peer.request(2, "no/such"),
+            {"jsonrpc": "2.0", "id": "ask-9", "result": {}},
+            {"id": 3, "method": "ping"},
+            5,
+            peer.request(4, "ping"),
+        ]
+        peer.say(batch)
+        answers = await peer.hear()
+
+    assert {answer["id"] for answer in answers} == {1, 2, 3, 4, None}
+    assert len(answers) == 5
+    codes = {answer["id"]: answer["error"]["code"] for answer in answers if "error" in answer}
+    assert codes == {2: METHOD_NOT_FOUND, 3: INVALID_REQUEST, None: INVALID_REQUEST}
+
+
+async def test_a_batch_that_owes_nothing_is_not_answered(meet: "Meet") -> None:
+    async with meet(era=BATCHES) as peer:
+        peer.say([{"jsonrpc": "2.0", "method": "notifications/other"}, {"jsonrpc": "2.0", "id": 1, "result": {}}])
+        peer.say(PING)
+        assert (await peer.hear())["id"] == "last"
+
+
+async def test_a_batch_is_answered_without_what_was_cancelled(meet: "Meet") -> None:
+    async with meet(era=BATCHES, tools=[hang, add]) as peer:
+        peer.say([peer.request(1, "tools/call", {"name": "hang"}), peer.request(2, "tools/call", {"name": "add", "arguments": {"a": 1}})])
+        await peer.until(lambda: len(peer.sink.records) == 1)
+        peer.cancel(1)
+        answers = await peer.hear()
+
+    assert [answer["id"] for answer in answers] == [2]
+
+
+async def test_a_batch_that_was_cancelled_as_a_whole_is_not_answered(meet: "Meet") -> None:
+    async with meet(era=BATCHES, tools=[hang]) as peer:
+        peer.say([peer.request(1, "tools/call", {"name": "hang"}), {"jsonrpc": "2.0", "method": "notifications/other"}])
+        peer.cancel(1)
+        peer.say(PING)
+        assert (await peer.hear())["id"] == "last"
+
+
+async def test_a_batch_with_a_twin_inside_is_answered(meet: "Meet") -> None:
+    async with meet(era=BATCHES, settings={"in_flight": 1}) as peer:
+        peer.say([peer.request(1, "ping"), peer.request(1, "ping"), peer.request(2, "ping")])
+        answers = await peer.hear()
+
+    assert len(answers) == 3
+
+
+@pytest.mark.parametrize("era", ["2025-06-18", OLD])
+async def test_later_versions_have_no_batches(meet: "Meet", era: str) -> None:
+    async with meet(era=era) as peer:
+        peer.say([peer.request(1, "ping")])
+        refused = await peer.hear()
+
+    assert (refused["id"], refused["error"]["code"]) == (None, INVALID_REQUEST)
+
+
+async def test_what_came_in_before_the_end_is_answered(meet: "Meet") -> None:
+    gate = Gate()
+    async with meet(era=OLD, tools=[gate.wait_here], settings={"in_flight": 1}) as peer:
+        for number in range(5):
+            peer.call(number, "wait_here", {"number": number})
+        await peer.until(lambda: bool(gate.entered))
+        closing = asyncio.ensure_future(peer.memory.close())
+        await closing
+        gate.opened.set()
+
+    assert sorted(answer["id"] for answer in peer.left()) == [0, 1, 2, 3, 4]
+
+
+async def test_what_takes_too_long_is_interrupted_at_the_end() -> None:
+    sink = FakeSink()
+    async with Yard(tools=[hang], sinks=[sink]) as yard:
+        front = Front(yard, Serving(), door="test")
+        duplex = Duplex(front, lambda _: None, caller=ANYONE)
+        duplex.receive(b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}')
+        duplex.receive(b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang"}}')
+        await duplex.drain(0.01)
+        duplex.close()
+        await duplex.drain(20)
+        front.close()
+
+    assert sink.codes == ["cancelled"]
+
+
+async def test_a_parse_fault_has_no_id(meet: "Meet") -> None:
+    async with meet(era=OLD) as peer:
+        peer.say(b'{"jsonrpc":"2.0","id":5,"method":"ping"')
+        refused = await peer.hear()
+
+    assert (refused["id"], refused["error"]["code"]) == (None, PARSE)

@@ -1,0 +1,472 @@
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from toolyard import Call, Question, Yard, prompt, resource, tool
+from toolyard.asks import Ask
+from toolyard.caller import Caller, Door
+from toolyard.conversation import Exchange, Front
+from toolyard.conversation.parking import Asked, Parking, Work
+from toolyard.envelope import Envelope
+from toolyard.errors import ToolError
+from toolyard.seal import Seal
+from toolyard.serving import Serving
+from toolyard.testing import FakeSink
+from toolyard.wire.faults import INVALID_PARAMS, MISSING_CAPABILITY, Fault
+from toolyard.wire.versions import LATEST
+
+if TYPE_CHECKING:
+    from tests.conversation.conftest import Meet, Peer
+
+SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+
+
+def said(name: str = "Ada", key: str = "who") -> dict[str, Any]:
+    """Return the answers that a client brings along."""
+    return {key: {"action": "accept", "content": {"name": name}}}
+
+
+@tool
+async def greet(call: Call) -> str:
+    """Greet whoever it is."""
+    return f"Hello {(await call.ask(SCHEMA, 'Who?', key='who'))['name']}"
+
+
+async def state_of(peer: "Peer", name: str = "greet", **more: Any) -> str:
+    """Begin a call that asks, and return the state that it gives out."""
+    peer.call("first", name, **more)
+    result = (await peer.answer())["result"]
+    assert result["resultType"] == "input_required"
+    return result["requestState"]
+
+
+async def test_a_question_is_an_answer_and_the_call_goes_on_with_what_is_brought(meet: "Meet") -> None:
+    async with meet(tools=[greet]) as peer:
+        peer.call(1, "greet")
+        asked = (await peer.answer())["result"]
+        assert peer.sink.records == []
+        peer.call(2, "greet", requestState=asked["requestState"], inputResponses=said())
+        envelope = await peer.envelope()
+
+    assert asked["inputRequests"]["who"]["method"] == "elicitation/create"
+    assert asked["inputRequests"]["who"]["params"]["requestedSchema"] == SCHEMA
+    assert envelope["data"] == "Hello Ada"
+    assert peer.sink.codes == [None]
+
+
+@pytest.mark.parametrize("responses", [{}, {"somebody": {"action": "accept"}}, None])
+async def test_an_answer_that_lacks_something_is_asked_for_again(meet: "Meet", responses: Any) -> None:
+    async with meet(tools=[greet]) as peer:
+        state = await state_of(peer)
+        peer.call(2, "greet", requestState=state, inputResponses=responses)
+        again = (await peer.answer())["result"]
+        peer.call(3, "greet", requestState=again["requestState"], inputResponses=said())
+        envelope = await peer.envelope()
+
+    assert again["resultType"] == "input_required"
+    assert list(again["inputRequests"]) == ["who"]
+    assert envelope["data"] == "Hello Ada"
+    assert peer.sink.codes == [None]
+
+
+@pytest.mark.parametrize(
+    ("response", "code"),
+    [
+        ({"action": "decline"}, "approval_denied"),
+        ({"action": "cancel"}, "cancelled"),
+        ({}, "cancelled"),
+        ({"action": "accept", "content": {"name": 5}}, "invalid_input"),
+        ({"action": "accept"}, "invalid_input"),
+    ],
+)
+async def test_an_answer_that_is_none_ends_the_call(meet: "Meet", response: dict[str, Any], code: str) -> None:
+    async with meet(tools=[greet]) as peer:
+        state = await state_of(peer)
+        peer.call(2, "greet", requestState=state, inputResponses={"who": response})
+        envelope = await peer.envelope()
+
+    assert envelope["error"]["code"] == code
+    assert peer.sink.codes == [code]
+
+
+@pytest.mark.parametrize("change", [lambda state: state[:-1], lambda state: state[::-1], lambda _: "", lambda _: "ä", lambda _: "x" * 99])
+async def test_a_state_that_was_tampered_with_is_a_fault(meet: "Meet", change: Callable[[str], str]) -> None:
+    async with meet(tools=[greet]) as peer:
+        state = await state_of(peer)
+        peer.call(2, "greet", requestState=change(state), inputResponses=said())
+        refused = await peer.answer()
+        peer.call(3, "greet", requestState=state, inputResponses=said())
+        envelope = await peer.envelope()
+
+    assert refused["error"]["code"] == INVALID_PARAMS
+    assert envelope["data"] == "Hello Ada"
+
+
+async def test_a_state_is_good_for_the_same_request_alone(meet: "Meet") -> None:
+    @tool
+    async def other(call: Call, a: int = 1) -> str:
+        """Ask, too."""
+        return str(await call.ask(SCHEMA, "Who?", key="who"))
+
+    async with meet(tools=[greet, other]) as peer:
+        state = await state_of(peer, "other", arguments={"a": 1})
+        for name, arguments in (("greet", {}), ("other", {"a": 2}), ("other", {}), ("other", {"a": 1, "b": 1})):
+            peer.call(name, name, arguments, requestState=state, inputResponses=said())
+            assert (await peer.answer())["error"]["code"] == INVALID_PARAMS
+        peer.call(3, "other", {"a": 1}, requestState=state, inputResponses=said())
+        assert (await peer.envelope())["success"]
+
+
+async def test_a_state_is_good_for_the_same_caller_alone(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLYARD_SECRET", "a secret")
+    async with meet(tools=[greet], caller=Caller(identity="ada")) as ada, meet(tools=[greet], caller=Caller(identity="bob")) as bob:
+        state = await state_of(ada)
+        bob.call(1, "greet", requestState=state, inputResponses=said())
+        refused = await bob.answer()
+
+    assert refused["error"]["code"] == INVALID_PARAMS
+    assert bob.sink.records == []
+
+
+async def test_the_order_of_arguments_does_not_matter_to_a_state(meet: "Meet") -> None:
+    @tool
+    async def both(a: int, b: int, call: Call) -> int:
+        """Ask and add."""
+        await call.ask(SCHEMA, "Who?", key="who")
+        return a + b
+
+    async with meet(tools=[both]) as peer:
+        state = await state_of(peer, "both", arguments={"a": 1, "b": 2})
+        peer.call(2, "both", {"b": 2, "a": 1}, requestState=state, inputResponses=said())
+        assert (await peer.envelope())["data"] == 3
+
+
+async def test_a_state_whose_call_is_gone_may_have_run(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLYARD_SECRET", "a secret")
+    async with meet(tools=[greet]) as peer:
+        state = await state_of(peer)
+    async with meet(tools=[greet]) as anew:
+        anew.call(1, "greet", requestState=state, inputResponses=said())
+        envelope = await anew.envelope()
+
+    assert (envelope["error"]["code"], envelope["error"]["may_have_run"]) == ("state_error", True)
+    assert envelope["error"]["details"]["reason"] == "call_gone"
+    assert anew.sink.codes == ["state_error"]
+
+
+async def test_a_state_that_was_answered_already_may_have_run(meet: "Meet") -> None:
+    async with meet(tools=[greet]) as peer:
+        state = await state_of(peer)
+        peer.call(2, "greet", requestState=state, inputResponses=said())
+        assert (await peer.envelope())["success"]
+        peer.call(3, "greet", requestState=state, inputResponses=said())
+        envelope = await peer.envelope()
+
+    assert (envelope["error"]["code"], envelope["error"]["may_have_run"]) == ("state_error", True)
+
+
+async def test_a_state_that_is_brought_twice_at_once_is_answered_twice_and_goes_on_once(meet: "Meet") -> None:
+    async with meet(tools=[greet]) as peer:
+        state = await state_of(peer)
+        peer.call(2, "greet", requestState=state, inputResponses=said("Ada"))
+        peer.call(3, "greet", requestState=state, inputResponses=said("Bob"))
+        answers = {answer["id"]: answer["result"]["structuredContent"] for answer in [await peer.answer(), await peer.answer()]}
+
+    assert answers[2]["data"] == "Hello Ada"
+    assert answers[3]["error"]["code"] == "state_error"
+    assert sorted(peer.sink.codes, key=str) == [None, "state_error"]
+
+
+async def test_a_state_of_another_secret_is_a_fault(meet: "Meet") -> None:
+    async with meet(tools=[greet]) as one, meet(tools=[greet]) as other:
+        state = await state_of(one)
+        other.call(1, "greet", requestState=state, inputResponses=said())
+        assert (await other.answer())["error"]["code"] == INVALID_PARAMS
+
+
+async def test_a_declared_question_can_be_answered_by_another_process(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+
+    @tool(question=Question("Who?", SCHEMA, "who"))
+    async def declared(call: Call) -> str:
+        """Say what was answered."""
+        ran.append(call.answer["name"])
+        return call.answer["name"]
+
+    monkeypatch.setenv("TOOLYARD_SECRET", "a secret")
+    async with meet(tools=[declared]) as one, meet(tools=[declared]) as other:
+        state = await state_of(one, "declared")
+        assert ran == []
+        other.call(1, "declared", requestState=state, inputResponses=said())
+        envelope = await other.envelope()
+
+    assert envelope["data"] == "Ada"
+    assert ran == ["Ada"]
+    assert other.sink.codes == [None]
+    assert one.sink.codes == ["cancelled"]
+
+
+async def test_a_declared_question_is_asked_before_the_handler_runs(meet: "Meet") -> None:
+    ran: list[str] = []
+
+    @tool(question=Question("Who?", SCHEMA, "who"), operation="destroy")
+    async def declared(call: Call) -> str:
+        """Say what was answered."""
+        ran.append(call.answer["name"])
+        return call.answer["name"]
+
+    async with meet(tools=[declared]) as peer:
+        state = await state_of(peer, "declared")
+        peer.call(2, "declared", requestState=state, inputResponses={"who": {"action": "decline"}})
+        denied = await peer.envelope()
+
+    assert denied["error"]["code"] == "approval_denied"
+    assert denied["error"]["may_have_run"] is False
+    assert ran == []
+
+
+async def test_a_call_may_ask_twice(meet: "Meet") -> None:
+    @tool
+    async def couple(call: Call) -> str:
+        """Ask for two names, one after the other."""
+        first = await call.ask(SCHEMA, "Who?", key="who")
+        second = await call.ask(SCHEMA, f"Who goes with {first['name']}?", key="whom")
+        return f"{first['name']} and {second['name']}"
+
+    async with meet(tools=[couple]) as peer:
+        state = await state_of(peer, "couple")
+        peer.call(2, "couple", requestState=state, inputResponses=said("Ada"))
+        again = (await peer.answer())["result"]
+        peer.call(3, "couple", requestState=again["requestState"], inputResponses=said("Bob", "whom"))
+        envelope = await peer.envelope()
+
+    assert list(again["inputRequests"]) == ["whom"]
+    assert again["requestState"] != state
+    assert envelope["data"] == "Ada and Bob"
+    assert peer.sink.codes == [None]
+
+
+async def test_several_things_can_be_asked_at_once(meet: "Meet") -> None:
+    @tool
+    async def many(call: Call) -> list[Any]:
+        """Ask a person, a model and the client."""
+        asks = {"a": Ask.person("Who?", SCHEMA), "b": Ask.model("Think.", max_tokens=5), "c": Ask.roots()}
+        return list((await call.ask_all(asks)).values())
+
+    async with meet(tools=[many], capabilities={"elicitation": {}, "sampling": {}, "roots": {}}) as peer:
+        peer.call(1, "many")
+        asked = (await peer.answer())["result"]
+        results = {"a": {"action": "accept"}, "b": {"role": "assistant"}, "c": {"roots": []}}
+        peer.call(2, "many", requestState=asked["requestState"], inputResponses=results)
+        envelope = await peer.envelope()
+
+    assert list(asked["inputRequests"]) == ["a", "b", "c"]
+    assert envelope["data"] == list(results.values())
+
+
+async def test_answers_that_are_brought_along_unasked_are_not_asked_for(meet: "Meet") -> None:
+    async with meet(tools=[greet]) as peer:
+        peer.call(1, "greet", inputResponses=said("Eve"))
+        assert (await peer.envelope())["data"] == "Hello Eve"
+
+
+async def test_what_a_client_cannot_be_asked_is_a_missing_capability(meet: "Meet") -> None:
+    async with meet(tools=[greet], capabilities={"sampling": {}}) as able, meet(tools=[greet], capabilities={}) as unable:
+        for peer in (able, unable):
+            peer.call(1, "greet")
+            refused = await peer.answer()
+            assert refused["error"]["code"] == MISSING_CAPABILITY
+            assert refused["error"]["data"] == {"requiredCapabilities": {"elicitation": {}}}
+            assert peer.sink.codes == ["not_supported"]
+
+
+async def test_a_call_that_nobody_answers_ends_by_itself(meet: "Meet") -> None:
+    async with meet(tools=[greet], settings={"ask_seconds": 0.01}) as peer:
+        state = await state_of(peer)
+        await peer.until(lambda: bool(peer.sink.records))
+        peer.call(2, "greet", requestState=state, inputResponses=said())
+        late = await peer.answer()
+
+    assert late["error"]["code"] == INVALID_PARAMS
+    assert peer.sink.codes == ["cancelled"]
+
+
+async def test_a_call_that_waits_is_interrupted_when_the_yard_closes(meet: "Meet") -> None:
+    async with meet(tools=[greet]) as peer:
+        await state_of(peer)
+
+    assert peer.sink.codes == ["cancelled"]
+
+
+async def test_a_request_that_goes_on_can_be_cancelled(meet: "Meet") -> None:
+    reached = asyncio.Event()
+
+    @tool
+    async def greet_slowly(call: Call) -> str:
+        """Ask, and then take for ever."""
+        await call.ask(SCHEMA, "Who?", key="who")
+        reached.set()
+        await asyncio.Event().wait()
+        return ""
+
+    async with meet(tools=[greet_slowly]) as peer:
+        state = await state_of(peer, "greet_slowly")
+        peer.call(2, "greet_slowly", requestState=state, inputResponses=said())
+        await reached.wait()
+        peer.cancel(2)
+        await peer.until(lambda: bool(peer.sink.records))
+        assert "result" in await peer.ask("tools/list")
+
+    assert peer.sink.codes == ["cancelled"]
+    assert peer.left() == []
+
+
+async def test_a_cancel_of_the_request_that_asked_comes_too_late(meet: "Meet") -> None:
+    async with meet(tools=[greet]) as peer:
+        state = await state_of(peer)
+        peer.cancel("first")
+        peer.call(2, "greet", requestState=state, inputResponses=said())
+        assert (await peer.envelope())["data"] == "Hello Ada"
+
+
+async def test_the_deadline_stands_still_while_somebody_is_asked(meet: "Meet") -> None:
+    loop = asyncio.get_running_loop()
+
+    @tool(timeout=0.05)
+    async def hurry(call: Call) -> str:
+        """Ask, in a hurry."""
+        return (await call.ask(SCHEMA, "Who?", key="who"))["name"]
+
+    @tool(timeout=0.05)
+    async def dawdle(call: Call) -> str:
+        """Ask, and then take for ever."""
+        await call.ask(SCHEMA, "Who?", key="who")
+        await asyncio.Event().wait()
+        return ""
+
+    async with meet(tools=[hurry, dawdle]) as peer:
+        states = [await state_of(peer, "hurry"), await state_of(peer, "dawdle")]
+        later = loop.time() + 0.12
+        await peer.until(lambda: loop.time() > later)
+        assert peer.sink.records == []
+        peer.call(2, "hurry", requestState=states[0], inputResponses=said())
+        assert (await peer.envelope())["data"] == "Ada"
+        peer.call(3, "dawdle", requestState=states[1], inputResponses=said())
+        assert (await peer.envelope())["error"]["code"] == "timeout"
+
+
+async def test_a_serial_turn_is_free_while_somebody_is_asked(meet: "Meet") -> None:
+    @tool(serial=True)
+    async def one_by_one(call: Call, ask: bool = False) -> str:  # noqa: FBT001, FBT002 - an argument
+        """Ask, or not."""
+        return (await call.ask(SCHEMA, "Who?", key="who"))["name"] if ask else "nobody"
+
+    async with meet(tools=[one_by_one]) as peer:
+        state = await state_of(peer, "one_by_one", arguments={"ask": True})
+        peer.call(2, "one_by_one")
+        assert (await peer.envelope())["data"] == "nobody"
+        peer.call(3, "one_by_one", {"ask": True}, requestState=state, inputResponses=said())
+        assert (await peer.envelope())["data"] == "Ada"
+        peer.call(4, "one_by_one")
+        assert (await peer.envelope())["data"] == "nobody"
+
+
+async def test_progress_goes_to_the_request_that_is_open(meet: "Meet") -> None:
+    @tool
+    async def stepwise(call: Call) -> str:
+        """Ask between two steps."""
+        call.progress(1, 3, "before")
+        await call.ask(SCHEMA, "Who?", key="who")
+        call.progress(2, 3, "after")
+        return "done"
+
+    async with meet(tools=[stepwise]) as peer:
+        state = await state_of(peer, "stepwise", token="old")
+        assert [notice["params"]["progressToken"] for notice in peer.notices] == ["old"]
+        peer.call(2, "stepwise", requestState=state, inputResponses=said(), token="new")
+        assert (await peer.envelope())["data"] == "done"
+        assert {notice["params"]["progressToken"] for notice in peer.notices[1:]} == {"new"}
+
+
+async def test_progress_reaches_a_request_that_wants_it_though_the_first_did_not(meet: "Meet") -> None:
+    @tool
+    async def stepwise(call: Call) -> str:
+        """Ask, then take a step."""
+        await call.ask(SCHEMA, "Who?", key="who")
+        call.progress(2, 3, "after")
+        return "done"
+
+    async with meet(tools=[stepwise]) as peer:
+        state = await state_of(peer, "stepwise")
+        peer.call(2, "stepwise", requestState=state, inputResponses=said(), token="new")
+        assert (await peer.envelope())["data"] == "done"
+        assert [notice["params"]["progressToken"] for notice in peer.notices] == ["new"]
+
+
+async def test_a_resource_and_a_prompt_can_ask_too(meet: "Meet") -> None:
+    @resource("a://b")
+    async def page(call: Call) -> str:
+        """Say who reads."""
+        return (await call.ask(SCHEMA, "Who?", key="who"))["name"]
+
+    @prompt
+    async def words(call: Call) -> str:
+        """Say who wants words."""
+        return (await call.ask(SCHEMA, "Who?", key="who"))["name"]
+
+    async with meet(resources=[page], prompts=[words]) as peer:
+        for method, params in (("resources/read", {"uri": "a://b"}), ("prompts/get", {"name": "words"})):
+            asked = (await peer.ask(method, params))["result"]
+            assert asked["resultType"] == "input_required"
+            answer = await peer.ask(method, {**params, "requestState": asked["requestState"], "inputResponses": said()})
+            assert "Ada" in str(answer["result"])
+            gone = await peer.ask(method, {**params, "requestState": asked["requestState"], "inputResponses": said()})
+            assert gone["error"]["data"]["error"]["code"] == "state_error"
+
+
+# What no client can bring about
+
+
+def exchange_of(front: Front) -> Exchange:
+    return Exchange(front=front, id=1, answers=front.answers(LATEST), caller=Caller(), capabilities={"elicitation": {}})
+
+
+async def parked(start: Callable[[Door], Awaitable[Envelope]], state: str | None = None) -> Envelope | Asked:
+    async with Yard(sinks=[FakeSink()]) as yard:
+        front = Front(yard, Serving(), door="test")
+        try:
+            return await Parking(Seal(b"x"), 60).run(Work("m", "n", b"", start), exchange_of(front), state)
+        finally:
+            front.close()
+
+
+async def test_a_call_that_fails_as_none_should_fails_the_request() -> None:
+    async def start(_: Door) -> Envelope:
+        raise LookupError("a defect")
+
+    with pytest.raises(LookupError, match="a defect"):
+        await parked(start)
+
+
+async def test_a_call_that_is_cancelled_from_inside_cancels_the_request() -> None:
+    async def start(_: Door) -> Envelope:
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await parked(start)
+
+
+async def test_a_state_of_nowhere_is_refused_before_anything_begins() -> None:
+    async def start(_: Door) -> Envelope:
+        raise AssertionError
+
+    with pytest.raises(Fault):
+        await parked(start, "no state")
+    with pytest.raises(ToolError) as caught:
+        seal = Seal(b"x")
+        work = Work("m", "n", b"", start)
+        state = seal.close("state of a request", ["gone", work.fingerprint(Caller().owner), 2**40, False])
+        await parked(start, state)
+    assert caught.value.code == "state_error"

@@ -1,0 +1,492 @@
+"""What the tests of the transports share: a yard to serve, a real server on the loopback address, and a client on a bare socket."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from toolyard import Call, Profile, Record, Serving, ToolError, Toolset, Yard, tool
+from toolyard.providers import Publish
+from toolyard.transports.address import Transport
+from toolyard.transports.opening import serve_forever
+
+MODERN = "2026-07-28"
+PATIENCE = 20.0
+BOTH = "application/json, text/event-stream"
+META = "io.modelcontextprotocol/"
+
+
+class Gates:
+    """What the tools of the tests wait for, so that no test has to guess how long something takes."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.steps: asyncio.Queue[None] = asyncio.Queue()
+        self.running = 0
+
+
+class Reply:
+    """A response: its status, its headers in small letters, and its body once it was read."""
+
+    def __init__(self, status: int, headers: list[tuple[str, str]]) -> None:
+        self.status = status
+        self.pairs = headers
+        self.headers = dict(headers)
+        self.body = b""
+
+    @property
+    def json(self) -> Any:
+        """Return what the body says."""
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> Any:
+        """Return the code of the JSON-RPC error."""
+        return self.json["error"]["code"]
+
+    @property
+    def data(self) -> Any:
+        """Return the data of the envelope of a tool call."""
+        return self.json["result"]["structuredContent"]["data"]
+
+    @property
+    def is_stream(self) -> bool:
+        """Return whether events follow."""
+        return self.headers.get("content-type") == "text/event-stream"
+
+
+class Wire:
+    """One connection, spoken to in bytes."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self._chunked = False
+        self._text = b""
+
+    async def send(self, method: str, path: str, headers: Mapping[str, str | None], body: bytes | None = None) -> None:
+        """Send a request; a header that is none is left out."""
+        lines = [f"{method} {path} HTTP/1.1"]
+        length = {} if body is None else {"Content-Length": str(len(body))}
+        lines += [f"{name}: {value}" for name, value in {**length, **headers}.items() if value is not None]
+        await self.write("\r\n".join([*lines, "", ""]).encode() + (body or b""))
+
+    async def write(self, raw: bytes) -> None:
+        """Send bytes as they are."""
+        self.writer.write(raw)
+        async with asyncio.timeout(PATIENCE):
+            await self.writer.drain()
+
+    async def head(self) -> Reply:
+        """Return the next response without its body."""
+        async with asyncio.timeout(PATIENCE):
+            raw = await self.reader.readuntil(b"\r\n\r\n")
+        first, *rest = raw.decode("latin-1").rstrip().split("\r\n")
+        reply = Reply(int(first.split(" ")[1]), [(name.lower(), value) for name, _, value in (line.partition(": ") for line in rest)])
+        self._chunked = reply.headers.get("transfer-encoding") == "chunked"
+        return reply
+
+    async def reply(self) -> Reply:
+        """Return the next response, whole."""
+        reply = await self.head()
+        async with asyncio.timeout(PATIENCE):
+            if self._chunked:
+                while piece := await self._chunk():
+                    reply.body += piece
+            else:
+                reply.body = await self.reader.readexactly(int(reply.headers.get("content-length", "0")))
+        return reply
+
+    async def event(self) -> dict[str, str] | None:
+        """Return the next event by its fields, a comment under '', or nothing at the end of the stream."""
+        async with asyncio.timeout(PATIENCE):
+            while b"\r\n\r\n" not in self._text:
+                piece = await self._chunk()
+                if not piece:
+                    return None
+                self._text += piece
+        block, _, self._text = self._text.partition(b"\r\n\r\n")
+        fields = (line.partition(":") for line in block.decode().split("\r\n"))
+        return {name: value.removeprefix(" ") for name, _, value in fields}
+
+    async def message(self) -> Any:
+        """Return what the next event that holds a message says, or nothing at the end of the stream."""
+        while (event := await self.event()) is not None:
+            if event.get("data"):
+                return json.loads(event["data"])
+        return None
+
+    async def messages(self) -> list[Any]:
+        """Return all messages until the end of the stream."""
+        found: list[Any] = []
+        while (message := await self.message()) is not None:
+            found.append(message)
+        return found
+
+    async def ends(self) -> bytes:
+        """Wait until the server closes, and return what it still said."""
+        async with asyncio.timeout(PATIENCE):
+            with suppress(ConnectionError):
+                return await self.reader.read()
+        return b""
+
+    async def close(self) -> None:
+        """Go away."""
+        self.writer.close()
+        with suppress(ConnectionError):
+            await self.writer.wait_closed()
+
+    async def _chunk(self) -> bytes:
+        size = int(await self.reader.readuntil(b"\r\n"), 16)
+        piece = await self.reader.readexactly(size + 2)
+        return piece[:-2]
+
+
+class Session:
+    """An older client that has shaken hands."""
+
+    def __init__(self, server: "Server", reply: Reply, version: str, headers: Mapping[str, str]) -> None:
+        self._server = server
+        self.greeting = reply
+        self.id = reply.headers["mcp-session-id"]
+        self.headers: dict[str, str | None] = {"Mcp-Session-Id": self.id, "MCP-Protocol-Version": version, **headers}
+
+    async def ask(self, method: str, params: object = None, *, id: object = 1, **headers: str | None) -> Reply:  # noqa: A002 - its name on the wire
+        """Return the whole response to a request."""
+        return await (await self.begin(method, params, id=id, **headers)).reply()
+
+    async def begin(self, method: str, params: object = None, *, id: object = 1, **headers: str | None) -> Wire:  # noqa: A002
+        """Send a request on a connection of its own, and return that."""
+        message = {"jsonrpc": "2.0", "id": id, "method": method, "params": params or {}}
+        return await self._server.send("POST", "/mcp", {**self.headers, **headers}, message)
+
+    async def note(self, method: str, params: object = None) -> Reply:
+        """Send a notification."""
+        message = {"jsonrpc": "2.0", "method": method, "params": params or {}}
+        return await (await self._server.send("POST", "/mcp", self.headers, message)).reply()
+
+    async def call(self, name: str, arguments: object = None, *, id: object = 1, token: object = None, **headers: str | None) -> Wire:  # noqa: A002
+        """Call a tool on a connection of its own, and return that."""
+        meta = {} if token is None else {"_meta": {"progressToken": token}}
+        return await self.begin("tools/call", {"name": name, "arguments": arguments or {}, **meta}, id=id, **headers)
+
+    async def stream(self, after: str | None = None) -> Wire:
+        """Open the stream that belongs to no request, or go on after an event."""
+        headers = {**self.headers, "Accept": "text/event-stream", "Last-Event-ID": after, "Content-Type": None}
+        return await self._server.send("GET", "/mcp", headers)
+
+
+class Server:
+    """A server that runs in this process, on a port of its own."""
+
+    def __init__(self, yard: Yard, records: list[Record]) -> None:
+        self.yard = yard
+        self.records = records
+        self.transport = cast("Transport", None)
+        self.task: asyncio.Task[None] | None = None
+        self._wires: list[Wire] = []
+
+    @property
+    def address(self) -> str:
+        """Return where it says that it listens."""
+        return self.transport.info().address
+
+    @property
+    def port(self) -> int:
+        """Return the port it listens on."""
+        return int(self.address.rpartition(":")[2].partition("/")[0])
+
+    @property
+    def host(self) -> str:
+        """Return what a client on this machine calls it."""
+        return f"127.0.0.1:{self.port}"
+
+    async def connect(self, **options: Any) -> Wire:
+        """Connect, as told or where it listens."""
+        if "path" in options:
+            reader, writer = await asyncio.open_unix_connection(options["path"])
+        else:
+            reader, writer = await asyncio.open_connection(**{"host": "127.0.0.1", "port": self.port, **options})
+        wire = Wire(reader, writer)
+        self._wires.append(wire)
+        return wire
+
+    async def send(self, method: str, path: str, headers: Mapping[str, str | None], message: object = None) -> Wire:
+        """Send a request on a connection of its own, and return that; a message that is bytes is sent as it is."""
+        body = message if isinstance(message, bytes) or message is None else json.dumps(message).encode()
+        wire = await self.connect()
+        usual = {"Host": self.host, "Accept": BOTH, "Content-Type": "application/json"}
+        await wire.send(method, path, {**usual, **headers}, body)
+        return wire
+
+    async def request(self, method: str, path: str, message: object = None, **headers: str | None) -> Reply:
+        """Return the whole response to a request; in the names of headers '_' stands for '-'."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await (await self.send(method, path, named, message)).reply()
+
+    async def modern(self, method: str, params: Any = None, **options: Any) -> Wire:
+        """Send a request of the newer era, whole with its headers; a header of that name replaces ours."""
+        params, meta, headers = dict(params or {}), dict(options.pop("meta", {})), dict(options.pop("headers", {}))
+        said = {f"{META}protocolVersion": MODERN, f"{META}clientCapabilities": {}, f"{META}clientInfo": {"name": "t", "version": "1"}}
+        params["_meta"] = {**said, **meta}
+        message = {"jsonrpc": "2.0", "id": options.pop("id", 1), "method": method, "params": params}
+        name = params.get("name", params.get("uri"))
+        return await self.send(
+            "POST", options.pop("path", "/mcp"), {"MCP-Protocol-Version": MODERN, "Mcp-Method": method, "Mcp-Name": name, **headers}, message
+        )
+
+    async def call(self, name: str, arguments: object = None, *, token: object = None, **options: Any) -> Wire:
+        """Call a tool in the newer era."""
+        meta = {**options.pop("meta", {}), **({} if token is None else {"progressToken": token})}
+        return await self.modern("tools/call", {"name": name, "arguments": arguments or {}}, meta=meta, **options)
+
+    async def ask(self, name: str, arguments: object = None, **options: Any) -> Reply:
+        """Call a tool in the newer era, and return the whole response."""
+        return await (await self.call(name, arguments, **options)).reply()
+
+    async def greet(self, version: str = "2025-11-25", *, path: str = "/mcp", capabilities: object = None, **headers: str) -> Session:
+        """Shake hands as an older client, and say that it is done."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        params = {"protocolVersion": version, "capabilities": capabilities or {}, "clientInfo": {"name": "t", "version": "1"}}
+        message = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}
+        session = Session(self, await (await self.send("POST", path, named, message)).reply(), version, named)
+        assert (await session.note("notifications/initialized")).status == 202
+        return session
+
+    async def stop(self) -> None:
+        """End the server, as a signal would, while its clients are still there."""
+        if self.task is not None:
+            self.task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self.task
+
+    async def leave(self) -> None:
+        """Close every connection."""
+        for wire in self._wires:
+            await wire.close()
+
+
+@pytest.fixture
+async def wire_of() -> AsyncGenerator[Callable[..., Any]]:
+    """Return how a connection is made to a port of this machine."""
+    wires: list[Wire] = []
+
+    async def connect(port: int) -> Wire:
+        wires.append(Wire(*await asyncio.open_connection("127.0.0.1", port)))
+        return wires[-1]
+
+    yield connect
+    for wire in wires:
+        await wire.close()
+
+
+@pytest.fixture(name="until")
+def make_until() -> Callable[[Callable[[], object]], Any]:
+    """Return how a test waits until something is so."""
+
+    async def until(holds: Callable[[], object]) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not holds():
+                await asyncio.sleep(0.002)
+
+    return until
+
+
+@pytest.fixture
+async def gates() -> Gates:
+    """Return what tools wait for."""
+    return Gates()
+
+
+class Extra:
+    """A provider that publishes more tools when it is told to."""
+
+    name = "extra"
+
+    def __init__(self) -> None:
+        self.publish = cast("Publish", None)
+
+    def open(self, publish: Publish) -> "Extra":
+        """Keep how tools are published."""
+        self.publish = publish
+        return self
+
+    def show(self, *functions: Any) -> None:
+        """Publish these tools, and no others of ours."""
+        from toolyard.providers.functions.provider import tool_from  # noqa: PLC0415 - an inner name, needed here alone
+
+        self.publish([tool_from(function, source=self.name) for function in functions])
+
+    async def __aenter__(self) -> None:
+        """Do nothing."""
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Do nothing."""
+
+
+@pytest.fixture
+def extra() -> Extra:
+    """Return a provider that publishes later."""
+    return Extra()
+
+
+@pytest.fixture
+def tools(gates: Gates) -> list[Any]:
+    """Return tools that do what clients complain about."""
+
+    @tool(operation="query")
+    async def add(a: int, b: int) -> int:
+        """Add two numbers."""
+        return a + b
+
+    @tool
+    async def wait(call: Call, fails: bool = False) -> str:  # noqa: FBT001, FBT002 - an argument on the wire
+        """Wait until it is let go."""
+        gates.running += 1
+        try:
+            await gates.go.wait()
+        finally:
+            gates.running -= 1
+        if fails:
+            raise ToolError("state_error", "No.")
+        return "done"
+
+    @tool
+    async def step(call: Call, count: int = 3, size: int = 1) -> str:
+        """Say how far it is, one step for each time it is let go on."""
+        for number in range(count):
+            await gates.steps.get()
+            call.progress(number + 1, count, "x" * size)
+        await gates.steps.get()
+        return "stepped"
+
+    @tool
+    async def chatter(call: Call, count: int = 3, size: int = 1) -> str:
+        """Talk, and then answer at once."""
+        gates.running += 1
+        for number in range(count):
+            call.progress(number + 1, count, "x" * size)
+            await asyncio.sleep(0)
+        gates.running -= 1
+        return "said"
+
+    @tool
+    async def tell(call: Call, count: int, size: int = 1) -> str:
+        """Tell something, wait until it is let go, and tell a lot."""
+        call.log("info", "begun")
+        gates.running += 1
+        try:
+            await gates.go.wait()
+            for number in range(count):
+                call.log("info", "x" * size, n=number)
+                await asyncio.sleep(0)
+        finally:
+            gates.running -= 1
+        return "told"
+
+    @tool
+    async def pour(size: int) -> str:
+        """Answer with a long text."""
+        return "x" * size
+
+    return [add, wait, step, chatter, tell, pour]
+
+
+@pytest.fixture
+async def serve(tools: list[Any], extra: Extra) -> AsyncGenerator[Callable[..., Any]]:
+    """Return how a yard is served: by default one with the tools of the tests, over HTTP on a free port."""
+    servers: list[Server] = []
+
+    async def start(yard: Yard | None = None, guard: Any = None, **settings: Any) -> Server:
+        records: list[Record] = []
+        readers = Profile(name="readers", toolsets=(Toolset(name="queries", operations=("query",)),))
+        if yard is None:
+            yard = Yard("yard", tools=tools, providers=[extra], profiles=[readers])
+        yard.add_sink(records.append)
+        server = Server(yard, records)
+        ready = asyncio.get_running_loop().create_future()
+        serving = Serving(**{"transport": "http", "port": 0, **settings})
+
+        def note(transport: Transport) -> None:
+            server.transport = transport
+            ready.set_result(None)
+
+        server.task = asyncio.create_task(serve_forever(yard, serving, guard, ready=note))
+        servers.append(server)
+        await asyncio.wait({server.task, ready}, return_when=asyncio.FIRST_COMPLETED)
+        if server.task.done():
+            server.task.result()
+        return server
+
+    yield start
+    for server in servers:
+        await server.leave()
+        await server.stop()
+
+
+class Program:
+    """A process of its own that runs a Python program."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+
+    async def line(self) -> bytes:
+        """Return the next line of its stdout."""
+        assert self.process.stdout is not None
+        async with asyncio.timeout(PATIENCE):
+            return await self.process.stdout.readline()
+
+    async def said(self, text: bytes) -> bytes:
+        """Return the line of its stderr that has that text."""
+        assert self.process.stderr is not None
+        async with asyncio.timeout(PATIENCE):
+            while line := await self.process.stderr.readline():
+                if text in line:
+                    return line
+        raise AssertionError(f"It never said {text!r}.")
+
+    async def write(self, *messages: object) -> None:
+        """Write messages to its stdin, one to a line."""
+        assert self.process.stdin is not None
+        for message in messages:
+            self.process.stdin.write((message if isinstance(message, bytes) else json.dumps(message).encode()) + b"\n")
+        await self.process.stdin.drain()
+
+    async def end(self) -> tuple[int | None, bytes, bytes]:
+        """Return its status, and what is left of its stdout and its stderr, once it ended."""
+        async with asyncio.timeout(PATIENCE):
+            out, err = await self.process.communicate()
+        return self.process.returncode, out, err
+
+
+@pytest.fixture
+async def program(tmp_path: Path) -> AsyncGenerator[Callable[..., Any]]:
+    """Return how a Python program is run in a process of its own."""
+    started: list[asyncio.subprocess.Process] = []
+
+    async def run(source: str, *arguments: str, stdin: Any = asyncio.subprocess.PIPE, **environment: str) -> Program:
+        path = tmp_path / "program.py"
+        path.write_text(source)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            str(path),
+            *arguments,
+            stdin=stdin,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, **environment},
+        )
+        started.append(process)
+        return Program(process)
+
+    yield run
+    for process in started:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()

@@ -1,0 +1,191 @@
+"""The yard as an ASGI application: under a server of somebody else's, and mounted inside another application."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+import uvicorn
+
+from toolyard import Yard, asgi, tool
+from toolyard.transports.auth import Admitted, Refusal
+
+MESSAGE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "tools/call",
+    "params": {
+        "name": "add",
+        "arguments": {"a": 1, "b": 2},
+        "_meta": {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}},
+    },
+}
+HEADERS = {
+    "Host": "localhost",
+    "Accept": "application/json, text/event-stream",
+    "Content-Type": "application/json",
+    "MCP-Protocol-Version": "2026-07-28",
+    "Mcp-Method": "tools/call",
+    "Mcp-Name": "add",
+}
+
+
+@tool(operation="query")
+async def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+class Life:
+    """Notes when a yard opens and closes."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    @asynccontextmanager
+    async def __call__(self, yard: Yard) -> AsyncGenerator[None]:
+        self.seen.append("opened")
+        yield
+        self.seen.append("closed")
+
+
+@pytest.fixture
+async def run() -> AsyncGenerator[Callable[..., Any]]:
+    """Return how an application is served by a uvicorn that knows nothing of us: the port it is on, and what ends it."""
+    running: list[tuple[uvicorn.Server, asyncio.Task[None]]] = []
+
+    async def start(app: Any, **settings: Any) -> tuple[int, Callable[[], Any]]:
+        server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, **settings))
+        task = asyncio.create_task(server.serve())
+        running.append((server, task))
+        async with asyncio.timeout(10):
+            while not server.started and not task.done():
+                await asyncio.sleep(0.002)
+
+        async def stop() -> None:
+            server.should_exit = True
+            with suppress(SystemExit):
+                await task
+
+        if not server.started:
+            await stop()
+            return 0, stop
+        return server.servers[0].sockets[0].getsockname()[1], stop
+
+    yield start
+    for server, task in running:
+        server.should_exit = True
+        await asyncio.wait({task})
+
+
+async def ask(port: int, path: str, wire_of: Any, method: str = "POST", message: object = MESSAGE) -> Any:
+    wire = await wire_of(port)
+    await wire.send(method, path, HEADERS, None if method == "GET" else json.dumps(message).encode())
+    return await wire.reply()
+
+
+async def test_a_bare_uvicorn_serves_it_and_opens_and_closes_the_yard(run: Any, wire_of: Any) -> None:
+    life = Life()
+    port, stop = await run(asgi(Yard(tools=[add], lifespan=life)))
+
+    reply = await ask(port, "/mcp", wire_of)
+    opened = list(life.seen)
+    await stop()
+
+    assert (reply.status, reply.data) == (200, 3)
+    assert (opened, life.seen) == (["opened"], ["opened", "closed"])
+
+
+async def test_a_yard_that_cannot_open_fails_the_server_and_says_why(run: Any, caplog: pytest.LogCaptureFixture) -> None:
+    @asynccontextmanager
+    async def broken(yard: Yard) -> AsyncGenerator[None]:
+        raise ValueError("The database is away.")
+        yield
+
+    port, _ = await run(asgi(Yard(tools=[add], lifespan=broken)))
+
+    assert port == 0
+    assert "The database is away." in caplog.text
+
+
+async def test_settings_hold_there_as_well(run: Any, wire_of: Any) -> None:
+    port, _ = await run(asgi(Yard(tools=[add]), stateless=True, allowed_hosts=["only.example"], message_bytes=100))
+
+    assert (await ask(port, "/mcp", wire_of)).status == 413
+    assert (await ask(port, "/mcp", wire_of, "GET")).status == 405
+
+
+def mounted(app: Any, root: str, *, keeps_path: bool) -> Any:
+    """Return a tiny application that has another one under a path, as frameworks mount it."""
+
+    async def outer(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan" or not scope["path"].startswith(f"{root}/"):
+            await app(scope, receive, send)
+            return
+        path = scope["path"] if keeps_path else scope["path"].removeprefix(root)
+        await app({**scope, "root_path": root, "path": path}, receive, send)
+
+    return outer
+
+
+@pytest.mark.parametrize("keeps_path", [True, False])
+async def test_it_can_be_mounted_under_a_path(run: Any, wire_of: Any, *, keeps_path: bool) -> None:
+    yard = Yard(tools=[add])
+    port, _ = await run(mounted(asgi(yard), "/tools", keeps_path=keeps_path))
+
+    assert (await ask(port, "/tools/mcp", wire_of)).data == 3
+    assert (await ask(port, "/tools/mcp/everything", wire_of)).data == 3
+    assert (await ask(port, "/tools/healthz", wire_of, "GET")).status == 200
+    assert (await ask(port, "/toolsmcp", wire_of)).status == 404
+
+
+@pytest.mark.parametrize("keeps_path", [True, False])
+async def test_a_mounted_server_names_its_resource_by_the_whole_address(run: Any, wire_of: Any, *, keeps_path: bool) -> None:
+    class Fake:
+        async def admit(self, authorization: str | None, api_key: str | None) -> Admitted:
+            raise Refusal("No.")
+
+        def protected_resource(self, resource: str) -> dict[str, Any]:
+            return {"resource": resource}
+
+    port, _ = await run(mounted(asgi(Yard(tools=[add]), guard=Fake()), "/tools", keeps_path=keeps_path))
+
+    refused = await ask(port, "/tools/mcp", wire_of)
+
+    assert refused.status == 401
+    assert 'resource_metadata="http://localhost/.well-known/oauth-protected-resource/tools/mcp"' in refused.headers["www-authenticate"]
+
+
+async def test_it_stops_being_ready_when_it_is_closed() -> None:
+    app = asgi(Yard(tools=[add]))
+    sent: list[Any] = []
+
+    async def send(event: Any) -> None:
+        sent.append(event)
+
+    async def receive() -> Any:
+        return {"type": "http.request"}
+
+    app.close()
+    for path in ("/readyz", "/healthz"):
+        await app({"type": "http", "method": "GET", "path": path, "headers": []}, receive, send)
+
+    assert [event["status"] for event in sent if "status" in event] == [503, 200]
+
+
+async def test_what_is_neither_http_nor_a_life_is_left_alone() -> None:
+    async def never(*_: Any) -> Any:
+        raise AssertionError
+
+    await asgi(Yard(tools=[add]))({"type": "websocket", "path": "/mcp"}, never, never)
+
+
+async def test_a_yard_that_its_owner_opened_is_served_without_a_life(run: Any, wire_of: Any) -> None:
+    async with Yard(tools=[add]) as yard:
+        port, stop = await run(asgi(yard), lifespan="off")
+        reply = await ask(port, "/mcp", wire_of)
+        await stop()
+
+    assert reply.data == 3

@@ -1,0 +1,245 @@
+"""What clients do that mean no good: too much, too slowly, too many, and never reading."""
+
+import asyncio
+import json
+import resource
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from toolyard.transports.http import protocol
+
+if TYPE_CHECKING:
+    from tests.transports.conftest import Gates
+
+MEGABYTE = 1024 * 1024
+HEAD = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+CHUNK = b"10000\r\n" + b" " * 65_536 + b"\r\n"
+
+
+def memory() -> int:
+    """Return how many bytes this process holds."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+async def pour(wire: Any, piece: bytes, count: int) -> int:
+    """Send a piece again and again until the server has enough; return how many bytes went out."""
+    sent = 0
+    try:
+        for _ in range(count):
+            await wire.write(piece)
+            sent += len(piece)
+    except ConnectionError:
+        pass
+    return sent
+
+
+async def test_a_body_that_is_said_to_be_too_long_is_refused_before_it_is_sent(serve: Any) -> None:
+    server = await serve(message_bytes=1000)
+    wire = await server.connect()
+
+    await wire.write(HEAD + b"Content-Length: 1001\r\n\r\n")
+    reply = await wire.reply()
+
+    assert (reply.status, reply.error) == (413, -32600)
+    assert await wire.ends() == b""
+
+
+@pytest.mark.parametrize("length", [b"99999999999999999999999999", b"4194305"])
+async def test_a_length_that_is_absurd_is_refused(serve: Any, length: bytes) -> None:
+    server = await serve()
+    wire = await server.connect()
+
+    await wire.write(HEAD + b"Content-Length: " + length + b"\r\n\r\n")
+
+    assert (await wire.reply()).status in {400, 413}
+
+
+@pytest.mark.parametrize("headers", [b"Content-Length: 5\r\nContent-Length: 6\r\n", b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n"])
+async def test_a_body_whose_length_is_said_in_two_ways_is_refused(serve: Any, headers: bytes) -> None:
+    server = await serve()
+    wire = await server.connect()
+
+    await wire.write(HEAD + headers + b"\r\n0\r\n\r\nGET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
+    assert (await wire.reply()).status == 400
+    assert await wire.ends() == b""
+
+
+async def test_a_message_may_be_as_long_as_the_limit_and_no_longer(serve: Any) -> None:
+    server = await serve(message_bytes=1000)
+    message = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}'
+
+    fits = await server.request("POST", "/mcp", message.ljust(1000))
+    chunked = await server.connect()
+    await chunked.write(HEAD + b"Transfer-Encoding: chunked\r\n\r\n3e8\r\n" + message.ljust(1000) + b"\r\n1\r\n \r\n0\r\n\r\n")
+
+    assert fits.status == 200
+    assert (await chunked.reply()).status == 413
+
+
+async def test_a_body_without_an_end_is_cut_off_and_costs_no_more_than_the_limit(serve: Any) -> None:
+    server = await serve()
+    before = memory()
+    wire = await server.connect()
+    await wire.write(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+
+    sent = await pour(wire, CHUNK, 1600)
+
+    assert sent < 50 * MEGABYTE
+    assert memory() - before < 40 * MEGABYTE
+    assert (await server.ask("add", {"a": 1, "b": 2})).data == 3
+
+
+async def test_a_head_without_an_end_is_cut_off(serve: Any) -> None:
+    server = await serve()
+    before = memory()
+    wire = await server.connect()
+    await wire.write(HEAD)
+
+    sent = await pour(wire, b"X-Filler: " + b"x" * 65_536 + b"\r\n", 1600)
+
+    assert sent < 20 * MEGABYTE
+    assert memory() - before < 40 * MEGABYTE
+    assert (await server.ask("add", {"a": 1, "b": 2})).data == 3
+
+
+async def test_one_header_or_one_address_without_an_end_is_cut_off(serve: Any) -> None:
+    server = await serve()
+
+    for begin in (b"GET /", HEAD + b"X-Filler: "):
+        wire = await server.connect()
+        await wire.write(begin)
+        assert await pour(wire, b"x" * 65_536, 800) < 20 * MEGABYTE
+
+
+async def test_a_head_of_a_reasonable_size_is_taken(serve: Any) -> None:
+    server = await serve()
+
+    assert (await server.ask("add", {"a": 1, "b": 2}, headers={"X-Long": "x" * 8000})).data == 3
+
+
+@pytest.mark.parametrize("begin", [b"", b"POST /mcp HT", HEAD])
+async def test_a_head_that_is_not_finished_in_time_ends_the_connection(serve: Any, begin: bytes) -> None:
+    server = await serve(header_seconds=0.05)
+    wire = await server.connect()
+    await wire.write(begin)
+
+    assert await wire.ends() == b""
+
+
+async def test_a_second_head_on_a_connection_has_the_same_deadline(serve: Any) -> None:
+    server = await serve(header_seconds=0.2)
+    wire = await server.connect()
+    await wire.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert (await wire.reply()).status == 200
+
+    await wire.write(b"GET /healthz HT")
+
+    assert await wire.ends() == b""
+
+
+async def test_a_body_that_is_not_finished_in_time_ends_the_connection(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "_BODY_SECONDS", 0.1)
+    server = await serve(header_seconds=0.05)
+    wire = await server.connect()
+
+    await wire.write(HEAD + b"Content-Length: 100\r\n\r\n{")
+
+    assert await wire.ends() == b""
+
+
+async def test_a_call_may_take_longer_than_the_deadlines_of_its_request(
+    serve: Any, gates: "Gates", monkeypatch: pytest.MonkeyPatch, until: Any
+) -> None:
+    looked: list[int] = []
+    see = protocol.Protocol._see
+    monkeypatch.setattr(protocol, "_BODY_SECONDS", 0.02)
+    monkeypatch.setattr(protocol.Protocol, "_see", lambda self: (looked.append(1), see(self)))
+    server = await serve(header_seconds=0.02)
+    wire = await server.call("wait", headers={"Accept": "application/json"})
+
+    await until(lambda: looked)
+    gates.go.set()
+
+    assert (await wire.reply()).data == "done"
+
+
+async def test_a_client_that_never_reads_costs_little_and_keeps_nobody_waiting(serve: Any, gates: "Gates", until: Any) -> None:
+    server = await serve()
+    before = memory()
+    deaf = await server.call(
+        "tell", {"count": 100_000, "size": 10_000}, meta={"io.modelcontextprotocol/logLevel": "info"}
+    )
+    deaf.writer.transport.pause_reading()
+    await until(lambda: gates.running)
+    gates.go.set()
+
+    for number in range(20):
+        assert (await server.ask("add", {"a": number, "b": 1})).data == number + 1
+    await until(lambda: [record for record in server.records if record.tool == "tell"])
+
+    assert next(record.code for record in server.records if record.tool == "tell") == "cancelled"
+    assert memory() - before < 60 * MEGABYTE
+
+
+async def test_a_client_in_a_session_that_never_reads_costs_little(serve: Any, gates: "Gates", until: Any) -> None:
+    server = await serve()
+    session = await server.greet()
+    before = memory()
+    deaf = await session.call("tell", {"count": 10_000, "size": 10_000})
+    deaf.writer.transport.pause_reading()
+    await until(lambda: gates.running)
+    gates.go.set()
+
+    await until(lambda: server.records)
+
+    assert memory() - before < 60 * MEGABYTE
+    assert (await session.ask("ping", id=2)).status == 200
+
+
+async def test_a_client_that_does_not_take_its_answer_is_dropped(serve: Any, monkeypatch: pytest.MonkeyPatch, until: Any) -> None:
+    aborted: list[int] = []
+    abort = protocol.Protocol._abort
+    monkeypatch.setattr(protocol, "_UNREAD_SECONDS", 0.05)
+    monkeypatch.setattr(protocol.Protocol, "_abort", lambda self: (aborted.append(1), abort(self)))
+    server = await serve(message_bytes=20 * MEGABYTE)
+    deaf = await server.connect()
+    deaf.writer.transport.pause_reading()
+    meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
+    long = {"jsonrpc": "2.0", "id": "x" * 18 * MEGABYTE, "method": "server/discover", "params": {"_meta": meta}}
+    routing = {"Host": "localhost", "MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "server/discover", "Content-Type": "application/json"}
+
+    await deaf.send("POST", "/mcp", routing, json.dumps(long).encode())
+    await until(lambda: aborted)
+
+    assert (await server.ask("add", {"a": 1, "b": 2})).data == 3
+    deaf.writer.transport.resume_reading()
+    assert len(await deaf.ends()) < 18 * MEGABYTE
+
+
+async def test_thousands_of_connections_that_say_nothing_keep_nobody_waiting(serve: Any) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = min(hard, 12_000)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    count = min(3000, wanted // 2 - 500)
+    server = await serve()
+    idle: list[socket.socket] = []
+    try:
+        for number in range(count):
+            one = socket.socket()
+            one.setblocking(False)
+            idle.append(one)
+            await asyncio.get_running_loop().sock_connect(one, ("127.0.0.1", server.port))
+            if number % 500 == 0:
+                assert (await server.ask("add", {"a": number, "b": 1})).data == number + 1
+        replies = await asyncio.gather(*(server.ask("add", {"a": number, "b": 1}) for number in range(50)))
+    finally:
+        for one in idle:
+            one.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert count >= 2000
+    assert [reply.data for reply in replies] == list(range(1, 51))

@@ -1,0 +1,181 @@
+"""A guarded server: who comes in, with which profile, and what others are told."""
+
+from typing import Any
+
+import pytest
+
+from toolyard import Yard, current_call, tool
+from toolyard.transports.auth import Admitted, ApiKey, ApiKeys, IssuerUnreachableError, Refusal, digest_of
+
+ARGUMENTS = {"a": 1, "b": 2}
+KEYS = ApiKeys([ApiKey("full", digest_of("ty_full")), ApiKey("reader", digest_of("ty_reader"), "readers")])
+
+
+class Fake:
+    """A guard that does as it is told."""
+
+    def __init__(self, outcome: Exception | Admitted, resource: dict[str, Any] | None = None) -> None:
+        self.outcome = outcome
+        self.asked: list[str] = []
+        self._resource = resource
+
+    async def admit(self, authorization: str | None, api_key: str | None) -> Admitted:
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+    def protected_resource(self, resource: str) -> dict[str, Any] | None:
+        self.asked.append(resource)
+        return None if self._resource is None else {**self._resource, "resource": resource}
+
+
+async def names(server: Any, path: str = "/mcp", **headers: str) -> set[str]:
+    reply = await (await server.modern("tools/list", path=path, headers=headers)).reply()
+    return {known["name"] for known in reply.json["result"]["tools"]}
+
+
+async def test_without_a_key_nothing_is_answered_but_how_to_come_in(serve: Any) -> None:
+    server = await serve(guard=KEYS)
+
+    for headers in ({}, {"X-API-Key": "ty_wrong"}, {"Authorization": "Bearer ty_wrong"}, {"Authorization": "Basic x"}):
+        reply = await server.ask("add", ARGUMENTS, headers=headers)
+        assert reply.status == 401
+        assert reply.headers["www-authenticate"].startswith('Bearer realm="toolyard"')
+    assert not server.records
+    assert (await server.request("GET", "/healthz")).status == 200
+
+
+async def test_every_way_in_is_guarded(serve: Any) -> None:
+    server = await serve(guard=KEYS)
+
+    for method, path in (("POST", "/mcp"), ("GET", "/mcp"), ("DELETE", "/mcp"), ("PUT", "/mcp"), ("POST", "/mcp/readers"), ("POST", "/mcp/none")):
+        assert (await server.request(method, path)).status == 401
+
+
+async def test_with_a_key_calls_are_answered_and_recorded_under_its_name(serve: Any) -> None:
+    server = await serve(guard=KEYS)
+
+    by_header = await server.ask("add", ARGUMENTS, headers={"X-API-Key": "ty_full"})
+    by_bearer = await server.ask("add", ARGUMENTS, headers={"Authorization": "Bearer ty_full"})
+
+    assert (by_header.data, by_bearer.data) == (3, 3)
+    assert {record.identity for record in server.records} == {"key:full"}
+
+
+async def test_a_key_selects_its_profile_and_no_other_can_be_asked_for(serve: Any) -> None:
+    server = await serve(guard=KEYS)
+    key = {"X-API-Key": "ty_reader"}
+
+    assert await names(server, **key) == {"add"}
+    assert await names(server, "/mcp/readers", **key) == {"add"}
+    refused = await server.modern("tools/list", path="/mcp/everything", headers=key)
+    assert (await refused.reply()).status == 403
+    denied = await server.ask("wait", headers=key)
+    assert denied.json["result"]["structuredContent"]["error"]["code"] == "tool_not_found"
+
+
+async def test_a_key_without_a_profile_may_ask_for_one(serve: Any) -> None:
+    server = await serve(guard=KEYS)
+    key = {"X-API-Key": "ty_full"}
+
+    assert len(await names(server, **key)) > 1
+    assert await names(server, "/mcp/readers", **key) == {"add"}
+    assert (await (await server.modern("tools/list", path="/mcp/none", headers=key)).reply()).status == 404
+
+
+async def test_without_a_guard_a_path_selects_a_profile_in_both_eras(serve: Any) -> None:
+    server = await serve()
+    session = await server.greet(path="/mcp/readers")
+    listed = await session.ask("tools/list")
+
+    assert await names(server, "/mcp/readers") == {"add"}
+    assert {known["name"] for known in listed.json["result"]["tools"]} == {"add"}
+
+
+async def test_claims_reach_the_handler(serve: Any) -> None:
+    @tool
+    async def claims() -> dict[str, Any]:
+        """Show what is claimed."""
+        return dict(current_call().caller.claims)
+
+    guard = Fake(Admitted(identity="ada", claims={"team": "blue"}))
+
+    assert (await (await serve(Yard(tools=[claims]), guard)).ask("claims")).data == {"team": "blue"}
+
+
+async def test_a_refusal_points_to_the_metadata_and_the_metadata_are_there(serve: Any) -> None:
+    guard = Fake(Refusal("The token is over.", error="invalid_token"), {"authorization_servers": ["https://issuer.example"]})
+    server = await serve(guard=guard)
+
+    refused = await server.ask("add", ARGUMENTS)
+    metadata = await server.request("GET", "/.well-known/oauth-protected-resource/mcp")
+
+    place = f"http://{server.host}/.well-known/oauth-protected-resource/mcp"
+    assert refused.status == 401
+    assert f'resource_metadata="{place}"' in refused.headers["www-authenticate"]
+    assert 'error="invalid_token"' in refused.headers["www-authenticate"]
+    assert (metadata.status, metadata.json["resource"]) == (200, f"http://{server.host}/mcp")
+    assert metadata.json["authorization_servers"] == ["https://issuer.example"]
+
+
+async def test_the_metadata_of_a_profile_are_those_of_its_address(serve: Any) -> None:
+    guard = Fake(Refusal("No."), {})
+    server = await serve(guard=guard)
+
+    refused = await server.request("POST", "/mcp/readers")
+    metadata = await server.request("GET", "/.well-known/oauth-protected-resource/mcp/readers")
+
+    assert "/.well-known/oauth-protected-resource/mcp/readers" in refused.headers["www-authenticate"]
+    assert metadata.json["resource"] == f"http://{server.host}/mcp/readers"
+
+
+async def test_there_are_no_metadata_where_there_is_no_issuer(serve: Any) -> None:
+    for guard in (None, KEYS):
+        server = await serve(guard=guard)
+        assert (await server.request("GET", "/.well-known/oauth-protected-resource/mcp")).status == 404
+
+
+async def test_who_has_too_few_rights_is_403(serve: Any) -> None:
+    guard = Fake(Refusal("The scope is missing.", status=403, error="insufficient_scope", scopes=["yard"]))
+
+    reply = await (await serve(guard=guard)).ask("add", ARGUMENTS)
+
+    assert reply.status == 403
+    assert 'scope="yard"' in reply.headers["www-authenticate"]
+
+
+async def test_when_the_issuer_cannot_be_reached_clients_are_told_when_to_come_back(serve: Any) -> None:
+    guard = Fake(IssuerUnreachableError("The issuer does not answer.", retry_after=7))
+
+    reply = await (await serve(guard=guard)).ask("add", ARGUMENTS)
+
+    assert (reply.status, reply.headers["retry-after"]) == (503, "7")
+
+
+async def test_a_credential_for_a_profile_that_is_not_there_is_404(serve: Any) -> None:
+    guard = Fake(Admitted(identity="ada", profile="gone"))
+
+    assert (await (await serve(guard=guard)).ask("add", ARGUMENTS)).status == 404
+
+
+@pytest.mark.parametrize("name", ["Authorization", "X-API-Key"])
+async def test_a_credential_that_comes_twice_is_refused(serve: Any, name: str) -> None:
+    server = await serve(guard=KEYS)
+    value = "Bearer ty_full" if name == "Authorization" else "ty_full"
+
+    reply = await server.ask("add", ARGUMENTS, headers={name: "Bearer other", name.lower(): value})
+
+    assert reply.status in {400, 401}
+    assert not server.records
+
+
+async def test_the_key_is_in_no_answer_and_no_log(serve: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    server = await serve(guard=KEYS)
+
+    replies = [await server.ask("add", ARGUMENTS, headers={"X-API-Key": key}) for key in ("ty_full", "ty_secret_and_wrong")]
+
+    assert not [reply for reply in replies if b"ty_" in reply.body]
+    assert "ty_full" not in caplog.text
+    assert "ty_secret" not in caplog.text
+

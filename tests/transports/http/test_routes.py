@@ -1,0 +1,210 @@
+"""Which request is answered how: what is refused before it is read, and what a message that is none is told."""
+
+from typing import Any
+
+import pytest
+
+PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+LIST = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+BROKEN = (
+    (b"", -32700),
+    (b"{", -32700),
+    (b"\xff\xfe", -32700),
+    (b'{"jsonrpc":"2.0","id":1,"method":"ping"} x', -32700),
+    (b"null", -32600),
+    (b"[]", -32600),
+    (b'"text"', -32600),
+    (b'{"jsonrpc":"2.0","id":1}', -32600),
+    (b'{"jsonrpc":"1.0","id":1,"method":"ping"}', -32600),
+    (b'{"jsonrpc":"2.0","id":{},"method":"ping"}', -32600),
+    (b"[" * 10_000, -32700),
+    (b'{"a":' * 10_000, -32700),
+    (b'{"jsonrpc":"2.0","id":1,"method":"ping","params":' + b'{"a":' * 10_000 + b"1" + b"}" * 10_001, -32700),
+)
+
+
+async def test_health_and_readiness_are_told_to_anybody(serve: Any) -> None:
+    server = await serve()
+
+    health = await server.request("GET", "/healthz", Host="anything.example", Accept=None, Content_Type=None)
+    ready = await server.request("GET", "/readyz", Host="anything.example", Accept=None, Content_Type=None)
+
+    assert (health.status, health.json) == (200, {"status": "ok"})
+    assert (ready.status, ready.json) == (200, {"status": "ok"})
+
+
+async def test_what_is_not_there_is_404(serve: Any) -> None:
+    server = await serve()
+
+    for path in ("/", "/sse", "/messages", "/mcpx", "//mcp", "/mcp/", "/mcp/nobody", "/%2e%2e/mcp", "/.well-known/x"):
+        reply = await server.request("POST", path, PING)
+        assert (path, reply.status) == (path, 404)
+        assert reply.headers["content-type"] == "text/plain; charset=utf-8"
+
+
+async def test_a_method_that_is_not_taken_is_405_and_told_which_are(serve: Any) -> None:
+    server = await serve()
+
+    for method in ("PUT", "PATCH", "OPTIONS", "TRACE"):
+        reply = await server.request(method, "/mcp")
+        assert (method, reply.status, reply.headers["allow"]) == (method, 405, "POST, GET, DELETE")
+
+
+async def test_the_newer_era_only_posts(serve: Any) -> None:
+    server = await serve()
+
+    for method in ("GET", "DELETE"):
+        for headers in ({}, {"Mcp_Session_Id": "x", "Last_Event_ID": "1-1"}):
+            reply = await server.request(method, "/mcp", MCP_Protocol_Version="2026-07-28", **headers)
+            assert (method, reply.status, reply.headers.get("allow")) == (method, 405, "POST")
+
+
+async def test_a_stateless_server_only_takes_posts(serve: Any) -> None:
+    server = await serve(stateless=True)
+
+    for method in ("GET", "DELETE"):
+        reply = await server.request(method, "/mcp")
+        assert (method, reply.status, reply.headers.get("allow")) == (method, 405, "POST")
+
+
+async def test_a_body_that_is_not_said_to_be_json_is_415(serve: Any) -> None:
+    server = await serve()
+
+    for kind in (None, "text/plain", "application/x-www-form-urlencoded", "application/jsonp", "application/json-patch+json"):
+        reply = await server.request("POST", "/mcp", PING, Content_Type=kind)
+        assert (kind, reply.status) == (kind, 415)
+
+
+async def test_a_body_that_is_said_to_be_json_is_read(serve: Any) -> None:
+    server = await serve()
+
+    for kind in ("application/json", "APPLICATION/JSON", "application/json; charset=utf-8", "application/json;charset=UTF-8"):
+        reply = await server.ask("add", {"a": 1, "b": 1}, headers={"Content-Type": kind})
+        assert (kind, reply.data) == (kind, 2)
+
+
+async def test_a_client_that_takes_neither_json_nor_events_is_406(serve: Any) -> None:
+    server = await serve()
+
+    for accept in ("text/html", "image/*", "application/xml"):
+        reply = await server.request("POST", "/mcp", PING, Accept=accept)
+        assert (accept, reply.status) == (accept, 406)
+
+
+async def test_a_client_that_takes_json_is_answered_with_it(serve: Any) -> None:
+    server = await serve()
+
+    for accept in (None, "*/*", "application/json", "Application/JSON", "application/*", "text/html, */*;q=0.1"):
+        reply = await server.ask("chatter", headers={"Accept": accept}, token="t")  # noqa: S106 - a progress token
+        assert (accept, reply.status, reply.headers["content-type"]) == (accept, 200, "application/json")
+        assert reply.data == "said"
+
+
+async def test_a_stream_is_not_opened_for_who_does_not_take_events(serve: Any) -> None:
+    server = await serve()
+    session = await server.greet()
+
+    assert (await server.request("GET", "/mcp", Mcp_Session_Id=session.id, Accept="application/json")).status == 406
+
+
+async def test_a_body_that_is_no_message_is_400_with_a_fault(serve: Any) -> None:
+    server = await serve()
+
+    for body, code in BROKEN:
+        for version in (None, "2025-11-25", "2026-07-28"):
+            reply = await server.request("POST", "/mcp", body, MCP_Protocol_Version=version)
+            assert (body[:40], version, reply.status, reply.error) == (body[:40], version, 400, code)
+            assert reply.headers["content-type"] == "application/json"
+
+
+async def test_a_request_that_is_none_is_answered_under_its_id(serve: Any) -> None:
+    server = await serve()
+
+    assert (await server.request("POST", "/mcp", b'{"jsonrpc":"2.0","id":"seven","method":7}')).json["id"] == "seven"
+
+
+async def test_a_version_that_is_not_spoken_is_told_which_are(serve: Any) -> None:
+    server = await serve()
+    session = await server.greet()
+
+    for version in ("2024-01-01", "latest", "", "2026-07-28, 2025-11-25"):
+        session.headers["MCP-Protocol-Version"] = version
+        reply = await session.ask("tools/list")
+        assert (version, reply.status, reply.error) == (version, 400, -32022)
+        assert {"2026-07-28", "2025-03-26"} <= set(reply.json["error"]["data"]["supported"])
+
+
+async def test_an_unknown_method_is_404_in_the_newer_era_and_200_in_a_session(serve: Any) -> None:
+    server = await serve()
+    session = await server.greet()
+
+    newer = await (await server.modern("no/such")).reply()
+    older = await session.ask("no/such")
+
+    assert (newer.status, newer.error, older.status, older.error) == (404, -32601, 200, -32601)
+
+
+async def test_an_unknown_tool_is_an_envelope_and_no_fault(serve: Any) -> None:
+    server = await serve()
+
+    reply = await server.ask("no_such_tool")
+
+    assert reply.status == 200
+    assert reply.json["result"]["isError"] is True
+    assert reply.json["result"]["structuredContent"]["error"]["code"] == "tool_not_found"
+
+
+@pytest.mark.parametrize("settings", [{}, {"stateless": True}])
+async def test_a_notification_of_the_newer_era_is_202(serve: Any, settings: dict[str, Any]) -> None:
+    server = await serve(**settings)
+    note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 9}}
+
+    reply = await server.request("POST", "/mcp", note, MCP_Protocol_Version="2026-07-28")
+
+    assert (reply.status, reply.body) == (202, b"")
+
+
+async def test_a_stateless_server_answers_older_clients_without_a_session(serve: Any) -> None:
+    server = await serve(stateless=True)
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+
+    greeting = await server.request("POST", "/mcp", {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello})
+    noted = await server.request("POST", "/mcp", {"jsonrpc": "2.0", "method": "notifications/initialized"})
+    listed = await server.request("POST", "/mcp", LIST, MCP_Protocol_Version="2025-06-18", Mcp_Session_Id="whatever")
+
+    assert "mcp-session-id" not in greeting.headers
+    assert greeting.json["result"]["protocolVersion"] == "2025-06-18"
+    assert noted.status == 202
+    assert "add" in {known["name"] for known in listed.json["result"]["tools"]}
+
+
+async def test_several_requests_on_one_connection_are_answered_in_their_order(serve: Any) -> None:
+    server = await serve()
+    wire = await server.connect()
+    head = "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nMCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\n"
+    body = (
+        '{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"add","arguments":{"a":%d,"b":1},"_meta":'
+        '{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}'
+    )
+    bodies = [body % (number, number) for number in range(50)]
+
+    await wire.write("".join(f"{head}Mcp-Name: add\r\nContent-Length: {len(one)}\r\n\r\n{one}" for one in bodies).encode())
+    replies = [await wire.reply() for _ in bodies]
+
+    assert [(reply.json["id"], reply.data) for reply in replies] == [(number, number + 1) for number in range(50)]
+
+
+async def test_what_is_no_http_is_400_and_the_connection_is_closed(serve: Any) -> None:
+    server = await serve()
+    wire = await server.connect()
+
+    await wire.write(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 GET nothing\r\n\r\n")
+
+    assert (await wire.reply()).status == 400
+    assert await wire.ends() == b""
+
+
+async def test_the_server_does_not_say_what_it_is_made_of(serve: Any) -> None:
+    server = await serve()
+
+    assert "server" not in (await server.request("GET", "/healthz")).headers

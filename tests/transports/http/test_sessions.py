@@ -1,0 +1,251 @@
+"""Sessions of older clients: how they begin, whose they are, and how they end."""
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from toolyard.transports.auth import ApiKey, ApiKeys, digest_of
+from toolyard.transports.http import sessions
+
+if TYPE_CHECKING:
+    from tests.transports.conftest import Gates
+
+HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+INITIALIZE = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": HELLO}
+
+
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
+async def test_a_handshake_begins_a_session_that_later_requests_name(serve: Any, version: str) -> None:
+    server = await serve()
+
+    session = await server.greet(version)
+    reply = await (await session.call("add", {"a": 1, "b": 2})).reply()
+
+    assert session.greeting.json["result"]["protocolVersion"] == version
+    assert len(session.id) == 32
+    assert reply.headers["content-type"] == "application/json"
+    assert '"data":3' in reply.json["result"]["content"][0]["text"]
+
+
+async def test_two_sessions_have_different_ids_and_each_its_own_requests(serve: Any, gates: "Gates") -> None:
+    server = await serve()
+    first, second = await server.greet(), await server.greet()
+
+    one, two = await first.call("wait", id=1), await second.call("wait", id=1)
+    gates.go.set()
+
+    assert first.id != second.id
+    assert ((await one.reply()).data, (await two.reply()).data) == ("done", "done")
+
+
+async def test_a_handshake_that_is_wrong_begins_none(serve: Any) -> None:
+    server = await serve()
+
+    reply = await server.request("POST", "/mcp", {**INITIALIZE, "params": {"capabilities": {}}})
+
+    assert reply.error == -32602
+    assert "mcp-session-id" not in reply.headers
+
+
+async def test_a_request_without_a_session_is_told_that_it_needs_one(serve: Any) -> None:
+    server = await serve()
+
+    for message in ({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, {"jsonrpc": "2.0", "method": "notifications/initialized"}):
+        reply = await server.request("POST", "/mcp", message, MCP_Protocol_Version="2025-11-25")
+        assert reply.status == 400
+        assert b"Mcp-Session-Id" in reply.body
+
+
+async def test_a_session_that_is_not_known_is_404_in_every_way(serve: Any) -> None:
+    server = await serve()
+
+    for method, message in (("POST", {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}), ("GET", None), ("DELETE", None)):
+        for made_up in ("0" * 32, "x", "\u00e9", "../../etc/passwd"):
+            reply = await server.request(method, "/mcp", message, Mcp_Session_Id=made_up)
+            assert (method, made_up, reply.status) == (method, made_up, 404)
+
+
+async def test_a_session_belongs_to_the_identity_that_began_it(serve: Any) -> None:
+    guard = ApiKeys([ApiKey("ada", digest_of("ty_ada")), ApiKey("ben", digest_of("ty_ben"))])
+    server = await serve(guard=guard)
+    session = await server.greet(X_API_Key="ty_ada")
+
+    for method in ("POST", "GET", "DELETE"):
+        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"} if method == "POST" else None
+        reply = await server.request(method, "/mcp", message, Mcp_Session_Id=session.id, X_API_Key="ty_ben")
+        assert (method, reply.status) == (method, 404)
+    nameless = await server.request("DELETE", "/mcp", Mcp_Session_Id=session.id)
+
+    assert nameless.status == 401
+    assert (await session.ask("tools/list")).status == 200
+
+
+async def test_a_session_that_was_deleted_is_gone(serve: Any) -> None:
+    server = await serve()
+    session = await server.greet()
+
+    deleted = await server.request("DELETE", "/mcp", Mcp_Session_Id=session.id)
+
+    assert (deleted.status, deleted.body) == (200, b"")
+    assert (await session.ask("tools/list")).status == 404
+    assert (await server.request("DELETE", "/mcp", Mcp_Session_Id=session.id)).status == 404
+
+
+async def test_deleting_a_session_cancels_its_calls_and_ends_its_streams(serve: Any, gates: "Gates", until: Any) -> None:
+    server = await serve(hold_back=0.0)
+    session = await server.greet()
+    stream, call = await session.stream(), await session.call("wait")
+    await stream.head()
+    assert (await call.head()).is_stream
+    await until(lambda: gates.running)
+
+    await server.request("DELETE", "/mcp", Mcp_Session_Id=session.id)
+
+    assert await call.messages() == []
+    assert await stream.messages() == []
+    await until(lambda: server.records)
+    assert (server.records[0].code, gates.running) == ("cancelled", 0)
+
+
+async def test_an_idle_session_is_ended(serve: Any, monkeypatch: pytest.MonkeyPatch, until: Any) -> None:
+    ended: list[str] = []
+    close = sessions.Session.close
+    monkeypatch.setattr(sessions, "_SWEEP", 0.01)
+    monkeypatch.setattr(sessions.Session, "close", lambda self: (ended.append(self.id), close(self)))
+    server = await serve(session_timeout=0.02)
+
+    session = await server.greet()
+    await until(lambda: ended)
+
+    assert ended == [session.id]
+    assert (await session.ask("tools/list")).status == 404
+
+
+async def test_a_session_is_not_idle_while_a_call_runs_or_somebody_listens(
+    serve: Any, gates: "Gates", monkeypatch: pytest.MonkeyPatch, until: Any
+) -> None:
+    swept: list[str] = []
+    sweep = sessions.Session.sweep
+    monkeypatch.setattr(sessions, "_SWEEP", 0.01)
+    monkeypatch.setattr(sessions.Session, "sweep", lambda self: (swept.append(self.id), sweep(self)))
+    server = await serve(session_timeout=0.001)
+    listens, works = await server.greet(), await server.greet()
+    stream, call = await listens.stream(), await works.call("wait", Accept="application/json")
+    await stream.head()
+    await until(lambda: gates.running)
+    swept.clear()
+
+    await until(lambda: swept.count(listens.id) >= 5 and swept.count(works.id) >= 5)
+    gates.go.set()
+
+    assert (await call.reply()).data == "done"
+    assert stream.reader.at_eof() is False
+
+
+async def test_a_session_that_is_never_to_end_stays(serve: Any, monkeypatch: pytest.MonkeyPatch, until: Any) -> None:
+    swept: list[str] = []
+    sweep = sessions.Session.sweep
+    monkeypatch.setattr(sessions, "_SWEEP", 0.01)
+    monkeypatch.setattr(sessions.Session, "sweep", lambda self: (swept.append(self.id), sweep(self)))
+    server = await serve(session_timeout=0)
+    session = await server.greet()
+
+    await until(lambda: len(swept) >= 5)
+
+    assert (await session.ask("tools/list")).status == 200
+
+
+async def test_one_session_too_many_ends_the_one_that_was_idle_longest(serve: Any) -> None:
+    server = await serve(sessions=2)
+    first, second = await server.greet(), await server.greet()
+    await first.ask("tools/list")
+
+    third = await server.greet()
+
+    assert (await second.ask("tools/list")).status == 404
+    assert (await first.ask("tools/list")).status == (await third.ask("tools/list")).status == 200
+
+
+async def test_when_no_session_is_idle_the_next_one_is_503(serve: Any) -> None:
+    server = await serve(sessions=1)
+    session = await server.greet()
+    stream = await session.stream()
+    await stream.head()
+
+    refused = await server.request("POST", "/mcp", INITIALIZE)
+
+    assert (refused.status, refused.json["id"]) == (503, 0)
+    assert (await session.ask("tools/list")).status == 200
+
+
+async def test_a_request_id_that_is_in_flight_is_not_run_twice(serve: Any, gates: "Gates", until: Any) -> None:
+    server = await serve()
+    session = await server.greet()
+    first = await session.call("wait", id=7)
+    await until(lambda: gates.running)
+
+    again = await (await session.call("add", {"a": 1, "b": 2}, id=7)).reply()
+    gates.go.set()
+
+    assert (again.json["id"], again.error) == (None, -32600)
+    assert (await first.reply()).data == "done"
+    assert len(server.records) == 1
+
+
+async def test_a_client_cancels_its_call_by_the_id(serve: Any, gates: "Gates", until: Any) -> None:
+    server = await serve()
+    session = await server.greet()
+    wire = await session.call("wait", id="seven")
+    await until(lambda: gates.running)
+
+    noted = await session.note("notifications/cancelled", {"requestId": "seven", "reason": "enough"})
+    await until(lambda: server.records)
+
+    assert noted.status == 202
+    assert (server.records[0].code, gates.running) == ("cancelled", 0)
+    assert (await wire.reply()).body == b""
+
+
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26"])
+async def test_a_batch_is_answered_as_one_where_the_version_has_batches(serve: Any, version: str) -> None:
+    server = await serve()
+    session = await server.greet(version)
+    batch = [{"jsonrpc": "2.0", "id": number, "method": "ping"} for number in (1, 2)]
+    batch.append({"jsonrpc": "2.0", "method": "notifications/nothing"})
+
+    wire = await server.send("POST", "/mcp", session.headers, batch)
+    reply = await wire.reply()
+
+    assert reply.status == 200
+    assert sorted(answer["id"] for answer in reply.json) == [1, 2]
+
+
+async def test_a_batch_is_refused_where_the_version_has_none(serve: Any) -> None:
+    server = await serve()
+    session = await server.greet("2025-11-25")
+
+    reply = await (await server.send("POST", "/mcp", session.headers, [{"jsonrpc": "2.0", "id": 1, "method": "ping"}])).reply()
+
+    assert (reply.status, reply.error) == (400, -32600)
+
+
+async def test_a_question_in_a_session_is_asked_on_the_stream_and_answered_by_a_post(serve: Any) -> None:
+    from toolyard import Call, Yard, tool  # noqa: PLC0415 - the only test that needs a tool of its own
+
+    @tool
+    async def greet(call: Call) -> str:
+        """Greet."""
+        schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+        return f"Hello {(await call.ask(schema, 'Who?', key='who'))['name']}"
+
+    server = await serve(Yard(tools=[greet]))
+    session = await server.greet(capabilities={"elicitation": {}})
+    wire = await session.call("greet", id=5)
+    await wire.head()
+    asked = await wire.message()
+
+    result = {"action": "accept", "content": {"name": "Ada"}}
+    answered = await (await server.send("POST", "/mcp", session.headers, {"jsonrpc": "2.0", "id": asked["id"], "result": result})).reply()
+
+    assert (asked["method"], answered.status) == ("elicitation/create", 202)
+    assert (await wire.message())["result"]["structuredContent"]["data"] == "Hello Ada"
