@@ -68,7 +68,9 @@ def _folder(package: str) -> Path:
 def _choose(vocabulary: list[str], further: list[str]) -> list[str]:
     """Return the words of both vocabularies that can be searched for, those of the first in its order, which is about their frequency."""
     given = [*vocabulary, *sorted(further)]
-    return list(dict.fromkeys(w for w in given if len(w) >= SHORTEST and w.isascii() and w.isalpha() and w.islower() and w not in STOP_WORDS))
+    return list(
+        dict.fromkeys(w for w in given if len(w) >= SHORTEST and w.isascii() and w.isalpha() and w.islower() and w not in STOP_WORDS)
+    )
 
 
 def _tensors(path: Path) -> Tensors:
@@ -166,7 +168,10 @@ def _neighbours(words: list[str], vectors: Any) -> dict[str, dict[str, float]]:
     near: defaultdict[str, dict[str, float]] = defaultdict(dict)
     for begin in range(0, len(words), BLOCK):
         likeness = vectors[begin : begin + BLOCK] @ vectors.T
-        for row, column in zip(*(found.tolist() for found in numpy.nonzero(likeness >= LEAST)), strict=True):
+        rows: list[int]
+        columns: list[int]
+        rows, columns = (found.tolist() for found in numpy.nonzero(likeness >= LEAST))
+        for row, column in zip(rows, columns, strict=True):
             one, other = stems[begin + row], stems[column]
             if one != other:
                 near[one][other] = max(near[one].get(other, 0.0), float(likeness[row, column]))

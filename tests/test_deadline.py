@@ -1,8 +1,13 @@
 import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from toolyard import Call, Limits, Yard, tool
+from toolyard.asks import Ask
+from toolyard.caller import Door
 from toolyard.testing import FakeSink
 
 
@@ -187,3 +192,128 @@ async def test_cancelling_the_caller_wins_over_a_deadline_at_the_same_time() -> 
             await task
 
     assert sink.codes == ["cancelled"]
+
+
+class People:
+    """Several persons, who each answer when told to."""
+
+    def __init__(self, *keys: str) -> None:
+        self.answers = {key: asyncio.Event() for key in keys}
+        self.asked = {key: asyncio.Event() for key in keys}
+        self.door = Door(name="test", ask=self.ask, capabilities=frozenset({"elicitation"}))
+
+    async def ask(self, asks: Mapping[str, Ask], _declared: bool) -> Mapping[str, Any]:  # noqa: FBT001 - the shape of a door
+        """Answer later."""
+        for key in asks:
+            self.asked[key].set()
+            await self.answers[key].wait()
+        return {key: {"action": "accept", "content": {}} for key in asks}
+
+
+async def pass_time(seconds: float) -> None:
+    """Let time pass that a deadline would take for its own."""
+    later = time.monotonic() + seconds
+    while time.monotonic() < later:  # noqa: ASYNC110 - time alone is what counts
+        await asyncio.sleep(0)
+
+
+async def test_the_time_stands_still_while_somebody_is_asked() -> None:
+    @tool(timeout=0.03)
+    async def inner(call: Call) -> str:
+        """Ask."""
+        await call.ask({}, "Sure?", key="a")
+        return "done"
+
+    @tool(timeout=0.03)
+    async def outer(call: Call) -> str:
+        """Call what asks."""
+        return (await call.invoke("inner")).data
+
+    people = People("a")
+    async with Yard(tools=[inner, outer]) as yard:
+        running = asyncio.create_task(yard.call("outer", door=people.door))
+        await people.asked["a"].wait()
+        await pass_time(0.08)
+        people.answers["a"].set()
+        assert (await running).data == "done"
+
+
+async def test_the_time_goes_on_where_it_stood_still() -> None:
+    @tool(timeout=0.05)
+    async def ask_and_hang(call: Call) -> None:
+        """Ask, and then take for ever."""
+        await call.ask({}, "Sure?", key="a")
+        await asyncio.Event().wait()
+
+    people = People("a")
+    async with Yard(tools=[ask_and_hang]) as yard:
+        running = asyncio.create_task(yard.call("ask_and_hang", door=people.door))
+        await people.asked["a"].wait()
+        await pass_time(0.08)
+        people.answers["a"].set()
+        answer = await running
+
+    assert answer.error is not None
+    assert answer.error.code == "timeout"
+
+
+async def test_the_time_stands_still_until_the_last_question_is_answered() -> None:
+    @tool(timeout=0.03)
+    async def ask_two(call: Call) -> str:
+        """Ask two at the same time."""
+        await asyncio.gather(call.ask({}, "Sure?", key="a"), call.ask({}, "Really?", key="b"))
+        return "done"
+
+    people = People("a", "b")
+    async with Yard(tools=[ask_two]) as yard:
+        running = asyncio.create_task(yard.call("ask_two", door=people.door))
+        await people.asked["a"].wait()
+        await people.asked["b"].wait()
+        people.answers["a"].set()
+        await pass_time(0.08)
+        people.answers["b"].set()
+        assert (await running).data == "done"
+
+
+async def test_a_call_without_a_deadline_has_none_after_a_question_either() -> None:
+    @tool(timeout=0)
+    async def ask(call: Call) -> str:
+        """Ask."""
+        await call.ask({}, "Sure?", key="a")
+        return "done"
+
+    people = People("a")
+    people.answers["a"].set()
+    async with Yard(tools=[ask]) as yard:
+        assert (await yard.call("ask", door=people.door)).data == "done"
+
+
+async def test_nothing_is_kept_of_a_call_that_asked_and_is_over() -> None:
+    @tool
+    async def ask(call: Call) -> str:
+        """Ask."""
+        await call.ask({}, "Sure?", key="a")
+        return "done"
+
+    people = People("a")
+    people.answers["a"].set()
+    async with Yard(tools=[ask]) as yard:
+        assert (await yard.call("ask", door=people.door)).data == "done"
+        deadlines = yard.dispatcher._flights._deadlines  # pyright: ignore[reportPrivateUsage] - memory is what is tested
+        assert not any(deadlines._waiting.values())  # pyright: ignore[reportPrivateUsage] - the same
+
+
+async def test_a_handler_that_listened_is_not_interrupted_again(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr("toolyard.deadline._INSIST", 0.005)
+
+    @tool(timeout=0.005)
+    async def wait() -> None:
+        """Wait for ever."""
+        await asyncio.Event().wait()
+
+    async with Yard(tools=[wait]) as yard:
+        answer = await yard.call("wait")
+        await pass_time(0.02)
+
+    assert answer.error is not None
+    assert "handler_ignores_cancellation" not in caplog.text

@@ -15,6 +15,7 @@ NOT_OFFERED = "tasks-"
 @pytest.mark.parametrize(
     ("line", "passed"),
     [
+        # one more of 2025-11-25 would look into streams, which quick answers are not: they are plain JSON
         ("next 2025-03-26", 3),
         ("next 2025-06-18", 56),
         ("next 2025-11-25", 83),

@@ -43,18 +43,20 @@ class Peer:
         """Hand in a message, as bytes or as what is to be written as JSON."""
         self.memory.send(message if isinstance(message, bytes) else json.dumps(message).encode())
 
-    def request(self, request_id: object, method: str, params: Mapping[str, Any] | None = None, **meta: Any) -> dict[str, Any]:
+    def request(
+        self, request_id: object, method: str, params: Mapping[str, Any] | None = None, meta: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Return a request as this client writes it."""
         said = {**(params or {})}
         if self.meta or meta:
-            said["_meta"] = {**self.meta, **meta}
+            said["_meta"] = {**self.meta, **(meta or {})}
         return {"jsonrpc": "2.0", "id": request_id, "method": method, "params": said}
 
     def call(self, request_id: object, name: str, arguments: Mapping[str, Any] | None = None, **more: Any) -> None:
         """Call a tool, without waiting for the answer."""
-        token = more.pop("token", None)
-        meta = {} if token is None else {"progressToken": token}
-        self.say(self.request(request_id, "tools/call", {"name": name, "arguments": arguments or {}, **more}, **meta))
+        token = more.pop("progress", None)
+        meta: dict[str, Any] = {} if token is None else {"progressToken": token}
+        self.say(self.request(request_id, "tools/call", {"name": name, "arguments": arguments or {}, **more}, meta))
 
     def note(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Say something that wants no answer."""
@@ -74,10 +76,10 @@ class Peer:
             self.notices.append(message)
         return message
 
-    async def ask(self, method: str, params: Mapping[str, Any] | None = None, **meta: Any) -> dict[str, Any]:
+    async def ask(self, method: str, params: Mapping[str, Any] | None = None, meta: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Put a request and return its answer, whole."""
         self._number += 1
-        self.say(self.request(f"q{self._number}", method, params, **meta))
+        self.say(self.request(f"q{self._number}", method, params, meta))
         answer = await self.answer()
         assert answer["id"] == f"q{self._number}"
         return answer

@@ -3,7 +3,7 @@ import json
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +16,7 @@ from toolyard.conversation.duplex import Duplex
 from toolyard.serving import Serving
 from toolyard.testing import FakeSink
 from toolyard.transports.lines import Lines
-from toolyard.wire.faults import INVALID_REQUEST, METHOD_NOT_FOUND, PARSE
+from toolyard.wire.faults import INTERNAL, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE
 
 if TYPE_CHECKING:
     from tests.conversation.conftest import Meet
@@ -54,8 +54,10 @@ class Gate:
         """Wait until it is let go."""
         self.entered.append(number)
         self.most = max(self.most, len(self.entered))
-        await self.opened.wait()
-        self.entered.remove(number)
+        try:
+            await self.opened.wait()
+        finally:
+            self.entered.remove(number)
         return number
 
 
@@ -87,11 +89,18 @@ async def test_a_wrong_request_is_answered_under_its_id(meet: "Meet") -> None:
         assert (await peer.hear())["id"] == "mine"
 
 
+def written(number: int | str | None, method: str, params: dict[str, Any]) -> bytes:
+    """Return a request, or a notification if it has no number."""
+    frame = {"jsonrpc": "2.0", "method": method, "params": params}
+    return json.dumps(frame if number is None else {**frame, "id": number}).encode()
+
+
+NOTED: list[dict[str, Any]] = [{}, {"requestId": 9}, {"requestId": None}]
 LINES = st.one_of(
     st.sampled_from([frame["data"].encode("latin-1") for frame in FRAMES]),
     st.binary(max_size=60),
     st.builds(
-        lambda number, method, params: json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}).encode(),
+        written,
         st.one_of(st.integers(0, 5), st.sampled_from(["a", "b"])),
         st.sampled_from(["ping", "tools/list", "tools/call", "server/discover", "no/such", "initialize", "resources/read", ""]),
         st.one_of(
@@ -103,11 +112,12 @@ LINES = st.one_of(
         ),
     ),
     st.builds(
-        lambda method, number: json.dumps({"jsonrpc": "2.0", "method": f"notifications/{method}", "params": number}).encode(),
-        st.sampled_from(["cancelled", "initialized", "other"]),
-        st.sampled_from([{}, {"requestId": 9}, {"requestId": None}]),
+        written,
+        st.none(),
+        st.sampled_from(["notifications/cancelled", "notifications/initialized", "notifications/other"]),
+        st.sampled_from(NOTED),
     ),
-    st.builds(lambda number: json.dumps({"jsonrpc": "2.0", "id": number, "result": {}}).encode(), st.sampled_from([1, "ask-1"])),
+    st.sampled_from([b'{"jsonrpc":"2.0","id":1,"result":{}}', b'{"jsonrpc":"2.0","id":"ask-1","result":{}}']),
 )
 
 
@@ -119,14 +129,15 @@ def owed(line: bytes) -> bool | None:
     if text[:1] == b"[":
         return None
     try:
-        message = json.loads(line)
+        message: Any = json.loads(line)
     except (ValueError, RecursionError):
         return True
-    if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
+    if not isinstance(message, dict):
         return True
-    is_note = isinstance(message.get("method"), str) and "id" not in message and isinstance(message.get("params", {}), dict)
-    is_response = "method" not in message and "id" in message and ("result" in message or "error" in message)
-    return not (is_note or (is_response and message["id"] is not None))  # pyright: ignore[reportUnknownVariableType] - any JSON
+    said = cast("dict[str, Any]", message)
+    is_note = isinstance(said.get("method"), str) and "id" not in said and isinstance(said.get("params", {}), dict)
+    is_response = "method" not in said and said.get("id") is not None and ("result" in said or "error" in said)
+    return said.get("jsonrpc") != "2.0" or not (is_note or is_response)
 
 
 @given(st.lists(LINES.filter(lambda line: b"\n" not in line), max_size=12), st.lists(st.integers(0, 3000), max_size=8))
@@ -148,10 +159,10 @@ def test_every_line_that_owes_an_answer_gets_one_however_the_stream_was_cut(line
 
 def request_in(line: bytes) -> dict[str, Any] | None:
     try:
-        message = json.loads(line)
+        message: Any = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return message if isinstance(message, dict) and "id" in message else None  # pyright: ignore[reportUnknownVariableType] - any JSON
+    return cast("dict[str, Any]", message) if isinstance(message, dict) and "id" in message else None
 
 
 async def converse(pieces: list[bytes]) -> list[dict[str, Any]]:
@@ -169,6 +180,93 @@ async def converse(pieces: list[bytes]) -> list[dict[str, Any]]:
         duplex.close()
         front.close()
     return [json.loads(line) for line in written]
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("call"), st.integers(0, 7), st.sampled_from(["add", "wait_here", "greet"])),
+    st.tuples(st.just("cancel"), st.integers(0, 7), st.just("")),
+    st.tuples(st.just("answer"), st.just(0), st.just("")),
+    st.tuples(st.just("turns"), st.integers(1, 6), st.just("")),
+)
+
+
+class Chaos:
+    """A client that does things in any order, and a server that must come out of it whole."""
+
+    def __init__(self) -> None:
+        self.gate = Gate()
+        self.answers: list[dict[str, Any]] = []
+        self.questions: list[str] = []
+        self.calls: Counter[int] = Counter()
+        self.cancelled: set[int] = set()
+
+    async def greet(self, call: Call) -> str:
+        """Ask who it is."""
+        return (await call.ask({"type": "object"}, "Who?")).get("name", "")
+
+    def hear(self, message: bytes) -> None:
+        """Note an answer or a question."""
+        said = json.loads(message)
+        if "method" not in said:
+            self.answers.append(said)
+        elif "id" in said:
+            self.questions.append(said["id"])
+
+    def take(self, duplex: Duplex, step: tuple[str, int, str]) -> None:
+        """Take one step that needs no time."""
+        kind, number, name = step
+        if kind == "call":
+            self.calls[number] += 1
+            given: dict[str, dict[str, int]] = {"add": {"a": 1}, "wait_here": {"number": number}, "greet": {}}
+            duplex.receive(written(number, "tools/call", {"name": name, "arguments": given[name]}))
+        elif kind == "cancel":
+            self.cancelled.add(number)
+            duplex.receive(written(None, "notifications/cancelled", {"requestId": number}))
+        elif self.questions:
+            result: dict[str, Any] = {"action": "accept", "content": {}}
+            duplex.receive(json.dumps({"jsonrpc": "2.0", "id": self.questions.pop(0), "result": result}).encode())
+
+    async def run(self, steps: list[tuple[str, int, str]]) -> None:
+        """Take the steps, then let everything finish."""
+        async with Yard(tools=[add, self.gate.wait_here, self.greet]) as yard:
+            front = Front(yard, Serving(in_flight=2), door="test")
+            duplex = Duplex(front, self.hear, caller=ANYONE)
+            duplex.receive(written("hello", "initialize", {"protocolVersion": OLD, "capabilities": {"elicitation": {}}}))
+            await duplex.drain(20)
+            for step in steps:
+                for _ in range(step[1] if step[0] == "turns" else 0):
+                    await asyncio.sleep(0)
+                if step[0] != "turns":
+                    self.take(duplex, step)
+            self.gate.opened.set()
+            draining = asyncio.create_task(duplex.drain(20))
+            while not draining.done():
+                self.take(duplex, ("answer", 0, ""))
+                await asyncio.sleep(0)
+            assert duplex.conversation.in_flight == {}
+            assert not duplex.conversation.is_asking
+            assert not duplex.is_full
+            duplex.close()
+            front.close()
+
+
+@given(st.lists(STEPS, max_size=25))
+@settings(max_examples=150)
+def test_whatever_a_client_does_every_request_is_answered_once_or_cancelled(steps: list[tuple[str, int, str]]) -> None:
+    chaos = Chaos()
+    asyncio.run(chaos.run(steps))
+
+    assert chaos.gate.entered == []
+    said = Counter(answer["id"] for answer in chaos.answers)
+    assert said.pop("hello") == 1
+    twins = said.pop(None, 0)
+    assert sum(said.values()) + twins <= chaos.calls.total()
+    for number, count in chaos.calls.items():
+        assert said[number] <= count
+        if number not in chaos.cancelled:
+            assert said[number] >= 1
+    if not chaos.cancelled:
+        assert sum(said.values()) + twins == chaos.calls.total()
 
 
 async def test_a_twin_of_a_request_in_flight_is_not_run(meet: "Meet") -> None:
@@ -282,6 +380,22 @@ async def test_no_more_is_worked_on_at_one_time_than_allowed(meet: "Meet") -> No
     assert gate.most == 2
 
 
+async def test_more_than_can_wait_is_refused_and_not_lost(meet: "Meet") -> None:
+    gate = Gate()
+    async with meet(era=OLD, tools=[gate.wait_here], settings={"in_flight": 1}) as peer:
+        for number in range(200):
+            peer.call(number, "wait_here", {"number": number})
+        await peer.until(lambda: bool(gate.entered))
+        gate.opened.set()
+        answers = [await peer.hear() for _ in range(200)]
+
+    assert {answer["id"] for answer in answers} == set(range(200))
+    refused = [answer for answer in answers if "error" in answer]
+    assert len(peer.sink.records) == 200 - len(refused) > 1
+    assert {answer["error"]["code"] for answer in refused} == {INTERNAL}
+    assert gate.most == 1
+
+
 async def test_responses_and_cancels_pass_those_who_wait(meet: "Meet") -> None:
     schema = {"type": "object", "properties": {"name": {"type": "string"}}}
 
@@ -330,6 +444,39 @@ async def test_a_line_says_when_it_is_full_and_when_there_is_room() -> None:
     assert gate.most == 1
 
 
+async def test_a_full_line_is_read_again_when_the_client_is_asked_something() -> None:
+    may_ask = asyncio.Event()
+    room: list[bool] = []
+    said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    @tool
+    async def greet(call: Call) -> str:
+        """Ask who it is, later."""
+        await may_ask.wait()
+        return (await call.ask({"type": "object"}, "Who?")).get("name", "")
+
+    async with Yard(tools=[greet, add]) as yard:
+        front = Front(yard, Serving(in_flight=1), door="test")
+        duplex = Duplex(front, lambda message: said.put_nowait(json.loads(message)), caller=ANYONE)
+        duplex.on_room = lambda: room.append(duplex.is_full)
+        duplex.receive(written(0, "initialize", {"protocolVersion": OLD, "capabilities": {"elicitation": {}}}))
+        await said.get()
+        duplex.receive(written(1, "tools/call", {"name": "greet"}))
+        number = 1
+        while not duplex.is_full:
+            number += 1
+            duplex.receive(written(number, "tools/call", {"name": "add", "arguments": {"a": 1}}))
+        may_ask.set()
+        question = await said.get()
+        assert room == [False]
+        duplex.receive(json.dumps({"jsonrpc": "2.0", "id": question["id"], "result": {"action": "accept", "content": {}}}).encode())
+        answers = {(await said.get())["id"] for _ in range(number)}
+        duplex.close()
+        front.close()
+
+    assert answers == set(range(1, number + 1))
+
+
 async def test_what_is_too_long_is_answered() -> None:
     written: list[bytes] = []
     async with Yard() as yard:
@@ -343,7 +490,7 @@ async def test_what_is_too_long_is_answered() -> None:
 
 async def test_a_batch_is_answered_with_a_batch(meet: "Meet") -> None:
     async with meet(era=BATCHES, tools=[add]) as peer:
-        batch = [
+        batch: list[Any] = [
             peer.request(1, "tools/call", {"name": "add", "arguments": {"a": 1}}),
             {"jsonrpc": "2.0", "method": "notifications/other"},
             peer.request(2, "no/such"),

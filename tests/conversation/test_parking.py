@@ -13,7 +13,7 @@ from toolyard.envelope import Envelope
 from toolyard.errors import ToolError
 from toolyard.seal import Seal
 from toolyard.serving import Serving
-from toolyard.testing import FakeSink
+from toolyard.testing import FakeClock, FakeSink
 from toolyard.wire.faults import INVALID_PARAMS, MISSING_CAPABILITY, Fault
 from toolyard.wire.versions import LATEST
 
@@ -91,11 +91,11 @@ async def test_an_answer_that_is_none_ends_the_call(meet: "Meet", response: dict
     assert peer.sink.codes == [code]
 
 
-@pytest.mark.parametrize("change", [lambda state: state[:-1], lambda state: state[::-1], lambda _: "", lambda _: "ä", lambda _: "x" * 99])
-async def test_a_state_that_was_tampered_with_is_a_fault(meet: "Meet", change: Callable[[str], str]) -> None:
+@pytest.mark.parametrize("tampered", ["{0:.20}", "{0}A", "A{0}", "{0}=", " {0}", "", "ä", "x"])
+async def test_a_state_that_was_tampered_with_is_a_fault(meet: "Meet", tampered: str) -> None:
     async with meet(tools=[greet]) as peer:
         state = await state_of(peer)
-        peer.call(2, "greet", requestState=change(state), inputResponses=said())
+        peer.call(2, "greet", requestState=tampered.format(state), inputResponses=said())
         refused = await peer.answer()
         peer.call(3, "greet", requestState=state, inputResponses=said())
         envelope = await peer.envelope()
@@ -258,7 +258,7 @@ async def test_several_things_can_be_asked_at_once(meet: "Meet") -> None:
     async with meet(tools=[many], capabilities={"elicitation": {}, "sampling": {}, "roots": {}}) as peer:
         peer.call(1, "many")
         asked = (await peer.answer())["result"]
-        results = {"a": {"action": "accept"}, "b": {"role": "assistant"}, "c": {"roots": []}}
+        results: dict[str, Any] = {"a": {"action": "accept"}, "b": {"role": "assistant"}, "c": {"roots": []}}
         peer.call(2, "many", requestState=asked["requestState"], inputResponses=results)
         envelope = await peer.envelope()
 
@@ -383,9 +383,9 @@ async def test_progress_goes_to_the_request_that_is_open(meet: "Meet") -> None:
         return "done"
 
     async with meet(tools=[stepwise]) as peer:
-        state = await state_of(peer, "stepwise", token="old")
+        state = await state_of(peer, "stepwise", progress="old")
         assert [notice["params"]["progressToken"] for notice in peer.notices] == ["old"]
-        peer.call(2, "stepwise", requestState=state, inputResponses=said(), token="new")
+        peer.call(2, "stepwise", requestState=state, inputResponses=said(), progress="new")
         assert (await peer.envelope())["data"] == "done"
         assert {notice["params"]["progressToken"] for notice in peer.notices[1:]} == {"new"}
 
@@ -400,7 +400,7 @@ async def test_progress_reaches_a_request_that_wants_it_though_the_first_did_not
 
     async with meet(tools=[stepwise]) as peer:
         state = await state_of(peer, "stepwise")
-        peer.call(2, "stepwise", requestState=state, inputResponses=said(), token="new")
+        peer.call(2, "stepwise", requestState=state, inputResponses=said(), progress="new")
         assert (await peer.envelope())["data"] == "done"
         assert [notice["params"]["progressToken"] for notice in peer.notices] == ["new"]
 
@@ -464,9 +464,113 @@ async def test_a_state_of_nowhere_is_refused_before_anything_begins() -> None:
 
     with pytest.raises(Fault):
         await parked(start, "no state")
+    work = Work("m", "n", b"", start)
+    state = Seal(b"x").close("state of a request", ["gone", work.fingerprint(Caller().owner), 2**40, False])
     with pytest.raises(ToolError) as caught:
-        seal = Seal(b"x")
-        work = Work("m", "n", b"", start)
-        state = seal.close("state of a request", ["gone", work.fingerprint(Caller().owner), 2**40, False])
         await parked(start, state)
     assert caught.value.code == "state_error"
+
+
+async def test_two_questions_at_the_same_time_are_both_answered(meet: "Meet") -> None:
+    @tool
+    async def couple(call: Call) -> str:
+        """Ask for two names at once, without asking for all at once."""
+        first, second = await asyncio.gather(call.ask(SCHEMA, "Who?", key="who"), call.ask(SCHEMA, "Whom?", key="whom"))
+        return f"{first['name']} and {second['name']}"
+
+    async with meet(tools=[couple]) as peer:
+        peer.call(0, "couple")
+        rounds = 0
+        while (result := (await peer.answer())["result"])["resultType"] == "input_required":
+            rounds += 1
+            assert rounds <= 2
+            answers = {key: said(key.title(), key)[key] for key in result["inputRequests"]}
+            peer.call(rounds, "couple", requestState=result["requestState"], inputResponses=answers)
+
+    assert result["structuredContent"]["data"] == "Who and Whom"
+    assert peer.sink.codes == [None]
+
+
+async def test_a_call_that_is_over_at_once_is_answered() -> None:
+    def start(_: Door) -> Awaitable[Envelope]:
+        done: asyncio.Future[Envelope] = asyncio.get_running_loop().create_future()
+        done.set_result(Envelope.ok(1))
+        return done
+
+    outcome = await parked(start)
+    assert isinstance(outcome, Envelope)
+    assert outcome.data == 1
+
+
+@pytest.mark.parametrize("fails", [True, False])
+async def test_a_call_that_ends_when_nobody_waits_does_no_harm(fails: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    ended = asyncio.Event()
+
+    async def start(door: Door) -> Envelope:
+        assert door.ask is not None
+        try:
+            await door.ask({"who": Ask.person("Who?", SCHEMA)}, False)  # noqa: FBT003 - the shape of a door
+        except asyncio.CancelledError:
+            ended.set()
+            if fails:
+                raise LookupError("a defect") from None
+        return Envelope.ok(1)
+
+    async with Yard() as yard:
+        front = Front(yard, Serving(), door="test")
+        parking = Parking(Seal(b"x"), 60)
+        outcome = await parking.run(Work("m", "n", b"", start), exchange_of(front), None)
+        assert isinstance(outcome, Asked)
+        assert len(parking) == 1
+        parking.cancel_all()
+        await ended.wait()
+        await asyncio.sleep(0)
+        assert len(parking) == 0
+        front.close()
+
+
+async def test_what_was_answered_is_remembered_for_as_long_as_a_state_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def start(door: Door) -> Envelope:
+        assert door.ask is not None
+        return Envelope.ok(dict(await door.ask({"who": Ask.person("Who?", SCHEMA)}, True)))  # noqa: FBT003 - the shape of a door
+
+    clock = FakeClock()
+    monkeypatch.setattr("toolyard.conversation.parking.time.time", clock)
+    async with Yard() as yard:
+        front = Front(yard, Serving(), door="test")
+        parking = Parking(Seal(b"x"), 60)
+        work = Work("m", "n", b"", start)
+        for _ in range(20):
+            outcome = await parking.run(work, exchange_of(front), None)
+            assert isinstance(outcome, Asked)
+            for expected in (True, False):
+                exchange = exchange_of(front)
+                exchange.responses = said()
+                if expected:
+                    assert isinstance(await parking.run(work, exchange, outcome.state), Envelope)
+                else:
+                    with pytest.raises(ToolError):
+                        await parking.run(work, exchange, outcome.state)
+            clock.advance(50)
+        assert len(parking._answered) <= 3  # pyright: ignore[reportPrivateUsage] - memory is what is tested
+        front.close()
+
+
+async def test_one_yes_to_a_declared_question_does_one_thing(meet: "Meet") -> None:
+    ran: list[str] = []
+
+    @tool(question=Question("Who?", SCHEMA, "who"), operation="destroy")
+    async def declared(call: Call) -> str:
+        """Say what was answered."""
+        ran.append(call.answer["name"])
+        return call.answer["name"]
+
+    async with meet(tools=[declared]) as peer:
+        state = await state_of(peer, "declared")
+        for request_id in (2, 3):
+            peer.call(request_id, "declared", requestState=state, inputResponses=said())
+        answers = {answer["id"]: answer["result"]["structuredContent"] for answer in [await peer.answer(), await peer.answer()]}
+
+    assert ran == ["Ada"]
+    assert answers[2]["data"] == "Ada"
+    assert answers[3]["error"]["code"] == "state_error"

@@ -1,18 +1,23 @@
 """The same call gets the same answer, whatever the door."""
 
 import asyncio
+import http.client
 import importlib.util
 import json
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from toolyard import Yard
+from toolyard.serving import Serving
 from toolyard.testing import connect
+from toolyard.transports.memory import Memory
+from toolyard.transports.opening import serve_forever
 
 HERE = Path(__file__).parent / "yard_for_every_door.py"
 _spec = importlib.util.spec_from_file_location("yard_for_every_door", HERE)
@@ -51,7 +56,127 @@ async def by_the_command_line(name: str, arguments: dict[str, Any]) -> Answer:
     return json.loads(done.stdout)
 
 
-DOORS = [by_the_library, by_a_test_client, by_another_tool, by_a_yard_around_it, by_the_command_line]
+OLD = "2025-11-25"
+MODERN = "2026-07-28"
+HELLO = {
+    "jsonrpc": "2.0",
+    "id": 0,
+    "method": "initialize",
+    "params": {"protocolVersion": OLD, "capabilities": {}, "clientInfo": {"name": "door", "version": "1"}},
+}
+META: dict[str, Any] = {
+    "io.modelcontextprotocol/protocolVersion": MODERN,
+    "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}},
+}
+
+
+def request(era: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return a call as a client of this era writes it."""
+    params: dict[str, Any] = {"name": name, "arguments": arguments}
+    if era == MODERN:
+        params["_meta"] = META
+    return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+
+
+def envelope_in(answer: Any) -> Answer:
+    """Return the envelope in an answer, which says it twice and says whether it is an error."""
+    result = answer["result"]
+    envelope = json.loads(result["content"][0]["text"])
+    assert result["structuredContent"] == envelope
+    assert result["isError"] is not envelope["success"]
+    return envelope
+
+
+async def by_memory(era: str, name: str, arguments: dict[str, Any]) -> Answer:
+    async with Yard(tools=TOOLS) as yard, Memory().open(yard) as memory:
+        for message in ([HELLO] if era == OLD else []) + [request(era, name, arguments)]:
+            memory.send(json.dumps(message).encode())
+        while (answer := json.loads(await memory.received.get()))["id"] != 1:
+            continue
+    return envelope_in(answer)
+
+
+async def by_stdio(era: str, name: str, arguments: dict[str, Any]) -> Answer:
+    messages = ([HELLO] if era == OLD else []) + [request(era, name, arguments)]
+    lines = b"".join(json.dumps(message).encode() + b"\n" for message in messages)
+    command = [sys.executable, "-m", "toolyard", "serve", str(HERE), "--quiet"]
+    done = await asyncio.to_thread(subprocess.run, command, input=lines, capture_output=True, check=False)
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    return envelope_in(next(answer for answer in answers if answer["id"] == 1))
+
+
+@asynccontextmanager
+async def served(**settings: Any) -> AsyncGenerator[int]:
+    """Serve the tools over HTTP, and return the port."""
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    serving = Serving(transport="http", port=0, **settings)
+    running = asyncio.create_task(
+        serve_forever(Yard(tools=TOOLS), serving, ready=lambda transport: ready.set_result(transport.info().address))
+    )
+    try:
+        yield int((await ready).rpartition(":")[2].partition("/")[0])
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def post(port: int, message: Any, headers: dict[str, str]) -> tuple[Any, str | None]:
+    """Post a message, and return the last thing that is said to it and the session that was begun."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    said = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json", **headers}
+    connection.request("POST", "/mcp", json.dumps(message), said)
+    response = connection.getresponse()
+    body = response.read()
+    connection.close()
+    if response.headers["Content-Type"] == "text/event-stream":
+        body = [line for line in body.splitlines() if line.startswith(b"data: {")][-1].removeprefix(b"data: ")
+    return json.loads(body), response.headers["Mcp-Session-Id"]
+
+
+async def by_http(era: str, name: str, arguments: dict[str, Any], **settings: Any) -> Answer:
+    async with served(**settings) as port:
+        if era == MODERN:
+            headers = {"MCP-Protocol-Version": era, "Mcp-Method": "tools/call", "Mcp-Name": name}
+        else:
+            _, session = await asyncio.to_thread(post, port, HELLO, {})
+            headers = {"MCP-Protocol-Version": era} | ({} if session is None else {"Mcp-Session-Id": session})
+        answer, _ = await asyncio.to_thread(post, port, request(era, name, arguments), headers)
+    return envelope_in(answer)
+
+
+async def by_memory_in_the_older_era(name: str, arguments: dict[str, Any]) -> Answer:
+    return await by_memory(OLD, name, arguments)
+
+
+async def by_memory_in_the_newer_era(name: str, arguments: dict[str, Any]) -> Answer:
+    return await by_memory(MODERN, name, arguments)
+
+
+async def by_stdio_in_the_older_era(name: str, arguments: dict[str, Any]) -> Answer:
+    return await by_stdio(OLD, name, arguments)
+
+
+async def by_stdio_in_the_newer_era(name: str, arguments: dict[str, Any]) -> Answer:
+    return await by_stdio(MODERN, name, arguments)
+
+
+async def by_http_in_the_older_era(name: str, arguments: dict[str, Any]) -> Answer:
+    return await by_http(OLD, name, arguments)
+
+
+async def by_http_in_the_older_era_without_a_session(name: str, arguments: dict[str, Any]) -> Answer:
+    return await by_http(OLD, name, arguments, stateless=True)
+
+
+async def by_http_in_the_newer_era(name: str, arguments: dict[str, Any]) -> Answer:
+    return await by_http(MODERN, name, arguments)
+
+
+DOORS = [
+    by_the_library, by_a_test_client, by_another_tool, by_a_yard_around_it, by_the_command_line, by_memory_in_the_older_era,
+    by_memory_in_the_newer_era, by_stdio_in_the_older_era, by_stdio_in_the_newer_era, by_http_in_the_older_era,
+    by_http_in_the_older_era_without_a_session, by_http_in_the_newer_era,
+]  # fmt: skip
 CALLS: dict[str, tuple[str, dict[str, Any], str | None]] = {
     "a good call": ("add", {"a": 1, "b": 2}, None),
     "a call with a default": ("add", {"a": 1}, None),

@@ -54,7 +54,7 @@ class Processes:
         asked = json.dumps({"transport": "http", "port": 0, **settings})
         key = f"{program} {asked}"
         if key not in self._running:
-            process = subprocess.Popen([sys.executable, program, asked], stdout=subprocess.PIPE)
+            process = subprocess.Popen([sys.executable, program, asked], stdout=subprocess.PIPE)  # noqa: S603 - our own
             assert process.stdout is not None
             self._running[key] = (process, process.stdout.readline().decode().strip())
         return self._running[key][1]
@@ -65,7 +65,7 @@ class Processes:
             process.terminate()
         for process, _ in self._running.values():
             with process:
-                assert process.wait(20) == 128 + signal.SIGTERM
+                assert process.wait(20) in {128 + signal.SIGTERM, -signal.SIGTERM}
 
 
 @pytest.fixture(scope="session")
@@ -78,7 +78,11 @@ def processes() -> Generator[Processes]:
 @pytest.fixture(scope="session")
 def url_of(processes: Processes) -> Callable[..., str]:
     """Return the address of our server with these settings."""
-    return lambda **settings: processes.url(YARD, settings)
+
+    def found(**settings: Any) -> str:
+        return processes.url(YARD, settings)
+
+    return found
 
 
 @pytest.fixture(scope="session")
@@ -108,7 +112,7 @@ def packages() -> Path:
             shutil.rmtree(folder / "node_modules", ignore_errors=True)
             (folder / "package.json").write_text('{"private": true}')
             command = [npm, "install", "--save-exact", "--no-audit", "--no-fund", "--loglevel=error", *PACKAGES]
-            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)  # noqa: S603 - our own
             if done.returncode:
                 pytest.skip(f"npm could not install the packages: {done.stderr.strip()[-200:]}")
             installed.write_text(pins)
@@ -177,8 +181,9 @@ def connect(url_of: Callable[..., str]) -> Connect:
             server = memory_streams(given)
         else:
             server = url_of(**DOORS[door], **given)
+        options = {"read_timeout_seconds": 20, **options}
         with anyio.fail_after(30):
-            async with Client(server, mode=mode, **{"read_timeout_seconds": 20, **options}) as client:
+            async with Client(server, mode=mode, **options) as client:
                 yield client
 
     return opened

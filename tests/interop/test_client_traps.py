@@ -33,9 +33,9 @@ class Pipe:
         self._process = process
         self._number = 0
 
-    def say(self, method: str, params: dict[str, Any] | None = None) -> None:
+    def say(self, method: str, params: dict[str, Any] | None = None, **extra: Any) -> None:
         assert self._process.stdin is not None
-        message = {"jsonrpc": "2.0", "method": method, **({} if params is None else {"params": params})}
+        message = {"jsonrpc": "2.0", "method": method, "params": params or {}, **extra}
         self._process.stdin.write(json.dumps(message).encode() + b"\n")
         self._process.stdin.flush()
 
@@ -44,11 +44,8 @@ class Pipe:
         return json.loads(self._process.stdout.readline())
 
     def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        assert self._process.stdin is not None
         self._number += 1
-        message = {"jsonrpc": "2.0", "id": self._number, "method": method, "params": params}
-        self._process.stdin.write(json.dumps(message).encode() + b"\n")
-        self._process.stdin.flush()
+        self.say(method, params, id=self._number)
         answer = self.hear()
         assert answer["id"] == self._number
         return answer
@@ -59,7 +56,7 @@ def start(yard_command: list[str]) -> Callable[..., Any]:
     @contextmanager
     def started(**settings: Any) -> Generator[Pipe]:
         command = [*yard_command[:-1], json.dumps(settings)]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ) as process:
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ) as process:  # noqa: S603 - our own
             try:
                 yield Pipe(process)
                 assert process.stdin is not None
@@ -111,11 +108,7 @@ def test_changes_are_advertised_exactly_when_somebody_tells_of_them(start: Calla
         new = pipe.ask("server/discover", {"_meta": META})["result"]["capabilities"]
         old = pipe.ask("initialize", HELLO)["result"]["capabilities"]
         pipe.say("notifications/initialized")
-        listening = {"jsonrpc": "2.0", "id": "listen", "method": "subscriptions/listen"}
-        assert pipe._process.stdin is not None  # pyright: ignore[reportPrivateUsage]
-        params = {"notifications": EVERYTHING, "_meta": META}
-        pipe._process.stdin.write(json.dumps({**listening, "params": params}).encode() + b"\n")  # pyright: ignore[reportPrivateUsage]
-        pipe._process.stdin.flush()  # pyright: ignore[reportPrivateUsage]
+        pipe.say("subscriptions/listen", {"notifications": EVERYTHING, "_meta": META}, id="listen")
         acknowledged = pipe.hear()
         pipe.say("notifications/cancelled", {"requestId": "listen"})
 
@@ -132,7 +125,15 @@ def test_text_and_structured_content_are_the_same(start: Callable[..., Any], met
         if meta is None:
             pipe.ask("initialize", HELLO)
         extra = {} if meta is None else {"_meta": meta}
-        calls = [("add", {"a": 1}), ("echo", {"text": "ä"}), ("add", {}), ("nothing", {}), ("fail", {}), ("crash", {}), ("paint", {})]
+        calls: list[tuple[str, Any]] = [
+            ("add", {"a": 1}),
+            ("echo", {"text": "ä"}),
+            ("add", {}),
+            ("nothing", {}),
+            ("fail", {}),
+            ("crash", {}),
+            ("paint", {}),
+        ]
         answers = [pipe.ask("tools/call", {"name": name, "arguments": given, **extra})["result"] for name, given in calls]
 
     for answer in answers:

@@ -26,14 +26,14 @@ Inspect = Callable[..., Outcome]
 
 @pytest.fixture(params=["stdio", "http"])
 def inspect(
-    request: pytest.FixtureRequest, packages: Path, node: str, url_of: Callable[..., str], yard_command: list[str], tmp_path: Path
+    request: pytest.FixtureRequest, packages: Path, node: str, *, url_of: Callable[..., str], yard_command: list[str], tmp_path: Path
 ) -> Inspect:
     target = yard_command[:-1] if request.param == "stdio" else [url_of()]
     places = {"MCP_CATALOG_PATH": str(tmp_path / "mcp.json"), "MCP_CLIENT_CONFIG_PATH": str(tmp_path / "client.json")}
 
     def inspected(*words: str) -> Outcome:
         command = [node, str(packages / LAUNCHER), "--cli", *words, "--format", "json", *target]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, **places})
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, **places})  # noqa: S603 - our own
         return Outcome(done.returncode, json.loads(done.stdout)["result"] if done.stdout else None, done.stderr)
 
     return inspected

@@ -6,7 +6,13 @@ from typing import Any
 import pytest
 from mcp import MCPError
 from mcp_types import (
-    BlobResourceContents, EmbeddedResource, ImageContent, PromptReference, ResourceLink, ResourceTemplateReference, TextContent,
+    BlobResourceContents,
+    EmbeddedResource,
+    ImageContent,
+    PromptReference,
+    ResourceLink,
+    ResourceTemplateReference,
+    TextContent,
     TextResourceContents,
 )  # fmt: skip
 

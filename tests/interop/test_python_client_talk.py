@@ -56,8 +56,8 @@ async def list_roots(context: Any) -> ListRootsResult:
 async def test_progress_arrives_in_order_before_the_answer(connect: Any, door: str, mode: str) -> None:
     told: list[tuple[float, float | None, str | None]] = []
 
-    async def hear(done: float, total: float | None, text: str | None) -> None:
-        told.append((done, total, text))
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        told.append((progress, total, message))
 
     async with connect(door, mode) as client:
         answer = await client.call_tool("step", {"count": 3}, progress_callback=hear)
@@ -68,7 +68,7 @@ async def test_progress_arrives_in_order_before_the_answer(connect: Any, door: s
 
 @pytest.mark.parametrize("mode", ["legacy", NEW])
 async def test_a_server_that_answers_with_json_alone_leaves_progress_out(connect: Any, mode: str) -> None:
-    async def hear(done: float, total: float | None, text: str | None) -> None:
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
         raise AssertionError
 
     async with connect("http-json", mode) as client:
@@ -211,8 +211,8 @@ async def test_a_client_that_lost_its_stream_comes_back_for_the_rest(url_of: Cal
         if "last-event-id" in request.headers:
             came_back.set()
 
-    async def hear(done: float, total: float | None, text: str | None) -> None:
-        told.append(text)
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        told.append(message)
 
     async def go_on(client: Client) -> None:
         await came_back.wait()

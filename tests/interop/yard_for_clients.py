@@ -14,7 +14,22 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from toolyard import (
-    Ask, Call, Embedded, Envelope, Image, Message, Question, ResourceLink, Serving, Text, ToolError, Yard, prompt, resource, run, tool,
+    Ask,
+    Call,
+    Embedded,
+    Envelope,
+    Image,
+    Message,
+    Question,
+    ResourceLink,
+    Serving,
+    Text,
+    ToolError,
+    Yard,
+    prompt,
+    resource,
+    run,
+    tool,
 )  # fmt: skip
 from toolyard.providers import Publish
 from toolyard.providers.functions import Functions
@@ -37,19 +52,19 @@ async def add(a: int, b: int = 1) -> int:
 
 
 @tool(operation="query")
-def echo(text: str, tags: list[str] | None = None) -> dict[str, Any]:
+async def echo(text: str, tags: list[str] | None = None) -> dict[str, Any]:
     """Return what was given."""
     return {"text": text, "tags": tags or []}
 
 
 @tool(operation="query", shape="plain")
-def plain(text: str) -> str:
+async def plain(text: str) -> str:
     """Return the text as it is."""
     return text
 
 
 @tool(operation="query")
-def paint() -> Envelope:
+async def paint() -> Envelope:
     """Return a picture, a text, a link and a page."""
     blocks = [Image(PIXEL), Text("A pixel."), ResourceLink("notes://all", "all"), Embedded(uri="notes://monday", text=DAYS["monday"])]
     return Envelope.ok("painted", content=blocks)
@@ -85,25 +100,25 @@ async def consult(call: Call) -> dict[str, Any]:
 
 
 @tool
-def fail(code: str = "state_error") -> None:
+async def fail(code: str = "state_error") -> None:
     """Fail with a code."""
     raise ToolError(code, "It cannot be done.")  # pyright: ignore[reportArgumentType] - a test says which
 
 
 @tool
-def crash() -> None:
+async def crash() -> None:
     """Fail as nobody meant it."""
     raise RuntimeError
 
 
 @resource("notes://all", mime_type="text/markdown", title="All notes")
-def all_notes() -> str:
+async def all_notes() -> str:
     """Return every note as one page."""
     return "\n".join(DAYS.values())
 
 
 @resource("notes://pixel")
-def pixel() -> Image:
+async def pixel() -> Image:
     """Return a picture."""
     return Image(PIXEL)
 
@@ -114,7 +129,7 @@ def days(value: str, settled: dict[str, str]) -> list[str]:
 
 
 @resource("notes://days/{day}", complete={"day": days})
-def note_of(day: str) -> str:
+async def note_of(day: str) -> str:
     """Return the note of a day."""
     if day not in DAYS:
         raise ToolError("not_found", f"There is no note of '{day}'.")
@@ -122,13 +137,13 @@ def note_of(day: str) -> str:
 
 
 @prompt(title="Review a text", complete={"tone": lambda value, _: [tone for tone in ("kind", "keen") if tone.startswith(value)]})
-def review(text: str, tone: str = "kind") -> list[Message]:
+async def review(text: str, tone: str = "kind") -> list[Message]:
     """Ask for a review."""
     return [Message("user", f"Be {tone}: {text}"), Message("user", Image(PIXEL)), Message("assistant", "I will.")]
 
 
 @prompt
-def remember() -> str:
+async def remember() -> str:
     """Ask for what was said before."""
     return "What did I say?"
 
@@ -245,5 +260,5 @@ def _say(transport: Transport) -> None:
 
 
 if __name__ == "__main__":
-    settings = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
+    settings: dict[str, Any] = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
     run(serve_forever(make_yard(), Serving(**settings), ready=_say))

@@ -418,10 +418,10 @@ async def serve(tools: list[Any], extra: Extra) -> AsyncGenerator[Callable[..., 
             ready.set_result(None)
 
         server.task = asyncio.create_task(serve_forever(yard, serving, guard, ready=note))
-        servers.append(server)
         await asyncio.wait({server.task, ready}, return_when=asyncio.FIRST_COMPLETED)
-        if server.task.done():
+        if not ready.done():
             server.task.result()
+        servers.append(server)
         return server
 
     yield start
@@ -456,10 +456,13 @@ class Program:
         assert self.process.stdin is not None
         for message in messages:
             self.process.stdin.write((message if isinstance(message, bytes) else json.dumps(message).encode()) + b"\n")
-        await self.process.stdin.drain()
+        async with asyncio.timeout(PATIENCE):
+            await self.process.stdin.drain()
 
     async def end(self) -> tuple[int | None, bytes, bytes]:
-        """Return its status, and what is left of its stdout and its stderr, once it ended."""
+        """End its stdin, and return its status and what is left of its stdout and its stderr, once it ended."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
         async with asyncio.timeout(PATIENCE):
             out, err = await self.process.communicate()
         return self.process.returncode, out, err

@@ -71,6 +71,14 @@ def test_an_event_that_never_ends_is_refused() -> None:
         list(events.feed(b"x" * 80))
 
 
+@pytest.mark.parametrize("pieces", [1, 2, 7])
+def test_an_event_is_too_long_however_it_was_cut(pieces: int) -> None:
+    stream = b"data: " + b"x" * 200 + b"\n\n"
+    size = -(-len(stream) // pieces)
+    with pytest.raises(ValueError, match="100"):
+        read([stream[start : start + size] for start in range(0, len(stream), size)], limit=100)
+
+
 def test_many_events_in_one_piece_may_be_longer_than_one() -> None:
     assert len(read([encode_event(b"x" * 50) * 100], limit=100)) == 100
 

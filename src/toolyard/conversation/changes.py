@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from toolyard.conversation.lists import Kind, Lists
+from toolyard.errors import ToolError
 from toolyard.profile import Profile
 from toolyard.wire.messages import Id, encode_notification
 from toolyard.wire.params import SUBSCRIPTION
@@ -61,6 +62,7 @@ class Changes:
 
     def __init__(self, yard: Yard, lists: Lists) -> None:
         self._lists = lists
+        self._registry = yard.registry
         self._subscriptions: set[Subscription] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._latest = 0.0
@@ -98,9 +100,16 @@ class Changes:
             for method in sorted(subscription.changed(self._lists)):
                 _quietly(subscription, method, None)
 
+    def _exists(self, uri: str, profile: Profile) -> bool:
+        try:
+            self._registry.find_resource(uri, profile)
+        except ToolError:
+            return False
+        return True
+
     def _updated(self, uri: str) -> None:
         for subscription in tuple(self._subscriptions):
-            if uri in subscription.uris:
+            if uri in subscription.uris and self._exists(uri, subscription.profile):
                 _quietly(subscription, "notifications/resources/updated", {"uri": uri})
 
 

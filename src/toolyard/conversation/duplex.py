@@ -124,8 +124,11 @@ class Duplex:
 
     def _go_on(self) -> None:
         was_full = self.is_full
-        self._begin(*self._waiting.popleft())
-        if was_full:
+        while self._waiting and self._running < self._limit:
+            self._begin(*self._waiting.popleft())
+        if not self._running:
+            self._quiet.set()
+        if was_full and not self.is_full:
             self.on_room()
 
     def _took_other(self, data: bytes) -> bool:

@@ -66,7 +66,7 @@ class Front:
         if not isinstance(name, str) or not name:
             return base
         name = name[:_NAME]
-        key = (base.identity, base.profile.name if base.profile is not None else "", name)
+        key = (base.owner, base.profile.name if base.profile is not None else "", name)
         known = self._callers.get(key)
         if known is None or known.claims is not base.claims or known.profile is not base.profile:
             if len(self._callers) >= _CALLERS:
@@ -95,8 +95,9 @@ class Front:
         return self.yard.instructions
 
     def end_listeners(self) -> None:
-        """Let those who listen go: they are answered now."""
+        """Let those who listen go: they are answered now; what waits for an answer that cannot come is interrupted."""
         self.closing.set()
+        self.parking.cancel_all()
 
     def close(self) -> None:
         """Tell nobody of changes any more."""

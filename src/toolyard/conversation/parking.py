@@ -172,6 +172,11 @@ class Parking:
         run = _Run(self, work, exchange)
         return await run.outcome(run.expect())
 
+    def cancel_all(self) -> None:
+        """Interrupt every call that waits for an answer that nobody can bring any more."""
+        for run, _ in tuple(self._parked.values()):
+            run.task.cancel()
+
     def park(self, run: _Run) -> str:
         """Keep a call until it is answered or nobody may answer any more; return what it is kept under."""
         key = f"{self._mark}{next(self._keys):x}"

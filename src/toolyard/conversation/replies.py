@@ -36,7 +36,7 @@ async def call_tool(exchange: Exchange, params: given.CallTool) -> bytes:
     if len(params.arguments) == len(_NULL) and bytes(params.arguments) == _NULL:
         raw = None
     call = exchange.front.yard.call
-    if exchange.may_ask:
+    if exchange.may_ask or (params.request_state is not None and exchange.answers.version.modern):
         arguments = encode_sorted(_plain(raw))
         start: Start = partial(_start_tool, exchange, params.name, raw)
         outcome = await _parked(exchange, Work("tools/call", params.name, arguments, start), params.request_state)
@@ -106,7 +106,7 @@ async def get_prompt(exchange: Exchange, params: given.GetPrompt) -> bytes:
 
 async def _run(exchange: Exchange, work: Work, state: str | None) -> Envelope | bytes:
     """Return what came of it, or the question as a whole result."""
-    if not exchange.may_ask:
+    if not exchange.may_ask and (state is None or not exchange.answers.version.modern):
         return await work.start(exchange.door())
     outcome = await _parked(exchange, work, state)
     return exchange.answers.asked(outcome.asks, outcome.state) if isinstance(outcome, Asked) else outcome

@@ -39,7 +39,9 @@ def closely(asked: Sequence[Asked], numbers: Sequence[int], *, postings: Posting
     rows = [looking.at(postings.entries[number]) for number in numbers]
     asked_for = sum(nlargest(_TELLING, (one.most for one in asked))) or 1.0
     scores = _with_clauses(rows, asked, share=settings.clause_share)
-    found = [Close(row.spec, round(score, 5), sum(nlargest(_TELLING, row.got)) / asked_for) for row, score in zip(rows, scores, strict=True)]
+    found = [
+        Close(row.spec, round(score, 5), sum(sorted(row.got)[-_TELLING:]) / asked_for) for row, score in zip(rows, scores, strict=True)
+    ]
     return sorted(found, key=lambda close: (-close.score, close.spec.name))
 
 
@@ -51,6 +53,7 @@ class _Looking:
         self._postings = postings
         self._exact = 1 + settings.exact_bonus
         self._name_bonus = settings.name_bonus
+        self._rarities: dict[int, float] = {}
         self._wanted: Wanted = {}
         for place, one in enumerate(asked):
             for term, weight in one.variants.items():
@@ -72,16 +75,25 @@ class _Looking:
         for word in self._words.keys() & set(entry.sequence):
             got[self._words[word]] *= self._exact
         terms = list(map(self._postings.term_of.__getitem__, entry.sequence))
-        score = sum(got)
-        if self._pairs:
-            score += sum(self._pairs[pair] for pair in sorted(self._pairs.keys() & set(pairwise(terms))))
+        score = sum(got) + self._together(terms)
         return _Row(entry.spec, score * (1 + self._name_bonus * self._named(terms[: entry.name_words])), got)
+
+    def _together(self, terms: list[int]) -> float:
+        """Return what words that stand together in both count; the pairs are only made where there can be one."""
+        present = set(terms)
+        possible = [pair for pair in self._pairs if pair[0] in present and pair[1] in present]
+        if not possible:
+            return 0.0
+        pairs = set(pairwise(terms))
+        return sum(self._pairs[pair] for pair in possible if pair in pairs)
 
     def _named(self, terms: list[int]) -> float:
         """Return the share of a name that the question says."""
         said = whole = 0.0
         for term in dict.fromkeys(terms):
-            rarity = self._postings.rarity(term)
+            rarity = self._rarities.get(term)
+            if rarity is None:
+                rarity = self._rarities[term] = self._postings.rarity(term)
             whole += rarity
             if term in self._wanted:
                 said += min(rarity, max(weight for _, weight in self._wanted[term]))

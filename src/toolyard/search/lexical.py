@@ -6,7 +6,7 @@ allowed is left out before the best are taken, so no page is short and nothing s
 
 from collections.abc import Iterator
 from heapq import nlargest
-from itertools import islice, repeat
+from itertools import chain, islice, repeat
 from operator import mul
 from typing import Final
 
@@ -20,9 +20,10 @@ from toolyard.search.spelling import Spelling
 from toolyard.search.thesaurus import load_thesaurus
 from toolyard.spec import Operation, ToolSpec
 
-__all__ = ["Lexical"]
+__all__ = ["Lexical", "in_order"]
 
 _WIDER: Final = 16
+_NOTHING: Final[list[Close]] = []
 
 Scores = dict[int, float]
 
@@ -56,43 +57,40 @@ class Lexical:
         self._waiting.clear()
 
     def search(
-        self, query: str, *, allows: Allows, namespace: str | None = None, operation: Operation | None = None, offset: int = 0, limit: int = 5
+        self,
+        query: str,
+        *,
+        allows: Allows,
+        namespace: str | None = None,
+        operation: Operation | None = None,
+        offset: int = 0,
+        limit: int = 5,
     ) -> Found:
         """Return the tools that fit best, of those that are allowed."""
         self.prepare()
+        query = query[: self.settings.query_characters]
         admits = narrowed(allows, namespace=namespace, operation=operation)
         asked = self.read(query)
         if not asked:
-            return page(self.listing.by_name(query[: self.settings.query_characters], admits), offset=offset, limit=limit)
-        blocks = self._blocks(asked, admits)
-        first = next(blocks, [])
-        exact = self.listing.named(query)
-        if exact is not None and not admits(exact):
-            exact = None
+            return page(self.listing.by_name(query, admits), offset=offset, limit=limit)
+        blocks = self.blocks(asked, admits)
+        first = next(blocks, _NOTHING)
+        exact = self.listing.named(query, admits)
         if exact is None and (not first or first[0].fit < self.settings.fit):
             return Found(hits=[], total=0, closest=self.listing.closest(((close.spec, close.score) for close in first), admits))
-        found = page(self._hits(exact, first, blocks), offset=offset, limit=limit)
-        explained = [Hit(hit.spec, hit.score, explain(hit.spec, asked, self.postings)) for hit in found.hits]
-        return Found(hits=explained, total=found.total, more=found.more)
+        found = page(in_order(exact, first, blocks), offset=offset, limit=limit)
+        return self.explained(found, asked)
+
+    def explained(self, found: Found, asked: list[Asked]) -> Found:
+        """Return the page with the reason of every hit."""
+        hits = [Hit(hit.spec, hit.score, explain(hit.spec, asked, self.postings)) for hit in found.hits]
+        return Found(hits=hits, total=found.total, more=found.more)
 
     def read(self, query: str) -> list[Asked]:
         """Return what a query asks for."""
         return read_query(query, postings=self.postings, settings=self.settings, thesaurus=self._thesaurus, spelling=self._spelling)
 
-    def _hits(self, exact: ToolSpec | None, first: list[Close], blocks: Iterator[list[Close]]) -> Iterator[Hit]:
-        """Return all hits in order: a tool that is named first, and no score above the one before it."""
-        score = first[0].score if first else 0.0
-        if exact is not None:
-            yield Hit(exact, score, "")
-        block: list[Close] | None = first
-        while block is not None:
-            for close in block:
-                score = min(score, close.score)
-                if exact is None or close.spec.name != exact.name:
-                    yield Hit(close.spec, score, "")
-            block = next(blocks, None)
-
-    def _blocks(self, asked: list[Asked], admits: Allows) -> Iterator[list[Close]]:
+    def blocks(self, asked: list[Asked], admits: Allows) -> Iterator[list[Close]]:
         """Return the tools that fit, as many at a time as are looked at closely, the best first."""
         order = self._admitted(asked, admits)
         while numbers := list(islice(order, self.settings.candidates)):
@@ -111,39 +109,25 @@ class Lexical:
                     yield number
 
     def gather(self, asked: list[Asked], budget: int | None) -> tuple[Scores, list[Asked]]:
-        """Return the tools that hold what is asked, by the rarest words that the budget allows, and the words that it did not."""
-        scores: Scores = {}
-        left: list[Asked] = []
-        for one in sorted((one for one in asked if one.variants), key=lambda one: -one.weight):
-            cost = sum(len(self.postings.tools[term]) for term in one.variants)
-            if budget is not None and scores:
-                if cost > budget:
-                    left.append(one)
-                    continue
-                budget -= cost
-            best = self._best(one)
-            if not scores:
-                scores = best
-                continue
-            get = scores.get
-            for number, weight in best.items():
-                scores[number] = get(number, 0.0) + weight
-        return scores, left
+        """Return the tools that hold what is asked, by the weightiest terms that the budget allows, and whose terms it did not.
 
-    def _best(self, asked: Asked) -> Scores:
-        """Return what the likeliest reading of one word counts, for every tool that holds one."""
+        A tool that holds two readings of a word gets both here; the close look counts the better one.
+        """
         tools, weights = self.postings.tools, self.postings.weights
-        best: Scores = {}
-        for term, factor in sorted(asked.variants.items(), key=lambda item: (-len(tools[item[0]]), item[0])):
-            weighed = map(mul, weights[term], repeat(factor))
-            if not best:
-                best = dict(zip(tools[term], weighed, strict=False))
-                continue
-            get = best.get
-            for number, weight in zip(tools[term], weighed, strict=False):
-                if weight > get(number, 0.0):
-                    best[number] = weight
-        return best
+        scores: Scores = {}
+        get = scores.get
+        left: dict[str, Asked] = {}
+        terms = [(weight, term, one) for one in asked for term, weight in one.variants.items()]
+        for factor, term, one in sorted(terms, key=lambda found: (-found[0], found[1])):
+            holders = tools[term]
+            if budget is not None and scores:
+                if len(holders) > budget:
+                    left[one.text] = one
+                    continue
+                budget -= len(holders)
+            for number, weight in zip(holders, map(mul, weights[term], repeat(factor)), strict=True):
+                scores[number] = get(number, 0.0) + weight
+        return scores, list(left.values())
 
     def _descending(self, scores: Scores) -> Iterator[int]:
         """Return the tools by score, ties by name, and sort no more of them than are asked for."""
@@ -155,3 +139,14 @@ class Lexical:
             part.sort(key=lambda number: (-scores[number], entries[number].spec.name))
             yield from part
             above = line
+
+
+def in_order(exact: ToolSpec | None, first: list[Close], blocks: Iterator[list[Close]]) -> Iterator[Hit]:
+    """Return all hits in order: a tool that is named comes first, and no score is above the one before it."""
+    score = first[0].score if first else 0.0
+    if exact is not None:
+        yield Hit(exact, score, "")
+    for close in chain(first, chain.from_iterable(blocks)):
+        score = min(score, close.score)
+        if exact is None or close.spec.name != exact.name:
+            yield Hit(close.spec, score, "")

@@ -55,7 +55,14 @@ class Index(Protocol):
         ...
 
     def search(
-        self, query: str, *, allows: Allows, namespace: str | None = None, operation: Operation | None = None, offset: int = 0, limit: int = 5
+        self,
+        query: str,
+        *,
+        allows: Allows,
+        namespace: str | None = None,
+        operation: Operation | None = None,
+        offset: int = 0,
+        limit: int = 5,
     ) -> Found:
         """Return the tools that fit best, of those that are allowed; never fails, whatever the query."""
         ...
@@ -89,9 +96,6 @@ class Listing:
         self._namespaces: dict[str, dict[str, None]] = {}
         self._names: list[str] | None = None
 
-    def __len__(self) -> int:
-        return len(self._specs)
-
     def add(self, spec: ToolSpec) -> None:
         """Take a tool in, in place of one of the same name."""
         self.remove(spec.name)
@@ -112,10 +116,10 @@ class Listing:
             del self._namespaces[spec.source]
         self._names = None
 
-    def named(self, query: str) -> ToolSpec | None:
+    def named(self, query: str, admits: Allows) -> ToolSpec | None:
         """Return the tool that has the query for its name, whatever its capitals."""
-        name = self._lower.get(query.strip().lower())
-        return None if name is None else self._specs[name]
+        spec = self._specs.get(self._lower.get(query.strip().lower(), ""))
+        return spec if spec is not None and admits(spec) else None
 
     def by_name(self, query: str, admits: Allows) -> Iterable[Hit]:
         """Return the tools whose names hold the query, all if it is empty, by name."""
@@ -139,7 +143,9 @@ class Listing:
     def _largest(self, admits: Allows) -> list[str]:
         probes = _PROBES
         found: list[str] = []
-        for source in sorted((source for source in self._namespaces if source), key=lambda source: (-len(self._namespaces[source]), source)):
+        for source in sorted(
+            (source for source in self._namespaces if source), key=lambda source: (-len(self._namespaces[source]), source)
+        ):
             for name in islice(self._namespaces[source], probes):
                 probes -= 1
                 if admits(self._specs[name]):

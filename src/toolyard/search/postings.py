@@ -65,6 +65,7 @@ class Postings:
         self.words: dict[str, int] = {}
         self.terms: dict[str, int] = {}
         self.term_of: list[int] = []
+        self.spelled: list[str] = []
         self.tools: list[array[int]] = []
         self.weights: list[array[float]] = []
         self.entries: dict[int, Entry] = {}
@@ -73,11 +74,9 @@ class Postings:
         self._written = _Table(self._intern)
         self._identifiers = _Table(self._intern_parts)
 
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._numbers
+    def number(self, name: str) -> int:
+        """Return the number of a tool that is there."""
+        return self._numbers[name]
 
     def add(self, spec: ToolSpec) -> None:
         """Take a tool in, in place of one of the same name."""
@@ -136,6 +135,7 @@ class Postings:
                 self.weights.append(array("f"))
             number = self.words[word] = len(self.term_of)
             self.term_of.append(term)
+            self.spelled.append(word)
         return number
 
     def read(self, text: str, *, identifiers: bool = False) -> list[int]:

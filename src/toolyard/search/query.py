@@ -11,13 +11,16 @@ from toolyard.search.stem import stem
 from toolyard.search.thesaurus import Thesaurus
 from toolyard.search.words import SHORT_FORMS, STOP_WORDS, plain, split_word
 
-__all__ = ["Asked", "read_query"]
+__all__ = ["Asked", "read_query", "split_clauses"]
 
 _CLAUSES: Final = 12
 _CLAUSE: Final = re.compile(r"[.;?!\n]+(?:\s|$)|,\s|\b(?:and|then|also|additionally|finally|plus)\b", re.IGNORECASE)
 _VALUE: Final = re.compile(r"\w+://\S+|\S+@\S+\.\S+|\"[^\"\n]{1,200}\"|(?<!\w)'[^'\n]{1,200}'(?!\w)|`[^`\n]{1,200}`|\S*\d\S*")
 _WORD: Final = re.compile(r"[^\W_]+")
 _SHORT_FORM_WEIGHT: Final = 0.9
+_UNKNOWN: Final = 8
+"""Unknown words of one question that are looked for under another spelling, so that nonsense costs little."""
+_SLIPPED_TWICE: Final = 2
 
 
 class Asked(NamedTuple):
@@ -39,11 +42,12 @@ class _Reading(NamedTuple):
     settings: SearchSettings
     thesaurus: Thesaurus
     spelling: Spelling
+    unknown: list[str]
 
 
 def read_query(query: str, *, postings: Postings, settings: SearchSettings, thesaurus: Thesaurus, spelling: Spelling) -> list[Asked]:
     """Return what a text asks for, in its order, every term once; nothing in it can make this fail or take long."""
-    reading = _Reading(postings, settings, thesaurus, spelling)
+    reading = _Reading(postings, settings, thesaurus, spelling, [])
     asked: dict[str, Asked] = {}
     for text, value, clause in _words(plain(query[: settings.query_characters])):
         root = stem(text)
@@ -52,6 +56,17 @@ def read_query(query: str, *, postings: Postings, settings: SearchSettings, thes
                 break
             asked[root] = _ask(text, root, reading=reading, share=settings.value_weight if value else 1.0, clause=clause)
     return list(asked.values())
+
+
+def split_clauses(query: str) -> list[str]:
+    """Return the clauses of a text that have more than one word; none if it is only one."""
+    begin, clauses = 0, list[str]()
+    for end in (*(found.end() for found in _CLAUSE.finditer(query)), len(query)):
+        clause = query[begin:end]
+        if len(clause.split()) > 1:
+            clauses.append(clause)
+        begin = end
+    return clauses[:_CLAUSES] if len(clauses) > 1 else []
 
 
 def _words(text: str) -> Iterator[tuple[str, bool, int]]:
@@ -79,7 +94,7 @@ def _ask(text: str, root: str, *, reading: _Reading, share: float, clause: int) 
     known = term >= 0 and bool(postings.tools[term])
     most = share * (postings.rarity(term) if known else postings.rarest())
     variants: dict[int, float] = {term: most} if known else {}
-    for near, likeness in _near(text, root, known=known, reading=reading):
+    for near, likeness in _near(text, root, known=known or share < 1, reading=reading):
         other = postings.terms.get(near, -1)
         if other >= 0 and postings.tools[other]:
             weight = min(share * postings.rarity(other), most) * min(likeness, 1.0)
@@ -96,7 +111,10 @@ def _near(text: str, root: str, *, reading: _Reading, known: bool) -> Iterator[t
         yield stem(near), _SHORT_FORM_WEIGHT
     if known or root in thesaurus or not settings.spelling_weight:
         return
-    for near, likeness in reading.spelling.near(text):
+    reading.unknown.append(text)
+    if len(reading.unknown) > _UNKNOWN:
+        return
+    for near, likeness in reading.spelling.near(text, twice=len(reading.unknown) <= _SLIPPED_TWICE):
         yield near, likeness * settings.spelling_weight
         for further, more in thesaurus.near(near, settings.neighbours):
             yield further, likeness * more * settings.spelling_weight * settings.neighbour_weight

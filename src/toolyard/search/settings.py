@@ -1,7 +1,7 @@
 """Settings of search: which strategy ranks, and every number it ranks by."""
 
 from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 
@@ -10,7 +10,17 @@ __all__ = ["PREFIX", "SearchSettings", "read_environment"]
 PREFIX: Final = "TOOLYARD_SEARCH_"
 """What the name of a setting has in front when it is an environment variable."""
 
-_SHARES: Final = ("clause_share", "fit", "semantic_share", "name_evenness", "text_evenness", "parameter_evenness", "bm25_evenness")
+_SHARES: Final = (
+    "clause_share",
+    "fit",
+    "semantic_share",
+    "semantic_clause_share",
+    "semantic_fit",
+    "name_evenness",
+    "text_evenness",
+    "parameter_evenness",
+    "bm25_evenness",
+)
 _COUNTS: Final = ("candidates", "query_characters", "query_words")
 
 
@@ -64,12 +74,12 @@ class SearchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Words of like meaning that are looked for beside a word of the question."""
     spelling_weight: float = 0.9
     """What a word counts that differs by a slip of the keyboard from one that is unknown; 0 is no tolerance."""
-    fit: float = 0.12
-    """Share of the question that the best tool must answer; below it nothing fits."""
+    fit: float = 0.1
+    """Share of what a question is about that the best tool must answer; below it nothing fits."""
 
     candidates: int = 64
     """Tools that are looked at closely, at a time."""
-    postings: int = 15_000
+    postings: int = 8000
     """Entries of the index that are read before the commonest words only order what was found."""
     query_characters: int = 4000
     """Length of a question; what is beyond is not read."""
@@ -93,6 +103,10 @@ class SearchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     semantic_share: float = 0.5
     """How much likeness of meaning counts beside the words, for the hybrid strategy."""
+    semantic_clause_share: float = 0.5
+    """How much the likest clause counts beside the whole question, for likeness of meaning."""
+    semantic_fit: float = 0.3
+    """How like in meaning the best tool must be, if the words do not fit; below it nothing fits."""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "strategy", self.strategy.strip().lower())
@@ -114,7 +128,7 @@ def read_environment(environment: Mapping[str, str], settings: SearchSettings | 
         ValueError: A variable of ours is no setting, or its value does not fit.
     """
     given = {name.removeprefix(PREFIX).lower(): text for name, text in environment.items() if name.startswith(PREFIX)}
-    known = {field.name: cast("Any", field.type) for field in msgspec.structs.fields(SearchSettings)}
+    known = {field.name: field.type for field in msgspec.structs.fields(SearchSettings)}
     values: dict[str, Any] = {}
     for name, text in given.items():
         if name not in known:

@@ -14,7 +14,7 @@ _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 _SHORTEST: Final = 4
 _LONGEST: Final = 24
 _TWO_SLIPS: Final = 8
-_SECOND_SLIPS: Final = 60
+_SECOND_SLIPS: Final = 24
 _MOST: Final = 4
 
 
@@ -25,15 +25,18 @@ class Spelling:
         self._postings = postings
         self._thesaurus = thesaurus
 
-    def near(self, word: str) -> list[tuple[str, float]]:
-        """Return the stems of what may have been meant, with their likeness from 0 to 1, the likeliest first."""
+    def near(self, word: str, *, twice: bool = True) -> list[tuple[str, float]]:
+        """Return the stems of what may have been meant, with their likeness from 0 to 1, the likeliest first.
+
+        A long word may have slipped twice, which takes longer to look for.
+        """
         if not _SHORTEST <= len(word) <= _LONGEST:
             return []
-        found = dict(self._halves(word))
+        found = dict(self._parts(word))
         if not found:
             for likeness, written in _slips(word):
                 self._note(written, likeness, found)
-        if not found and len(word) >= _TWO_SLIPS:
+        if twice and not found and len(word) >= _TWO_SLIPS:
             for first in islice(_lost(word), _SECOND_SLIPS):
                 for likeness, written in _short_slips(first):
                     self._note(written, 0.7 * likeness, found)
@@ -52,13 +55,16 @@ class Spelling:
         number = self._postings.words.get(written)
         return number is not None and bool(self._postings.tools[self._postings.term_of[number]])
 
-    def _halves(self, word: str) -> Iterator[tuple[str, float]]:
-        """Return the two words of the index that were joined without a space, where there are such."""
+    def _parts(self, word: str) -> Iterator[tuple[str, float]]:
+        """Return the words of the index that were joined without a space, where there are such."""
         for cut in range(len(word) - 2, 1, -1):
             if self._is_held(word[:cut]) and self._is_held(word[cut:]):
                 yield stem(word[:cut]), 1.0
                 yield stem(word[cut:]), 1.0
                 return
+        for part in self._thesaurus.parts(word):
+            if self._is_held(part):
+                yield stem(part), 1.0
 
 
 def _lost(word: str) -> Iterator[str]:

@@ -9,6 +9,7 @@ from typing import Final
 __all__ = ["stem"]
 
 _SHORTEST: Final = 3
+_LAST_LETTERS: Final = frozenset("cdegilmnrsty")
 _VOWELS: Final = frozenset("aeiouy")
 _DOUBLES: Final = ("bb", "dd", "ff", "gg", "mm", "nn", "pp", "rr", "tt")
 _BEFORE_LI: Final = frozenset("cdeghkmnrt")
@@ -68,13 +69,16 @@ _FOURTH: Final = (
     *("ement", "ance", "ence", "able", "ible", "ment", "ant", "ent", "ism", "ate", "iti", "ous", "ive", "ize"),
     *("al", "er", "ic"),
 )
+_SECOND_ENDINGS: Final = (*(ending for ending, _ in _SECOND), "ogi", "li")
+_THIRD_ENDINGS: Final = (*(ending for ending, _ in _THIRD), "ative")
+_FOURTH_ENDINGS: Final = (*_FOURTH, "ion")
 _FIRST_REGION: Final = re.compile(r"[^aeiouy]*[aeiouy]+[^aeiouy]")
 _ENDS_SHORT: Final = re.compile(r"(?:[^aeiouy][aeiouy][^aeiouywxY]|\A[aeiouy][^aeiouy])\Z")
 
 
 def stem(word: str) -> str:
     """Return the stem of a word in small letters."""
-    if len(word) < _SHORTEST or not word.isascii() or not word.isalpha():
+    if len(word) < _SHORTEST or word[-1] not in _LAST_LETTERS or not word.isascii() or not word.isalpha():
         return word
     if word in _EXCEPTIONS:
         return _EXCEPTIONS[word]
@@ -111,6 +115,8 @@ def _region(word: str, start: int) -> int:
 
 
 def _first_region(word: str) -> int:
+    if not word.startswith(_LONG_BEGINNINGS):
+        return _region(word, 0)
     for beginning in _LONG_BEGINNINGS:
         if word.startswith(beginning):
             return len(beginning)
@@ -152,6 +158,8 @@ def _mended(root: str, first: int) -> str:
 
 
 def _longer_ending(word: str, first: int) -> str:
+    if not word.endswith(_SECOND_ENDINGS):
+        return word
     for ending, shorter in _SECOND:
         if word.endswith(ending):
             return word[: -len(ending)] + shorter if len(word) - len(ending) >= first else word
@@ -163,6 +171,8 @@ def _longer_ending(word: str, first: int) -> str:
 
 
 def _third(word: str, first: int, second: int) -> str:
+    if not word.endswith(_THIRD_ENDINGS):
+        return word
     for ending, shorter in _THIRD:
         if word.endswith(ending):
             return word[: -len(ending)] + shorter if len(word) - len(ending) >= first else word
@@ -172,6 +182,8 @@ def _third(word: str, first: int, second: int) -> str:
 
 
 def _fourth(word: str, second: int) -> str:
+    if not word.endswith(_FOURTH_ENDINGS):
+        return word
     for ending in _FOURTH:
         if word.endswith(ending):
             return word[: -len(ending)] if len(word) - len(ending) >= second else word

@@ -10,7 +10,27 @@ __all__ = ["FILE", "Thesaurus", "load_thesaurus"]
 
 FILE: Final = "thesaurus.bin"
 
-_SMALL_WORDS: Final = ("by", "of", "or", "in", "to", "on", "id", "at", "for", "and", "all", "get", "with", "from", "new", "use", "make", "my", "up")
+_SMALL_WORDS: Final = (
+    "by",
+    "of",
+    "or",
+    "in",
+    "to",
+    "on",
+    "id",
+    "at",
+    "for",
+    "and",
+    "all",
+    "get",
+    "with",
+    "from",
+    "new",
+    "use",
+    "make",
+    "my",
+    "up",
+)
 _LONGEST: Final = 14
 _LETTERS_EACH: Final = 3.5
 

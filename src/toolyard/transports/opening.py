@@ -1,5 +1,6 @@
 """Opening a way in: from settings to a transport that runs until it is told to end."""
 
+import gc
 import socket
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -61,6 +62,7 @@ async def serve_forever(
     transport = make_transport(serving, guard, listener=listener)
     try:
         async with yard:
+            gc.freeze()  # what is there now stays: no collection need look at it again
             if ready is not None:
                 ready(transport)
             await transport.serve(yard)

@@ -26,7 +26,6 @@ __all__ = ["Sse"]
 
 _STREAM_PATH: Final = "/sse"
 _POST_PATH: Final = "/messages"
-_UNREAD: Final = 1024
 _log = logging.getLogger(__name__)
 
 
@@ -38,12 +37,15 @@ class _Client:
         self.waiting: deque[bytes] = deque()
         self.wake = asyncio.Event()
         self.is_over = False
+        self.size = 0
+        self._room = front.serving.message_bytes
         self.duplex = Duplex(front, self.push, caller=caller)
 
     def push(self, message: bytes) -> None:
         """Write a message; a client that reads none of very many is let go."""
         self.waiting.append(encode_event(message))
-        self.is_over = self.is_over or len(self.waiting) > _UNREAD
+        self.size += len(message)
+        self.is_over = self.is_over or self.size > self._room
         self.wake.set()
 
     def end(self) -> None:
@@ -110,6 +112,7 @@ class _App:
             client.wake.clear()
             body = b"".join(client.waiting)
             client.waiting.clear()
+            client.size = 0
             if body or client.is_over:
                 await send({"type": "http.response.body", "body": body, "more_body": not client.is_over})
             if client.is_over:

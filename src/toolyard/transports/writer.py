@@ -64,9 +64,11 @@ class Writer:
             written = os.write(self._descriptor, self._left) if self._left else 0
         except BlockingIOError:
             written = 0
-        except OSError:  # the other side is gone; its going is seen on the way in
+        except OSError:  # the other side is gone; its going is seen on the way in, so that must go on
             self._broken = True
             self._size = 0
+            self._pieces.clear()
+            self.on_room()
             return
         was_full = self.is_full
         self._left = self._left[written:]

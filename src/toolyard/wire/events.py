@@ -54,11 +54,15 @@ class Events:
             block = bytes(self._buffer[:end])
             del self._buffer[: end + 2]
             self._searched = 0
+            self._check_length(end)
             event = _event(block)
             if event is not None:
                 yield event
         self._searched = len(self._buffer)
-        if len(self._buffer) > self._max_bytes:
+        self._check_length(self._searched)
+
+    def _check_length(self, length: int) -> None:
+        if length > self._max_bytes:
             raise ValueError(f"An event is longer than {self._max_bytes} bytes.")
 
 

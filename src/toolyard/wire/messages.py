@@ -17,6 +17,7 @@ __all__ = [
 Id = int | str
 
 _NOTHING: Final = msgspec.Raw(b"")
+_ALIKE: Final = bytes.maketrans(b"{}", b"[]")
 _OTHERS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _TEXTS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\Z)', re.DOTALL)
 _OBJECT: Final = ord("{")
@@ -136,9 +137,9 @@ def _check_text(data: bytes) -> None:
 
 def _check_depth(data: bytes, depth: int) -> None:
     """Refuse what is nested too deep, before a recursive parser sees it: brackets are peeled off a level at a time."""
-    left = _TEXTS.sub(b"", data).translate(None, _OTHERS)
+    left = _TEXTS.sub(b"", data).translate(_ALIKE, _OTHERS)
     for _ in range(depth):
-        peeled = left.replace(b"[]", b"").replace(b"{}", b"")
+        peeled = left.replace(b"[]", b"")
         if len(peeled) == len(left):
             return  # nothing is left, or what is left is no JSON
         left = peeled

@@ -61,17 +61,13 @@ async def run() -> AsyncGenerator[Callable[..., Any]]:
         task = asyncio.create_task(server.serve())
         running.append((server, task))
         async with asyncio.timeout(10):
-            while not server.started and not task.done():
+            while not server.started:
                 await asyncio.sleep(0.002)
 
         async def stop() -> None:
             server.should_exit = True
-            with suppress(SystemExit):
-                await task
+            await task
 
-        if not server.started:
-            await stop()
-            return 0, stop
         return server.servers[0].sockets[0].getsockname()[1], stop
 
     yield start
@@ -98,16 +94,25 @@ async def test_a_bare_uvicorn_serves_it_and_opens_and_closes_the_yard(run: Any, 
     assert (opened, life.seen) == (["opened"], ["opened", "closed"])
 
 
-async def test_a_yard_that_cannot_open_fails_the_server_and_says_why(run: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_yard_that_cannot_open_fails_the_server_and_says_why() -> None:
     @asynccontextmanager
     async def broken(yard: Yard) -> AsyncGenerator[None]:
         raise ValueError("The database is away.")
         yield
 
-    port, _ = await run(asgi(Yard(tools=[add], lifespan=broken)))
+    sent: list[Any] = []
 
-    assert port == 0
-    assert "The database is away." in caplog.text
+    async def send(event: Any) -> None:
+        sent.append(event)
+
+    async def receive() -> Any:
+        return {"type": "lifespan.startup"}
+
+    with suppress(ValueError):
+        await asgi(Yard(tools=[add], lifespan=broken))({"type": "lifespan"}, receive, send)
+
+    assert [event["type"] for event in sent] == ["lifespan.startup.failed"]
+    assert "The database is away." in sent[0]["message"]
 
 
 async def test_settings_hold_there_as_well(run: Any, wire_of: Any) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from toolyard.transports.http import protocol
+from toolyard.transports.http import house
+from toolyard.transports.http.connection import Connection
 
 if TYPE_CHECKING:
     from tests.transports.conftest import Gates
@@ -80,6 +81,15 @@ async def test_a_message_may_be_as_long_as_the_limit_and_no_longer(serve: Any) -
     assert (await chunked.reply()).status == 413
 
 
+async def test_a_client_that_sends_all_of_a_body_that_is_too_long_still_reads_why(serve: Any) -> None:
+    server = await serve(message_bytes=1000)
+
+    for size in (2000, 5 * MEGABYTE):
+        wire = await server.connect()
+        await wire.write(HEAD + b"Content-Length: %d\r\n\r\n" % size + b" " * size)
+        assert (await wire.reply()).status == 413
+
+
 async def test_a_body_without_an_end_is_cut_off_and_costs_no_more_than_the_limit(serve: Any) -> None:
     server = await serve()
     before = memory()
@@ -141,8 +151,23 @@ async def test_a_second_head_on_a_connection_has_the_same_deadline(serve: Any) -
     assert await wire.ends() == b""
 
 
+async def test_a_second_head_that_comes_later_has_the_same_deadline(serve: Any, monkeypatch: pytest.MonkeyPatch, until: Any) -> None:
+    looked: list[int] = []
+    see = Connection._see
+    monkeypatch.setattr(Connection, "_see", lambda self: (looked.append(1), see(self)))
+    server = await serve(header_seconds=0.05)
+    wire = await server.connect()
+    await wire.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert (await wire.reply()).status == 200
+    await until(lambda: looked)
+
+    await wire.write(b"GET /healthz HT")
+
+    assert await wire.ends() == b""
+
+
 async def test_a_body_that_is_not_finished_in_time_ends_the_connection(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "_BODY_SECONDS", 0.1)
+    monkeypatch.setattr(house, "_BODY_SECONDS", 0.1)
     server = await serve(header_seconds=0.05)
     wire = await server.connect()
 
@@ -151,17 +176,28 @@ async def test_a_body_that_is_not_finished_in_time_ends_the_connection(serve: An
     assert await wire.ends() == b""
 
 
+async def test_a_connection_that_is_idle_for_long_is_closed(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(house, "_IDLE_SECONDS", 0.1)
+    server = await serve(header_seconds=0.05)
+    wire = await server.connect()
+    await wire.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
+    assert (await wire.reply()).status == 200
+    assert await wire.ends() == b""
+
+
 async def test_a_call_may_take_longer_than_the_deadlines_of_its_request(
     serve: Any, gates: "Gates", monkeypatch: pytest.MonkeyPatch, until: Any
 ) -> None:
     looked: list[int] = []
-    see = protocol.Protocol._see
-    monkeypatch.setattr(protocol, "_BODY_SECONDS", 0.02)
-    monkeypatch.setattr(protocol.Protocol, "_see", lambda self: (looked.append(1), see(self)))
+    see = Connection._see
+    for name in ("_BODY_SECONDS", "_IDLE_SECONDS"):
+        monkeypatch.setattr(house, name, 0.02)
+    monkeypatch.setattr(Connection, "_see", lambda self: (looked.append(1), see(self)))
     server = await serve(header_seconds=0.02)
     wire = await server.call("wait", headers={"Accept": "application/json"})
 
-    await until(lambda: looked)
+    await until(lambda: len(looked) > 3)
     gates.go.set()
 
     assert (await wire.reply()).data == "done"
@@ -201,10 +237,10 @@ async def test_a_client_in_a_session_that_never_reads_costs_little(serve: Any, g
 
 
 async def test_a_client_that_does_not_take_its_answer_is_dropped(serve: Any, monkeypatch: pytest.MonkeyPatch, until: Any) -> None:
-    aborted: list[int] = []
-    abort = protocol.Protocol._abort
-    monkeypatch.setattr(protocol, "_UNREAD_SECONDS", 0.05)
-    monkeypatch.setattr(protocol.Protocol, "_abort", lambda self: (aborted.append(1), abort(self)))
+    lost: list[int] = []
+    lose = Connection.connection_lost
+    monkeypatch.setattr(house, "_UNREAD_SECONDS", 0.05)
+    monkeypatch.setattr(Connection, "connection_lost", lambda self, exc: (lost.append(1), lose(self, exc)))
     server = await serve(message_bytes=20 * MEGABYTE)
     deaf = await server.connect()
     deaf.writer.transport.pause_reading()
@@ -213,7 +249,7 @@ async def test_a_client_that_does_not_take_its_answer_is_dropped(serve: Any, mon
     routing = {"Host": "localhost", "MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "server/discover", "Content-Type": "application/json"}
 
     await deaf.send("POST", "/mcp", routing, json.dumps(long).encode())
-    await until(lambda: aborted)
+    await until(lambda: lost)
 
     assert (await server.ask("add", {"a": 1, "b": 2})).data == 3
     deaf.writer.transport.resume_reading()

@@ -208,3 +208,61 @@ async def test_the_server_does_not_say_what_it_is_made_of(serve: Any) -> None:
     server = await serve()
 
     assert "server" not in (await server.request("GET", "/healthz")).headers
+
+
+async def test_a_client_that_would_rather_speak_http_2_is_answered_in_http_1(serve: Any) -> None:
+    server = await serve()
+    wanted = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAMAAABkAARAAAAAAAIAAAAA"}
+
+    assert (await server.ask("add", {"a": 1, "b": 2}, headers=wanted)).data == 3
+
+
+async def test_a_client_that_asks_before_it_sends_its_body_is_told_to_go_on(serve: Any) -> None:
+    server = await serve()
+    wire = await server.connect()
+    body = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}'
+    head = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nExpect: 100-continue\r\n"
+
+    await wire.write(head + b"Content-Length: %d\r\n\r\n" % len(body))
+    told = await wire.head()
+    await wire.write(body)
+
+    assert (told.status, (await wire.reply()).status) == (100, 200)
+
+
+async def test_an_answer_to_head_has_no_body(serve: Any) -> None:
+    server = await serve()
+    wire = await server.connect()
+    ask = "{} /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+    await wire.write((ask.format("HEAD") + ask.format("GET")).encode())
+    first, second = await wire.head(), await wire.reply()
+
+    assert (first.status, first.headers["content-length"]) == (200, "15")
+    assert second.json == {"status": "ok"}
+
+
+async def test_a_client_of_http_1_0_gets_its_events_without_chunks(serve: Any) -> None:
+    server = await serve()
+    wire = await server.connect()
+    params = (
+        '{"name":"chatter","arguments":{},"_meta":{"progressToken":1,'
+        '"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}'
+    )
+    body = f'{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}'
+    head = (
+        "POST /mcp HTTP/1.0\r\nHost: localhost\r\nAccept: application/json, text/event-stream\r\nContent-Type: application/json\r\n"
+        "MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: chatter\r\n"
+    )
+
+    await wire.write(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+    said = await wire.ends()
+
+    assert b"chunked" not in said
+    assert said.partition(b"\r\n\r\n")[2].startswith(b"event: message\r\n")
+
+
+async def test_a_whole_address_may_stand_in_the_place_of_a_path(serve: Any) -> None:
+    server = await serve()
+
+    assert (await server.request("GET", f"http://{server.host}/healthz")).status == 200

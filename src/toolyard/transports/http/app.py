@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from toolyard.caller import Caller
+from toolyard.caller import ANYONE, Caller
 from toolyard.conversation import Front
 from toolyard.conversation.replies import params_of
 from toolyard.conversation.stateless import is_modern
@@ -22,7 +22,7 @@ from toolyard.transports.http.asgi import (
     answer_text,
     read_body,
 )  # fmt: skip
-from toolyard.transports.http.gate import Gate, RefusedError
+from toolyard.transports.http.gate import Gate, RefusedError, check_once
 from toolyard.transports.http.handshake import named_version, read_stream, serve_batch, serve_in_session, serve_stateless, start_session
 from toolyard.transports.http.modern import check_headers, serve_modern
 from toolyard.transports.http.response import Response
@@ -36,6 +36,7 @@ __all__ = ["App", "asgi"]
 
 _PATH: Final = "/mcp"
 _WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
+_REMEMBERED: Final = 100
 _OPEN: Final = frozenset({"/healthz", "/readyz"})
 
 
@@ -47,6 +48,8 @@ class App:
         self.serving = serving
         self.is_ready = True
         self._gate = Gate(serving, guard, host=host)
+        self._anyone = ANYONE if guard is None else None
+        self._accepted: dict[bytes, bool] = {}
         self._front: Front | None = None
         self._sessions: Sessions | None = None
         self._shown = tuple(name.lower().encode() for name in serving.request_headers)
@@ -94,6 +97,8 @@ class App:
             path = path[len(root) :]
         headers: Headers = dict(scope["headers"])
         try:
+            if len(headers) != len(scope["headers"]):
+                check_once(scope["headers"])
             if path in _OPEN:
                 await self._tell_health(path, send)
                 return
@@ -110,7 +115,9 @@ class App:
             await answer_text(send, refused.status, refused.message, refused.headers)
 
     async def _serve(self, scope: Scope, headers: Headers, receive: Receive, send: Send, *, profile: str | None) -> None:
-        caller = await self._gate.caller(self.yard, headers, profile, _resource(scope, headers))
+        caller = self._anyone
+        if profile is not None or caller is None:
+            caller = await self._gate.caller(self.yard, headers, profile, _resource(scope, headers))
         match scope["method"]:
             case "POST":
                 await self._post(scope, headers, caller, receive, send)
@@ -125,7 +132,8 @@ class App:
                 raise RefusedError(405, f"Only {allowed.decode()} are taken here.", ((b"allow", allowed),))
 
     async def _post(self, scope: Scope, headers: Headers, caller: Caller, receive: Receive, send: Send) -> None:
-        if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != b"application/json":
+        kind = headers.get(b"content-type", b"")
+        if kind != b"application/json" and kind.partition(b";")[0].strip().lower() != b"application/json":
             raise RefusedError(415, "The body must be 'application/json'.")
         streams = self._accepts(headers)
         try:
@@ -153,7 +161,8 @@ class App:
 
     async def _take(self, message: Message, headers: Headers, caller: Caller, receive: Receive, send: Send, *, streams: bool) -> None:
         front, sessions = self._parts()
-        said = headers.get(b"mcp-protocol-version", b"").strip() or None
+        said = headers.get(b"mcp-protocol-version")
+        said = None if said is None else said.strip()
         if not message.is_request:
             await self._take_note(message, headers, caller, send)
             return
@@ -221,11 +230,18 @@ class App:
         Raises:
             RefusedError: It may not even be JSON.
         """
-        accept = headers.get(b"accept", b"*/*").lower()
+        said = headers.get(b"accept", b"*/*")
+        known = self._accepted.get(said)
+        if known is not None:
+            return known
+        accept = said.lower()
         streams = accept.find(b"text/event-stream") >= 0
         if not streams and accept.find(b"application/json") < 0 and accept.find(b"*/*") < 0 and accept.find(b"application/*") < 0:
             raise RefusedError(406, "Answers are 'application/json' or 'text/event-stream'.")
-        return streams and not self.serving.json_response
+        streams = streams and not self.serving.json_response
+        if len(self._accepted) < _REMEMBERED:
+            self._accepted[said] = streams
+        return streams
 
     async def _tell_health(self, path: str, send: Send) -> None:
         good = path == "/healthz" or self.is_ready

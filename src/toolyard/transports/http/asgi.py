@@ -27,6 +27,9 @@ async def read_body(receive: Receive, headers: Headers, limit: int) -> bytes | N
     Raises:
         TooLargeError: It is longer than the limit; no more than that was read.
     """
+    there: bytes | None = getattr(getattr(receive, "__self__", None), "body", None)
+    if there is not None:
+        return there  # our own server has looked at its length already
     length = headers.get(b"content-length", b"0")
     if length.isdigit() and int(length[:19]) > limit:
         raise TooLargeError
@@ -49,6 +52,10 @@ async def read_body(receive: Receive, headers: Headers, limit: int) -> bytes | N
 
 async def answer(send: Send, status: int, body: bytes = b"", headers: Iterable[tuple[bytes, bytes]] = (JSON,)) -> None:
     """Send a whole response."""
+    whole = getattr(send, "whole", None)
+    if whole is not None:  # our own server takes it in one piece
+        whole(status, body, headers)
+        return
     length = (b"content-length", b"%d" % len(body))
     await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
     await send({"type": "http.response.body", "body": body})

@@ -15,9 +15,10 @@ from toolyard.transports.auth import Guard
 from toolyard.transports.http.asgi import Headers
 from toolyard.yard import Yard
 
-__all__ = ["Gate", "RefusedError"]
+__all__ = ["Gate", "RefusedError", "check_once"]
 
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
+_SINGLE: Final = frozenset({b"host", b"origin", b"authorization", b"x-api-key", b"mcp-session-id", b"content-type", b"content-length"})
 _REMEMBERED: Final = 1000
 _PORT: Final = re.compile(r":[0-9]+\Z")
 
@@ -104,6 +105,19 @@ class Gate:
             return False
         name = _without_port(place)
         return bool(place) and (name in self._hosts or (self._is_local and name in self._own) or (not self._is_local and place == host))
+
+
+def check_once(pairs: list[tuple[bytes, bytes]]) -> None:
+    """Check that nothing is said twice that decides who speaks to whom, since one reader would take the first and another the last.
+
+    Raises:
+        RefusedError: 400.
+    """
+    seen: set[bytes] = set()
+    for name, _ in pairs:
+        if name in seen and name in _SINGLE:
+            raise RefusedError(400, f"The header '{name.decode('latin-1')}' is there twice.")
+        seen.add(name)
 
 
 def _is_loopback(host: str) -> bool:

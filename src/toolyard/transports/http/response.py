@@ -20,7 +20,6 @@ STREAM: Final = (
     (b"x-accel-buffering", b"no"),
 )
 _QUICK: Final = 0.05
-_UNREAD: Final = 1024
 
 
 class Response:
@@ -35,23 +34,30 @@ class Response:
         self._wake: asyncio.Event | None = None
         self._pump: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
-        self._timers: list[asyncio.TimerHandle] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
         self._on_gone: Callable[[], object] = lambda: None
         self._ended = False
+        self._size = 0
         self.is_gone = False
         """Whether the client went away before the answer."""
 
     def watch(self, on_gone: Callable[[], object]) -> None:
         """From soon on, say so if the client goes away."""
         self._on_gone = on_gone
-        loop = asyncio.get_running_loop()
-        self._timers.append(loop.call_later(_QUICK, self._be_slow))
+        if hasattr(self._send, "on_gone"):  # our own server says so itself
+            self._send.on_gone = self._gone  # pyright: ignore[reportFunctionMemberAccess]
+            if self._streams:
+                self._timer = self._loop.call_later(self._serving.hold_back, self._start_stream)
+        else:
+            self._timer = self._loop.call_later(_QUICK, self._be_slow)
 
     def notify(self, message: bytes) -> None:
         """Send a message before the answer: from now on this is a stream."""
         if self._ended:
             return
-        if len(self._events) >= _UNREAD:  # nobody reads
+        self._size += len(message)
+        if self._size > self._serving.message_bytes:  # nobody reads
             self._gone()
             return
         self._events.append(encode_event(message))
@@ -76,16 +82,15 @@ class Response:
             self._pump.cancel()
 
     def _stop_watching(self) -> None:
-        for timer in self._timers:
-            timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._watch is not None:
             self._watch.cancel()
 
     def _be_slow(self) -> None:
         self._watch = asyncio.ensure_future(self._watch_client())
         if self._streams:
-            loop = asyncio.get_running_loop()
-            self._timers.append(loop.call_later(max(0.0, self._serving.hold_back - _QUICK), self._start_stream))
+            self._timer = self._loop.call_later(max(0.0, self._serving.hold_back - _QUICK), self._start_stream)
 
     async def _watch_client(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
@@ -119,6 +124,7 @@ class Response:
             if self._events:
                 body = b"".join(self._events)
                 self._events.clear()
+                self._size = 0
                 await self._send(_part(body, more=not last))
             if last:
                 return

@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import socket
-from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,13 +10,13 @@ from toolyard.serving import Serving
 from toolyard.transports.address import Address
 from toolyard.transports.auth import Guard, check_exposure
 from toolyard.transports.http.app import App
+from toolyard.transports.http.house import House
 from toolyard.yard import Yard
 
 __all__ = ["Http", "listen_on"]
 
 _BACKLOG: Final = 2048
 _TICK: Final = 0.02
-_IDLE_SECONDS: Final = 75
 
 
 class Http:
@@ -56,18 +55,20 @@ class Http:
 
     async def serve(self, yard: Yard) -> None:
         """Serve the open yard until the server is closed."""
+        from toolyard.transports.http.connection import Connection  # noqa: PLC0415 - the parser is loaded by servers alone
+
         self._ended = asyncio.Event()
         if self._is_over:
             self._ended.set()
         app = self.make_app(yard)
-        server = _make_server(app, self.serving, self._ssl)
-        running = asyncio.ensure_future(server.serve(sockets=[self.listener]))
+        house = House(app, self.serving, is_secure=self._ssl is not None)
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: Connection(house), sock=self.listener, ssl=self._ssl, backlog=_BACKLOG)
         try:
-            ended = asyncio.ensure_future(self._ended.wait())
-            await asyncio.wait({running, ended}, return_when=asyncio.FIRST_COMPLETED)
-            ended.cancel()
+            await self._ended.wait()
         finally:
-            await _finish(server, running, app, yard, self.serving.shutdown_seconds)
+            server.close()
+            await asyncio.shield(_finish(house, app, yard, self.serving.shutdown_seconds))
             if self.serving.socket is not None:
                 Path(self.serving.socket).unlink(missing_ok=True)  # noqa: ASYNC240 - once, at the end
 
@@ -79,22 +80,16 @@ class Http:
         self.listener.close()
 
 
-async def _finish(server: Any, running: "asyncio.Future[None]", app: Any, yard: Yard, seconds: float) -> None:
+async def _finish(house: House, app: Any, yard: Yard, seconds: float) -> None:
     """Take no more, let calls finish, then interrupt them, so that each is answered."""
-    for one in getattr(server, "servers", ()):
-        one.close()
     app.end_listeners()
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
-    with suppress(asyncio.CancelledError):
-        while yard.calls_in_flight and loop.time() < deadline:  # noqa: ASYNC110 - once, at the end
-            await asyncio.sleep(_TICK)
-    with suppress(asyncio.CancelledError):
-        await yard.dispatcher.close()
-    server.should_exit = True
-    with suppress(asyncio.CancelledError):
-        await asyncio.shield(running)
+    while yard.calls_in_flight and loop.time() < deadline:  # noqa: ASYNC110 - once, at the end
+        await asyncio.sleep(_TICK)
+    await yard.dispatcher.close()
     app.close()
+    await house.close(1.0)
 
 
 def listen_on(serving: Serving) -> socket.socket:
@@ -139,35 +134,6 @@ def _remove_stale(path: Path) -> None:
             path.unlink()
         else:
             raise OSError(errno.EADDRINUSE, "Somebody listens there already", str(path))
-
-
-def _make_server(app: Any, serving: Serving, ssl_context: Any) -> Any:
-    import uvicorn  # noqa: PLC0415 - only a server that speaks HTTP needs it
-
-    from toolyard.transports.http.protocol import protocol_of  # noqa: PLC0415
-
-    class Server(uvicorn.Server):
-        """A server that leaves the signals to us."""
-
-        def capture_signals(self) -> Any:
-            """Do nothing."""
-            return nullcontext()
-
-    config = uvicorn.Config(
-        app,
-        http=protocol_of(serving.header_seconds),
-        ws="none",
-        lifespan="off",
-        access_log=False,
-        log_config=None,
-        server_header=False,
-        date_header=False,
-        timeout_keep_alive=_IDLE_SECONDS,
-        timeout_graceful_shutdown=1,
-    )
-    config.load()
-    config.ssl = ssl_context
-    return Server(config)
 
 
 def _tls(serving: Serving) -> Any:

@@ -27,7 +27,7 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._serving = serving
         self._numbers = count(1)
-        self.standalone = Stream(0, keep=serving.event_count, clock=self._loop)
+        self.standalone = Stream(0, keep=serving.event_count, keep_bytes=serving.message_bytes, clock=self._loop)
         self._streams: dict[int, Stream] = {}
         self.used = self._loop.time()
         self.conversation = Conversation(front, caller=caller, send=self.standalone.push)
@@ -37,7 +37,7 @@ class Session:
         if len(self._streams) >= _STREAMS:
             for old in [old for old in self._streams.values() if old.is_over][: len(self._streams) - _STREAMS + 1]:
                 self.forget(old)
-        stream = Stream(next(self._numbers), keep=self._serving.event_count, clock=self._loop)
+        stream = Stream(next(self._numbers), keep=self._serving.event_count, keep_bytes=self._serving.message_bytes, clock=self._loop)
         self._streams[stream.number] = stream
         return stream
 

@@ -18,7 +18,7 @@ _RETRY_MS: Final = 500
 class Stream:
     """The messages that belong to one request, or to none: each under a number."""
 
-    def __init__(self, number: int, *, keep: int, clock: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, number: int, *, keep: int, keep_bytes: int, clock: asyncio.AbstractEventLoop) -> None:
         self.number = number
         self.answer: bytes | None = None
         self.is_over = False
@@ -28,7 +28,9 @@ class Stream:
         """The number of the last message that somebody was given."""
         self.spoke = asyncio.Event()
         """Set once there is something to tell: a message, or the end."""
-        self._events: deque[tuple[int, bytes]] = deque(maxlen=keep)
+        self._events: deque[tuple[int, bytes]] = deque()
+        self._keep = keep
+        self._room = keep_bytes
         self._last = 0
         self._readers: set[asyncio.Event] = set()
         self._released = False
@@ -36,8 +38,7 @@ class Stream:
 
     def push(self, message: bytes) -> None:
         """Add a message."""
-        self._last += 1
-        self._events.append((self._last, message))
+        self._keep_message(message)
         self._tell()
 
     def finish(self, answer: bytes | None) -> None:
@@ -46,8 +47,7 @@ class Stream:
         self.is_over = True
         self.over_since = self._clock.time()
         if answer is not None:
-            self._last += 1
-            self._events.append((self._last, answer))
+            self._keep_message(answer)
         self._tell()
 
     def hang_up(self) -> None:
@@ -88,6 +88,14 @@ class Stream:
         finally:
             self._readers.discard(wake)
             self.has_reader = bool(self._readers)
+
+    def _keep_message(self, message: bytes) -> None:
+        """Keep a message, and the ones before it only as far as there is room."""
+        self._last += 1
+        self._events.append((self._last, message))
+        self._room -= len(message)
+        while len(self._events) > self._keep or (self._room < 0 and len(self._events) > 1):
+            self._room += len(self._events.popleft()[1])
 
     def _tell(self) -> None:
         self.spoke.set()

@@ -1,0 +1,62 @@
+"""Strategies: makes the index that the settings name; installed packages may offer further ones."""
+
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import Any, Final
+
+from toolyard.search.bm25 import Bm25
+from toolyard.search.lexical import Lexical
+from toolyard.search.listing import Index
+from toolyard.search.settings import SearchSettings
+
+__all__ = ["ENTRY_POINTS", "StrategyError", "make_index", "strategy_names"]
+
+ENTRY_POINTS: Final = "toolyard.search"
+"""The group of entry points in which packages offer strategies: functions from settings to an index."""
+
+
+class StrategyError(ValueError):
+    """The strategy that was asked for cannot be had; the sentence says why."""
+
+
+def _make_hybrid(settings: SearchSettings) -> Index:
+    # Imported here because the extra need not be installed, and only this strategy loads it.
+    from toolyard.search.hybrid import Hybrid  # noqa: PLC0415
+
+    try:
+        return Hybrid(settings)
+    except ModuleNotFoundError as error:
+        raise StrategyError(f"The search strategy 'hybrid' needs '{error.name}'; install the extra 'semantic'.") from error
+
+
+_OWN: Final[dict[str, Callable[[SearchSettings], Index]]] = {"bm25": Bm25, "hybrid": _make_hybrid, "lexical": Lexical}
+
+
+def strategy_names() -> list[str]:
+    """Return the names of all strategies that are installed."""
+    return sorted({*_OWN, *_offered()})
+
+
+def make_index(settings: SearchSettings | None = None) -> Index:
+    """Return an empty index that ranks by the strategy of the settings.
+
+    Raises:
+        StrategyError: There is no such strategy, or what it needs is not installed.
+    """
+    settings = settings or SearchSettings()
+    own = _OWN.get(settings.strategy)
+    if own is not None:
+        return own(settings)
+    offered = _offered().get(settings.strategy)
+    if offered is None:
+        known = ", ".join(f"'{name}'" for name in strategy_names())
+        raise StrategyError(f"There is no search strategy '{settings.strategy}'; there are {known}.")
+    try:
+        index: Index = offered.load()(settings)
+    except Exception as error:
+        raise StrategyError(f"The search strategy '{settings.strategy}' of '{offered.value}' cannot be loaded: {error}") from error
+    return index
+
+
+def _offered() -> dict[str, Any]:
+    return {point.name.strip().lower(): point for point in entry_points(group=ENTRY_POINTS)}

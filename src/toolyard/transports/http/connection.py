@@ -1,0 +1,220 @@
+"""A connection: HTTP/1.1 from bytes to the application and back, one request at a time.
+
+A request is handed on when it is there whole, because none of ours is of use before. The parser is httptools; what is ours is when
+to begin, when to stop waiting, and to write an answer in one piece.
+"""
+
+import asyncio
+from collections import deque
+from typing import Any, Final
+
+import httptools
+
+from toolyard.transports.http.cycle import Cycle, refusal
+from toolyard.transports.http.house import House
+
+__all__ = ["Connection"]
+
+_HEAD_BYTES: Final = 64 * 1024
+_QUEUED: Final = 16
+
+
+class Connection(asyncio.Protocol):
+    """One client's connection."""
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+        self.is_lost = False
+        self.cycle: Cycle | None = None
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._transport: Any = None
+        self._queue: deque[Cycle] = deque()
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._url = b""
+        self._body: list[bytes] = []
+        self._size = 0
+        self._since = 0.0
+        self._state = "idle"
+        self._is_refused = False
+        self._look: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
+        self._room: asyncio.Future[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to wait for the first request."""
+        self._transport = transport
+        self.house.connections.add(self)
+        self._since = self.house.loop.time()
+        self._state = "head"
+        self._look_later(self.house.serving.header_seconds)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's own interface
+        """Tell whoever works for the client that it is gone."""
+        self.is_lost = True
+        self.house.connections.discard(self)
+        for timer in (self._look, self._unread):
+            if timer is not None:
+                timer.cancel()
+        self.resume_writing()
+        self._queue.clear()
+        if self.cycle is not None:
+            self.cycle.lose()
+        self._parser = None
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came."""
+        if self._is_refused:
+            return
+        if self._state == "idle":
+            self._since = self.house.loop.time()
+            self._state = "head"
+            self._size = 0
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._refuse(400, "Only HTTP is spoken here.")
+        except httptools.HttpParserError:
+            self._refuse(400, "This is no HTTP request.")
+        if self._state == "head":
+            self._size += len(data)
+            if self._size > _HEAD_BYTES:
+                self._refuse(431, "The head of the request is too long.")
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        self._headers = []
+        self._url = b""
+        self._body = []
+        self._size = 0
+        self._state = "head"
+
+    def on_url(self, url: bytes) -> None:
+        """Take a piece of the address."""
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header."""
+        self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        """Look at the head before the body comes."""
+        self._state = "body"
+        self._size = 0
+        for name, value in self._headers:
+            if name == b"content-length" and int(value[:19] or b"0") > self.house.serving.message_bytes:
+                self._refuse(413, f"The message has more than {self.house.serving.message_bytes} bytes.")
+            elif name == b"expect" and value.lower() == b"100-continue" and self.cycle is None and not self._is_refused:
+                self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of the body."""
+        self._size += len(body)
+        if self._size > self.house.serving.message_bytes:
+            self._refuse(413, f"The message has more than {self.house.serving.message_bytes} bytes.")
+        if not self._is_refused:
+            self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        """Hand the request on, or let it wait until the one before is answered."""
+        self._state = "idle"
+        self._since = self.house.loop.time()
+        if self._is_refused:
+            return
+        parser = self._parser
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        cycle = Cycle(self, parser.get_method(), self._url, self._headers, body, keep_alive=parser.should_keep_alive())
+        if self.cycle is None:
+            self._begin(cycle)
+            return
+        self._queue.append(cycle)
+        if len(self._queue) == _QUEUED:
+            self._transport.pause_reading()
+
+    def finish(self, cycle: Cycle) -> None:
+        """Go on after an answer: with the next request, or to an end."""
+        self.cycle = None
+        if self.is_lost:
+            return
+        if not cycle.keep_alive or self.house.is_closing:
+            self._transport.close()
+        elif self._queue:
+            if len(self._queue) == _QUEUED:
+                self._transport.resume_reading()
+            self._begin(self._queue.popleft())
+        else:
+            self._since = self.house.loop.time()
+
+    def write(self, data: bytes) -> None:
+        """Send a piece."""
+        if not self.is_lost:
+            self._transport.write(data)
+
+    async def wait_for_room(self) -> None:
+        """Wait until the client has read what was sent."""
+        if self._room is not None:
+            await asyncio.shield(self._room)
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether the client reads too slowly for more."""
+        return self._room is not None
+
+    @property
+    def scheme(self) -> str:
+        """Return which of the two is spoken."""
+        return "https" if self.house.is_secure else "http"
+
+    def pause_writing(self) -> None:
+        """Begin to wait for the client to read."""
+        if self._room is None:
+            self._room = self.house.loop.create_future()
+            self._unread = self.house.loop.call_later(self.house.unread_seconds, self._transport.abort)
+
+    def resume_writing(self) -> None:
+        """Wait for the client no longer."""
+        room, self._room = self._room, None
+        if room is not None and not room.done():
+            room.set_result(None)
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def close_when_done(self) -> None:
+        """End after the answer that is being worked on, or at once if there is none."""
+        if self.cycle is None:
+            self._transport.close()
+        else:
+            self.cycle.keep_alive = False
+
+    def abort(self) -> None:
+        """End at once."""
+        self._transport.abort()
+
+    def _begin(self, cycle: Cycle) -> None:
+        self.cycle = cycle
+        self.house.start(cycle)
+
+    def _refuse(self, status: int, sentence: str) -> None:
+        """Answer what is no request that can be handed on, and end."""
+        if not self._is_refused:
+            self._is_refused = True
+            if self.cycle is None:
+                self._transport.write(refusal(status, sentence))
+            self._transport.close()
+
+    def _look_later(self, seconds: float) -> None:
+        if seconds:
+            self._look = self.house.loop.call_later(seconds, self._see)
+
+    def _see(self) -> None:
+        """End if the client dawdles: one timer now and then, since one for every request would cost more than it is worth."""
+        self._look = None
+        allowed = self.house.seconds_for(self._state)
+        if self.cycle is not None and self._state == "idle":
+            self._look_later(allowed)
+            return
+        left = self._since + allowed - self.house.loop.time()
+        if left <= 0:
+            self._transport.close()
+        else:
+            self._look_later(left)

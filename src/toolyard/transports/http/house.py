@@ -1,0 +1,66 @@
+"""The house: what all connections of one server share, and how they come to an end together."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from toolyard.serving import Serving
+
+if TYPE_CHECKING:
+    from toolyard.transports.http.connection import Connection
+    from toolyard.transports.http.cycle import Cycle
+
+__all__ = ["House"]
+
+Application = Callable[[Any, Any, Any], Awaitable[None]]
+
+_BODY_SECONDS: Final = 60.0
+_IDLE_SECONDS: Final = 75.0
+_UNREAD_SECONDS: Final = 30.0
+_log = logging.getLogger(__name__)
+
+
+class House:
+    """The application, the settings and the connections of one server."""
+
+    def __init__(self, app: Application, serving: Serving, *, is_secure: bool) -> None:
+        self.app = app
+        self.serving = serving
+        self.is_secure = is_secure
+        self.is_closing = False
+        self.loop = asyncio.get_running_loop()
+        self.connections: set[Connection] = set()
+        self.unread_seconds = _UNREAD_SECONDS
+
+    def seconds_for(self, state: str) -> float:
+        """Return how long a connection may be in a state: sending a head or a body, or idle."""
+        if state == "head":
+            return self.serving.header_seconds or _IDLE_SECONDS
+        return _BODY_SECONDS if state == "body" else _IDLE_SECONDS
+
+    def start(self, cycle: "Cycle") -> None:
+        """Let the application answer a request."""
+        cycle.task = self.loop.create_task(self._run(cycle))
+
+    async def close(self, seconds: float) -> None:
+        """Let answers be written, for so long, and then end every connection."""
+        self.is_closing = True
+        for connection in tuple(self.connections):
+            connection.close_when_done()
+        tasks = {one.cycle.task for one in self.connections if one.cycle is not None and one.cycle.task is not None}
+        if tasks:
+            await asyncio.wait(tasks, timeout=seconds)
+        for task in tasks:
+            task.cancel()
+        await asyncio.sleep(0)
+        for connection in tuple(self.connections):
+            connection.abort()
+
+    async def _run(self, cycle: "Cycle") -> None:
+        try:
+            await self.app(cycle.scope, cycle.receive, cycle)
+        except Exception:  # noqa: BLE001 - a defect of ours must not end the connection without a word
+            _log.exception("request_failed method=%s", cycle.method)
+        finally:
+            cycle.fail()

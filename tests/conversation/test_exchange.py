@@ -1,0 +1,154 @@
+import json
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from toolyard import Yard
+from toolyard.asks import Ask
+from toolyard.caller import ANYONE
+from toolyard.conversation import Exchange, Front
+from toolyard.conversation.exchange import check_can
+from toolyard.errors import ToolError
+from toolyard.progress import Note
+from toolyard.serving import Serving
+from toolyard.wire.versions import LATEST, LATEST_HANDSHAKE, VERSIONS, Version
+
+TRACE = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
+
+
+@pytest.fixture
+async def front() -> AsyncGenerator[Front]:
+    async with Yard() as yard:
+        known = Front(yard, Serving(), door="test")
+        yield known
+        known.close()
+
+
+def ignore(_: bytes) -> None:
+    """Say nothing."""
+
+
+def exchange_of(front: Front, **given: Any) -> Exchange:
+    version: Version = given.pop("version", LATEST)
+    capabilities: dict[str, Any] = given.pop("capabilities", {})
+    return Exchange(front=front, id=1, answers=front.answers(version), caller=ANYONE, capabilities=capabilities, **given)
+
+
+def said_by(given: dict[str, Any]) -> list[Any]:
+    said: list[Any] = []
+
+    def notify(message: bytes) -> None:
+        said.append(json.loads(message))
+
+    given["notify"] = notify
+    return said
+
+
+async def test_a_request_that_says_nothing_has_the_silent_door(front: Front) -> None:
+    quiet = exchange_of(front, meta={"io.modelcontextprotocol/protocolVersion": "x"}, notify=ignore)
+
+    assert quiet.door() is front.silent_door
+    assert exchange_of(front, meta={"progressToken": 1}).door() is front.silent_door
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"meta": {"progressToken": 1}, "notify": ignore},
+        {"log_level": 1, "notify": ignore},
+        {"headers": {"x-tenant": "a"}},
+        {"meta": {"traceparent": TRACE}},
+        {"meta": {"mine": 1}},
+    ],
+    ids=["progress", "log", "headers", "trace", "meta"],
+)
+async def test_a_request_that_says_something_has_a_door_of_its_own(front: Front, given: dict[str, Any]) -> None:
+    door = exchange_of(front, **given).door()
+
+    assert door is not front.silent_door
+    assert door.name == "test"
+    assert (door.progress is not None) is ("progressToken" in given.get("meta", {}))
+    assert (door.log is not None) is ("log_level" in given)
+    assert door.headers == given.get("headers", {})
+
+
+@pytest.mark.parametrize(
+    ("trace", "expected"),
+    [
+        (TRACE, "a" * 32),
+        ("00-" + "a" * 31 + "-b-01", None),
+        ("", None),
+        ("00-abc", None),
+        (5, None),
+        (TRACE + "-more", "a" * 32),
+    ],
+)
+async def test_the_trace_of_a_request_is_told_on(front: Front, trace: object, expected: str | None) -> None:
+    door = exchange_of(front, meta={"traceparent": trace, "tracestate": "x=1", "mine": 2}).door()
+
+    assert door.trace == {"traceparent": str(trace), "tracestate": "x=1"}
+    assert door.trace_id == expected
+    assert door.meta == {"mine": 2}
+
+
+async def test_a_client_can_be_asked_by_an_answer_in_the_newer_era_alone(front: Front) -> None:
+    able: dict[str, Any] = {"elicitation": {}}
+
+    assert exchange_of(front, capabilities=able).may_ask
+    assert not exchange_of(front, capabilities={"other": {}}).may_ask
+    assert not exchange_of(front, capabilities=able, version=LATEST_HANDSHAKE).may_ask
+
+
+async def test_progress_says_what_there_is_to_say(front: Front) -> None:
+    given: dict[str, Any] = {"meta": {"progressToken": "t"}}
+    said = said_by(given)
+    exchange = exchange_of(front, **given)
+    exchange.progress(Note(1, None, ""))
+    exchange.progress(Note(2, 4, "half"))
+    exchange_of(front, version=VERSIONS["2024-11-05"], **given).progress(Note(3, 4, "more"))
+    exchange_of(front, **{**given, "meta": {}}).progress(Note(4, 4, "unheard"))
+    exchange_of(front, meta={"progressToken": "t"}).progress(Note(4, 4, "unheard"))
+
+    assert [message["params"] for message in said] == [
+        {"progressToken": "t", "progress": 1},
+        {"progressToken": "t", "progress": 2, "total": 4, "message": "half"},
+        {"progressToken": "t", "progress": 3, "total": 4},
+    ]
+
+
+async def test_a_line_of_the_log_is_told_from_its_level_on(front: Front) -> None:
+    given: dict[str, Any] = {"log_level": 3}
+    said = said_by(given)
+    exchange = exchange_of(front, **given)
+    exchange.log("info", "unheard", {})
+    exchange.log("warning", "heard", {})
+    exchange.log("error", "heard", {"a": 1})
+    exchange.log("loud", "an info, then", {})
+    exchange_of(front, notify=given["notify"]).log("error", "unheard", {})
+
+    assert [(message["params"]["level"], message["params"]["data"]) for message in said] == [
+        ("warning", "heard"),
+        ("error", {"message": "heard", "a": 1}),
+    ]
+
+
+async def test_what_is_said_after_another_took_over_goes_to_it(front: Front) -> None:
+    first_given: dict[str, Any] = {"meta": {"progressToken": "old"}}
+    second_given: dict[str, Any] = {"meta": {"progressToken": "new"}, "log_level": 0}
+    first_said, second_said = said_by(first_given), said_by(second_given)
+    exchange = exchange_of(front, **first_given)
+    exchange.take_over(exchange_of(front, **second_given))
+    exchange.progress(Note(1, None, ""))
+    exchange.log("info", "words", {})
+
+    assert first_said == []
+    assert [message["method"] for message in second_said] == ["notifications/progress", "notifications/message"]
+
+
+def test_what_a_client_cannot_be_asked_is_named() -> None:
+    check_can({"a": Ask.roots()}, {"roots": {}})
+    with pytest.raises(ToolError) as caught:
+        check_can({"a": Ask.roots(), "b": Ask.model("x", max_tokens=1)}, {"roots": {}})
+    assert caught.value.code == "not_supported"
+    assert "sampling" in str(caught.value.details)

@@ -1,0 +1,51 @@
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from toolyard.search import SearchSettings
+from toolyard.search.evaluate import EvaluationError, evaluate, read_queries, read_tools
+
+TOOLS: list[dict[str, Any]] = [
+    {"id": "a", "name": "weather", "description": "Say the weather.", "input_schema": {"properties": {"x": {"type": "str, optional"}}}},
+    {"id": "b", "name": "invoice", "namespace": "billing", "tags": ["money"]},
+    {"id": "c", "name": "invoice", "namespace": "billing", "description": "Another."},
+    {"id": "d", "name": "invoice_2"},
+]
+QUERIES: list[dict[str, Any]] = [
+    {"id": "1", "query": "weather", "relevant": ["a"]},
+    {"id": "2", "query": "invoice", "relevant": ["c", "z"]},
+    {"id": "3", "query": "qqqq", "relevant": ["a"]},
+    {"id": "4", "query": "weather", "relevant": []},
+]
+
+
+def lines(rows: list[dict[str, Any]]) -> list[str]:
+    return [json.dumps(row) for row in rows] + [""]
+
+
+def test_quality_and_cost_are_measured_for_tools_that_may_share_names() -> None:
+    measured = evaluate(read_tools(lines(TOOLS)), read_queries(lines(QUERIES)), SearchSettings())
+
+    told = json.loads(msgspec.json.encode(measured))
+    assert list(told) == ["recall@1", "recall@5", "recall@10", "mrr@10", "ndcg@10", "build_s", "p50_ms", "p99_ms", "tools", "queries"]
+    assert (told["tools"], told["queries"]) == (4, 4)
+    assert told["recall@5"] == told["recall@10"] == 0.375
+    assert told["recall@1"] == 0.25
+    assert 0.25 < told["mrr@10"] < 0.5
+    assert 0.25 < told["ndcg@10"] < 0.5
+    assert told["p50_ms"] <= told["p99_ms"]
+
+
+def test_nothing_to_ask_is_no_failure() -> None:
+    measured = evaluate([], [])
+
+    assert (measured.recall_5, measured.p99_ms, measured.queries) == (0.0, 0.0, 0)
+
+
+def test_a_line_that_cannot_be_read_is_named() -> None:
+    with pytest.raises(EvaluationError, match="Line 2"):
+        read_tools(['{"id": "a", "name": "a"}', '{"id": 3}'])
+    with pytest.raises(EvaluationError, match="Line 1"):
+        read_queries(["no json"])

@@ -1,0 +1,85 @@
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+from toolyard import Operation
+from toolyard.search import Found, Index, SearchSettings, make_index
+from toolyard.search.vectors import NEEDED, text_of
+from toolyard.spec import ToolSpec
+
+MISSING = [package for package in NEEDED if find_spec(package) is None]
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"The extra 'semantic' is not installed: {', '.join(MISSING)}.")
+
+
+def spec(name: str, description: str, **given: Any) -> ToolSpec:
+    return ToolSpec(name=name, description=description, input_schema={}, operation=Operation.QUERY, **given)
+
+
+SPECS = [
+    spec("forecast", "Say whether it will rain tomorrow.", source="sky"),
+    spec("invoice", "Write a bill for a customer.", source="billing"),
+    spec("playlist", "Choose songs by a band.", source="music"),
+]
+
+
+def filled(specs: list[ToolSpec], **given: Any) -> Index:
+    index = make_index(SearchSettings(strategy="hybrid", **given))
+    for one in specs:
+        index.add(one)
+    return index
+
+
+def names(found: Found) -> list[str]:
+    return [hit.spec.name for hit in found.hits]
+
+
+def test_what_is_like_in_meaning_is_found_without_a_shared_word() -> None:
+    found = filled(SPECS).search("do I need an umbrella", allows=lambda _: True)
+
+    assert names(found)[0] == "forecast"
+
+
+def test_words_and_meaning_count_together_and_a_name_comes_first() -> None:
+    index = filled(SPECS)
+
+    assert names(index.search("customer bill, and then music", allows=lambda _: True))[0] == "invoice"
+    assert names(index.search("playlist", allows=lambda _: True))[0] == "playlist"
+    assert names(index.search("", allows=lambda _: True)) == ["forecast", "invoice", "playlist"]
+
+
+def test_what_is_not_allowed_does_not_show_and_pages_have_no_gaps() -> None:
+    many = [spec(f"song_{number:03}", "Plays music." if number % 2 else "Plays a tune.", source="music") for number in range(300)]
+    index = filled(many)
+
+    def odd(one: ToolSpec) -> bool:
+        return one.description == "Plays music."
+
+    whole = names(index.search("music", allows=odd, limit=400))
+    pages = [names(index.search("music", allows=odd, offset=offset, limit=11)) for offset in range(0, 400, 11)]
+    assert [name for page in pages for name in page] == whole
+    assert sorted(whole) == [one.name for one in many if odd(one)]
+
+
+def test_nothing_fits_and_the_closest_namespaces_are_named() -> None:
+    index = filled(SPECS, semantic_fit=1)
+
+    found = index.search("qqqq zzzz", allows=lambda _: True)
+    assert (found.hits, found.total) == ([], 0)
+    assert set(found.closest) == {"sky", "billing", "music"}
+    assert filled([]).search("music", allows=lambda _: True) == Found(hits=[], total=0)
+
+
+def test_a_tool_that_is_removed_or_changed_is_forgotten() -> None:
+    index = filled(SPECS)
+    index.search("umbrella", allows=lambda _: True)
+    index.remove("forecast")
+    index.add(spec("invoice", "Hand out umbrellas against the rain."))
+    index.add(spec("soon_gone", "Umbrella."))
+    index.remove("soon_gone")
+
+    assert names(index.search("do I need an umbrella", allows=lambda _: True))[0] == "invoice"
+
+
+def test_the_text_of_a_tool_is_what_it_is_and_does() -> None:
+    assert text_of(spec("gh__createIssue", "Opens one.", source="gh")) == "gh create issue createissue. opens one."

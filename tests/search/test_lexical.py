@@ -1,0 +1,250 @@
+import random
+import string
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolyard import Operation
+from toolyard.search import Found, Index, SearchSettings, make_index
+from toolyard.spec import Example, ToolSpec
+
+STRATEGIES = ["lexical", "bm25"]
+
+
+def spec(name: str, description: str = "A tool.", **given: Any) -> ToolSpec:
+    properties = given.pop("properties", {})
+    operation = given.pop("operation", Operation.QUERY)
+    return ToolSpec(name=name, description=description, input_schema={"properties": properties}, operation=operation, **given)
+
+
+def filled(specs: list[ToolSpec], **settings: Any) -> Index:
+    index = make_index(SearchSettings(**settings))
+    for one in specs:
+        index.add(one)
+    return index
+
+
+def allow_all(_: ToolSpec) -> bool:
+    return True
+
+
+def names(found: Found) -> list[str]:
+    return [hit.spec.name for hit in found.hits]
+
+
+def ask(index: Index, query: str, allows: Callable[[ToolSpec], bool] = allow_all, **given: Any) -> list[str]:
+    return names(index.search(query, allows=allows, **given))
+
+
+@pytest.mark.parametrize(
+    ("query", "name"),
+    [
+        ("what is the weather in Paris", "get_weather"),
+        ("weathr in paris", "get_weather"),
+        ("getweather", "get_weather"),
+        ("create an invoice", "create_invoice"),
+        ("show me all the invoices", "list_invoices"),
+        ("search code", "github__searchCode"),
+        ("rust source", "github__searchCode"),
+        ("open issue in repo", "github__create_issue"),
+        ("issues of the repositories", "github__list_issues"),
+        ("GITHUB__LIST_ISSUES", "github__list_issues"),
+        ("an email to Ada", "send_mail"),
+        ("erase a bill", "delete_invoice"),
+    ],
+)
+def test_the_tool_that_is_meant_comes_first(specs: list[ToolSpec], query: str, name: str) -> None:
+    assert ask(filled(specs), query)[0] == name
+
+
+def test_a_hit_says_why_it_was_found(specs: list[ToolSpec]) -> None:
+    found = filled(specs).search("weather of a town", allows=allow_all)
+
+    assert found.hits[0].why == "'weather' in name; 'town' as 'city' in description"
+
+
+def test_parameters_choices_tags_titles_aliases_and_examples_are_read() -> None:
+    index = filled(
+        [
+            spec("one", properties={"outer": {"properties": {"postcode": {}}}}),
+            spec("two", properties={"many": {"items": {"properties": {"altitude": {"description": "In metres above the ocean."}}}}}),
+            spec("three", tags=("accounting",)),
+            spec("four", title="Blueprints"),
+            spec("five", aliases=("crimson_old",)),
+            spec("six", examples=(Example(title="Find a giraffe", arguments={"zoo": "Nairobi", "cages": 3}),)),
+            spec("seven", properties={"kind": {"enum": ["violin", 3]}, "wrong": "no schema", "text": {"description": 5}}),
+        ]
+    )
+
+    for query, name in [
+        ("postcode", "one"),
+        ("altitude", "two"),
+        ("metres", "two"),
+        ("accounting", "three"),
+        ("blueprints", "four"),
+        ("crimson", "five"),
+        ("giraffe", "six"),
+        ("Nairobi", "six"),
+        ("violin", "seven"),
+    ]:
+        assert ask(index, query) == [name], query
+
+
+def test_joined_names_are_taken_apart_and_joined_words_found() -> None:
+    index = filled([spec("getcountriesbycontinent"), spec("cosmos_db_list"), spec("other")])
+
+    assert ask(index, "countries of a continent")[0] == "getcountriesbycontinent"
+    assert ask(index, "cosmosdb")[0] == "cosmos_db_list"
+
+
+def test_a_word_that_slipped_twice_is_found_if_it_is_long() -> None:
+    index = filled([spec("administration"), spec("other")])
+
+    assert ask(index, "adminsitraton") == ["administration"]
+    assert ask(index, "xx") == []
+
+
+def test_without_tolerance_a_slip_finds_nothing() -> None:
+    assert ask(filled([spec("administration")], spelling_weight=0), "admnistration") == []
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_an_empty_query_lists_everything_by_name(specs: list[ToolSpec], strategy: str) -> None:
+    found = filled(specs, strategy=strategy).search(" ", allows=allow_all, limit=100)
+
+    assert names(found) == sorted(one.name for one in specs)
+    assert found.total == len(specs)
+    assert not found.more
+
+
+def test_words_that_say_nothing_are_looked_for_in_names() -> None:
+    index = filled([spec("get_it"), spec("other")])
+
+    assert ask(index, "get") == ["get_it"]
+    assert ask(index, "???") == []
+
+
+def test_nothing_fits_and_the_closest_namespaces_are_named(specs: list[ToolSpec]) -> None:
+    index = filled(specs)
+
+    nothing = index.search("qqqq xxyyzz", allows=allow_all)
+    assert nothing == Found(hits=[], total=0, closest=["billing", "github", "post"])
+    assert index.search("qqqq xxyyzz", allows=lambda one: one.source == "post").closest == ["post"]
+    weak = filled(specs, fit=0.5).search("sourdough for the internet", allows=allow_all)
+    assert (weak.hits, weak.closest) == ([], ["post"])
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_what_is_not_allowed_never_shows_and_no_page_is_short(strategy: str) -> None:
+    many = [spec(f"report_{number:04}", "Makes a report.", tags=("odd",) if number % 2 else ()) for number in range(1000)]
+    index = filled(many, strategy=strategy)
+    odd = [one.name for one in many if one.tags]
+
+    seen: list[str] = []
+    for offset in range(0, 600, 7):
+        found = index.search("report", allows=lambda one: bool(one.tags), offset=offset, limit=7)
+        assert found.more == (offset + 7 < len(odd))
+        seen += names(found)
+    assert seen == odd
+    assert ask(index, "report", lambda _: False) == []
+    assert index.search("report", allows=lambda _: False).closest == []
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_search_can_be_narrowed(specs: list[ToolSpec], strategy: str) -> None:
+    index = filled(specs, strategy=strategy)
+
+    assert set(ask(index, "list create", namespace="github")) == {"github__list_issues", "github__create_issue"}
+    assert ask(index, "bill", operation=Operation.DESTROY) == ["delete_invoice"]
+    assert ask(index, "bill", operation=Operation.DESTROY, namespace="github") == []
+
+
+def test_the_commonest_words_still_find_what_the_budget_left_out() -> None:
+    many = [spec(f"sheet_{number:03}", "Shows a sheet.", source="mine" if number == 7 else "rest") for number in range(200)]
+    index = filled([*many, spec("purple", "A colour.")], postings=1, fit=0)
+
+    assert ask(index, "purple sheet")[0] == "purple"
+    assert ask(index, "purple sheet", namespace="mine") == ["sheet_007"]
+    assert len(ask(index, "purple sheet", limit=300)) == 201
+
+
+def test_pages_follow_each_other_without_gaps_and_scores_fall() -> None:
+    shuffled = random.Random(4)  # noqa: S311 - the same words in every run
+    words = ["alpha", "bravo", "charlie", "delta", "echo"]
+    many = [spec(f"tool_{number:03}", " ".join(shuffled.sample(words, 3))) for number in range(300)]
+    index = filled(many)
+
+    whole = index.search("alpha bravo, then echo delta", allows=allow_all, limit=400)
+    pages = [index.search("alpha bravo, then echo delta", allows=allow_all, offset=offset, limit=9).hits for offset in range(0, 400, 9)]
+    assert [hit for hits in pages for hit in hits] == whole.hits
+    assert len(set(names(whole))) == len(whole.hits) == whole.total
+    assert [hit.score for hit in whole.hits] == sorted((hit.score for hit in whole.hits), reverse=True)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_order_does_not_depend_on_how_tools_came(specs: list[ToolSpec], strategy: str) -> None:
+    one, other = filled(specs, strategy=strategy), filled(specs[::-1], strategy=strategy)
+    for extra in (spec("github__gone", "Gone issues."), msgspec.structs.replace(specs[0], description="Something else.")):
+        other.add(extra)
+    other.search("issues", allows=allow_all)
+    other.remove("github__gone")
+    other.remove("never_there")
+    other.add(specs[0])
+
+    for query in ("issues of a customer", "weather", "list", "bill"):
+        assert one.search(query, allows=allow_all) == other.search(query, allows=allow_all)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_tool_that_is_removed_is_not_found(strategy: str) -> None:
+    index = filled([spec("weather"), spec("climate")], strategy=strategy)
+    index.remove("weather")
+    assert ask(index, "weather") in ([], ["climate"])
+    assert ask(index, "") == ["climate"]
+    index.remove("climate")
+    assert index.search("weather", allows=allow_all) == Found(hits=[], total=0)
+    index.add(spec("weather"))
+    assert ask(index, "weather") == ["weather"]
+
+
+_INDEX = filled([spec("get_weather", "Say the weather."), spec("list_files", "List files in a folder.", source="disk")])
+
+
+@given(st.text(max_size=300) | st.text(alphabet="(){}[]*+?\\|^$.'\"\x00\n ", max_size=300))
+def test_no_query_makes_it_fail(query: str) -> None:
+    found = _INDEX.search(query, allows=allow_all, offset=-3, limit=-1)
+
+    assert found.hits == []
+    assert _INDEX.search(query, allows=allow_all) == _INDEX.search(query, allows=allow_all)
+
+
+def test_a_huge_query_is_read_only_in_part() -> None:
+    letters = random.Random(5)  # noqa: S311 - the same words in every run
+    nonsense = " ".join("".join(letters.choices(string.ascii_lowercase, k=9)) for _ in range(20_000))
+
+    assert ask(_INDEX, "weather " + nonsense) in (["get_weather"], [])
+    assert ask(_INDEX, "weather " * 100_000) == ["get_weather"]
+
+
+def test_many_tools_share_no_more_memory_of_words_than_is_kept() -> None:
+    index = filled([spec(f"tool_{number}", " ".join(f"word{number}x{more}" for more in range(150))) for number in range(150)])
+
+    assert ask(index, "word149x149")[0] == "tool_149"
+    assert ask(index, "word0x0")[0] == "tool_0"
+
+
+def test_a_schema_with_very_many_parameters_is_read_only_in_part() -> None:
+    index = filled([spec("many", properties={f"field_{'abcdefghij'[number // 10]}{number}": {} for number in range(100)})])
+
+    assert ask(index, "a1") == ["many"]
+    assert ask(index, "j99") == []
+
+
+def test_quoted_words_count_less_than_what_is_asked() -> None:
+    index = filled([spec("translate_text"), spec("weather_report")])
+
+    assert ask(index, "translate 'weather report'")[0] == "translate_text"

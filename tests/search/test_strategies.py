@@ -1,0 +1,49 @@
+from importlib.metadata import EntryPoint, EntryPoints
+
+import pytest
+
+from toolyard.search import SearchSettings, StrategyError, make_index, strategy_names
+from toolyard.search.bm25 import Bm25
+from toolyard.search.lexical import Lexical
+from toolyard.search.strategies import ENTRY_POINTS
+from toolyard.search.vectors import load_encoder
+
+
+def offer(monkeypatch: pytest.MonkeyPatch, **offered: str) -> None:
+    points = EntryPoints(EntryPoint(name, value, ENTRY_POINTS) for name, value in offered.items())
+
+    def installed(*, group: str) -> EntryPoints:
+        return points.select(group=group)
+
+    monkeypatch.setattr("toolyard.search.strategies.entry_points", installed)
+
+
+def test_the_default_is_lexical_and_capitals_do_not_matter() -> None:
+    assert isinstance(make_index(), Lexical)
+    assert isinstance(make_index(SearchSettings(strategy=" Bm25 ")), Bm25)
+
+
+def test_an_unknown_strategy_fails_at_once_and_names_those_that_are_there() -> None:
+    with pytest.raises(StrategyError, match="'bm25', 'hybrid', 'lexical'"):
+        make_index(SearchSettings(strategy="magic"))
+
+
+def test_a_package_may_offer_a_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, Mine="toolyard.search.bm25:Bm25")
+
+    assert strategy_names() == ["bm25", "hybrid", "lexical", "mine"]
+    assert isinstance(make_index(SearchSettings(strategy="MINE")), Bm25)
+
+
+def test_an_offered_strategy_that_cannot_be_loaded_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, mine="toolyard.search.bm25:Nothing")
+
+    with pytest.raises(StrategyError, match="'mine'"):
+        make_index(SearchSettings(strategy="mine"))
+
+
+def test_without_its_packages_the_hybrid_strategy_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolyard.search.vectors.NEEDED", ("no_such_package_at_all",))
+    load_encoder.cache_clear()
+    with pytest.raises(StrategyError, match="'no_such_package_at_all'; install the extra 'semantic'"):
+        make_index(SearchSettings(strategy="hybrid"))

@@ -1,0 +1,99 @@
+import pytest
+
+from toolyard.search.stem import stem
+from toolyard.search.thesaurus import load_thesaurus
+from toolyard.search.words import SHORT_FORMS, STOP_WORDS, plain, split_word
+
+
+@pytest.mark.parametrize(
+    ("forms", "shared"),
+    [
+        (("connect", "connected", "connecting", "connection", "connections"), "connect"),
+        (("invoice", "invoices", "invoicing"), "invoic"),
+        (("query", "queries"), "queri"),
+        (("running", "runs", "run"), "run"),
+        (("hoping", "hope"), "hope"),
+        (("agreed", "agree"), "agre"),
+        (("organization", "organizations"), "organiz"),
+        (("biologist", "biology"), "biolog"),
+        (("skies", "sky"), "sky"),
+        (("ties", "tie"), "tie"),
+        (("classes", "class"), "class"),
+        (("relational", "relate"), "relat"),
+        (("happily", "happy"), "happili"),
+        (("playing", "plays", "play"), "play"),
+        (("add", "added"), "add"),
+        (("formative",), "format"),
+        (("adoption", "adopt"), "adopt"),
+        (("controlling", "control", "controll"), "control"),
+        (("electrical", "electric"), "electr"),
+        (("exceeds",), "exceed"),
+        (("shed",), "shed"),
+        (("sensibly", "sensible"), "sensibl"),
+        (("analogy", "analogies"), "analog"),
+        (("ability", "abilities"), "abil"),
+        (("hopefulness", "hopeful"), "hope"),
+        (("decisive", "decision"), "decis"),
+        (("generously", "generous"), "generous"),
+        (("proceeding", "proceeds"), "proceed"),
+        (("feed", "feeds"), "feed"),
+        (("swiftly", "swift"), "swift"),
+    ],
+)
+def test_the_forms_of_a_word_share_a_stem(forms: tuple[str, ...], shared: str) -> None:
+    assert {stem(form) for form in forms} <= {shared, "happi"}
+
+
+@pytest.mark.parametrize("word", ["", "a", "gas", "größe", "v2", "日本", "interval", "gap", "yes", "us"])
+def test_what_is_short_or_foreign_stays_as_it_is(word: str) -> None:
+    assert stem(word) == word
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        ("weather", ["weather"]),
+        ("getWeather", ["get", "weather", "getweather"]),
+        ("HTTPServer", ["http", "server", "httpserver"]),
+        ("ipv4Address", ["ipv", "address", "ipv4address"]),
+        ("JSON", ["json"]),
+        ("Straße", ["stra", "ß", "straße"]),
+        ("x" * 60, ["x" * 40]),
+    ],
+)
+def test_an_identifier_is_its_pieces_and_the_whole(written: str, words: list[str]) -> None:
+    assert split_word(written)[-1] == words[-1]
+    assert set(split_word(written)) <= set(words)
+
+
+def test_a_very_long_identifier_is_its_pieces_only() -> None:
+    assert split_word("listAllOpenInvoicesOfCustomer") == ["list", "all", "open", "invoices", "of", "customer"]
+
+
+def test_letters_that_only_look_different_are_the_same() -> None:
+    assert plain("ｗｅａｔｈｅｒ") == "weather"  # noqa: RUF001 - wide letters are the point
+
+
+def test_words_that_say_nothing_are_few_and_say_nothing() -> None:
+    assert {"please", "the", "want"} <= STOP_WORDS
+    assert not {"list", "create", "delete", "search", "file"} & STOP_WORDS
+
+
+def test_short_forms_work_both_ways() -> None:
+    assert "repository" in SHORT_FORMS["repo"]
+    assert "repo" in SHORT_FORMS["repository"]
+
+
+def test_the_thesaurus_knows_words_of_like_meaning() -> None:
+    near = dict(load_thesaurus().near(stem("movie"), 12))
+
+    assert near["film"] > 0.5
+    assert load_thesaurus().near("xqzzy", 12) == []
+    assert stem("movie") in load_thesaurus()
+
+
+def test_a_joined_word_comes_apart_into_common_ones() -> None:
+    assert load_thesaurus().parts("getcountriesbycontinent") == ["get", "countries", "by", "continent"]
+    assert load_thesaurus().parts("keyvault") == ["key", "vault"]
+    assert load_thesaurus().parts("xqzzyqqxw") == []
+    assert load_thesaurus().parts("weather") == []

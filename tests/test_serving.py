@@ -1,0 +1,69 @@
+import math
+from typing import Any
+
+import msgspec
+import pytest
+
+from toolyard.serving import Serving
+
+
+def make(name: str, value: Any) -> Serving:
+    return Serving(**{name: value})
+
+
+def test_every_setting_has_a_default() -> None:
+    settings = Serving().as_dict()
+
+    assert settings["transport"] == "stdio"
+    assert settings["host"] == "127.0.0.1"
+    assert Serving(**settings) == Serving()
+
+
+@pytest.mark.parametrize("name", [name for name, value in Serving().as_dict().items() if isinstance(value, int | float)])
+@pytest.mark.parametrize("value", [-1, -0.5, math.nan])
+def test_no_number_is_negative(name: str, value: float) -> None:
+    if isinstance(getattr(Serving(), name), bool):
+        return
+    with pytest.raises(ValueError, match=name):
+        make(name, value)
+
+
+@pytest.mark.parametrize("name", ["workers", "in_flight", "page_size"])
+def test_some_numbers_are_at_least_one(name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        make(name, 0)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"workers": 2},
+        {"tls_cert": "cert.pem"},
+        {"tls_key": "key.pem"},
+        {"port": 65536},
+    ],
+)
+def test_settings_that_make_no_sense_together_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(settings)).removesuffix("s")):
+        Serving(**settings)
+
+
+def test_settings_that_make_sense_together_are_taken() -> None:
+    assert Serving(workers=2, stateless=True).workers == 2
+    assert Serving(tls_cert="c", tls_key="k").tls_key == "k"
+    assert Serving(port=0).port == 0
+    assert Serving(port=65535).port == 65535
+
+
+def test_lists_are_kept_as_tuples() -> None:
+    names: Any = ["a", "b"]
+    serving = Serving(allowed_hosts=names, allowed_origins=names, request_headers=names)
+
+    assert (serving.allowed_hosts, serving.allowed_origins, serving.request_headers) == (("a", "b"),) * 3
+
+
+def test_a_setting_that_is_none_is_refused() -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"prot": 1}, Serving)
+    with pytest.raises(TypeError):
+        make("prot", 1)

@@ -1,0 +1,139 @@
+"""The end of a server that is told to end while calls are in flight: each is answered."""
+
+import asyncio
+import json
+import signal
+import socket
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.transports.conftest import Gates
+
+SOURCE = """
+import asyncio, sys
+from toolyard import Yard, tool, serve
+
+@tool
+async def nap(seconds: float) -> str:
+    "Take a nap."
+    print("napping", file=sys.stderr, flush=True)
+    await asyncio.sleep(seconds)
+    return "rested"
+
+serve(Yard(tools=[nap]), transport="http", port=0, shutdown_seconds=0.4, socket=sys.argv[1])
+"""
+META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
+
+
+async def test_what_is_quick_is_finished_and_what_is_slow_is_interrupted(serve: Any, gates: "Gates", until: Any) -> None:
+    server = await serve(shutdown_seconds=0.05)
+    wires = [await server.call("wait") for _ in range(20)]
+    await until(lambda: gates.running == 20)
+
+    await server.stop()
+    replies = [await wire.reply() for wire in wires]
+
+    assert {reply.json["result"]["structuredContent"]["error"]["code"] for reply in replies} == {"cancelled"}
+    assert {reply.json["result"]["structuredContent"]["error"]["blame"] for reply in replies} == {"yard"}
+
+
+async def test_an_ending_server_waits_for_calls_that_are_nearly_done(serve: Any, gates: "Gates", until: Any) -> None:
+    server = await serve(shutdown_seconds=10)
+    session = await server.greet()
+    wires = [await server.call("wait"), await session.call("wait")]
+    await until(lambda: gates.running == 2)
+
+    port = server.port
+    ending = asyncio.create_task(server.stop())
+    await until(lambda: _refuses(port))
+    gates.go.set()
+    replies = [await wire.reply() for wire in wires]
+    await ending
+
+    assert [reply.data for reply in replies] == ["done", "done"]
+
+
+async def test_a_stream_that_is_open_gets_its_answer_at_the_end(serve: Any, gates: "Gates", until: Any) -> None:
+    server = await serve(shutdown_seconds=0.05, hold_back=0.0)
+    session = await server.greet()
+    wires = [await server.call("wait"), await session.call("wait")]
+    for wire in wires:
+        assert (await wire.head()).is_stream
+
+    await server.stop()
+
+    for wire in wires:
+        answer = (await wire.messages())[-1]
+        assert answer["result"]["structuredContent"]["error"]["code"] == "cancelled"
+
+
+async def test_an_ending_server_is_not_ready(serve: Any, gates: "Gates", until: Any) -> None:
+    server = await serve(shutdown_seconds=10)
+    idle, busy = await server.connect(), await server.call("wait")
+    await idle.send("GET", "/readyz", {"Host": "localhost"})
+    assert (await idle.reply()).status == 200
+    await until(lambda: gates.running)
+
+    port = server.port
+    ending = asyncio.create_task(server.stop())
+    await until(lambda: _refuses(port))
+    await idle.send("GET", "/readyz", {"Host": "localhost"})
+    status = (await idle.reply()).status
+    gates.go.set()
+    await busy.reply()
+    await ending
+
+    assert status == 503
+
+
+def _refuses(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return True
+    return False
+
+
+async def test_sigterm_during_a_hundred_calls_answers_every_one(program: Any, tmp_path: Any) -> None:
+    path = str(tmp_path / "yard.sock")
+    running = await program(SOURCE, path)
+    async with asyncio.timeout(10):
+        while not (tmp_path / "yard.sock").exists():
+            await asyncio.sleep(0.01)
+    wires = []
+    for number in range(100):
+        reader, writer = await asyncio.open_unix_connection(path)
+        params = {"name": "nap", "arguments": {"seconds": 0.1 if number % 2 else 60}, "_meta": META}
+        body = json.dumps({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params})
+        head = "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nMCP-Protocol-Version: 2026-07-28\r\n"
+        writer.write(f"{head}Mcp-Method: tools/call\r\nMcp-Name: nap\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        wires.append((reader, writer))
+    for _ in range(100):
+        await running.said(b"napping")
+
+    running.process.send_signal(signal.SIGTERM)
+    answers = [json.loads((await reader.read()).partition(b"\r\n\r\n")[2]) for reader, _ in wires]
+    for _, writer in wires:
+        writer.close()
+    status, _, err = await running.end()
+
+    envelopes = [answer["result"]["structuredContent"] for answer in answers]
+    assert [answer["id"] for answer in answers] == list(range(100))
+    assert {envelope["data"] for envelope in envelopes[1::2]} == {"rested"}
+    assert {(envelope["error"]["code"], envelope["error"]["blame"]) for envelope in envelopes[::2]} == {("cancelled", "yard")}
+    assert (status, b"Traceback" in err) == (143, False)
+    assert not (tmp_path / "yard.sock").exists()
+
+
+async def test_sigint_ends_a_server_and_leaves_nothing_behind(program: Any, tmp_path: Any) -> None:
+    running = await program(SOURCE, str(tmp_path / "yard.sock"))
+    async with asyncio.timeout(10):
+        while not (tmp_path / "yard.sock").exists():
+            await asyncio.sleep(0.01)
+
+    running.process.send_signal(signal.SIGINT)
+    status, _, err = await running.end()
+
+    assert status in {130, -signal.SIGINT}
+    assert b"CancelledError" not in err
+    assert not (tmp_path / "yard.sock").exists()
