@@ -10,7 +10,6 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterator
 from importlib import import_module
-from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -53,7 +52,7 @@ def main() -> None:
     ) * numpy.float32(0.5**0.5)
     near = _neighbours(words, vectors)
     text = " ".join(words[:COMMON]) + "\n" + "\n".join(_lines(near))
-    target = Path(str(files("toolyard.search"))) / FILE
+    target = Path(__file__).parents[1] / "src" / "toolyard" / "search" / FILE
     target.write_bytes(zlib.compress(text.encode(), 9))
     print(f"{target.name}: {len(near)} stems, {sum(map(len, near.values()))} pairs, {target.stat().st_size} bytes")
 

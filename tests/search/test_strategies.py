@@ -15,7 +15,7 @@ def offer(monkeypatch: pytest.MonkeyPatch, **offered: str) -> None:
     def installed(*, group: str) -> EntryPoints:
         return points.select(group=group)
 
-    monkeypatch.setattr("toolyard.search.strategies.entry_points", installed)
+    monkeypatch.setattr("importlib.metadata.entry_points", installed)
 
 
 def test_the_default_is_lexical_and_capitals_do_not_matter() -> None:

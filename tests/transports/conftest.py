@@ -4,20 +4,21 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncGenerator, Callable, Mapping
+import tracemalloc
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from toolyard import Call, Profile, Record, Serving, ToolError, Toolset, Yard, tool
+from toolyard import Call, Operation, Profile, Record, Serving, ToolError, Toolset, Yard, tool
 from toolyard.providers import Publish
 from toolyard.transports.address import Transport
 from toolyard.transports.opening import serve_forever
 
 MODERN = "2026-07-28"
-PATIENCE = 20.0
+PATIENCE = 10.0
 BOTH = "application/json, text/event-stream"
 META = "io.modelcontextprotocol/"
 
@@ -117,9 +118,10 @@ class Wire:
 
     async def message(self) -> Any:
         """Return what the next event that holds a message says, or nothing at the end of the stream."""
-        while (event := await self.event()) is not None:
-            if event.get("data"):
-                return json.loads(event["data"])
+        async with asyncio.timeout(PATIENCE):
+            while (event := await self.event()) is not None:
+                if event.get("data"):
+                    return json.loads(event["data"])
         return None
 
     async def messages(self) -> list[Any]:
@@ -163,12 +165,12 @@ class Session:
 
     async def begin(self, method: str, params: object = None, *, id: object = 1, **headers: str | None) -> Wire:  # noqa: A002
         """Send a request on a connection of its own, and return that."""
-        message = {"jsonrpc": "2.0", "id": id, "method": method, "params": params or {}}
+        message: dict[str, Any] = {"jsonrpc": "2.0", "id": id, "method": method, "params": params or {}}
         return await self._server.send("POST", "/mcp", {**self.headers, **headers}, message)
 
     async def note(self, method: str, params: object = None) -> Reply:
         """Send a notification."""
-        message = {"jsonrpc": "2.0", "method": method, "params": params or {}}
+        message: dict[str, Any] = {"jsonrpc": "2.0", "method": method, "params": params or {}}
         return await (await self._server.send("POST", "/mcp", self.headers, message)).reply()
 
     async def call(self, name: str, arguments: object = None, *, id: object = 1, token: object = None, **headers: str | None) -> Wire:  # noqa: A002
@@ -212,7 +214,8 @@ class Server:
         if "path" in options:
             reader, writer = await asyncio.open_unix_connection(options["path"])
         else:
-            reader, writer = await asyncio.open_connection(**{"host": "127.0.0.1", "port": self.port, **options})
+            chosen: dict[str, Any] = {"host": "127.0.0.1", "port": self.port, **options}
+            reader, writer = await asyncio.open_connection(**chosen)
         wire = Wire(reader, writer)
         self._wires.append(wire)
         return wire
@@ -235,10 +238,13 @@ class Server:
         params, meta, headers = dict(params or {}), dict(options.pop("meta", {})), dict(options.pop("headers", {}))
         said = {f"{META}protocolVersion": MODERN, f"{META}clientCapabilities": {}, f"{META}clientInfo": {"name": "t", "version": "1"}}
         params["_meta"] = {**said, **meta}
-        message = {"jsonrpc": "2.0", "id": options.pop("id", 1), "method": method, "params": params}
+        message: dict[str, Any] = {"jsonrpc": "2.0", "id": options.pop("id", 1), "method": method, "params": params}
         name = params.get("name", params.get("uri"))
         return await self.send(
-            "POST", options.pop("path", "/mcp"), {"MCP-Protocol-Version": MODERN, "Mcp-Method": method, "Mcp-Name": name, **headers}, message
+            "POST",
+            options.pop("path", "/mcp"),
+            {"MCP-Protocol-Version": MODERN, "Mcp-Method": method, "Mcp-Name": name, **headers},
+            message,
         )
 
     async def call(self, name: str, arguments: object = None, *, token: object = None, **options: Any) -> Wire:
@@ -254,7 +260,7 @@ class Server:
         """Shake hands as an older client, and say that it is done."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         params = {"protocolVersion": version, "capabilities": capabilities or {}, "clientInfo": {"name": "t", "version": "1"}}
-        message = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}
+        message: dict[str, Any] = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}
         session = Session(self, await (await self.send("POST", path, named, message)).reply(), version, named)
         assert (await session.note("notifications/initialized")).status == 202
         return session
@@ -292,10 +298,36 @@ def make_until() -> Callable[[Callable[[], object]], Any]:
 
     async def until(holds: Callable[[], object]) -> None:
         async with asyncio.timeout(PATIENCE):
-            while not holds():
+            while not holds():  # noqa: ASYNC110 - what is waited for has no event
                 await asyncio.sleep(0.002)
 
     return until
+
+
+@pytest.fixture
+def spy(monkeypatch: pytest.MonkeyPatch) -> Callable[[type, str], list[Any]]:
+    """Return how a method is watched: the list of all that it was called on, or with."""
+
+    def watch(owner: type, name: str) -> list[Any]:
+        seen: list[Any] = []
+        method = getattr(owner, name)
+
+        def noted(self: Any, *arguments: Any) -> Any:
+            seen.append(arguments[0] if arguments else self)
+            return method(self, *arguments)
+
+        monkeypatch.setattr(owner, name, noted)
+        return seen
+
+    return watch
+
+
+@pytest.fixture(name="memory")
+def make_memory() -> Generator[Callable[[], int]]:
+    """Return what tells how many bytes were ever held at once; what the process holds of the system would hide what it reuses."""
+    tracemalloc.start()
+    yield lambda: tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
 
 
 @pytest.fixture
@@ -337,7 +369,38 @@ def extra() -> Extra:
 
 
 @pytest.fixture
-def tools(gates: Gates) -> list[Any]:
+def talkative(gates: Gates) -> list[Any]:
+    """Return tools that say a lot."""
+
+    @tool
+    async def chatter(call: Call, count: int = 3, size: int = 1) -> str:
+        """Talk, and then answer at once."""
+        gates.running += 1
+        for number in range(count):
+            call.progress(number + 1, count, "x" * size)
+            await asyncio.sleep(0)
+        gates.running -= 1
+        return "said"
+
+    @tool
+    async def tell(call: Call, count: int, size: int = 1) -> str:
+        """Tell something, wait until it is let go, and tell a lot."""
+        call.log("info", "begun")
+        gates.running += 1
+        try:
+            await gates.go.wait()
+            for number in range(count):
+                call.log("info", "x" * size, n=number)
+                await asyncio.sleep(0)
+        finally:
+            gates.running -= 1
+        return "told"
+
+    return [chatter, tell]
+
+
+@pytest.fixture
+def tools(gates: Gates, talkative: list[Any]) -> list[Any]:
     """Return tools that do what clients complain about."""
 
     @tool(operation="query")
@@ -366,36 +429,7 @@ def tools(gates: Gates) -> list[Any]:
         await gates.steps.get()
         return "stepped"
 
-    @tool
-    async def chatter(call: Call, count: int = 3, size: int = 1) -> str:
-        """Talk, and then answer at once."""
-        gates.running += 1
-        for number in range(count):
-            call.progress(number + 1, count, "x" * size)
-            await asyncio.sleep(0)
-        gates.running -= 1
-        return "said"
-
-    @tool
-    async def tell(call: Call, count: int, size: int = 1) -> str:
-        """Tell something, wait until it is let go, and tell a lot."""
-        call.log("info", "begun")
-        gates.running += 1
-        try:
-            await gates.go.wait()
-            for number in range(count):
-                call.log("info", "x" * size, n=number)
-                await asyncio.sleep(0)
-        finally:
-            gates.running -= 1
-        return "told"
-
-    @tool
-    async def pour(size: int) -> str:
-        """Answer with a long text."""
-        return "x" * size
-
-    return [add, wait, step, chatter, tell, pour]
+    return [add, wait, step, *talkative]
 
 
 @pytest.fixture
@@ -405,13 +439,14 @@ async def serve(tools: list[Any], extra: Extra) -> AsyncGenerator[Callable[..., 
 
     async def start(yard: Yard | None = None, guard: Any = None, **settings: Any) -> Server:
         records: list[Record] = []
-        readers = Profile(name="readers", toolsets=(Toolset(name="queries", operations=("query",)),))
+        readers = Profile(name="readers", toolsets=(Toolset(name="queries", operations=(Operation.QUERY,)),))
         if yard is None:
             yard = Yard("yard", tools=tools, providers=[extra], profiles=[readers])
         yard.add_sink(records.append)
         server = Server(yard, records)
         ready = asyncio.get_running_loop().create_future()
-        serving = Serving(**{"transport": "http", "port": 0, **settings})
+        chosen: dict[str, Any] = {"transport": "http", "port": 0, **settings}
+        serving = Serving(**chosen)
 
         def note(transport: Transport) -> None:
             server.transport = transport

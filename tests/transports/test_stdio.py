@@ -52,13 +52,13 @@ async def chatter(call: Call) -> str:
 serve(Yard(tools=[add, nap, shout, hear, chatter]), shutdown_seconds=float(os.environ.get("SECONDS_LEFT", "5")), message_bytes=100_000)
 print("printed after the end", file=sys.stderr)
 """
-HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
-INITIALIZE = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": HELLO}
-META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
+HELLO: dict[str, Any] = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+INITIALIZE: dict[str, Any] = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": HELLO}
+META: dict[str, Any] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
 
 
 def call(number: object, name: str, arguments: object = None, **meta: object) -> dict[str, Any]:
-    params = {"name": name, "arguments": arguments or {}, "_meta": {**META, **meta}}
+    params: dict[str, Any] = {"name": name, "arguments": arguments or {}, "_meta": {**META, **meta}}
     return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
 
 
@@ -180,7 +180,16 @@ async def test_stdin_may_be_nothing(program: Any) -> None:
 async def test_what_is_wrong_is_answered_and_the_next_line_is_read(program: Any) -> None:
     running = await program(SOURCE)
 
-    await running.write(b"{", b"\xff", b"[" * 10_000, b'"' + b"x" * 200_000 + b'"', b"", b"[]", b'{"jsonrpc":"2.0","id":1}', call(2, "add", {"a": 1, "b": 2}))
+    await running.write(
+        b"{",
+        b"\xff",
+        b"[" * 10_000,
+        b'"' + b"x" * 200_000 + b'"',
+        b"",
+        b"[]",
+        b'{"jsonrpc":"2.0","id":1}',
+        call(2, "add", {"a": 1, "b": 2}),
+    )
     status, out, _ = await running.end()
     answers = messages(out)
 

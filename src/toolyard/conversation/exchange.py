@@ -15,12 +15,12 @@ from toolyard.wire.params import LEVELS, is_quiet, unreserved
 if TYPE_CHECKING:
     from toolyard.conversation.front import Front
 
-__all__ = ["AskClient", "Exchange", "Notify", "check_can"]
+__all__ = ["ASKABLE", "AskClient", "Exchange", "Notify", "check_can"]
 
 Notify = Callable[[bytes], None]
 AskClient = Callable[[Mapping[str, Ask], bool], Awaitable[Mapping[str, Any]]]
 
-_ASKABLE: Final = frozenset({"elicitation", "sampling", "roots"})
+ASKABLE: Final = frozenset({"elicitation", "sampling", "roots"})
 _NOTHING: Final = frozenset[str]()
 _PARTS: Final = 4
 _TRACE_ID: Final = 32
@@ -53,7 +53,7 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
     @property
     def may_ask(self) -> bool:
         """Return whether the client can be asked by an answer that wants something answered first."""
-        return self.answers.version.modern and not _ASKABLE.isdisjoint(self.capabilities)
+        return self.answers.version.modern and not ASKABLE.isdisjoint(self.capabilities)
 
     def door(self, ask: AskClient | None = None) -> Door:
         """Return the door of this request's call, which is always the same if there is nothing to say of it."""

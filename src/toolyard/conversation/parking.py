@@ -51,13 +51,14 @@ class Work(msgspec.Struct, frozen=True):
 class _Run:
     """One call that may ask: it runs in a task of its own, and whoever has a request open for it is told what comes of it."""
 
-    __slots__ = ("_answers", "_parking", "_told", "asks", "exchange", "task", "work")
+    __slots__ = ("_answers", "_parking", "_told", "_turn", "asks", "exchange", "task", "work")
 
     def __init__(self, parking: "Parking", work: Work, exchange: Exchange) -> None:
         self.work = work
         self.exchange = exchange
         self.asks: Mapping[str, Ask] = {}
         self._parking = parking
+        self._turn = asyncio.Lock()
         self._answers: asyncio.Future[Mapping[str, Any]] | None = None
         self._told: asyncio.Future[Envelope | Asked] | None = None
         self.task = asyncio.ensure_future(work.start(exchange.door(self.ask)))
@@ -79,8 +80,12 @@ class _Run:
             raise
 
     async def ask(self, asks: Mapping[str, Ask], declared: bool) -> Mapping[str, Any]:  # noqa: FBT001 - the shape of a door
-        """Wait until the client comes again with answers to all that, unless it brought them along."""
+        """Wait until the client comes again with answers to all that, unless it brought them along; one question after the other."""
         check_can(asks, self.exchange.capabilities)
+        async with self._turn:
+            return await self._ask_now(asks, declared=declared)
+
+    async def _ask_now(self, asks: Mapping[str, Ask], *, declared: bool) -> Mapping[str, Any]:
         brought = self.exchange.responses
         if asks.keys() <= brought.keys():
             return {key: brought.pop(key) for key in asks}

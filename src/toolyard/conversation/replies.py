@@ -7,11 +7,11 @@ from typing import Any, Final, cast
 import msgspec
 
 from toolyard.caller import Door
-from toolyard.conversation.exchange import Exchange
+from toolyard.conversation.exchange import ASKABLE, Exchange
 from toolyard.conversation.listening import listen
 from toolyard.conversation.lists import Kind
 from toolyard.conversation.parking import Asked, Start, Work
-from toolyard.envelope import Envelope, encode, encode_sorted
+from toolyard.envelope import Envelope, Failure, encode, encode_sorted
 from toolyard.errors import ToolError
 from toolyard.wire import params as given
 from toolyard.wire.faults import INTERNAL, INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_CAPABILITY, Fault
@@ -74,9 +74,16 @@ def _refuse_incapable(exchange: Exchange, envelope: Envelope) -> None:
     error = envelope.error
     if error is None or error.code != "not_supported" or not exchange.answers.version.modern:
         return
-    missing = [name for name in error.details.get("capabilities", ()) if name not in exchange.capabilities]
-    if missing:
-        raise Fault(MISSING_CAPABILITY, error.message, {"requiredCapabilities": {str(name): {} for name in missing}})
+    missing = _missing(error)
+    if missing and missing.keys().isdisjoint(exchange.capabilities):
+        raise Fault(MISSING_CAPABILITY, error.message, {"requiredCapabilities": missing})
+
+
+def _missing(error: Failure) -> dict[str, Any]:
+    """Return what a client would have to have, if that is why a call failed; a tool may say something else under the same name."""
+    names: object = error.details.get("capabilities") if error.code == "not_supported" else None
+    known = cast("list[object]", names) if isinstance(names, list | tuple) else []
+    return {name: {} for name in known if isinstance(name, str) and name in ASKABLE}
 
 
 async def read_resource(exchange: Exchange, params: given.ReadResource) -> bytes:
@@ -116,8 +123,8 @@ def _fault_of(envelope: Envelope, data: dict[str, Any]) -> Fault:
     """Return a failure of what is no tool: such answers have no place for an envelope, so the fault carries it."""
     error = envelope.error
     assert error is not None  # noqa: S101 - asked only of failures
-    if error.code == "not_supported" and "capabilities" in error.details:
-        return Fault(MISSING_CAPABILITY, error.message, {"requiredCapabilities": {str(name): {} for name in error.details["capabilities"]}})
+    if missing := _missing(error):
+        return Fault(MISSING_CAPABILITY, error.message, {"requiredCapabilities": missing})
     code = INVALID_PARAMS if error.code in {"not_found", "invalid_input"} and not error.may_have_run else INTERNAL
     return Fault(code, error.message, {**data, "error": error})
 

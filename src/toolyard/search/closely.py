@@ -16,11 +16,14 @@ __all__ = ["Close", "closely"]
 _TELLING: Final = 3
 """Words of a question that tell what it is about; the more are asked, the less each can be missed."""
 
+_TRIED: Final = 5
+"""The best tools, of which one must fit."""
+
 Wanted = dict[int, list[tuple[int, float]]]
 
 
 class Close(NamedTuple):
-    """A tool, its score, and the share of the question that it answers."""
+    """A tool, its score, and, for the first few, the share of the question that it answers."""
 
     spec: ToolSpec
     score: float
@@ -28,7 +31,7 @@ class Close(NamedTuple):
 
 
 class _Row(NamedTuple):
-    spec: ToolSpec
+    entry: Entry
     score: float
     got: list[float]
 
@@ -37,12 +40,12 @@ def closely(asked: Sequence[Asked], numbers: Sequence[int], *, postings: Posting
     """Return the tools with their scores, best first, ties by name."""
     looking = _Looking(asked, postings=postings, settings=settings)
     rows = [looking.at(postings.entries[number]) for number in numbers]
-    asked_for = sum(nlargest(_TELLING, (one.most for one in asked))) or 1.0
     scores = _with_clauses(rows, asked, share=settings.clause_share)
-    found = [
-        Close(row.spec, round(score, 5), sum(sorted(row.got)[-_TELLING:]) / asked_for) for row, score in zip(rows, scores, strict=True)
+    ordered = sorted(zip(scores, rows, strict=True), key=lambda found: (-round(found[0], 5), found[1].entry.spec.name))
+    return [
+        Close(row.entry.spec, round(score, 5), looking.fit(row.entry) if place < _TRIED else 0.0)
+        for place, (score, row) in enumerate(ordered)
     ]
-    return sorted(found, key=lambda close: (-close.score, close.spec.name))
 
 
 class _Looking:
@@ -50,6 +53,7 @@ class _Looking:
 
     def __init__(self, asked: Sequence[Asked], *, postings: Postings, settings: SearchSettings) -> None:
         self._size = len(asked)
+        self._asked_for = sum(nlargest(_TELLING, (one.most for one in asked))) or 1.0
         self._postings = postings
         self._exact = 1 + settings.exact_bonus
         self._name_bonus = settings.name_bonus
@@ -76,7 +80,15 @@ class _Looking:
             got[self._words[word]] *= self._exact
         terms = list(map(self._postings.term_of.__getitem__, entry.sequence))
         score = sum(got) + self._together(terms)
-        return _Row(entry.spec, score * (1 + self._name_bonus * self._named(terms[: entry.name_words])), got)
+        return _Row(entry, score * (1 + self._name_bonus * self._named(terms[: entry.name_words])), got)
+
+    def fit(self, entry: Entry) -> float:
+        """Return the share of what the question is about that the tool speaks of, however briefly."""
+        held = [0.0] * self._size
+        for term in self._wanted.keys() & set(entry.terms):
+            for place, weight in self._wanted[term]:
+                held[place] = max(held[place], weight)
+        return sum(nlargest(_TELLING, held)) / self._asked_for
 
     def _together(self, terms: list[int]) -> float:
         """Return what words that stand together in both count; the pairs are only made where there can be one."""

@@ -41,7 +41,7 @@ def fields_of(spec: ToolSpec) -> Fields:
     names: list[str] = []
     texts: list[str] = []
     choices: list[str] = []
-    for name, schema in _parameters(spec.input_schema, depth=0):
+    for name, schema in _parameters(spec.input_schema, depth=0) if spec.input_schema else ():
         names.append(name)
         text = schema.get("description")
         if isinstance(text, str):

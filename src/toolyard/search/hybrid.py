@@ -93,7 +93,7 @@ class Hybrid:
             Close(close.spec, round((1 - share) * close.score / top + share * near[close.spec.name] / max(nearest, 1e-6), 5), close.fit)
             for close in closes
         ]
-        fits = nearest >= settings.semantic_fit or max(close.fit for close in fused) >= settings.fit
+        fits = nearest >= settings.semantic_fit or max(close.fit for close in fused) > settings.fit
         return sorted(fused, key=lambda close: (-close.score, close.spec.name)), fits
 
     def _rest(self, asked: list[Asked], first: list[Close], near: Near, *, admits: Allows) -> Iterator[list[Close]]:

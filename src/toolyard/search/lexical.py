@@ -5,6 +5,7 @@ allowed is left out before the best are taken, so no page is short and nothing s
 """
 
 from collections.abc import Iterator
+from functools import cached_property
 from heapq import nlargest
 from itertools import chain, islice, repeat
 from operator import mul
@@ -34,10 +35,17 @@ class Lexical:
     def __init__(self, settings: SearchSettings) -> None:
         self.settings = settings
         self.listing = Listing()
-        self.postings = Postings(settings, thesaurus := load_thesaurus())
-        self._thesaurus = thesaurus
-        self._spelling = Spelling(self.postings, thesaurus)
         self._waiting: dict[str, ToolSpec] = {}
+        self._prepared = False
+
+    @cached_property
+    def postings(self) -> Postings:
+        """The words of the tools, made when first needed: the thesaurus behind them takes a moment to read."""
+        return Postings(self.settings, load_thesaurus())
+
+    @cached_property
+    def _spelling(self) -> Spelling:
+        return Spelling(self.postings, load_thesaurus())
 
     def add(self, spec: ToolSpec) -> None:
         """Take a tool in, in place of one of the same name; its words are read before the next search."""
@@ -48,13 +56,15 @@ class Lexical:
         """Forget a tool, if it is there."""
         self.listing.remove(name)
         self._waiting.pop(name, None)
-        self.postings.remove(name)
+        if self._prepared:
+            self.postings.remove(name)
 
     def prepare(self) -> None:
         """Read the words of the tools that came since the last search."""
         for spec in self._waiting.values():
             self.postings.add(spec)
         self._waiting.clear()
+        self._prepared = True
 
     def search(
         self,
@@ -76,7 +86,7 @@ class Lexical:
         blocks = self.blocks(asked, admits)
         first = next(blocks, _NOTHING)
         exact = self.listing.named(query, admits)
-        if exact is None and (not first or first[0].fit < self.settings.fit):
+        if exact is None and max((close.fit for close in first), default=0.0) <= self.settings.fit:
             return Found(hits=[], total=0, closest=self.listing.closest(((close.spec, close.score) for close in first), admits))
         found = page(in_order(exact, first, blocks), offset=offset, limit=limit)
         return self.explained(found, asked)
@@ -88,7 +98,7 @@ class Lexical:
 
     def read(self, query: str) -> list[Asked]:
         """Return what a query asks for."""
-        return read_query(query, postings=self.postings, settings=self.settings, thesaurus=self._thesaurus, spelling=self._spelling)
+        return read_query(query, postings=self.postings, settings=self.settings, thesaurus=load_thesaurus(), spelling=self._spelling)
 
     def blocks(self, asked: list[Asked], admits: Allows) -> Iterator[list[Close]]:
         """Return the tools that fit, as many at a time as are looked at closely, the best first."""

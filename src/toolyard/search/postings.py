@@ -22,6 +22,8 @@ __all__ = ["Entry", "Postings"]
 _CACHED: Final = 20_000
 _SEQUENCE: Final = 80
 _JOINED: Final = 8
+_UNSEEN: Final = 50
+"""Tools that are thought of beside those that are there, so that a word of one tool in three is not taken for common."""
 _USUAL_NAME: Final = 3.0
 _USUAL_TEXT: Final = 15.0
 _USUAL_PARAMETERS: Final = 12.0
@@ -105,11 +107,11 @@ class Postings:
     def rarity(self, term: int) -> float:
         """Return how much it says that a tool holds the term."""
         holders = len(self.tools[term])
-        return math.log(1 + (len(self.entries) - holders + 0.5) / (holders + 0.5))
+        return math.log(1 + (len(self.entries) + _UNSEEN - holders + 0.5) / (holders + 0.5))
 
     def rarest(self) -> float:
         """Return what a word that no tool holds would say."""
-        return math.log(1 + (len(self.entries) + 0.5) / 0.5)
+        return math.log(1 + (len(self.entries) + _UNSEEN + 0.5) / 0.5)
 
     def _intern(self, written: str) -> tuple[int, ...]:
         return tuple(self._number(word) for word in split_word(written) if word not in STOP_WORDS)

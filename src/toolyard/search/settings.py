@@ -74,7 +74,7 @@ class SearchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Words of like meaning that are looked for beside a word of the question."""
     spelling_weight: float = 0.9
     """What a word counts that differs by a slip of the keyboard from one that is unknown; 0 is no tolerance."""
-    fit: float = 0.1
+    fit: float = 0.17
     """Share of what a question is about that the best tool must answer; below it nothing fits."""
 
     candidates: int = 64

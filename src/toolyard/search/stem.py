@@ -9,7 +9,6 @@ from typing import Final
 __all__ = ["stem"]
 
 _SHORTEST: Final = 3
-_LAST_LETTERS: Final = frozenset("cdegilmnrsty")
 _VOWELS: Final = frozenset("aeiouy")
 _DOUBLES: Final = ("bb", "dd", "ff", "gg", "mm", "nn", "pp", "rr", "tt")
 _BEFORE_LI: Final = frozenset("cdeghkmnrt")
@@ -72,13 +71,15 @@ _FOURTH: Final = (
 _SECOND_ENDINGS: Final = (*(ending for ending, _ in _SECOND), "ogi", "li")
 _THIRD_ENDINGS: Final = (*(ending for ending, _ in _THIRD), "ative")
 _FOURTH_ENDINGS: Final = (*_FOURTH, "ion")
+_ENDINGS: Final = ("e", "s", "y", "ed", "ing", "ll", "i", *_SECOND_ENDINGS, *_THIRD_ENDINGS, *_FOURTH_ENDINGS)
+"""What a word must end in to be anything but its own stem."""
 _FIRST_REGION: Final = re.compile(r"[^aeiouy]*[aeiouy]+[^aeiouy]")
 _ENDS_SHORT: Final = re.compile(r"(?:[^aeiouy][aeiouy][^aeiouywxY]|\A[aeiouy][^aeiouy])\Z")
 
 
 def stem(word: str) -> str:
     """Return the stem of a word in small letters."""
-    if len(word) < _SHORTEST or word[-1] not in _LAST_LETTERS or not word.isascii() or not word.isalpha():
+    if len(word) < _SHORTEST or not word.endswith(_ENDINGS) or not word.isascii() or not word.isalpha():
         return word
     if word in _EXCEPTIONS:
         return _EXCEPTIONS[word]
@@ -117,10 +118,7 @@ def _region(word: str, start: int) -> int:
 def _first_region(word: str) -> int:
     if not word.startswith(_LONG_BEGINNINGS):
         return _region(word, 0)
-    for beginning in _LONG_BEGINNINGS:
-        if word.startswith(beginning):
-            return len(beginning)
-    return _region(word, 0)
+    return max(len(beginning) for beginning in _LONG_BEGINNINGS if word.startswith(beginning))
 
 
 def _plural(word: str) -> str:

@@ -1,7 +1,6 @@
 """Strategies: makes the index that the settings name; installed packages may offer further ones."""
 
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from typing import Any, Final
 
 from toolyard.search.bm25 import Bm25
@@ -59,4 +58,7 @@ def make_index(settings: SearchSettings | None = None) -> Index:
 
 
 def _offered() -> dict[str, Any]:
+    # Imported here because it takes long to load, and only a strategy that is not ours needs it.
+    from importlib.metadata import entry_points  # noqa: PLC0415
+
     return {point.name.strip().lower(): point for point in entry_points(group=ENTRY_POINTS)}

@@ -3,7 +3,7 @@
 import math
 import zlib
 from functools import lru_cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Final
 
 __all__ = ["FILE", "Thesaurus", "load_thesaurus"]
@@ -83,7 +83,7 @@ class Thesaurus:
 @lru_cache(maxsize=1)
 def load_thesaurus() -> Thesaurus:
     """Return the thesaurus, read once."""
-    text = zlib.decompress((files("toolyard.search") / FILE).read_bytes()).decode()
+    text = zlib.decompress(Path(__file__).with_name(FILE).read_bytes()).decode()
     words, _, rest = text.partition("\n")
     lines: dict[str, str] = {}
     for line in rest.split("\n"):

@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from toolyard.wire.faults import INVALID_PARAMS, UNSUPPORTED_VERSION, Fault
-from toolyard.wire.versions import MODERN, VERSIONS, Version
+from toolyard.wire.versions import LATEST, MODERN, VERSIONS, Version
 
 __all__ = [
     "CAPABILITIES", "CLIENT", "LEVELS", "LOG_LEVEL", "PROTOCOL_VERSION", "SERVER", "SUBSCRIPTION", "CallTool", "Cancelled", "Complete",
@@ -156,6 +156,8 @@ def version_of(meta: dict[str, Any] | None) -> Version:
     Raises:
         Fault: It does not say what every such request must, or a version that is not spoken here.
     """
+    if meta is not None and meta.get(PROTOCOL_VERSION) == LATEST.name and type(meta.get(CAPABILITIES)) is dict:
+        return LATEST  # the everyday case
     missing = [key for key in (PROTOCOL_VERSION, CAPABILITIES) if meta is None or key not in meta]
     if meta is None or missing:
         raise Fault(INVALID_PARAMS, f"The request's '_meta' lacks {' and '.join(repr(key) for key in missing)}.")

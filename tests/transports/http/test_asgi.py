@@ -12,7 +12,7 @@ import uvicorn
 from toolyard import Yard, asgi, tool
 from toolyard.transports.auth import Admitted, Refusal
 
-MESSAGE = {
+MESSAGE: dict[str, Any] = {
     "jsonrpc": "2.0",
     "id": 1,
     "method": "tools/call",
@@ -61,7 +61,7 @@ async def run() -> AsyncGenerator[Callable[..., Any]]:
         task = asyncio.create_task(server.serve())
         running.append((server, task))
         async with asyncio.timeout(10):
-            while not server.started:
+            while not server.started:  # noqa: ASYNC110 - it has no event
                 await asyncio.sleep(0.002)
 
         async def stop() -> None:

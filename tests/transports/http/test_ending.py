@@ -4,6 +4,7 @@ import asyncio
 import json
 import signal
 import socket
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ async def nap(seconds: float) -> str:
 
 serve(Yard(tools=[nap]), transport="http", port=0, shutdown_seconds=0.4, socket=sys.argv[1])
 """
-META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
+META: dict[str, Any] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
 
 
 async def test_what_is_quick_is_finished_and_what_is_slow_is_interrupted(serve: Any, gates: "Gates", until: Any) -> None:
@@ -86,24 +87,20 @@ async def test_an_ending_server_is_not_ready(serve: Any, gates: "Gates", until: 
     assert status == 503
 
 
-def _refuses(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), 1).close()
-    except OSError:
-        return True
-    return False
+def _refuses(place: int | str) -> bool:
+    """Return whether nobody listens on a port of this machine, or on a unix socket."""
+    with socket.socket(socket.AF_UNIX if isinstance(place, str) else socket.AF_INET) as probe:
+        return probe.connect_ex(place if isinstance(place, str) else ("127.0.0.1", place)) != 0
 
 
-async def test_sigterm_during_a_hundred_calls_answers_every_one(program: Any, tmp_path: Any) -> None:
+async def test_sigterm_during_a_hundred_calls_answers_every_one(program: Any, tmp_path: Path, until: Any) -> None:
     path = str(tmp_path / "yard.sock")
     running = await program(SOURCE, path)
-    async with asyncio.timeout(10):
-        while not (tmp_path / "yard.sock").exists():
-            await asyncio.sleep(0.01)
-    wires = []
+    await until(lambda: not _refuses(str(tmp_path / "yard.sock")))
+    wires: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
     for number in range(100):
         reader, writer = await asyncio.open_unix_connection(path)
-        params = {"name": "nap", "arguments": {"seconds": 0.1 if number % 2 else 60}, "_meta": META}
+        params: dict[str, Any] = {"name": "nap", "arguments": {"seconds": 0.1 if number % 2 else 60}, "_meta": META}
         body = json.dumps({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params})
         head = "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nMCP-Protocol-Version: 2026-07-28\r\n"
         writer.write(f"{head}Mcp-Method: tools/call\r\nMcp-Name: nap\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
@@ -125,11 +122,9 @@ async def test_sigterm_during_a_hundred_calls_answers_every_one(program: Any, tm
     assert not (tmp_path / "yard.sock").exists()
 
 
-async def test_sigint_ends_a_server_and_leaves_nothing_behind(program: Any, tmp_path: Any) -> None:
+async def test_sigint_ends_a_server_and_leaves_nothing_behind(program: Any, tmp_path: Path, until: Any) -> None:
     running = await program(SOURCE, str(tmp_path / "yard.sock"))
-    async with asyncio.timeout(10):
-        while not (tmp_path / "yard.sock").exists():
-            await asyncio.sleep(0.01)
+    await until(lambda: not _refuses(str(tmp_path / "yard.sock")))
 
     running.process.send_signal(signal.SIGINT)
     status, _, err = await running.end()

@@ -48,7 +48,14 @@ async def test_without_a_key_nothing_is_answered_but_how_to_come_in(serve: Any) 
 async def test_every_way_in_is_guarded(serve: Any) -> None:
     server = await serve(guard=KEYS)
 
-    for method, path in (("POST", "/mcp"), ("GET", "/mcp"), ("DELETE", "/mcp"), ("PUT", "/mcp"), ("POST", "/mcp/readers"), ("POST", "/mcp/none")):
+    for method, path in (
+        ("POST", "/mcp"),
+        ("GET", "/mcp"),
+        ("DELETE", "/mcp"),
+        ("PUT", "/mcp"),
+        ("POST", "/mcp/readers"),
+        ("POST", "/mcp/none"),
+    ):
         assert (await server.request(method, path)).status == 401
 
 
@@ -178,4 +185,3 @@ async def test_the_key_is_in_no_answer_and_no_log(serve: Any, caplog: pytest.Log
     assert not [reply for reply in replies if b"ty_" in reply.body]
     assert "ty_full" not in caplog.text
     assert "ty_secret" not in caplog.text
-

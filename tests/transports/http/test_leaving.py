@@ -7,7 +7,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.transports.conftest import Gates
 
-CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "wait", "arguments": {}}}
+CALL: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "wait", "arguments": {}}}
 
 
 @pytest.mark.parametrize("settings", [{}, {"hold_back": 0.0}, {"json_response": True}])

@@ -25,6 +25,12 @@ def still_more() -> int:
     return 2
 
 
+@resource("note://one")
+def note() -> str:
+    """Return a note."""
+    return "one"
+
+
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "_DEBOUNCE", 0.01)
@@ -116,11 +122,6 @@ async def test_changes_are_not_told_where_that_is_switched_off(serve: Any, extra
 
 
 async def test_a_resource_that_was_subscribed_to_is_told_of(serve: Any) -> None:
-    @resource("note://one")
-    def note() -> str:
-        """Return a note."""
-        return "one"
-
     yard = Yard(resources=[note])
     server = await serve(yard)
     session = await server.greet()
@@ -135,7 +136,7 @@ async def test_a_resource_that_was_subscribed_to_is_told_of(serve: Any) -> None:
 
 
 async def test_listening_is_acknowledged_first_and_then_told_of_what_was_wanted(serve: Any, extra: "Extra") -> None:
-    server = await serve()
+    server = await serve(Yard(resources=[note], providers=[extra]))
     wanted = {"toolsListChanged": True, "resourceSubscriptions": ["note://one"]}
 
     wire = await server.modern("subscriptions/listen", {"notifications": wanted}, id="ear")

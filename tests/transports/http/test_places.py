@@ -13,6 +13,7 @@ import pytest
 from toolyard import Serving
 from toolyard.transports.http import Http
 
+
 async def test_a_server_on_any_free_port_tells_which(serve: Any) -> None:
     server = await serve(port=0)
 
@@ -108,7 +109,20 @@ async def test_a_file_that_is_no_socket_is_left_alone(serve: Any, tmp_path: Path
 def certificate(tmp_path: Path) -> tuple[str, str]:
     """Return a certificate that signs itself, and its key."""
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=localhost",
+    ]
     subprocess.run([*command, "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True)  # noqa: S603 - our own
     return str(cert), str(key)
 

@@ -117,11 +117,9 @@ async def test_only_so_many_events_are_kept_and_the_answer_is_one_of_them(serve:
     assert messages[-1]["id"] == 1
 
 
-async def test_events_are_kept_for_a_while_only(serve: Any, gates: "Gates", monkeypatch: pytest.MonkeyPatch, until: Any) -> None:
-    forgotten: list[int] = []
-    forget = sessions.Session.forget
+async def test_events_are_kept_for_a_while_only(serve: Any, gates: "Gates", monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any) -> None:
     monkeypatch.setattr(sessions, "_SWEEP", 0.01)
-    monkeypatch.setattr(sessions.Session, "forget", lambda self, stream: (forgotten.append(stream.number), forget(self, stream)))
+    forgotten = spy(sessions.Session, "forget")
     server = await serve(event_seconds=0.02, hold_back=0.0)
     session = await server.greet()
     wire = await session.call("wait")
@@ -186,4 +184,3 @@ async def _all_events(wire: Any) -> list[dict[str, str]]:
     while (event := await wire.event()) is not None:
         found.append(event)
     return found
-

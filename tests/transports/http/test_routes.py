@@ -36,7 +36,7 @@ async def test_health_and_readiness_are_told_to_anybody(serve: Any) -> None:
 async def test_what_is_not_there_is_404(serve: Any) -> None:
     server = await serve()
 
-    for path in ("/", "/sse", "/messages", "/mcpx", "//mcp", "/mcp/", "/mcp/nobody", "/%2e%2e/mcp", "/.well-known/x"):
+    for path in ("/", "/sse", "/messages", "/mcpx", "//mcp", "/mcp/nobody", "/%2e%2e/mcp", "/.well-known/x"):
         reply = await server.request("POST", path, PING)
         assert (path, reply.status) == (path, 404)
         assert reply.headers["content-type"] == "text/plain; charset=utf-8"
@@ -181,7 +181,8 @@ async def test_a_stateless_server_answers_older_clients_without_a_session(serve:
 async def test_several_requests_on_one_connection_are_answered_in_their_order(serve: Any) -> None:
     server = await serve()
     wire = await server.connect()
-    head = "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nMCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\n"
+    head = "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nMCP-Protocol-Version: 2026-07-28\r\n"
+    head += "Mcp-Method: tools/call\r\n"
     body = (
         '{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"add","arguments":{"a":%d,"b":1},"_meta":'
         '{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}'

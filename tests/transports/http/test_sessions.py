@@ -10,8 +10,8 @@ from toolyard.transports.http import sessions
 if TYPE_CHECKING:
     from tests.transports.conftest import Gates
 
-HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
-INITIALIZE = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": HELLO}
+HELLO: dict[str, Any] = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+INITIALIZE: dict[str, Any] = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": HELLO}
 
 
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
@@ -107,46 +107,40 @@ async def test_deleting_a_session_cancels_its_calls_and_ends_its_streams(serve: 
     assert (server.records[0].code, gates.running) == ("cancelled", 0)
 
 
-async def test_an_idle_session_is_ended(serve: Any, monkeypatch: pytest.MonkeyPatch, until: Any) -> None:
-    ended: list[str] = []
-    close = sessions.Session.close
+async def test_an_idle_session_is_ended(serve: Any, monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any) -> None:
     monkeypatch.setattr(sessions, "_SWEEP", 0.01)
-    monkeypatch.setattr(sessions.Session, "close", lambda self: (ended.append(self.id), close(self)))
+    ended = spy(sessions.Session, "close")
     server = await serve(session_timeout=0.02)
 
     session = await server.greet()
     await until(lambda: ended)
 
-    assert ended == [session.id]
+    assert [one.id for one in ended] == [session.id]
     assert (await session.ask("tools/list")).status == 404
 
 
 async def test_a_session_is_not_idle_while_a_call_runs_or_somebody_listens(
-    serve: Any, gates: "Gates", monkeypatch: pytest.MonkeyPatch, until: Any
+    serve: Any, gates: "Gates", monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any
 ) -> None:
-    swept: list[str] = []
-    sweep = sessions.Session.sweep
     monkeypatch.setattr(sessions, "_SWEEP", 0.01)
-    monkeypatch.setattr(sessions.Session, "sweep", lambda self: (swept.append(self.id), sweep(self)))
-    server = await serve(session_timeout=0.001)
+    swept = spy(sessions.Session, "sweep")
+    server = await serve(session_timeout=0.1)
     listens, works = await server.greet(), await server.greet()
     stream, call = await listens.stream(), await works.call("wait", Accept="application/json")
     await stream.head()
     await until(lambda: gates.running)
     swept.clear()
 
-    await until(lambda: swept.count(listens.id) >= 5 and swept.count(works.id) >= 5)
+    await until(lambda: min(sum(one.id == session.id for one in swept) for session in (listens, works)) >= 20)
     gates.go.set()
 
     assert (await call.reply()).data == "done"
     assert stream.reader.at_eof() is False
 
 
-async def test_a_session_that_is_never_to_end_stays(serve: Any, monkeypatch: pytest.MonkeyPatch, until: Any) -> None:
-    swept: list[str] = []
-    sweep = sessions.Session.sweep
+async def test_a_session_that_is_never_to_end_stays(serve: Any, monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any) -> None:
     monkeypatch.setattr(sessions, "_SWEEP", 0.01)
-    monkeypatch.setattr(sessions.Session, "sweep", lambda self: (swept.append(self.id), sweep(self)))
+    swept = spy(sessions.Session, "sweep")
     server = await serve(session_timeout=0)
     session = await server.greet()
 

@@ -17,6 +17,7 @@ __all__ = ["Connection"]
 
 _HEAD_BYTES: Final = 64 * 1024
 _QUEUED: Final = 16
+_DIGITS: Final = 18
 
 
 class Connection(asyncio.Protocol):
@@ -36,6 +37,10 @@ class Connection(asyncio.Protocol):
         self._since = 0.0
         self._state = "idle"
         self._is_refused = False
+        self._is_too_large = False
+        self._expects = False
+        self._worker: asyncio.Task[None] | None = None
+        self._wake: asyncio.Future[None] | None = None
         self._look: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
         self._room: asyncio.Future[None] | None = None
@@ -59,6 +64,8 @@ class Connection(asyncio.Protocol):
         self._queue.clear()
         if self.cycle is not None:
             self.cycle.lose()
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
         self._parser = None
 
     def data_received(self, data: bytes) -> None:
@@ -87,24 +94,29 @@ class Connection(asyncio.Protocol):
         self._body = []
         self._size = 0
         self._state = "head"
+        self._is_too_large = self._expects = False
 
     def on_url(self, url: bytes) -> None:
         """Take a piece of the address."""
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header."""
-        self._headers.append((name.lower(), value))
+        """Take a header; the two that matter before the body comes are short words."""
+        name = name.lower()
+        self._headers.append((name, value))
+        if name == b"content-length":
+            self._is_too_large = len(value) > _DIGITS or int(value or b"0") > self.house.serving.message_bytes
+        elif name == b"expect":
+            self._expects = value.lower() == b"100-continue"
 
     def on_headers_complete(self) -> None:
         """Look at the head before the body comes."""
         self._state = "body"
         self._size = 0
-        for name, value in self._headers:
-            if name == b"content-length" and int(value[:19] or b"0") > self.house.serving.message_bytes:
-                self._refuse(413, f"The message has more than {self.house.serving.message_bytes} bytes.")
-            elif name == b"expect" and value.lower() == b"100-continue" and self.cycle is None and not self._is_refused:
-                self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if self._is_too_large:
+            self._refuse(413, f"The message has more than {self.house.serving.message_bytes} bytes.")
+        elif self._expects and self.cycle is None and not self._is_refused:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
         """Take a piece of the body."""
@@ -191,8 +203,21 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def _begin(self, cycle: Cycle) -> None:
+        """Let the one task of this connection work on a request: requests come one after the other, and a task for each is dear."""
         self.cycle = cycle
-        self.house.start(cycle)
+        if self._worker is None:
+            self._worker = self.house.loop.create_task(self._work())
+        elif self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    async def _work(self) -> None:
+        while not self.is_lost:
+            cycle = self.cycle
+            if cycle is not None:
+                await self.house.answer(cycle)
+            if self.cycle is None and not self.is_lost:
+                self._wake = self.house.loop.create_future()
+                await self._wake
 
     def _refuse(self, status: int, sentence: str) -> None:
         """Answer what is no request that can be handed on, and end."""

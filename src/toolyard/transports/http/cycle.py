@@ -26,7 +26,7 @@ class Cycle:
 
     __slots__ = (
         "_chunked", "_connection", "_gone", "_head", "_headers", "_is_head", "_is_over", "_url", "body", "keep_alive", "method",
-        "on_gone", "task",
+        "on_gone",
     )  # fmt: skip
 
     def __init__(
@@ -40,7 +40,6 @@ class Cycle:
         self.body: bytes | None = body
         self.on_gone: Callable[[], object] | None = None
         """Called when the client goes away before its answer."""
-        self.task: asyncio.Task[None] | None = None
         self._head: bytes | None = None
         self._chunked = False
         self._is_head = method == b"HEAD"

@@ -2,40 +2,51 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from toolyard.caller import Caller
-from toolyard.conversation import Conversation, Front
+from toolyard.conversation import Conversation, Exchange, Front
+from toolyard.conversation.stateless import answer as answer_request
 from toolyard.serving import Serving
 from toolyard.transports.http.asgi import JSON, Receive, Send, answer, answer_fault
+from toolyard.transports.http.request import Request
 from toolyard.transports.http.response import STREAM, Response
 from toolyard.transports.http.sessions import Session, Sessions
 from toolyard.transports.http.streams import Stream
 from toolyard.wire.faults import INVALID_REQUEST, Fault
 from toolyard.wire.messages import Id, Message, decode, encode_fault, id_of
+from toolyard.wire.params import LEVELS
 from toolyard.wire.versions import HANDSHAKE, VERSIONS, Version
 
 __all__ = ["named_version", "read_stream", "serve_batch", "serve_in_session", "serve_stateless", "start_session"]
 
 _UNSAID: Final = VERSIONS["2025-03-26"]
+_NOTHING: Final[Mapping[str, Any]] = {}
+_LEVEL: Final = LEVELS.index("info")
 
 
-def named_version(header: bytes | None) -> Version:
+def named_version(name: str | None) -> Version:
     """Return the version that a request without a session says it is of; those that came before the header do not say it."""
-    name = "" if header is None else header.decode("latin-1")
-    return VERSIONS[name] if name in HANDSHAKE else _UNSAID
+    return VERSIONS[name] if name is not None and name in HANDSHAKE else _UNSAID
 
 
-async def serve_stateless(
-    front: Front, message: Message, *, caller: Caller, version: Version, shown: Mapping[str, str], response: Response, streams: bool
-) -> None:
+async def serve_stateless(front: Front, request: Request, message: Message, params: Any, version: Version) -> None:
     """Answer one request of a client that has no session."""
-    conversation = Conversation(front, caller=caller, send=None, version=version)
-    task = asyncio.current_task()
-    assert task is not None  # noqa: S101 - it is awaited
-    response.watch(task.cancel)
+    response = Response(request.send, request.receive, front.serving, streams=request.streams)
+    notify = response.notify if request.streams else None
+    response.watch()
     try:
-        result = await conversation.serve(message, notify=response.notify if streams else None, headers=shown)
+        if message.method == "tools/call":  # what nearly all are; the rest may be about a state that is not there
+            exchange = Exchange(
+                front=front, id=cast("Id", message.id), answers=front.answers(version), caller=request.caller, capabilities=_NOTHING,
+                meta=params.meta or _NOTHING, headers=request.shown, notify=notify, log_level=None if notify is None else _LEVEL,
+            )  # fmt: skip
+            result = await answer_request(exchange, "tools/call", params)
+        else:
+            conversation = Conversation(front, caller=request.caller, send=None, version=version)
+            result = await conversation.serve(message, notify=notify, headers=request.shown)
+    except Fault as fault:
+        result = encode_fault(cast("Id", message.id), fault)
     except asyncio.CancelledError:
         response.drop()
         if response.is_gone:
@@ -58,16 +69,14 @@ async def start_session(sessions: Sessions, message: Message, *, caller: Caller,
     await answer(send, 200, result, (JSON, (b"mcp-session-id", session.id.encode())))
 
 
-async def serve_in_session(
-    session: Session, message: Message, *, serving: Serving, shown: Mapping[str, str], receive: Receive, send: Send, streams: bool
-) -> None:
+async def serve_in_session(session: Session, request: Request, message: Message, serving: Serving) -> None:
     """Answer one request of a session; if the client goes away meanwhile, the call goes on and its messages are kept."""
-    conversation = session.conversation
+    conversation, send, streams = session.conversation, request.send, request.streams
     if message.id in conversation.in_flight:
         await answer(send, 400, conversation.refuse_twin(message))
         return
     stream = session.open_stream()
-    work = _serve(session, message, stream, shown=shown, streams=streams)
+    work = _serve(session, message, stream, shown=request.shown, streams=streams)
     conversation.in_flight[cast("Id", message.id)] = asyncio.get_running_loop().create_task(work)
     session.busy += 1
     try:
@@ -80,7 +89,7 @@ async def serve_in_session(
             session.forget(stream)
             await (answer(send, 202, b"", ()) if stream.answer is None else answer(send, 200, stream.answer))
             return
-        await _pump(stream, 0, serving=serving, receive=receive, send=send, primed=_primes(session))
+        await _pump(stream, 0, serving=serving, receive=request.receive, send=send, primed=_primes(session))
         if stream.is_over and not stream.has_reader:
             session.sweep()
     finally:
@@ -125,8 +134,9 @@ async def _item(session: Session, item: bytes, depth: int) -> bytes | None:
     return None
 
 
-async def read_stream(session: Session, event_id: str, *, serving: Serving, receive: Receive, send: Send) -> None:
+async def read_stream(session: Session, request: Request, serving: Serving) -> None:
     """Go on with a stream that the client lost, or begin the one that belongs to no request."""
+    event_id, send = request.text(b"last-event-id"), request.send
     found = session.stream_of(event_id) if event_id else (session.standalone, session.standalone.delivered)
     if found is None:
         await answer_fault(send, 404, Fault(INVALID_REQUEST, "There is nothing kept after that event."))
@@ -137,7 +147,7 @@ async def read_stream(session: Session, event_id: str, *, serving: Serving, rece
         return
     session.busy += 1
     try:
-        await _pump(stream, after, serving=serving, receive=receive, send=send, primed=_primes(session) and not event_id)
+        await _pump(stream, after, serving=serving, receive=request.receive, send=send, primed=_primes(session) and not event_id)
     finally:
         session.busy -= 1
         session.touch()

@@ -15,6 +15,7 @@ __all__ = ["House"]
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 
+_TICK: Final = 0.01
 _BODY_SECONDS: Final = 60.0
 _IDLE_SECONDS: Final = 75.0
 _UNREAD_SECONDS: Final = 30.0
@@ -39,25 +40,19 @@ class House:
             return self.serving.header_seconds or _IDLE_SECONDS
         return _BODY_SECONDS if state == "body" else _IDLE_SECONDS
 
-    def start(self, cycle: "Cycle") -> None:
-        """Let the application answer a request."""
-        cycle.task = self.loop.create_task(self._run(cycle))
-
     async def close(self, seconds: float) -> None:
         """Let answers be written, for so long, and then end every connection."""
         self.is_closing = True
         for connection in tuple(self.connections):
             connection.close_when_done()
-        tasks = {one.cycle.task for one in self.connections if one.cycle is not None and one.cycle.task is not None}
-        if tasks:
-            await asyncio.wait(tasks, timeout=seconds)
-        for task in tasks:
-            task.cancel()
-        await asyncio.sleep(0)
+        deadline = self.loop.time() + seconds
+        while any(one.cycle is not None for one in self.connections) and self.loop.time() < deadline:  # noqa: ASYNC110 - once, at the end
+            await asyncio.sleep(_TICK)
         for connection in tuple(self.connections):
             connection.abort()
 
-    async def _run(self, cycle: "Cycle") -> None:
+    async def answer(self, cycle: "Cycle") -> None:
+        """Let the application answer a request."""
         try:
             await self.app(cycle.scope, cycle.receive, cycle)
         except Exception:  # noqa: BLE001 - a defect of ours must not end the connection without a word

@@ -1,17 +1,17 @@
 """Requests of the newer era over HTTP: each is answered on its own, and a client that goes away cancels it."""
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
-from toolyard.caller import Caller
 from toolyard.conversation import Front
 from toolyard.conversation.replies import name_of
 from toolyard.conversation.stateless import answer as answer_request
 from toolyard.conversation.stateless import open_exchange
 from toolyard.transports.http.asgi import Headers
+from toolyard.transports.http.gate import RefusedError
+from toolyard.transports.http.request import Request
 from toolyard.transports.http.response import Response
 from toolyard.wire.faults import HEADER_MISMATCH, Fault
 from toolyard.wire.headers import PARAM, ROUTING, check_params, check_routing
@@ -23,37 +23,34 @@ __all__ = ["check_headers", "serve_modern"]
 _TRACE: Final = ((b"traceparent", "traceparent"), (b"tracestate", "tracestate"), (b"baggage", "baggage"))
 
 
-async def serve_modern(
-    front: Front,
-    message: Message,
-    params: Any,
-    *,
-    caller: Caller,
-    headers: Headers,
-    shown: Mapping[str, str],
-    response: Response,
-    streams: bool,
-) -> None:
-    """Answer one request on its response."""
+async def serve_modern(front: Front, request: Request, message: Message, params: Any) -> None:
+    """Answer one request.
+
+    Raises:
+        Fault: It cannot be answered as what it claims to be.
+        RefusedError: It listens, and takes no stream.
+    """
     method = str(message.method)
-    request_id = message.id if isinstance(message.id, int | str) else None
-    notify = response.notify if streams or method == "subscriptions/listen" else None
-    try:
-        meta = params.meta
-        if meta is not None and isinstance(meta.get(PROTOCOL_VERSION), str):
-            check_routing(headers, method, meta[PROTOCOL_VERSION], name_of(params))
+    listens = method == "subscriptions/listen"
+    if listens and not request.wants_stream():
+        raise RefusedError(406, "Listening needs 'text/event-stream' to be accepted.")
+    response = Response(request.send, request.receive, front.serving, streams=request.streams or listens)
+    headers, meta = request.headers, params.meta
+    if meta is not None and isinstance(meta.get(PROTOCOL_VERSION), str):
+        check_routing(headers, method, meta[PROTOCOL_VERSION], name_of(params))
+        if b"traceparent" in headers or b"baggage" in headers:
             for name, key in _TRACE:
-                if name in headers and key not in meta:
-                    meta[key] = headers[name].decode("latin-1")
-        exchange = open_exchange(front, message, params, caller, notify=notify, headers=shown)
-        if isinstance(params, CallTool):
-            _check_arguments(front, params, headers)
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - it is awaited
-        response.watch(task.cancel)
+                if name in headers:
+                    meta.setdefault(key, request.text(name))
+    notify = response.notify if request.streams or listens else None
+    exchange = open_exchange(front, message, params, request.caller, notify=notify, headers=request.shown)
+    if method == "tools/call":
+        _check_arguments(front, params, headers)
+    response.watch()
+    try:
         answer = await answer_request(exchange, method, params)
     except Fault as fault:
-        await response.finish(encode_fault(request_id, fault), fault.http)
+        await response.finish(encode_fault(exchange.id, fault), fault.http)
         return
     except asyncio.CancelledError:
         response.drop()

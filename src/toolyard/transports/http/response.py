@@ -4,8 +4,6 @@ Its head is held back until the answer, the first message or a while. Nothing is
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Callable
 from typing import Any, Final
 
 from toolyard.serving import Serving
@@ -25,32 +23,33 @@ _QUICK: Final = 0.05
 class Response:
     """One response to one request."""
 
+    is_gone = False
+    """Whether the client went away before the answer."""
+    _ended = False
+    _size = 0
+    _wake: asyncio.Event | None = None
+    _pump: asyncio.Task[None] | None = None
+    _watch: asyncio.Task[None] | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _task: asyncio.Task[Any] | None = None
+
     def __init__(self, send: Send, receive: Receive, serving: Serving, *, streams: bool) -> None:
         self._send = send
         self._receive = receive
         self._serving = serving
         self._streams = streams
-        self._events: deque[bytes] = deque()
-        self._wake: asyncio.Event | None = None
-        self._pump: asyncio.Task[None] | None = None
-        self._watch: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._loop = asyncio.get_running_loop()
-        self._on_gone: Callable[[], object] = lambda: None
-        self._ended = False
-        self._size = 0
-        self.is_gone = False
-        """Whether the client went away before the answer."""
+        self._events: list[bytes] = []
 
-    def watch(self, on_gone: Callable[[], object]) -> None:
-        """From soon on, say so if the client goes away."""
-        self._on_gone = on_gone
+    def watch(self) -> None:
+        """Cancel the work that goes on in this task if the client goes away."""
+        self._task = asyncio.current_task()
+        loop = asyncio.get_running_loop()
         if hasattr(self._send, "on_gone"):  # our own server says so itself
             self._send.on_gone = self._gone  # pyright: ignore[reportFunctionMemberAccess]
             if self._streams:
-                self._timer = self._loop.call_later(self._serving.hold_back, self._start_stream)
+                self._timer = loop.call_later(self._serving.hold_back, self._start_stream)
         else:
-            self._timer = self._loop.call_later(_QUICK, self._be_slow)
+            self._timer = loop.call_later(_QUICK, self._be_slow)
 
     def notify(self, message: bytes) -> None:
         """Send a message before the answer: from now on this is a stream."""
@@ -77,6 +76,8 @@ class Response:
     def drop(self) -> None:
         """End without an answer: nobody wants it any more."""
         self._ended = True
+        if self.is_gone and self._task is not None:
+            self._task.uncancel()  # it was our doing, and the task may have other work
         self._stop_watching()
         if self._pump is not None:
             self._pump.cancel()
@@ -90,7 +91,8 @@ class Response:
     def _be_slow(self) -> None:
         self._watch = asyncio.ensure_future(self._watch_client())
         if self._streams:
-            self._timer = self._loop.call_later(max(0.0, self._serving.hold_back - _QUICK), self._start_stream)
+            wait = max(0.0, self._serving.hold_back - _QUICK)
+            self._timer = asyncio.get_running_loop().call_later(wait, self._start_stream)
 
     async def _watch_client(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
@@ -101,7 +103,8 @@ class Response:
         if not self._ended:
             self._ended = True
             self.is_gone = True
-            self._on_gone()
+            if self._task is not None:
+                self._task.cancel()
 
     def _start_stream(self) -> None:
         if self._pump is None:

@@ -1,0 +1,165 @@
+"""The endpoint: every message of MCP over HTTP comes in here, of either era, with a session or without."""
+
+from typing import Final
+
+from toolyard.conversation import Front
+from toolyard.conversation.replies import params_of
+from toolyard.conversation.stateless import is_modern
+from toolyard.serving import Serving
+from toolyard.transports.http.asgi import JSON, TooLargeError, answer, answer_fault, read_body
+from toolyard.transports.http.gate import RefusedError
+from toolyard.transports.http.handshake import named_version, read_stream, serve_batch, serve_in_session, serve_stateless, start_session
+from toolyard.transports.http.modern import check_headers, serve_modern
+from toolyard.transports.http.request import Request
+from toolyard.transports.http.sessions import Session, Sessions
+from toolyard.wire.faults import INVALID_REQUEST, UNSUPPORTED_VERSION, Fault
+from toolyard.wire.messages import Message, decode, decode_batch, encode_fault, id_of
+from toolyard.wire.versions import MODERN, VERSIONS
+
+__all__ = ["Endpoint"]
+
+_JSON: Final = b"application/json"
+_REMEMBERED: Final = 100
+
+
+class Endpoint:
+    """One yard at one path."""
+
+    def __init__(self, front: Front, serving: Serving) -> None:
+        self._front = front
+        self._serving = serving
+        self._sessions = Sessions(front, serving)
+        self._shown = tuple(name.lower().encode() for name in serving.request_headers)
+        self._accepted: dict[bytes, bool] = {}
+
+    async def serve(self, request: Request) -> None:
+        """Answer one request.
+
+        Raises:
+            RefusedError: It is none that is taken here.
+        """
+        method = request.method
+        if method == "POST":
+            await self._post(request)
+        elif method == "GET" and self._has_sessions(request):
+            await self._get(request)
+        elif method == "DELETE" and self._has_sessions(request):
+            self._sessions.end(self._session(request))
+            await answer(request.send, 200, b"", ())
+        else:
+            allowed = b"POST, GET, DELETE" if self._has_sessions(request) else b"POST"
+            raise RefusedError(405, f"Only {allowed.decode()} are taken here.", ((b"allow", allowed),))
+
+    def end_listeners(self) -> None:
+        """Let go of whoever only listens, so that a server can end."""
+        self._front.end_listeners()
+        self._sessions.end_listeners()
+
+    def close(self) -> None:
+        """End every session."""
+        self._sessions.close()
+        self._front.close()
+
+    async def _post(self, request: Request) -> None:
+        kind = request.headers.get(b"content-type", b"")
+        if kind != _JSON and kind.partition(b";")[0].strip().lower() != _JSON:
+            raise RefusedError(415, "The body must be 'application/json'.")
+        accept = request.headers.get(b"accept", b"*/*")
+        streams = self._accepted.get(accept)
+        request.streams = self._accepts(accept) if streams is None else streams
+        try:
+            body = await read_body(request.receive, request.headers, self._serving.message_bytes)
+        except TooLargeError:
+            too_long = Fault(INVALID_REQUEST, f"The message has more than {self._serving.message_bytes} bytes.")
+            await answer(request.send, 413, encode_fault(None, too_long), (JSON, (b"connection", b"close")))
+            return
+        if body is not None:
+            await self._take(request, body)
+
+    async def _take(self, request: Request, body: bytes) -> None:
+        message: Message | None = None
+        try:
+            if body[:1] != b"{" and (batch := decode_batch(body, depth=self._serving.message_depth)) is not None:
+                await serve_batch(self._session(request), batch, depth=self._serving.message_depth, send=request.send)
+                return
+            message = decode(body, depth=self._serving.message_depth)
+            if len(request.headers) != len(request.pairs):
+                check_headers(request.pairs)
+            if message.is_request:
+                await self._take_request(request, message)
+            else:
+                await self._take_note(request, message)
+        except Fault as fault:
+            found = None if message is None else message.id
+            request_id = found if isinstance(found, int | str) else id_of(body) if fault.code == INVALID_REQUEST else None
+            await answer_fault(request.send, fault.http, fault, request_id)
+
+    async def _take_request(self, request: Request, message: Message) -> None:
+        if self._shown:
+            request.shown = {name.decode(): request.text(name) for name in self._shown if name in request.headers}
+        method = message.method
+        said = request.headers.get(b"mcp-protocol-version")
+        version = None if said is None else said.strip().decode("latin-1")
+        if version in MODERN:
+            await serve_modern(self._front, request, message, params_of(str(method), message.params))
+        elif method == "initialize" and not self._serving.stateless:
+            await start_session(self._sessions, message, caller=request.caller, send=request.send)
+        else:
+            await self._take_older(request, message, version)
+
+    async def _take_older(self, request: Request, message: Message, version: str | None) -> None:
+        """Take a request that does not say by its header that it is of the newer era; its body may, and contradict it."""
+        params = params_of(str(message.method), message.params)
+        if is_modern(message.method, params):
+            await serve_modern(self._front, request, message, params)
+            return
+        if version is not None and version not in VERSIONS:
+            told = {"supported": list(VERSIONS), "requested": version}
+            raise Fault(UNSUPPORTED_VERSION, f"Version '{version}' is not spoken here.", told)
+        if self._serving.stateless:
+            await serve_stateless(self._front, request, message, params, named_version(version))
+        else:
+            await serve_in_session(self._session(request), request, message, self._serving)
+
+    async def _take_note(self, request: Request, message: Message) -> None:
+        """Take a notification or a response, which are not answered; without a session there is nothing they could be about."""
+        if self._has_sessions(request):
+            conversation = self._session(request).conversation
+            if message.method is None:
+                conversation.settle(message)
+            else:
+                conversation.note(message)
+        await answer(request.send, 202, b"", ())
+
+    async def _get(self, request: Request) -> None:
+        if not request.wants_stream():
+            raise RefusedError(406, "A stream needs 'text/event-stream' to be accepted.")
+        await read_stream(self._session(request), request, self._serving)
+
+    def _has_sessions(self, request: Request) -> bool:
+        """Return whether there are sessions for such a client."""
+        return not self._serving.stateless and request.text(b"mcp-protocol-version") not in MODERN
+
+    def _session(self, request: Request) -> Session:
+        session_id = request.headers.get(b"mcp-session-id")
+        if session_id is None:
+            raise RefusedError(400, "The header 'Mcp-Session-Id' is missing; a session begins with 'initialize'.")
+        session = self._sessions.get(session_id.decode("latin-1"), request.caller)
+        if session is None:
+            raise RefusedError(404, "There is no such session; begin one with 'initialize'.")
+        return session
+
+    def _accepts(self, said: bytes) -> bool:
+        """Return whether the answer may be a stream.
+
+        Raises:
+            RefusedError: It may not even be JSON.
+        """
+        accept = said.lower()
+        streams = b"text/event-stream" in accept
+        if not streams and not any(kind in accept for kind in (_JSON, b"*/*", b"application/*")):
+            raise RefusedError(406, "Answers are 'application/json' or 'text/event-stream'.")
+        streams = streams and not self._serving.json_response
+        if len(self._accepted) < _REMEMBERED:
+            self._accepted[said] = streams
+        return streams

@@ -1,0 +1,112 @@
+"""From settings to a transport that serves."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolyard import Serving, Yard
+from toolyard.transports import opening
+from toolyard.transports.address import Address, Transport
+from toolyard.transports.opening import make_transport, serve_forever
+
+
+class Pigeon:
+    """A transport that a package brings along."""
+
+    name = "pigeon"
+    made: tuple[Serving, Any] | None = None
+
+    def __init__(self, serving: Serving, guard: Any) -> None:
+        type(self).made = (serving, guard)
+        self.seen: list[str] = []
+
+    def info(self) -> Address:
+        return Address(self.name, "roof")
+
+    async def serve(self, yard: Yard) -> None:
+        self.seen.append(f"served {yard.name} with {len(yard.list())} tools")
+
+    async def close(self) -> None:
+        self.seen.append("closed")
+
+
+@pytest.fixture(autouse=True)
+def packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let one package bring a transport along."""
+    point = EntryPoint("pigeon", f"{__name__}:Pigeon", "toolyard.transports")
+
+    def load(_: EntryPoint) -> type[Pigeon]:
+        return Pigeon
+
+    def points(group: str) -> list[EntryPoint]:
+        return [point] if group == "toolyard.transports" else []
+
+    monkeypatch.setattr(EntryPoint, "load", load)
+    monkeypatch.setattr(opening, "entry_points", points)
+
+
+@pytest.mark.parametrize("name", ["stdio", "http", "sse"])
+async def test_our_own_transports_are_known_by_name(name: str) -> None:
+    transport = make_transport(Serving(transport=name, port=0))
+
+    assert transport.name == transport.info().name == name
+    await transport.close()
+
+
+def test_a_transport_that_is_not_known_is_told_which_are() -> None:
+    with pytest.raises(ValueError, match=r"^There is no transport 'carrier'. Known: http, pigeon, sse, stdio.$"):
+        make_transport(Serving(transport="carrier"))
+
+
+async def test_a_package_may_bring_a_transport_along() -> None:
+    serving = Serving(transport="pigeon")
+    ready: list[Transport] = []
+
+    await serve_forever(Yard("loft"), serving, ready=ready.append)
+
+    assert Pigeon.made == (serving, None)
+    assert ready[0].info().address == "roof"
+    assert isinstance(ready[0], Pigeon)
+    assert ready[0].seen == ["served loft with 0 tools", "closed"]
+
+
+async def test_a_yard_that_cannot_open_leaves_no_socket_behind(tmp_path: Path) -> None:
+    @asynccontextmanager
+    async def broken(yard: Yard) -> AsyncGenerator[None]:
+        raise ValueError("The database is away.")
+        yield
+
+    path = tmp_path / "yard.sock"
+    ready: list[Transport] = []
+
+    with pytest.raises(ValueError, match="The database is away"):
+        await serve_forever(Yard(lifespan=broken), Serving(transport="http", socket=str(path)), ready=ready.append)
+
+    assert ready == []
+    assert not path.exists()
+
+
+async def test_ready_is_told_when_the_yard_is_open_and_clients_can_connect() -> None:
+    opened: list[str] = []
+
+    @asynccontextmanager
+    async def life(yard: Yard) -> AsyncGenerator[None]:
+        opened.append("open")
+        yield
+        opened.append("closed")
+
+    told = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(serve_forever(Yard(lifespan=life), Serving(transport="http", port=0), ready=told.set_result))
+    address = (await told).info().address
+    _, writer = await asyncio.open_connection("127.0.0.1", int(address.split(":")[2].split("/")[0]))
+    seen = list(opened)
+    writer.close()
+    task.cancel()
+    await asyncio.wait({task})
+
+    assert (seen, opened) == (["open"], ["open", "closed"])

@@ -1,0 +1,172 @@
+"""The transport of older clients: a stream that tells where to post, and every answer on the stream."""
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from toolyard import Serving
+from toolyard.transports.auth import ApiKey, ApiKeys, digest_of
+from toolyard.transports.opening import make_transport
+
+if TYPE_CHECKING:
+    from tests.transports.conftest import Gates
+
+HELLO: dict[str, Any] = {"protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+INITIALIZE: dict[str, Any] = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": HELLO}
+
+
+def call(number: object, name: str, arguments: object = None) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": {"name": name, "arguments": arguments or {}}}
+
+
+async def open_stream(server: Any, **headers: str) -> tuple[Any, str]:
+    """Return a stream that has begun, and where its messages are posted."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    wire = await server.send("GET", "/sse", {"Accept": "text/event-stream", "Content-Type": None, **named})
+    assert (await wire.head()).is_stream
+    event = await wire.event()
+    assert event["event"] == "endpoint"
+    return wire, event["data"]
+
+
+async def test_every_answer_comes_on_the_stream(serve: Any) -> None:
+    server = await serve(transport="sse")
+    stream, place = await open_stream(server)
+
+    posted = await server.request("POST", place, INITIALIZE)
+    greeting = await stream.message()
+    await server.request("POST", place, {"jsonrpc": "2.0", "method": "notifications/initialized"})
+    await server.request("POST", place, call(1, "add", {"a": 1, "b": 2}))
+    answer = await stream.message()
+
+    assert posted.status == 202
+    assert greeting["result"]["protocolVersion"] == "2024-11-05"
+    assert (answer["id"], json.loads(answer["result"]["content"][0]["text"])["data"]) == (1, 3)
+    assert server.records[0].door == "sse"
+    assert server.address == f"http://127.0.0.1:{server.port}/sse"
+
+
+async def test_what_is_no_message_is_answered_on_the_stream_too(serve: Any) -> None:
+    server = await serve(transport="sse")
+    stream, place = await open_stream(server)
+
+    await server.request("POST", place, b"{")
+
+    assert (await stream.message())["error"]["code"] == -32700
+
+
+async def test_a_client_that_goes_cancels_its_calls(serve: Any, gates: "Gates", until: Any) -> None:
+    server = await serve(transport="sse")
+    stream, place = await open_stream(server)
+    await server.request("POST", place, INITIALIZE)
+    await server.request("POST", place, call(1, "wait"))
+    await until(lambda: gates.running)
+
+    await stream.close()
+    await until(lambda: server.records)
+
+    assert (server.records[0].code, gates.running) == ("cancelled", 0)
+    assert (await server.request("POST", place, INITIALIZE)).status == 404
+
+
+async def test_a_place_that_nobody_was_told_is_404(serve: Any) -> None:
+    server = await serve(transport="sse")
+
+    for path in ("/messages", "/messages?session_id=", f"/messages?session_id={'0' * 32}", "/mcp", "/"):
+        assert (await server.request("POST", path, INITIALIZE)).status == 404
+
+
+async def test_a_stream_belongs_to_who_opened_it(serve: Any) -> None:
+    guard = ApiKeys([ApiKey("ada", digest_of("ty_ada")), ApiKey("ben", digest_of("ty_ben"))])
+    server = await serve(guard=guard, transport="sse")
+    refused = await server.request("GET", "/sse")
+    _, place = await open_stream(server, X_API_Key="ty_ada")
+
+    assert refused.status == 401
+    assert (await server.request("POST", place, INITIALIZE)).status == 401
+    assert (await server.request("POST", place, INITIALIZE, X_API_Key="ty_ben")).status == 404
+    assert (await server.request("POST", place, INITIALIZE, X_API_Key="ty_ada")).status == 202
+
+
+async def test_another_host_or_page_is_refused(serve: Any) -> None:
+    server = await serve(transport="sse")
+    _, place = await open_stream(server)
+
+    assert (await server.request("GET", "/sse", Host="evil.example")).status == 421
+    assert (await server.request("POST", place, INITIALIZE, Origin="http://evil.example")).status == 403
+
+
+async def test_a_message_that_is_too_long_is_413(serve: Any) -> None:
+    server = await serve(transport="sse", message_bytes=100)
+    _, place = await open_stream(server)
+
+    assert (await server.request("POST", place, b" " * 101)).status == 413
+
+
+async def test_there_are_only_so_many_streams(serve: Any, until: Any) -> None:
+    server = await serve(transport="sse", sessions=1)
+    stream, _ = await open_stream(server)
+
+    assert (await server.request("GET", "/sse")).status == 503
+    await stream.close()
+    status = 503
+    while status == 503:  # until the server has seen that the first one is gone
+        wire = await server.send("GET", "/sse", {})
+        status = (await wire.head()).status
+
+    assert status == 200
+
+
+async def test_a_silent_stream_gets_a_sign_of_life(serve: Any) -> None:
+    server = await serve(transport="sse", keep_alive=0.02)
+    stream, _ = await open_stream(server)
+
+    assert [await stream.event() for _ in range(2)] == [{"": "alive"}] * 2
+
+
+async def test_at_the_end_every_call_is_answered_and_every_stream_ends(serve: Any, gates: "Gates", until: Any) -> None:
+    server = await serve(transport="sse", shutdown_seconds=0.05)
+    stream, place = await open_stream(server)
+    await server.request("POST", place, INITIALIZE)
+    await server.request("POST", place, call(1, "wait"))
+    await until(lambda: gates.running)
+
+    await server.stop()
+    messages = await stream.messages()
+
+    assert [message["id"] for message in messages] == [0, 1]
+    assert json.loads(messages[1]["result"]["content"][0]["text"])["error"]["code"] == "cancelled"
+
+
+async def test_it_is_said_to_be_deprecated(serve: Any, caplog: Any) -> None:
+    server = await serve(transport="sse")
+    await open_stream(server)
+
+    assert "transport_deprecated" in caplog.text
+
+
+async def test_a_client_that_never_reads_costs_little_and_keeps_nobody_waiting(serve: Any, gates: "Gates", until: Any, memory: Any) -> None:
+    server = await serve(transport="sse", message_bytes=100_000)
+    deaf, place = await open_stream(server)
+    stream, other = await open_stream(server)
+    await server.request("POST", place, INITIALIZE)
+    await server.request("POST", other, INITIALIZE)
+    await stream.message()
+    before = memory()
+    await server.request("POST", place, call(1, "tell", {"count": 10_000, "size": 10_000}))
+    deaf.writer.transport.pause_reading()
+    await until(lambda: gates.running)
+    gates.go.set()
+
+    await server.request("POST", other, call(2, "add", {"a": 1, "b": 2}))
+    answer = await stream.message()
+    await until(lambda: len(server.records) == 2)
+
+    assert answer["id"] == 2
+    assert memory() - before < 40_000_000
+
+
+def test_a_public_address_needs_a_guard_here_too() -> None:
+    with pytest.raises(ValueError, match="can be reached from other machines"):
+        make_transport(Serving(transport="sse", host="0.0.0.0", port=0))  # noqa: S104 - that is the point
