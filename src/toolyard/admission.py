@@ -54,11 +54,13 @@ class Admission:
             for one in held:
                 one.give_back()
                 one.releases = ()
-            result = await answer
+            try:
+                result = await answer
+            finally:
+                for one in line:
+                    one.aside += time.perf_counter() - since
             for one in held:
                 await self._take_turns(one)
-        for one in line:
-            one.aside += time.perf_counter() - since
         return result
 
     async def _take_turns(self, call: Call) -> None:

@@ -27,6 +27,7 @@ class Deadlines:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waiting: dict[float, dict[Call, float]] = {}
+        self._paused: dict[Call, tuple[int, float | None]] = {}
 
     def start(self, call: Call, seconds: float) -> dict[Call, float]:
         """Stop the call in so many seconds, unless it leaves those who wait, which are returned, before that; 0 is never."""
@@ -39,16 +40,31 @@ class Deadlines:
         waiting[call] = time.monotonic() + seconds
         return waiting
 
+    def end(self, call: Call) -> None:
+        """Forget a call that is over and was paused meanwhile, so that it waits among others than at first."""
+        self._paused.pop(call, None)
+        self._take_out(call)
+
     @contextmanager
     def paused(self, calls: Sequence[Call]) -> Generator[None]:
-        """Let the time that these calls have left stand still meanwhile."""
-        left = {call: self._take_out(call) for call in calls}
+        """Let the time that these calls have left stand still meanwhile, however many ask for that."""
+        for call in calls:
+            pauses, left = self._paused.get(call, (0, None))
+            self._paused[call] = (pauses + 1, left if pauses else self._take_out(call))
         try:
             yield
         finally:
-            for call, seconds in left.items():
-                if seconds is not None and not call.finished:
-                    self.start(call, max(seconds, _LEAST))
+            for call in calls:
+                self._go_on(call)
+
+    def _go_on(self, call: Call) -> None:
+        pauses, left = self._paused.pop(call, (0, None))
+        if call.finished or not pauses:
+            return
+        if pauses > 1:
+            self._paused[call] = (pauses - 1, left)
+        elif left is not None:
+            self.start(call, max(left, _LEAST))
 
     def close(self) -> None:
         """Forget everything."""

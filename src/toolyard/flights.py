@@ -101,6 +101,8 @@ class Flights:
             self._empty.set()
         if call.parent is not None:
             call.parent.disown(call)
+        if call.aside:
+            self._deadlines.end(call)
         if call.releases:
             self.threads.when_free(call, call.give_back)
         call.finish()

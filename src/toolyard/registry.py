@@ -6,7 +6,7 @@ It publishes, withdraws, finds and tells who watches. It runs nothing.
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 from urllib.parse import unquote
 
 import msgspec
@@ -120,11 +120,6 @@ class Registry:
         """Return whether a tool's good answers go out as they are, without the envelope."""
         tool = self._by_name.get(name)
         return tool is not None and tool.spec.shape == "plain"
-
-    def schema_of(self, name: str) -> dict[str, Any] | None:
-        """Return what a tool takes, if there is one of that name."""
-        tool = self._by_name.get(name)
-        return None if tool is None else tool.spec.input_schema
 
     def find_resource(self, uri: str, profile: Profile) -> FoundResource:
         """Return the resource of that URI, or else the most exact template that fits it, for callers of this profile.

@@ -33,6 +33,7 @@ class Duplex:
         self.conversation = Conversation(front, caller=caller, send=write)
         self._write = write
         self.on_room: Callable[[], None] = lambda: None
+        self.conversation.on_ask = lambda: self.on_room()  # noqa: PLW0108 - it is set later
         self._depth = front.serving.message_depth
         self._limit = front.serving.in_flight
         self._bytes = front.serving.message_bytes
@@ -123,12 +124,11 @@ class Duplex:
                 self._quiet.set()
 
     def _go_on(self) -> None:
-        was_full = self.is_full
         while self._waiting and self._running < self._limit:
             self._begin(*self._waiting.popleft())
         if not self._running:
             self._quiet.set()
-        if was_full and not self.is_full:
+        if not self.is_full:
             self.on_room()
 
     def _took_other(self, data: bytes) -> bool:

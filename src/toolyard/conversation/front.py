@@ -1,14 +1,13 @@
 """The front: what all conversations of a yard share, whatever way in they came by."""
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any, Final
 
 from toolyard.caller import Caller, Door
 from toolyard.conversation.changes import Changes
 from toolyard.conversation.lists import Lists
 from toolyard.conversation.parking import Parking
-from toolyard.profile import Profile
+from toolyard.profile import EVERYTHING, Profile
 from toolyard.seal import own_seal
 from toolyard.serving import Serving
 from toolyard.wire.answers import Answers, Server
@@ -40,13 +39,14 @@ class Front:
         ttl = int(serving.list_seconds * 1000)
         self._answers = {version: Answers(version, server, ttl_ms=ttl) for version in VERSIONS.values()}
         self._callers: dict[tuple[str, str, str], Caller] = {}
-        self._params: dict[str, tuple[object, dict[tuple[str, ...], tuple[str, str]]]] = {}
+        self._params: dict[str, dict[tuple[str, ...], tuple[str, str]]] = {}
+        self._params_version = -1
 
     def answers(self, version: Version) -> Answers:
         """Return how clients of a version are answered."""
         return self._answers[version]
 
-    def capabilities(self, profile: Profile, *, modern: bool, notifies: bool = True) -> dict[str, Any]:
+    def capabilities(self, profile: Profile, *, notifies: bool = True) -> dict[str, Any]:
         """Return what a client is told that it can do here; changes only if it can be told of them."""
         changes = {"listChanged": True} if self.serving.notify_changes and notifies else {}
         told: dict[str, Any] = {"tools": changes, "logging": {}}
@@ -55,7 +55,7 @@ class Front:
         if prompts:
             told["prompts"] = changes
         if resources:
-            told["resources"] = {**changes, "subscribe": True} if notifies or not modern else changes
+            told["resources"] = {**changes, "subscribe": True} if notifies else changes
         if prompts or resources:
             told["completions"] = {}
         return told
@@ -80,14 +80,17 @@ class Front:
         """Return the profile that holds for a caller."""
         return caller.profile or self.yard.profile
 
-    def wanted_headers(self, name: str, schema: Mapping[str, Any]) -> dict[tuple[str, ...], tuple[str, str]]:
+    def wants_headers(self, name: str) -> bool:
+        """Return whether a tool wants some of its arguments as headers, too."""
+        if self._params_version != self.yard.registry.version:
+            specs = self.yard.registry.visible(EVERYTHING)
+            self._params = {spec.name: names for spec in specs if (names := param_names(spec.input_schema))}
+            self._params_version = self.yard.registry.version
+        return name in self._params
+
+    def wanted_headers(self, name: str) -> dict[tuple[str, ...], tuple[str, str]]:
         """Return which arguments a tool wants as headers, too."""
-        known = self._params.get(name)
-        if known is None or known[0] is not schema:
-            if len(self._params) >= _CALLERS:
-                self._params.clear()
-            known = self._params[name] = (schema, param_names(schema))
-        return known[1]
+        return self._params[name] if self.wants_headers(name) else {}
 
     @property
     def instructions(self) -> str:

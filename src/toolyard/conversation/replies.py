@@ -35,18 +35,18 @@ async def call_tool(exchange: Exchange, params: given.CallTool) -> bytes:
     raw: msgspec.Raw | None = params.arguments
     if len(params.arguments) == len(_NULL) and bytes(params.arguments) == _NULL:
         raw = None
-    call = exchange.front.yard.call
-    if exchange.may_ask or (params.request_state is not None and exchange.answers.version.modern):
+    yard = exchange.front.yard
+    if (exchange.capabilities and exchange.may_ask) or (params.request_state is not None and exchange.answers.version.modern):
         arguments = encode_sorted(_plain(raw))
         start: Start = partial(_start_tool, exchange, params.name, raw)
         outcome = await _parked(exchange, Work("tools/call", params.name, arguments, start), params.request_state)
         if isinstance(outcome, Asked):
             return exchange.answers.asked(outcome.asks, outcome.state)
     else:
-        outcome = await call(params.name, raw, caller=exchange.caller, door=exchange.door())
+        outcome = await yard.call(params.name, raw, caller=exchange.caller, door=exchange.door())
     if outcome.error is not None:
         _refuse_incapable(exchange, outcome)
-    elif exchange.front.yard.registry.is_plain(params.name):
+    elif yard.registry.is_plain(params.name):
         return exchange.answers.plain(outcome)
     return exchange.answers.envelope(outcome)
 
@@ -150,7 +150,7 @@ async def complete(exchange: Exchange, params: given.Complete) -> bytes:
 async def discover(exchange: Exchange, _: Bare) -> bytes:
     """Tell a client of the newer era what there is."""
     front = exchange.front
-    capabilities = front.capabilities(front.profile_of(exchange.caller), modern=True)
+    capabilities = front.capabilities(front.profile_of(exchange.caller))
     return exchange.answers.discover(capabilities, front.instructions)
 
 

@@ -47,6 +47,8 @@ class Conversation:
         self.version = version
         self.capabilities: Mapping[str, Any] = {}
         self.in_flight: dict[Id, asyncio.Task[Any]] = {}
+        self.on_ask: Callable[[], None] = lambda: None
+        """Called when the client is asked something, so that its answer is read."""
         self._send = send
         self._level = _INFO
         self._asked: dict[Id, asyncio.Future[Any]] = {}
@@ -150,7 +152,7 @@ class Conversation:
         self.capabilities = params.capabilities
         self.caller = self.front.caller(self.caller, params.client_info)
         profile = self.front.profile_of(self.caller)
-        capabilities = self.front.capabilities(profile, modern=False, notifies=self._send is not None)
+        capabilities = self.front.capabilities(profile, notifies=self._send is not None)
         return self.front.answers(self.version).initialize(capabilities, self.front.instructions)
 
     def _begin_notices(self) -> None:
@@ -202,14 +204,13 @@ class Conversation:
                 results = await asyncio.gather(*(future for _, future in waiting.values()))
         except TimeoutError:
             raise ToolError("timeout", "Nobody answered the question in time.", blame="caller") from None
-        except asyncio.CancelledError:
-            for number, _future in waiting.values():
-                notify(encode_notification("notifications/cancelled", {"requestId": number, "reason": "The call is over."}))
-            raise
         finally:
             for number, future in waiting.values():
                 self._asked.pop(number, None)
-                future.cancel()
+                if not future.done():
+                    future.cancel()
+                if future.cancelled():
+                    notify(encode_notification("notifications/cancelled", {"requestId": number, "reason": "The call is over."}))
         return dict(zip(asks, results, strict=True))
 
     def _put(self, notify: Notify, ask: Ask) -> "tuple[Id, asyncio.Future[Any]]":
@@ -220,6 +221,7 @@ class Conversation:
         if self.version is not None and not self.version.modes:
             params = {key: value for key, value in params.items() if key != "mode"}
         notify(encode_request(number, ask.method, params))
+        self.on_ask()
         return number, future
 
 

@@ -15,8 +15,8 @@ from toolyard.conversation import Front
 from toolyard.conversation.duplex import Duplex
 from toolyard.serving import Serving
 from toolyard.transports.auth import Guard
-from toolyard.transports.http.asgi import Headers, Receive, Scope, Send, TooLargeError, answer, answer_text, read_body
-from toolyard.transports.http.gate import Gate, RefusedError
+from toolyard.transports.http.asgi import Headers, Receive, Send, Target, answer, answer_text
+from toolyard.transports.http.gate import Gate, RefusedError, check_once
 from toolyard.transports.http.response import STREAM
 from toolyard.transports.http.server import Http
 from toolyard.wire.events import KEEP_ALIVE, encode_event
@@ -43,9 +43,13 @@ class _Client:
 
     def push(self, message: bytes) -> None:
         """Write a message; a client that reads none of very many is let go."""
+        if self.is_over:
+            return
         self.waiting.append(encode_event(message))
         self.size += len(message)
-        self.is_over = self.is_over or self.size > self._room
+        if self.size > self._room:
+            self.end()
+            self.duplex.close()
         self.wake.set()
 
     def end(self) -> None:
@@ -55,7 +59,7 @@ class _Client:
 
 
 class _App:
-    """The two endpoints as an ASGI application."""
+    """The two endpoints."""
 
     def __init__(self, yard: Yard, serving: Serving, guard: Guard | None, *, host: str | None) -> None:
         self._yard = yard
@@ -64,19 +68,19 @@ class _App:
         self._front = Front(yard, serving, door="sse")
         self._clients: dict[str, _Client] = {}
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer(self, target: Target, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] != "http":
-            return
-        headers: Headers = dict(scope["headers"])
+        headers: Headers = dict(target.pairs)
         try:
+            if len(headers) != len(target.pairs):
+                check_once(target.pairs)
             self._gate.check(headers)
             place = headers.get(b"host", b"").decode("latin-1")
-            caller = await self._gate.caller(self._yard, headers, None, f"{scope['scheme']}://{place}{_STREAM_PATH}")
-            if scope["path"] == _STREAM_PATH and scope["method"] == "GET":
-                await self._stream(scope, caller, receive, send)
-            elif scope["path"] == _POST_PATH and scope["method"] == "POST":
-                await self._post(scope, headers, caller, receive, send)
+            caller = await self._gate.caller(self._yard, headers, None, f"{target.scheme}://{place}{_STREAM_PATH}")
+            if target.path == _STREAM_PATH and target.method == "GET":
+                await self._stream(target, caller, receive, send)
+            elif target.path == _POST_PATH and target.method == "POST":
+                await self._post(target, caller, send)
             else:
                 await answer_text(send, 404, "There is nothing here. The stream is at '/sse'.")
         except RefusedError as refused:
@@ -91,12 +95,12 @@ class _App:
             client.end()
         self._front.close()
 
-    async def _stream(self, scope: Scope, caller: Caller, receive: Receive, send: Send) -> None:
+    async def _stream(self, target: Target, caller: Caller, receive: Receive, send: Send) -> None:
         if len(self._clients) >= self._serving.sessions:
             raise RefusedError(503, "There are too many streams.")
         key = secrets.token_hex(16)
         client = self._clients[key] = _Client(self._front, caller)
-        place = f"{scope.get('root_path', '')}{_POST_PATH}?session_id={key}"
+        place = f"{target.root}{_POST_PATH}?session_id={key}"
         client.waiting.append(encode_event(place.encode(), kind="endpoint"))
         gone = asyncio.ensure_future(_gone(receive, client))
         try:
@@ -123,20 +127,14 @@ class _App:
             except TimeoutError:
                 client.waiting.append(KEEP_ALIVE)
 
-    async def _post(self, scope: Scope, headers: Headers, caller: Caller, receive: Receive, send: Send) -> None:
-        query: bytes = scope.get("query_string", b"")
-        client = self._clients.get(query.decode("latin-1").removeprefix("session_id="))
+    async def _post(self, target: Target, caller: Caller, send: Send) -> None:
+        client = self._clients.get(target.query.decode("latin-1").removeprefix("session_id="))
         if client is None or client.identity != caller.identity:
             raise RefusedError(404, "There is no such stream; open one at '/sse'.")
         if client.duplex.is_full:
             raise RefusedError(503, "This client has too many requests in flight.", ((b"retry-after", b"1"),))
-        try:
-            body = await read_body(receive, headers, self._serving.message_bytes)
-        except TooLargeError:
-            raise RefusedError(413, f"The message has more than {self._serving.message_bytes} bytes.") from None
-        if body is not None:
-            client.duplex.receive(body)
-            await answer(send, 202, b"Accepted\n", ())
+        client.duplex.receive(target.body or b"")
+        await answer(send, 202, b"Accepted\n", ())
 
 
 class Sse(Http):

@@ -53,7 +53,8 @@ class Answers:
         """Return the answer of a tool whose shape is the envelope: as text and, where the version has it, as structured content."""
         text = envelope.to_json()
         said = encode(text.decode())
-        blocks = b"".join([b"," + encode(to_mcp(block)) for block in envelope.content]) if envelope.content else b""
+        content = envelope.content
+        blocks = b"".join([b"," + encode(to_mcp(block)) for block in content]) if content else b""
         end = self._good if envelope.success else self._bad
         if not self.version.structured:
             return b'{"content":[{"type":"text","text":%b}%b]%b' % (said, blocks, end)

@@ -61,6 +61,14 @@ def decode(data: bytes, *, depth: int = 128) -> Message:
         raise Fault(INVALID_REQUEST, "The message is no JSON-RPC request, notification or response.") from error
     except (msgspec.DecodeError, RecursionError) as error:
         raise Fault(PARSE, "The message is no JSON.") from error
+    params = message.params
+    if message.jsonrpc != "2.0" or message.id is None or message.method is None or (params and memoryview(params)[0] != _OBJECT):
+        _check_frame(message)
+    return message
+
+
+def _check_frame(message: Message) -> None:
+    """Look closely at a frame that is not an everyday request or notification."""
     if message.jsonrpc != "2.0":
         raise Fault(INVALID_REQUEST, "The message does not say that it is JSON-RPC 2.0.")
     if message.id is None:
@@ -68,9 +76,10 @@ def decode(data: bytes, *, depth: int = 128) -> Message:
     if message.method is None:
         if message.id is msgspec.UNSET or (not message.result and not message.error):
             raise Fault(INVALID_REQUEST, "The message is no request, notification or response.")
+    elif message.params and bytes(message.params) == b"null":  # some clients write it for nothing
+        message.params = _NOTHING
     elif message.params and memoryview(message.params)[0] != _OBJECT:
         raise Fault(INVALID_REQUEST, "The params of a message must be an object.")
-    return message
 
 
 def decode_batch(data: bytes, *, depth: int = 128) -> list[bytes] | None:

@@ -7,7 +7,7 @@ from toolyard.conversation import Front
 from toolyard.envelope import encode
 from toolyard.serving import Serving
 from toolyard.transports.auth import Guard
-from toolyard.transports.http.asgi import Headers, Receive, Scope, Send, answer, answer_text
+from toolyard.transports.http.asgi import Foreign, Headers, Receive, Scope, Send, Target, answer, answer_text
 from toolyard.transports.http.endpoint import Endpoint
 from toolyard.transports.http.gate import Gate, RefusedError, check_once
 from toolyard.transports.http.request import Request
@@ -32,14 +32,35 @@ class App:
         self._endpoint: Endpoint | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or live as long as the server does."""
+        """Answer one request of another server, or live as long as it does."""
         if scope["type"] == "http":
-            try:
-                await self._answer(scope, receive, send)
-            except RefusedError as refused:
-                await answer_text(send, refused.status, refused.message, refused.headers)
+            await self.answer(Foreign(scope), receive, send)
         elif scope["type"] == "lifespan":
             await self._live(receive, send)
+
+    async def answer(self, target: Target, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        headers: Headers = dict(target.pairs)
+        try:
+            path = target.path
+            if len(headers) != len(target.pairs):
+                check_once(target.pairs)
+            if path in _OPEN:
+                await self._tell_health(path, send)
+                return
+            self._gate.check(headers)
+            if path == _PATH and self._anyone is not None:
+                caller = self._anyone
+            elif path == _PATH or path.startswith(f"{_PATH}/"):
+                profile = path[len(_PATH) + 1 :] or None
+                caller = await self._gate.caller(self.yard, headers, profile, _resource(target, headers, path))
+            else:
+                await self._tell_other(target, headers, path, send)
+                return
+            request = Request(target.method, headers, target.pairs, caller, receive, send, target.body)
+            await (self._endpoint or self._open_endpoint()).serve(request)
+        except RefusedError as refused:
+            await answer_text(send, refused.status, refused.message, refused.headers)
 
     def close(self) -> None:
         """End every session and whoever only listens."""
@@ -66,31 +87,6 @@ class App:
             raise
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path: str = scope["path"]
-        root: str = scope.get("root_path", "")
-        if root and path.startswith(f"{root}/"):
-            path = path[len(root) :]
-        pairs: list[tuple[bytes, bytes]] = scope["headers"]
-        headers: Headers = dict(pairs)
-        if len(headers) != len(pairs):
-            check_once(pairs)
-        if path in _OPEN:
-            await self._tell_health(path, send)
-            return
-        self._gate.check(headers)
-        if path == _PATH or path.startswith(f"{_PATH}/"):
-            profile = path[len(_PATH) + 1 :] or None
-            caller = self._anyone
-            if profile is not None or caller is None:
-                caller = await self._gate.caller(self.yard, headers, profile, _resource(scope, headers))
-            request = Request(scope["method"], headers, pairs, caller, receive, send)
-            await (self._endpoint or self._open_endpoint()).serve(request)
-        elif path.startswith(_WELL_KNOWN) and scope["method"] == "GET":
-            await self._tell_resource(scope, headers, path, send)
-        else:
-            await answer_text(send, 404, "There is nothing here. The endpoint is '/mcp'.")
-
     def _open_endpoint(self) -> Endpoint:
         _ = self.yard.dispatcher  # raises unless the yard is open
         self._endpoint = Endpoint(Front(self.yard, self.serving, door="http"), self.serving)
@@ -100,10 +96,13 @@ class App:
         good = path == "/healthz" or self.is_ready
         await answer(send, 200 if good else 503, encode({"status": "ok" if good else "ending"}))
 
-    async def _tell_resource(self, scope: Scope, headers: Headers, path: str, send: Send) -> None:
-        known = self._gate.protected_resource(_resource(scope, headers, path[len(_WELL_KNOWN) :] or _PATH))
+    async def _tell_other(self, target: Target, headers: Headers, path: str, send: Send) -> None:
+        """Tell how to get credentials, where that is asked, or that there is nothing."""
+        known = None
+        if path.startswith(_WELL_KNOWN) and target.method == "GET":
+            known = self._gate.protected_resource(_resource(target, headers, path[len(_WELL_KNOWN) :] or _PATH))
         if known is None:
-            raise RefusedError(404, "There is nothing here.")
+            raise RefusedError(404, "There is nothing here. The endpoint is '/mcp'.")
         await answer(send, 200, encode(known))
 
 
@@ -112,9 +111,7 @@ def asgi(yard: Yard, *, guard: Guard | None = None, **settings: Any) -> App:
     return App(yard, Serving(transport="http", **settings), guard)
 
 
-def _resource(scope: Scope, headers: Headers, path: str | None = None) -> str:
-    """Return the address that a client knows this endpoint by."""
+def _resource(target: Target, headers: Headers, path: str) -> str:
+    """Return the address that a client knows an endpoint by."""
     host = headers.get(b"host", b"localhost").decode("latin-1")
-    root = scope.get("root_path", "")
-    place = scope["path"] if path is None else f"{root}{path}"
-    return f"{scope.get('scheme', 'http')}://{host}{place if place.startswith(f'{root}/') else root + place}"
+    return f"{target.scheme}://{host}{target.root}{path}"

@@ -1,12 +1,15 @@
 """The small part of ASGI that is needed here: reading a body, and answering in one piece."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from toolyard.wire.faults import Fault
 from toolyard.wire.messages import encode_fault
 
-__all__ = ["JSON", "Headers", "Receive", "Scope", "Send", "TooLargeError", "answer", "answer_fault", "answer_text", "read_body"]
+__all__ = [
+    "JSON", "PLAIN", "Foreign", "Headers", "Receive", "Scope", "Send", "Target", "TooLargeError", "answer", "answer_fault",
+    "answer_text", "read_body",
+]  # fmt: skip
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -14,7 +17,51 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = Mapping[bytes, bytes]
 
 JSON: Final = (b"content-type", b"application/json")
+PLAIN: Final = (JSON,)
+"""The headers that nearly every answer has."""
 _TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
+
+
+class Target(Protocol):
+    """What a request is about, before anybody looked at who sent it."""
+
+    method: str
+    pairs: list[tuple[bytes, bytes]]
+    body: bytes | None
+
+    @property
+    def scheme(self) -> str:
+        """Return which of the two is spoken."""
+        ...
+
+    @property
+    def root(self) -> str:
+        """Return the path that the application is mounted at."""
+        ...
+
+    @property
+    def path(self) -> str:
+        """Return the path that is asked for, below that."""
+        ...
+
+    @property
+    def query(self) -> bytes:
+        """Return what comes after the path."""
+        ...
+
+
+class Foreign:
+    """The target of a request that another ASGI server took."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.body: bytes | None = None
+        self.method: str = scope["method"]
+        self.pairs: list[tuple[bytes, bytes]] = scope["headers"]
+        self.scheme: str = scope.get("scheme", "http")
+        self.root: str = scope.get("root_path", "")
+        self.query: bytes = scope.get("query_string", b"")
+        path: str = scope["path"]
+        self.path = path[len(self.root) :] if self.root and path.startswith(f"{self.root}/") else path
 
 
 class TooLargeError(Exception):
@@ -27,9 +74,6 @@ async def read_body(receive: Receive, headers: Headers, limit: int) -> bytes | N
     Raises:
         TooLargeError: It is longer than the limit; no more than that was read.
     """
-    there: bytes | None = getattr(getattr(receive, "__self__", None), "body", None)
-    if there is not None:
-        return there  # our own server has looked at its length already
     length = headers.get(b"content-length", b"0")
     if length.isdigit() and int(length[:19]) > limit:
         raise TooLargeError
@@ -50,7 +94,7 @@ async def read_body(receive: Receive, headers: Headers, limit: int) -> bytes | N
     return None
 
 
-async def answer(send: Send, status: int, body: bytes = b"", headers: Iterable[tuple[bytes, bytes]] = (JSON,)) -> None:
+async def answer(send: Send, status: int, body: bytes = b"", headers: Iterable[tuple[bytes, bytes]] = PLAIN) -> None:
     """Send a whole response."""
     whole = getattr(send, "whole", None)
     if whole is not None:  # our own server takes it in one piece

@@ -5,7 +5,10 @@ to begin, when to stop waiting, and to write an answer in one piece.
 """
 
 import asyncio
+import logging
+import re
 from collections import deque
+from math import inf
 from typing import Any, Final
 
 import httptools
@@ -18,6 +21,11 @@ __all__ = ["Connection"]
 _HEAD_BYTES: Final = 64 * 1024
 _QUEUED: Final = 16
 _DIGITS: Final = 18
+_DROPPED: Final = 64 * 1024 * 1024
+_LINGER: Final = 1.0
+_SLACK: Final = 0.1
+_UPGRADE: Final = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
+_log = logging.getLogger(__name__)
 
 
 class Connection(asyncio.Protocol):
@@ -39,6 +47,7 @@ class Connection(asyncio.Protocol):
         self._is_refused = False
         self._is_too_large = False
         self._expects = False
+        self._looks_at = inf
         self._worker: asyncio.Task[None] | None = None
         self._wake: asyncio.Future[None] | None = None
         self._look: asyncio.TimerHandle | None = None
@@ -48,10 +57,11 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to wait for the first request."""
         self._transport = transport
+        if self.house.is_closing:
+            self._transport.abort()
+            return
         self.house.connections.add(self)
-        self._since = self.house.loop.time()
-        self._state = "head"
-        self._look_later(self.house.serving.header_seconds)
+        self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's own interface
         """Tell whoever works for the client that it is gone."""
@@ -71,11 +81,14 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Take what came."""
         if self._is_refused:
+            self._size += len(data)
+            if self._size > _DROPPED:
+                self._transport.abort()
             return
         if self._state == "idle":
-            self._since = self.house.loop.time()
-            self._state = "head"
-            self._size = 0
+            self._expect_head()
+        if self._state == "head" and b"pgrade" in data:
+            data = _without_upgrade(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -134,7 +147,9 @@ class Connection(asyncio.Protocol):
             return
         parser = self._parser
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        cycle = Cycle(self, parser.get_method(), self._url, self._headers, body, keep_alive=parser.should_keep_alive())
+        is_old = parser.get_http_version() == "1.0"
+        keep_alive = parser.should_keep_alive()
+        cycle = Cycle(self, parser.get_method(), self._url, self._headers, body, keep_alive=keep_alive, is_old=is_old)
         if self.cycle is None:
             self._begin(cycle)
             return
@@ -214,26 +229,50 @@ class Connection(asyncio.Protocol):
         while not self.is_lost:
             cycle = self.cycle
             if cycle is not None:
-                await self.house.answer(cycle)
+                try:
+                    await self.house.app.answer(cycle, cycle.receive, cycle)
+                except Exception:  # noqa: BLE001 - a defect of ours must not end the connection without a word
+                    _log.exception("request_failed method=%s", cycle.method)
+                finally:
+                    cycle.fail()
             if self.cycle is None and not self.is_lost:
                 self._wake = self.house.loop.create_future()
                 await self._wake
 
     def _refuse(self, status: int, sentence: str) -> None:
-        """Answer what is no request that can be handed on, and end."""
-        if not self._is_refused:
-            self._is_refused = True
+        """Answer what is no request that can be handed on, and end, once the client has had the time to read that."""
+        if self._is_refused:
+            return
+        self._is_refused = True
+        self._size = 0
+        if self.cycle is None and self._transport.can_write_eof():
+            self._transport.write(refusal(status, sentence))
+            self._transport.write_eof()
+            self.house.loop.call_later(_LINGER, self._transport.close)
+        else:
             if self.cycle is None:
                 self._transport.write(refusal(status, sentence))
             self._transport.close()
 
+    def _expect_head(self) -> None:
+        """Begin to wait for the head of a request, and look in time whether it is there."""
+        self._since = self.house.loop.time()
+        self._state = "head"
+        self._size = 0
+        seconds = self.house.serving.header_seconds
+        if seconds and self._looks_at > self._since + seconds + _SLACK:
+            if self._look is not None:
+                self._look.cancel()
+            self._look_later(seconds)
+
     def _look_later(self, seconds: float) -> None:
-        if seconds:
-            self._look = self.house.loop.call_later(seconds, self._see)
+        self._looks_at = self.house.loop.time() + seconds
+        self._look = self.house.loop.call_later(seconds, self._see)
 
     def _see(self) -> None:
         """End if the client dawdles: one timer now and then, since one for every request would cost more than it is worth."""
         self._look = None
+        self._looks_at = inf
         allowed = self.house.seconds_for(self._state)
         if self.cycle is not None and self._state == "idle":
             self._look_later(allowed)
@@ -243,3 +282,9 @@ class Connection(asyncio.Protocol):
             self._transport.close()
         else:
             self._look_later(left)
+
+
+def _without_upgrade(data: bytes) -> bytes:
+    """Return a head without the wish to speak something else, which some clients always have, and which we are free not to grant."""
+    head, end, rest = data.partition(b"\r\n\r\n")
+    return _UPGRADE.sub(b"\r\nx-upgrade:", head) + end + rest

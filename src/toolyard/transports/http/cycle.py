@@ -9,66 +9,74 @@ import time
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
+
+from toolyard.transports.http.asgi import PLAIN
 
 if TYPE_CHECKING:
     from toolyard.transports.http.connection import Connection
 
 __all__ = ["Cycle", "refusal"]
 
-_VERSION: Final = {"version": "3.0", "spec_version": "2.3"}
+_GOOD: Final = 200
 _LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
-_BODILESS: Final = frozenset({204, 304})
 
 
 class Cycle:
     """One request, until it is answered."""
 
     __slots__ = (
-        "_chunked", "_connection", "_gone", "_head", "_headers", "_is_head", "_is_over", "_url", "body", "keep_alive", "method",
-        "on_gone",
+        "_chunked", "_connection", "_gone", "_is_old", "_is_over", "_started", "_url", "body", "keep_alive", "method", "on_gone", "pairs",
     )  # fmt: skip
 
+    root = ""
+
     def __init__(
-        self, connection: "Connection", method: bytes, url: bytes, headers: list[tuple[bytes, bytes]], body: bytes, *, keep_alive: bool
+        self,
+        connection: "Connection",
+        method: bytes,
+        url: bytes,
+        pairs: list[tuple[bytes, bytes]],
+        body: bytes,
+        *,
+        keep_alive: bool,
+        is_old: bool,
     ) -> None:
-        self.method = method.decode("ascii")
+        self.method = "POST" if method == b"POST" else method.decode("ascii")
+        self.pairs = pairs
+        self.body = body
         self.keep_alive = keep_alive
-        self._connection = connection
-        self._url = url
-        self._headers = headers
-        self.body: bytes | None = body
         self.on_gone: Callable[[], object] | None = None
         """Called when the client goes away before its answer."""
-        self._head: bytes | None = None
+        self._connection = connection
+        self._url = url
+        self._is_old = is_old
+        self._started = False
         self._chunked = False
-        self._is_head = method == b"HEAD"
         self._is_over = False
         self._gone: asyncio.Future[None] | None = None
 
     @property
-    def scope(self) -> dict[str, Any]:
-        """Return the request as ASGI describes it."""
-        raw_path, _, query = self._url.partition(b"?")
-        path = raw_path.decode("latin-1")
-        return {
-            "type": "http",
-            "asgi": _VERSION,
-            "http_version": "1.1",
-            "method": self.method,
-            "scheme": self._connection.scheme,
-            "path": unquote(path) if "%" in path else path,
-            "raw_path": raw_path,
-            "query_string": query,
-            "root_path": "",
-            "headers": self._headers,
-        }
+    def scheme(self) -> str:
+        """Return which of the two is spoken."""
+        return self._connection.scheme
+
+    @property
+    def path(self) -> str:
+        """Return the path that is asked for."""
+        url = self._url
+        if not url.startswith(b"/"):  # the whole address, as it is asked of a proxy
+            url = urlsplit(url).path
+        path = url.partition(b"?")[0].decode("latin-1")
+        return unquote(path) if "%" in path else path
+
+    @property
+    def query(self) -> bytes:
+        """Return what comes after the path."""
+        return self._url.partition(b"?")[2]
 
     async def receive(self) -> dict[str, Any]:
-        """Return the body, and then wait until the client is gone or answered."""
-        if self.body is not None:
-            body, self.body = self.body, None
-            return {"type": "http.request", "body": body, "more_body": False}
+        """Wait until the client is gone or answered; the body was there before."""
         if not self._is_over and not self._connection.is_lost:
             self._gone = self._gone or asyncio.get_running_loop().create_future()
             await asyncio.shield(self._gone)
@@ -77,26 +85,26 @@ class Cycle:
     def whole(self, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Send an answer in one piece."""
         if not self._connection.is_lost and not self._is_over:
+            self._started = True
             head = self._make_head(status, headers)
-            self._connection.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), b"" if self._is_head else body))
+            body_sent = b"" if self.method == "HEAD" else body
+            self._connection.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body_sent))
             self.end()
 
     async def __call__(self, event: dict[str, Any]) -> None:
-        """Send the next part of the answer: its head goes out with its first bytes."""
+        """Send the next part of a stream: its head at once, since its first event may be long in coming."""
         if self._connection.is_lost or self._is_over:
             return
         if event["type"] == "http.response.start":
-            self._head = self._make_head(event["status"], event["headers"])
+            self._started = True
+            self._chunked = not self._is_old
+            self.keep_alive = self.keep_alive and self._chunked
+            head = self._make_head(event["status"], event["headers"])
+            self._connection.write(head + (b"transfer-encoding: chunked\r\n\r\n" if self._chunked else b"\r\n"))
             return
-        body: bytes = event.get("body", b"")
         more: bool = event.get("more_body", False)
-        if self._head is not None:
-            head, self._head = self._head, None
-            self._chunked = more
-            ending = b"transfer-encoding: chunked\r\n\r\n" if more else b"\r\n"
-            self._connection.write(head + ending + (b"" if self._is_head else self._piece(body, more=more)))
-        elif not self._is_head:
-            self._connection.write(self._piece(body, more=more))
+        if self.method != "HEAD":
+            self._connection.write(self._piece(event.get("body", b""), more=more))
         if not more:
             self.end()
         elif self._connection.is_full:
@@ -114,7 +122,7 @@ class Cycle:
         """Answer in the place of an application that did not."""
         if not self._is_over and not self._connection.is_lost:
             self.keep_alive = False
-            if self._head is not None or not self._chunked:
+            if not self._started:
                 self._connection.write(refusal(500, "The server could not answer; the reason is in its log."))
             self.end()
 
@@ -133,6 +141,8 @@ class Cycle:
         return chunk if more else chunk + b"0\r\n\r\n"
 
     def _make_head(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+        if status == _GOOD and self.keep_alive and headers is PLAIN:  # the everyday case
+            return b"HTTP/1.1 200 OK\r\n%bcontent-type: application/json\r\n" % _date.line()
         lines = [_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status, _date.line()]
         for name, value in headers:
             lines.append(b"%b: %b\r\n" % (name, value))

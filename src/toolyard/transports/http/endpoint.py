@@ -1,6 +1,9 @@
 """The endpoint: every message of MCP over HTTP comes in here, of either era, with a session or without."""
 
-from typing import Final
+from collections.abc import Awaitable
+from typing import Any, Final
+
+from msgspec import UNSET
 
 from toolyard.conversation import Front
 from toolyard.conversation.replies import params_of
@@ -38,12 +41,38 @@ class Endpoint:
         Raises:
             RefusedError: It is none that is taken here.
         """
-        method = request.method
-        if method == "POST":
-            await self._post(request)
-        elif method == "GET" and self._has_sessions(request):
-            await self._get(request)
-        elif method == "DELETE" and self._has_sessions(request):
+        if request.method != "POST":
+            await self._serve_other(request)
+            return
+        kind = request.headers.get(b"content-type", b"")
+        if kind != _JSON and kind.partition(b";")[0].strip().lower() != _JSON:
+            raise RefusedError(415, "The body must be 'application/json'.")
+        accept = request.headers.get(b"accept", b"*/*")
+        streams = self._accepted.get(accept)
+        request.streams = self._accepts(accept) if streams is None else streams
+        body = request.body
+        if body is None:
+            body = await self._read(request)
+            if body is None:
+                return
+        message: Message | None = None
+        try:
+            if body[:1] != b"{" and await self._took_batch(request, body):
+                return
+            message = decode(body, depth=self._serving.message_depth)
+            await self._take(request, message)
+        except Fault as fault:
+            found = None if message is None else message.id
+            request_id = found if isinstance(found, int | str) else id_of(body) if fault.code == INVALID_REQUEST else None
+            await answer_fault(request.send, fault.http, fault, request_id)
+
+    async def _serve_other(self, request: Request) -> None:
+        """Answer what is no message: a stream that is opened, or a session that is ended."""
+        if request.method == "GET" and self._has_sessions(request):
+            if not request.wants_stream():
+                raise RefusedError(406, "A stream needs 'text/event-stream' to be accepted.")
+            await read_stream(self._session(request), request, self._serving)
+        elif request.method == "DELETE" and self._has_sessions(request):
             self._sessions.end(self._session(request))
             await answer(request.send, 200, b"", ())
         else:
@@ -60,66 +89,47 @@ class Endpoint:
         self._sessions.close()
         self._front.close()
 
-    async def _post(self, request: Request) -> None:
-        kind = request.headers.get(b"content-type", b"")
-        if kind != _JSON and kind.partition(b";")[0].strip().lower() != _JSON:
-            raise RefusedError(415, "The body must be 'application/json'.")
-        accept = request.headers.get(b"accept", b"*/*")
-        streams = self._accepted.get(accept)
-        request.streams = self._accepts(accept) if streams is None else streams
+    async def _read(self, request: Request) -> bytes | None:
         try:
-            body = await read_body(request.receive, request.headers, self._serving.message_bytes)
+            return await read_body(request.receive, request.headers, self._serving.message_bytes)
         except TooLargeError:
             too_long = Fault(INVALID_REQUEST, f"The message has more than {self._serving.message_bytes} bytes.")
             await answer(request.send, 413, encode_fault(None, too_long), (JSON, (b"connection", b"close")))
-            return
-        if body is not None:
-            await self._take(request, body)
+            return None
 
-    async def _take(self, request: Request, body: bytes) -> None:
-        message: Message | None = None
-        try:
-            if body[:1] != b"{" and (batch := decode_batch(body, depth=self._serving.message_depth)) is not None:
-                await serve_batch(self._session(request), batch, depth=self._serving.message_depth, send=request.send)
-                return
-            message = decode(body, depth=self._serving.message_depth)
-            if len(request.headers) != len(request.pairs):
-                check_headers(request.pairs)
-            if message.is_request:
-                await self._take_request(request, message)
-            else:
-                await self._take_note(request, message)
-        except Fault as fault:
-            found = None if message is None else message.id
-            request_id = found if isinstance(found, int | str) else id_of(body) if fault.code == INVALID_REQUEST else None
-            await answer_fault(request.send, fault.http, fault, request_id)
+    async def _took_batch(self, request: Request, body: bytes) -> bool:
+        batch = decode_batch(body, depth=self._serving.message_depth)
+        if batch is not None:
+            await serve_batch(self._session(request), batch, depth=self._serving.message_depth, send=request.send)
+        return batch is not None
 
-    async def _take_request(self, request: Request, message: Message) -> None:
+    def _take(self, request: Request, message: Message) -> Awaitable[None]:
+        """Return the work that a message makes, to be awaited."""
+        if len(request.headers) != len(request.pairs):
+            check_headers(request.pairs)
         if self._shown:
             request.shown = {name.decode(): request.text(name) for name in self._shown if name in request.headers}
-        method = message.method
         said = request.headers.get(b"mcp-protocol-version")
         version = None if said is None else said.strip().decode("latin-1")
+        if message.method is None or message.id is UNSET:
+            return self._take_note(request, message)
         if version in MODERN:
-            await serve_modern(self._front, request, message, params_of(str(method), message.params))
-        elif method == "initialize" and not self._serving.stateless:
-            await start_session(self._sessions, message, caller=request.caller, send=request.send)
-        else:
-            await self._take_older(request, message, version)
+            return serve_modern(self._front, request, message, params_of(message.method, message.params))
+        return self._take_older(request, message, version)
 
-    async def _take_older(self, request: Request, message: Message, version: str | None) -> None:
+    def _take_older(self, request: Request, message: Message, version: str | None) -> Awaitable[None]:
         """Take a request that does not say by its header that it is of the newer era; its body may, and contradict it."""
-        params = params_of(str(message.method), message.params)
-        if is_modern(message.method, params):
-            await serve_modern(self._front, request, message, params)
-            return
+        params = _params_of(message)
+        if params is not None and is_modern(message.method, params):
+            return serve_modern(self._front, request, message, params)
         if version is not None and version not in VERSIONS:
             told = {"supported": list(VERSIONS), "requested": version}
             raise Fault(UNSUPPORTED_VERSION, f"Version '{version}' is not spoken here.", told)
         if self._serving.stateless:
-            await serve_stateless(self._front, request, message, params, named_version(version))
-        else:
-            await serve_in_session(self._session(request), request, message, self._serving)
+            return serve_stateless(self._front, request, message, params, named_version(version))
+        if message.method == "initialize":
+            return start_session(self._sessions, message, caller=request.caller, send=request.send)
+        return serve_in_session(self._session(request), request, message, self._serving)
 
     async def _take_note(self, request: Request, message: Message) -> None:
         """Take a notification or a response, which are not answered; without a session there is nothing they could be about."""
@@ -130,11 +140,6 @@ class Endpoint:
             else:
                 conversation.note(message)
         await answer(request.send, 202, b"", ())
-
-    async def _get(self, request: Request) -> None:
-        if not request.wants_stream():
-            raise RefusedError(406, "A stream needs 'text/event-stream' to be accepted.")
-        await read_stream(self._session(request), request, self._serving)
 
     def _has_sessions(self, request: Request) -> bool:
         """Return whether there are sessions for such a client."""
@@ -163,3 +168,11 @@ class Endpoint:
         if len(self._accepted) < _REMEMBERED:
             self._accepted[said] = streams
         return streams
+
+
+def _params_of(message: Message) -> Any:
+    """Return the params of a message, or nothing if they are wrong, which its conversation then says in its own way."""
+    try:
+        return params_of(str(message.method), message.params)
+    except Fault:
+        return None

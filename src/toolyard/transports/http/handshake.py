@@ -36,7 +36,7 @@ async def serve_stateless(front: Front, request: Request, message: Message, para
     notify = response.notify if request.streams else None
     response.watch()
     try:
-        if message.method == "tools/call":  # what nearly all are; the rest may be about a state that is not there
+        if message.method == "tools/call" and params is not None:  # what nearly all are; the rest may be about a state that is not there
             exchange = Exchange(
                 front=front, id=cast("Id", message.id), answers=front.answers(version), caller=request.caller, capabilities=_NOTHING,
                 meta=params.meta or _NOTHING, headers=request.shown, notify=notify, log_level=None if notify is None else _LEVEL,

@@ -44,7 +44,7 @@ async def serve_modern(front: Front, request: Request, message: Message, params:
                     meta.setdefault(key, request.text(name))
     notify = response.notify if request.streams or listens else None
     exchange = open_exchange(front, message, params, request.caller, notify=notify, headers=request.shown)
-    if method == "tools/call":
+    if method == "tools/call" and front.wants_headers(params.name):
         _check_arguments(front, params, headers)
     response.watch()
     try:
@@ -74,11 +74,8 @@ def check_headers(pairs: list[tuple[bytes, bytes]]) -> None:
 
 
 def _check_arguments(front: Front, params: CallTool, headers: Headers) -> None:
-    schema = front.yard.registry.schema_of(params.name)
-    names = None if schema is None else front.wanted_headers(params.name, schema)
-    if names:
-        try:
-            arguments = msgspec.json.decode(params.arguments)
-        except msgspec.DecodeError:
-            arguments = None
-        check_params(names, arguments, headers)
+    try:
+        arguments = msgspec.json.decode(params.arguments)
+    except msgspec.DecodeError:
+        arguments = None
+    check_params(front.wanted_headers(params.name), arguments, headers)

@@ -23,6 +23,8 @@ class Request(msgspec.Struct, eq=False):
     caller: Caller
     receive: Receive
     send: Send
+    body: bytes | None = None
+    """What it says, if that is there already."""
     streams: bool = False
     """Whether its answer may be a stream."""
     shown: Mapping[str, str] = _NOTHING

@@ -7,7 +7,7 @@ import asyncio
 from typing import Any, Final
 
 from toolyard.serving import Serving
-from toolyard.transports.http.asgi import JSON, Receive, Send, answer
+from toolyard.transports.http.asgi import JSON, PLAIN, Receive, Send, answer
 from toolyard.wire.events import KEEP_ALIVE, encode_event
 
 __all__ = ["STREAM", "Response"]
@@ -43,13 +43,12 @@ class Response:
     def watch(self) -> None:
         """Cancel the work that goes on in this task if the client goes away."""
         self._task = asyncio.current_task()
-        loop = asyncio.get_running_loop()
         if hasattr(self._send, "on_gone"):  # our own server says so itself
             self._send.on_gone = self._gone  # pyright: ignore[reportFunctionMemberAccess]
             if self._streams:
-                self._timer = loop.call_later(self._serving.hold_back, self._start_stream)
+                self._timer = asyncio.get_running_loop().call_later(self._serving.hold_back, self._start_stream)
         else:
-            self._timer = loop.call_later(_QUICK, self._be_slow)
+            self._timer = asyncio.get_running_loop().call_later(_QUICK, self._be_slow)
 
     def notify(self, message: bytes) -> None:
         """Send a message before the answer: from now on this is a stream."""
@@ -67,7 +66,7 @@ class Response:
         self._ended = True
         self._stop_watching()
         if self._pump is None:
-            await answer(self._send, status, message, (JSON, *headers))
+            await answer(self._send, status, message, (JSON, *headers) if headers else PLAIN)
             return
         self._events.append(encode_event(message))
         self._awake()

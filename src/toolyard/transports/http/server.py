@@ -32,6 +32,7 @@ class Http:
         self._ssl = _tls(serving)
         self.listener = listener or listen_on(serving)
         """The socket, which listens already."""
+        self._owns_socket = listener is None
         self._ended: asyncio.Event | None = None
         self._is_over = False
 
@@ -69,15 +70,19 @@ class Http:
         finally:
             server.close()
             await asyncio.shield(_finish(house, app, yard, self.serving.shutdown_seconds))
-            if self.serving.socket is not None:
-                Path(self.serving.socket).unlink(missing_ok=True)  # noqa: ASYNC240 - once, at the end
+            self._ended = None
+            await self.close()
 
     async def close(self) -> None:
-        """End."""
+        """End; what still serves is told to, and cleans up after itself."""
         self._is_over = True
         if self._ended is not None:
             self._ended.set()
+            return
         self.listener.close()
+        if self.serving.socket is not None and self._owns_socket:
+            self._owns_socket = False
+            Path(self.serving.socket).unlink(missing_ok=True)  # noqa: ASYNC240 - once, at the end
 
 
 async def _finish(house: House, app: Any, yard: Yard, seconds: float) -> None:
@@ -100,8 +105,8 @@ def listen_on(serving: Serving) -> socket.socket:
     """
     if serving.socket is not None:
         family, place = socket.AF_UNIX, serving.socket
-        listener = socket.socket(family, socket.SOCK_STREAM)
         _remove_stale(Path(serving.socket))
+        listener = socket.socket(family, socket.SOCK_STREAM)
     else:
         family, place = (socket.AF_INET6 if ":" in serving.host else socket.AF_INET), (serving.host, serving.port)
         # the protocol is named because loops send small pieces at once only on sockets that say they are TCP
