@@ -8,7 +8,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, cast
+from functools import partial
+from typing import Any, Final, cast
 
 from toolyard.caller import Caller
 from toolyard.conversation.exchange import Notify
@@ -41,7 +42,7 @@ class Duplex:
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._waiting: deque[tuple[Message, Settle]] = deque()
-        self._loop = asyncio.get_running_loop()
+        self._crew = front.crew
 
     @property
     def is_full(self) -> bool:
@@ -108,14 +109,18 @@ class Duplex:
             return
         self._running += 1
         self._quiet.clear()
-        self.conversation.in_flight[cast("Id", message.id)] = self._loop.create_task(self._serve(message, settle))
+        self.conversation.in_flight[message.id] = True
+        self._crew.take_on(partial(self._serve, message, settle))
 
-    async def _serve(self, message: Message, settle: Settle) -> None:
+    async def _serve(self, message: Message, settle: Settle, task: "asyncio.Task[Any]") -> None:
+        in_flight = self.conversation.in_flight
         answer: bytes | None = None
         try:
-            answer = await self.conversation.serve(message, notify=self._write)
+            if in_flight[message.id]:
+                in_flight[message.id] = task
+                answer = await self.conversation.serve(message, notify=self._write)
         finally:
-            del self.conversation.in_flight[cast("Id", message.id)]
+            del in_flight[message.id]
             settle(answer)
             self._running -= 1
             if self._waiting:

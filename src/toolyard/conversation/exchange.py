@@ -15,7 +15,7 @@ from toolyard.wire.params import LEVELS, is_quiet, unreserved
 if TYPE_CHECKING:
     from toolyard.conversation.front import Front
 
-__all__ = ["ASKABLE", "AskClient", "Exchange", "Notify", "check_can"]
+__all__ = ["ASKABLE", "AskClient", "Exchange", "Notify", "check_can", "encode_log"]
 
 Notify = Callable[[bytes], None]
 AskClient = Callable[[Mapping[str, Ask], bool], Awaitable[Mapping[str, Any]]]
@@ -47,6 +47,8 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
     """From which level on the client wants to be told."""
     hang_up: Callable[[], None] | None = None
     """Lets go of the connection before the answer, which the client then comes back for."""
+    standing: Door | None = None
+    """The door of a quiet request on a line where all say the same, which need not be made anew."""
     responses: dict[str, dict[str, Any]] = {}
     """Answers that came along with the request."""
 
@@ -62,9 +64,12 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
         resumes = ask is not None  # what is said then may belong to a request that comes later
         ask = ask or self.ask_client
         tells = notify is not None and (token is not None or self.log_level is not None)
-        if not tells and ask is None and not self.headers and is_quiet(meta):
-            return self.front.silent_door
         quiet = is_quiet(meta)
+        if quiet and ask is None and not self.headers:
+            if not tells:
+                return self.front.silent_door
+            if token is None and self.standing is not None:
+                return self.standing
         trace = {} if quiet else {key: str(meta[key]) for key in _TRACE if key in meta}
         return Door(
             name=self.front.door,
@@ -97,11 +102,19 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
 
     def log(self, level: str, text: str, facts: Mapping[str, object]) -> None:
         """Tell the client something, if it wants to hear of that level."""
-        named = level if level in LEVELS else "info"
-        if self.notify is None or self.log_level is None or LEVELS.index(named) < self.log_level:
-            return
-        data: object = {"message": text, **facts} if facts else text
-        self.notify(encode_notification("notifications/message", {"level": named, "logger": "toolyard", "data": data}))
+        if self.notify is not None and self.log_level is not None:
+            told = encode_log(level, text, facts, self.log_level)
+            if told is not None:
+                self.notify(told)
+
+
+def encode_log(level: str, text: str, facts: Mapping[str, object], least: int) -> bytes | None:
+    """Return what a client is told, or nothing if it does not want to hear of that level."""
+    named = level if level in LEVELS else "info"
+    if LEVELS.index(named) < least:
+        return None
+    data: object = {"message": text, **facts} if facts else text
+    return encode_notification("notifications/message", {"level": named, "logger": "toolyard", "data": data})
 
 
 def _trace_id(trace: Mapping[str, str]) -> str | None:

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from toolyard.caller import Caller, Door
 from toolyard.conversation.changes import Changes
+from toolyard.conversation.crew import Crew
 from toolyard.conversation.lists import Lists
 from toolyard.conversation.parking import Parking
 from toolyard.profile import EVERYTHING, Profile
@@ -33,6 +34,7 @@ class Front:
         self.lists = Lists(yard, serving, seal)
         self.parking = Parking(seal, serving.ask_seconds)
         self.changes = Changes(yard, self.lists)
+        self.crew = Crew()
         self.closing = asyncio.Event()
         """Set when the server ends, so that those who only listen are told."""
         server = Server(yard.name, yard.version)
@@ -105,4 +107,5 @@ class Front:
     def close(self) -> None:
         """Tell nobody of changes any more."""
         self.closing.set()
+        self.crew.close()
         self.changes.close()

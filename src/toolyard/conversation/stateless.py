@@ -2,14 +2,14 @@
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from toolyard.caller import Caller
 from toolyard.conversation.exchange import Exchange, Notify
 from toolyard.conversation.front import Front
 from toolyard.conversation.replies import reply
 from toolyard.wire.faults import INTERNAL, INVALID_PARAMS, Fault
-from toolyard.wire.messages import Id, Message, encode_fault, encode_result
+from toolyard.wire.messages import Message, encode_fault, encode_result
 from toolyard.wire.params import CAPABILITIES, CLIENT, LEVELS, LOG_LEVEL, PROTOCOL_VERSION, version_of
 
 __all__ = ["answer", "is_modern", "open_exchange"]
@@ -37,7 +37,7 @@ def open_exchange(
     assert meta is not None  # noqa: S101 - 'version_of' has seen it
     exchange = Exchange(
         front=front,
-        id=cast("Id", message.id),
+        id=message.id,  # pyright: ignore[reportArgumentType] - a request has one
         answers=front.answers(version),
         caller=front.caller(caller, meta.get(CLIENT)),
         capabilities=meta[CAPABILITIES],

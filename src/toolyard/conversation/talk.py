@@ -11,18 +11,18 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import count
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 
 from toolyard.asks import Ask
-from toolyard.caller import Caller
+from toolyard.caller import Caller, Door
 from toolyard.conversation.changes import Subscription
-from toolyard.conversation.exchange import Exchange, Notify, check_can
+from toolyard.conversation.exchange import Exchange, Notify, check_can, encode_log
 from toolyard.conversation.front import Front
 from toolyard.conversation.lists import Kind
 from toolyard.conversation.replies import params_of, reply
-from toolyard.conversation.stateless import answer, is_modern, open_exchange
+from toolyard.conversation.stateless import is_modern, open_exchange
 from toolyard.errors import ToolError
 from toolyard.wire.faults import INTERNAL, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Fault
 from toolyard.wire.messages import Id, Message, encode_fault, encode_notification, encode_request, encode_result
@@ -34,6 +34,7 @@ __all__ = ["Conversation"]
 _INFO: Final = LEVELS.index("info")
 _KINDS: Final[tuple[Kind, ...]] = ("tools", "resources", "templates", "prompts")
 _URIS: Final = 1000
+_OWN: Final = frozenset({"initialize", "logging/setLevel", "ping", "resources/subscribe", "resources/unsubscribe"})
 _NONE: Final[Mapping[str, str]] = {}
 _log = logging.getLogger(__name__)
 
@@ -46,11 +47,13 @@ class Conversation:
         self.caller = caller
         self.version = version
         self.capabilities: Mapping[str, Any] = {}
-        self.in_flight: dict[Id, asyncio.Task[Any]] = {}
+        self.in_flight: dict[Any, asyncio.Task[Any] | bool] = {}
+        """By request id the task that works on it, or whether it may still be begun: not once it was cancelled."""
         self.on_ask: Callable[[], None] = lambda: None
         """Called when the client is asked something, so that its answer is read."""
         self._send = send
         self._level = _INFO
+        self._door = Door(name=front.door, log=self._log)
         self._asked: dict[Id, asyncio.Future[Any]] = {}
         self._numbers = count(1)
         self._subscription: Subscription | None = None
@@ -65,18 +68,22 @@ class Conversation:
         hang_up: Callable[[], None] | None = None,
     ) -> bytes:
         """Answer one request, which the caller has put in the book; what belongs to it before its answer goes out by `notify`."""
-        method = str(message.method)
+        method: str = message.method  # pyright: ignore[reportAssignmentType] - a request has one, and an id
+        request_id: Id = message.id  # pyright: ignore[reportAssignmentType]
         try:
             params = params_of(method, message.params)
             if is_modern(method, params):
                 exchange = open_exchange(self.front, message, params, self.caller, notify=notify, headers=headers)
-                return await answer(exchange, method, params)
-            return encode_result(cast("Id", message.id), await self._reply(message, params, notify, headers, hang_up))
+            elif method in _OWN or self.version is None:
+                return encode_result(request_id, self._reply(method, message))
+            else:
+                exchange = self._open_exchange(request_id, params, version=self.version, notify=notify, headers=headers, hang_up=hang_up)
+            return encode_result(request_id, await reply(exchange, method, params))
         except Fault as fault:
-            return encode_fault(cast("Id", message.id), fault)
+            return encode_fault(request_id, fault)
         except Exception:  # noqa: BLE001 - a defect of ours must not end the conversation
             _log.exception("request_failed method=%s", method)
-            return encode_fault(cast("Id", message.id), Fault(INTERNAL, "The server could not answer; the reason is in its log."))
+            return encode_fault(request_id, Fault(INTERNAL, "The server could not answer; the reason is in its log."))
 
     def refuse_twin(self, message: Message) -> bytes:
         """Return what a request is answered with whose id is in flight already: without an id, which would be the other's."""
@@ -112,40 +119,55 @@ class Conversation:
         for future in self._asked.values():
             future.cancel()
 
-    async def _reply(
-        self, message: Message, params: Any, notify: Notify | None, headers: Mapping[str, str], hang_up: Callable[[], None] | None
-    ) -> bytes:
-        method = str(message.method)
-        if method == "initialize":
-            return self._initialize(read(message.params, Initialize))
-        version = self.version
-        if version is None:
-            if method != "ping":
-                raise Fault(INVALID_REQUEST, "The conversation must begin with 'initialize', or the request say its version in '_meta'.")
-            version = LATEST_HANDSHAKE
+    def _open_exchange(
+        self,
+        request_id: Id,
+        params: Any,
+        *,
+        version: Version,
+        notify: Notify | None,
+        headers: Mapping[str, str],
+        hang_up: Callable[[], None] | None,
+    ) -> Exchange:
         exchange = Exchange(
             front=self.front,
-            id=cast("Id", message.id),
+            id=request_id,
             answers=self.front.answers(version),
             caller=self.caller,
             capabilities=self.capabilities,
-            meta=params.meta or {},
+            meta=params.meta or _NONE,
             headers=headers,
             notify=notify,
             log_level=self._level,
             hang_up=hang_up,
+            standing=self._door if notify is self._send else None,
         )
         if notify is not None and self.capabilities:
             exchange.ask_client = partial(self._ask, notify)
+        return exchange
+
+    def _reply(self, method: str, message: Message) -> bytes:
+        """Return the result of a request that is about the conversation itself."""
+        answers = self.front.answers(self.version or LATEST_HANDSHAKE)
         match method:
+            case "initialize":
+                return self._initialize(read(message.params, Initialize))
+            case "ping":
+                return answers.empty
+            case _ if self.version is None:
+                raise Fault(INVALID_REQUEST, "The conversation must begin with 'initialize', or the request say its version in '_meta'.")
             case "logging/setLevel":
-                return self._set_level(exchange, message)
+                self._set_level(read(message.params, SetLevel).level)
             case "resources/subscribe":
-                return self._subscribe(exchange, message)
-            case "resources/unsubscribe":
-                return self._cease(exchange, message)
+                self._subscribe(read(message.params, ReadResource).uri)
             case _:
-                return await reply(exchange, method, params)
+                self._cease(read(message.params, ReadResource).uri)
+        return answers.empty
+
+    def _log(self, level: str, text: str, facts: Mapping[str, object]) -> None:
+        """Tell the client something that belongs to no request of its own, as far as it wants to hear of it."""
+        if self._send is not None and (told := encode_log(level, text, facts, self._level)) is not None:
+            self._send(told)
 
     def _initialize(self, params: Initialize) -> bytes:
         self.version = negotiated(params.protocol_version)
@@ -163,32 +185,30 @@ class Conversation:
         self._subscription = Subscription(profile, self._send, kinds=kinds, uris=set())
         self._unsubscribe = self.front.changes.add(self._subscription)
 
-    def _set_level(self, exchange: Exchange, message: Message) -> bytes:
-        level = read(message.params, SetLevel).level
+    def _set_level(self, level: str) -> None:
         if level not in LEVELS:
             raise Fault(INVALID_PARAMS, f"There is no level '{level}'. Known: {', '.join(LEVELS)}.")
         self._level = LEVELS.index(level)
-        return exchange.answers.empty
 
-    def _subscribe(self, exchange: Exchange, message: Message) -> bytes:
+    def _subscribe(self, uri: str) -> None:
         self._begin_notices()
         if self._subscription is None:
             raise Fault(METHOD_NOT_FOUND, "There is no way to tell this client of changes.")
         if len(self._subscription.uris) >= _URIS:
             raise Fault(INVALID_PARAMS, f"At most {_URIS} resources can be subscribed to.")
-        self._subscription.uris.add(read(message.params, ReadResource).uri)
-        return exchange.answers.empty
+        self._subscription.uris.add(uri)
 
-    def _cease(self, exchange: Exchange, message: Message) -> bytes:
+    def _cease(self, uri: str) -> None:
         if self._subscription is not None:
-            self._subscription.uris.discard(read(message.params, ReadResource).uri)
-        return exchange.answers.empty
+            self._subscription.uris.discard(uri)
 
     def cancel(self, request_id: Id) -> None:
-        """Interrupt a request, once it has begun, so that it can clean up after itself."""
-        task = self.in_flight.get(request_id)
-        if task is not None:
-            asyncio.get_running_loop().call_soon(task.cancel)
+        """Interrupt a request, or see to it that it is not begun."""
+        at_work = self.in_flight.get(request_id)
+        if isinstance(at_work, asyncio.Task):
+            at_work.cancel()
+        elif at_work is not None:
+            self.in_flight[request_id] = False
 
     @property
     def is_asking(self) -> bool:

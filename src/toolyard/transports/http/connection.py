@@ -5,7 +5,6 @@ to begin, when to stop waiting, and to write an answer in one piece.
 """
 
 import asyncio
-import logging
 import re
 from collections import deque
 from math import inf
@@ -25,7 +24,6 @@ _DROPPED: Final = 64 * 1024 * 1024
 _LINGER: Final = 1.0
 _SLACK: Final = 0.1
 _UPGRADE: Final = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
-_log = logging.getLogger(__name__)
 
 
 class Connection(asyncio.Protocol):
@@ -48,8 +46,6 @@ class Connection(asyncio.Protocol):
         self._is_too_large = False
         self._expects = False
         self._looks_at = inf
-        self._worker: asyncio.Task[None] | None = None
-        self._wake: asyncio.Future[None] | None = None
         self._look: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
         self._room: asyncio.Future[None] | None = None
@@ -74,8 +70,6 @@ class Connection(asyncio.Protocol):
         self._queue.clear()
         if self.cycle is not None:
             self.cycle.lose()
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
         self._parser = None
 
     def data_received(self, data: bytes) -> None:
@@ -218,26 +212,8 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def _begin(self, cycle: Cycle) -> None:
-        """Let the one task of this connection work on a request: requests come one after the other, and a task for each is dear."""
         self.cycle = cycle
-        if self._worker is None:
-            self._worker = self.house.loop.create_task(self._work())
-        elif self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
-
-    async def _work(self) -> None:
-        while not self.is_lost:
-            cycle = self.cycle
-            if cycle is not None:
-                try:
-                    await self.house.app.answer(cycle, cycle.receive, cycle)
-                except Exception:  # noqa: BLE001 - a defect of ours must not end the connection without a word
-                    _log.exception("request_failed method=%s", cycle.method)
-                finally:
-                    cycle.fail()
-            if self.cycle is None and not self.is_lost:
-                self._wake = self.house.loop.create_future()
-                await self._wake
+        self.house.crew.take_on(cycle.run)
 
     def _refuse(self, status: int, sentence: str) -> None:
         """Answer what is no request that can be handed on, and end, once the client has had the time to read that."""

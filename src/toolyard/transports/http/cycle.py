@@ -5,6 +5,7 @@ in one piece, and to be told that the client is gone without waiting for it.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Cycle", "refusal"]
 
 _GOOD: Final = 200
+_log = logging.getLogger(__name__)
 _LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
 
@@ -74,6 +76,15 @@ class Cycle:
     def query(self) -> bytes:
         """Return what comes after the path."""
         return self._url.partition(b"?")[2]
+
+    async def run(self, _: object) -> None:
+        """Let the application answer."""
+        try:
+            await self._connection.house.app.answer(self, self.receive, self)
+        except Exception:  # noqa: BLE001 - a defect of ours must not end the connection without a word
+            _log.exception("request_failed method=%s", self.method)
+        finally:
+            self.fail()
 
     async def receive(self) -> dict[str, Any]:
         """Wait until the client is gone or answered; the body was there before."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final, cast
 
 from toolyard.caller import Caller
@@ -76,8 +77,8 @@ async def serve_in_session(session: Session, request: Request, message: Message,
         await answer(send, 400, conversation.refuse_twin(message))
         return
     stream = session.open_stream()
-    work = _serve(session, message, stream, shown=request.shown, streams=streams)
-    conversation.in_flight[cast("Id", message.id)] = asyncio.get_running_loop().create_task(work)
+    conversation.in_flight[message.id] = True
+    conversation.front.crew.take_on(partial(_serve, session, message, stream, request))
     session.busy += 1
     try:
         try:
@@ -125,12 +126,12 @@ async def _item(session: Session, item: bytes, depth: int) -> bytes | None:
         return conversation.refuse_twin(message)
     else:
         work = asyncio.ensure_future(conversation.serve(message, notify=None))
-        conversation.in_flight[cast("Id", message.id)] = work
+        conversation.in_flight[message.id] = work
         try:
             await asyncio.wait({work})
             return None if work.cancelled() else work.result()
         finally:
-            del conversation.in_flight[cast("Id", message.id)]
+            del conversation.in_flight[message.id]
     return None
 
 
@@ -153,14 +154,17 @@ async def read_stream(session: Session, request: Request, serving: Serving) -> N
         session.touch()
 
 
-async def _serve(session: Session, message: Message, stream: Stream, *, shown: Mapping[str, str], streams: bool) -> None:
+async def _serve(session: Session, message: Message, stream: Stream, request: Request, task: "asyncio.Task[Any]") -> None:
+    in_flight = session.conversation.in_flight
     result: bytes | None = None
     try:
-        hang_up = stream.hang_up if streams and _primes(session) else None
-        notify = stream.push if streams else None
-        result = await session.conversation.serve(message, notify=notify, headers=shown, hang_up=hang_up)
+        if in_flight[message.id]:
+            in_flight[message.id] = task
+            hang_up = stream.hang_up if request.streams and _primes(session) else None
+            notify = stream.push if request.streams else None
+            result = await session.conversation.serve(message, notify=notify, headers=request.shown, hang_up=hang_up)
     finally:
-        del session.conversation.in_flight[cast("Id", message.id)]
+        del in_flight[message.id]
         stream.finish(result)
 
 

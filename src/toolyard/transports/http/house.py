@@ -3,6 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+from toolyard.conversation.crew import Crew
 from toolyard.serving import Serving
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class House:
         self.is_secure = is_secure
         self.is_closing = False
         self.loop = asyncio.get_running_loop()
+        self.crew = Crew()
         self.connections: set[Connection] = set()
         self.unread_seconds = _UNREAD_SECONDS
 
@@ -45,3 +47,4 @@ class House:
         for connection in tuple(self.connections):
             connection.abort()
         await asyncio.sleep(0)  # so that they hear of it
+        self.crew.close()
