@@ -18,11 +18,11 @@ from toolyard.tools import Complete
 
 __all__ = ["suggest"]
 
-_MOST: Final = 100
+_MOST: Final = 1000
 
 
 async def suggest(call: Call, of: Resource | Prompt, argument: str, value: str, *, settled: Mapping[str, str], seconds: float) -> list[str]:
-    """Return what a value may become, at most so many that a person can choose.
+    """Return what a value may become, within bounds.
 
     Raises:
         ToolError: There is no such argument, or what completes it failed.

@@ -3,7 +3,7 @@
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Any, Literal, Self, cast
+from typing import Any, Final, Literal, Self, cast
 
 import msgspec
 
@@ -30,6 +30,8 @@ from toolyard.spec import PromptSpec, ResourceSpec, ToolSpec
 from toolyard.store import Clock, MemoryStore, Store
 
 __all__ = ["Lifespan", "Yard"]
+
+_SUGGESTED: Final = 100
 
 Lifespan = Callable[["Yard"], AbstractAsyncContextManager[Any]]
 
@@ -186,7 +188,7 @@ class Yard:
             ToolError: `not_found` if there is no such prompt, template or argument.
         """
         asked = self.dispatcher.complete(kind, name, argument=argument, value=value, settled=arguments or {}, caller=caller or ANYONE)
-        return await asked
+        return (await asked)[:_SUGGESTED]
 
     def notify_updated(self, uri: str) -> None:
         """Tell who watches that the content of a resource changed; works from a thread, too."""

@@ -137,8 +137,8 @@ async def complete(exchange: Exchange, params: given.Complete) -> bytes:
     kind = cast("Any", known[0])
     context = {} if params.context is None else params.context.arguments
     try:
-        found = await exchange.front.yard.complete(
-            kind, known[1], argument=params.argument.name, value=params.argument.value, arguments=context, caller=exchange.caller
+        found = await exchange.front.yard.dispatcher.complete(
+            kind, known[1], argument=params.argument.name, value=params.argument.value, settled=context, caller=exchange.caller
         )
     except ToolError as error:
         raise Fault(INVALID_PARAMS, error.message) from error

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["House"]
 
+_TURNS: Final = 5
 _TICK: Final = 0.01
 _BODY_SECONDS: Final = 60.0
 _IDLE_SECONDS: Final = 75.0
@@ -46,5 +47,6 @@ class House:
             await asyncio.sleep(_TICK)
         for connection in tuple(self.connections):
             connection.abort()
-        await asyncio.sleep(0)  # so that they hear of it
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)  # so that they hear of it, and whoever came in the last moment, too
         self.crew.close()

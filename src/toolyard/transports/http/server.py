@@ -87,6 +87,7 @@ class Http:
 
 async def _finish(house: House, app: Any, yard: Yard, seconds: float) -> None:
     """Take no more, let calls finish, then interrupt them, so that each is answered."""
+    house.is_closing = True
     app.end_listeners()
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
