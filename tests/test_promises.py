@@ -173,7 +173,7 @@ def test_what_a_profile_hides_is_neither_listed_nor_called_nor_hinted_at(chosen:
     asyncio.run(main())
 
 
-async def test_ten_thousand_calls_cancelled_at_random_leave_nothing_behind() -> None:  # noqa: C901 - six tools in one test
+async def test_thousands_of_calls_cancelled_at_random_leave_nothing_behind() -> None:  # noqa: C901 - six tools in one test
     luck = random.Random(7)  # noqa: S311 - chance, not a secret
 
     async def begin(call: Call) -> str:
@@ -226,10 +226,10 @@ async def test_ten_thousand_calls_cancelled_at_random_leave_nothing_behind() -> 
             ("block", {}),
             ("linger", {}),
         ]
-        tasks = [asyncio.create_task(yard.call(*luck.choice(requests))) for _ in range(10_000)]
+        tasks = [asyncio.create_task(yard.call(*luck.choice(requests))) for _ in range(4_000)]
         for _ in range(20):
             await asyncio.sleep(0)
-            for task in luck.sample(tasks, 250):
+            for task in luck.sample(tasks, 100):
                 task.cancel()
         answers = await asyncio.gather(*tasks, return_exceptions=True)
         while yard.abandoned_threads > 0:  # noqa: ASYNC110 - a thread tells nobody else that it ended

@@ -3,7 +3,8 @@
 They are data in the words of MCP; how they reach the client, and in which protocol era, is the door's business.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Generator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, Literal, cast
 
 import msgspec
@@ -11,9 +12,12 @@ import msgspec
 from toolyard.errors import ToolError
 from toolyard.schema import SchemaValidator
 
-__all__ = ["Ask", "AskMethod", "Question", "content_of", "unanswerable"]
+__all__ = ["OWN_REASONS", "Ask", "AskMethod", "Question", "content_of", "telling_whether_it_ran", "unanswerable"]
 
 AskMethod = Literal["elicitation/create", "sampling/createMessage", "roots/list"]
+
+OWN_REASONS: Final = frozenset({"declined", "dismissed"})
+"""Reasons of ours, which a tool that asks need not declare."""
 
 _CAPABILITIES: Final[dict[str, str]] = {
     "elicitation/create": "elicitation",
@@ -83,3 +87,14 @@ def content_of(ask: Ask, result: Mapping[str, Any]) -> dict[str, Any]:
     if issues:
         raise ToolError("invalid_input", f"The answer to the question does not fit: {issues[0].message}", issues=issues)
     return filled
+
+
+@contextmanager
+def telling_whether_it_ran(*, running: bool) -> Generator[None]:
+    """Let a question that fails say whether its tool had begun, if it does not itself."""
+    try:
+        yield
+    except ToolError as error:
+        if error.may_have_run is None:
+            error.may_have_run = running
+        raise

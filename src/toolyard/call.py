@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from toolyard.asks import Ask, content_of, unanswerable
+from toolyard.asks import Ask, content_of, telling_whether_it_ran, unanswerable
 from toolyard.caller import Caller, Door
 from toolyard.envelope import Envelope
 from toolyard.errors import Blame, CodeName, ToolError
@@ -91,8 +91,7 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
     funnel: Funnel
     started: float
     """Seconds of `time.perf_counter`."""
-    aside: float = 0.0
-    """Seconds that it waited for somebody outside."""
+    aside: float = 0.0  # seconds that it waited for somebody outside
     parent: "Call | None" = None
     depth: int = 0
     spec: ToolSpec = NOTHING
@@ -199,7 +198,8 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
             ToolError: `not_supported` where nobody can be asked, `approval_denied` or `cancelled` if there is no answer.
         """
         ask = Ask.person(text, schema)
-        return content_of(ask, (await self.ask_all({key: ask}))[key])
+        with telling_whether_it_ran(running=self.running):
+            return content_of(ask, (await self.ask_all({key: ask}))[key])
 
     async def ask_all(self, asks: Mapping[str, Ask], *, declared: bool = False) -> Mapping[str, Any]:
         """Put several asks to the client at once and return its results as they came, under the same keys.
@@ -209,7 +209,8 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
         """
         if self.door.ask is None:
             raise unanswerable(asks)
-        return await self.funnel.wait_aside(self, self.door.ask(asks, declared))
+        with telling_whether_it_ran(running=self.running):
+            return await self.funnel.wait_aside(self, self.door.ask(asks, declared))
 
     def can_ask(self, capability: str = "elicitation") -> bool:
         """Return whether the client can be asked this: `elicitation` for a person, `sampling` for its model, `roots`."""

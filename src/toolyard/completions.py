@@ -11,7 +11,7 @@ from typing import Final, cast
 
 from toolyard.call import Call
 from toolyard.errors import ToolError
-from toolyard.fault import defect, stopped
+from toolyard.failures import defect, stopped
 from toolyard.prompts import Prompt
 from toolyard.resources import Resource
 from toolyard.tools import Complete

@@ -26,7 +26,7 @@ from toolyard.ending import end
 from toolyard.envelope import Encoded, Envelope, encode
 from toolyard.errors import ToolError
 from toolyard.eval_guard import guard
-from toolyard.fault import defect, failed
+from toolyard.failures import defect, failed
 from toolyard.fit import Fitted, Query, fit, fit_told
 from toolyard.flights import Flights
 from toolyard.limits import Limits
@@ -43,7 +43,7 @@ from toolyard.tools import InvalidArgumentsError, Tool, written
 __all__ = ["Dispatcher"]
 
 T = TypeVar("T")
-_REFERENCE: Final = b'"$ref"'
+_REFERENCE: Final = b"$ref"
 
 
 class Dispatcher:
@@ -102,7 +102,7 @@ class Dispatcher:
         try:
             tool = self._find(call)
             text = written(arguments, self._limits)
-            if not filled and text.find(_REFERENCE) >= 0:  # 'in' would try it as a number first, at several times the cost
+            if not filled and text.find(b"$") >= 0 and text.find(_REFERENCE) >= 0:  # one byte is found far sooner than four
                 text = encode(await self._results.fill_in(msgspec.json.decode(text), tool.spec.input_schema, caller.owner))
             self._admit(call, tool, text)
             answer = fit(call, tool, await self._flights.run(call))

@@ -13,7 +13,7 @@ from toolyard.admission import Admission
 from toolyard.call import Call, Decide, Handler, Middleware, Turn, ambient
 from toolyard.deadline import Deadlines
 from toolyard.errors import ToolError
-from toolyard.fault import stopped
+from toolyard.failures import stopped
 from toolyard.limits import Limits
 from toolyard.threads import Threads
 

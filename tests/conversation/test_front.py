@@ -1,12 +1,15 @@
 from collections.abc import AsyncGenerator
+from typing import Annotated, Any
 
 import pytest
+from pydantic import Field
 
 from toolyard import Profile, Yard, prompt, resource, tool
 from toolyard.caller import ANYONE, Caller
 from toolyard.conversation import Front
 from toolyard.conversation import front as module
 from toolyard.serving import Serving
+from toolyard.testing import FakeProvider
 from toolyard.wire.versions import VERSIONS
 
 
@@ -72,34 +75,46 @@ async def test_what_is_remembered_is_bounded(front: Front, monkeypatch: pytest.M
     monkeypatch.setattr(module, "_CALLERS", 5)
     for number in range(20):
         assert front.caller(ANYONE, {"name": f"c{number}"}).client == f"c{number}"
-        front.wanted_headers(f"t{number}", {"properties": {}})
 
     assert len(front._callers) <= 5  # pyright: ignore[reportPrivateUsage] - memory is what is tested
-    assert len(front._params) <= 5  # pyright: ignore[reportPrivateUsage] - the same
 
 
-async def test_the_headers_of_a_tool_follow_its_schema(front: Front) -> None:
-    first = {"properties": {"a": {"type": "string", "x-mcp-header": "A"}}}
-    second = {"properties": {"b": {"type": "string", "x-mcp-header": "B"}}}
+async def test_the_headers_of_a_tool_follow_its_schema() -> None:
+    def wanting(header: str) -> Any:
+        @tool
+        def later(a: Annotated[str, Field(json_schema_extra={"x-mcp-header": header})]) -> str:
+            """Want a header."""
+            return a
 
-    assert front.wanted_headers("t", first) == {("a",): ("A", "string")}
-    assert front.wanted_headers("t", first) is front.wanted_headers("t", first)
-    assert front.wanted_headers("t", second) == {("b",): ("B", "string")}
+        return later
+
+    provider = FakeProvider("more", [wanting("A")])
+    async with Yard(tools=[one], providers=[provider]) as yard:
+        front = Front(yard, Serving(), door="test")
+        name = next(spec.name for spec in yard.list() if "later" in spec.name)
+        assert front.wanted_headers(name) == {("a",): ("A", "string")}
+        assert front.wanted_headers(name) is front.wanted_headers(name)
+        assert not front.wants_headers("one")
+        assert front.wanted_headers("one") == front.wanted_headers("nobody") == {}
+
+        provider.change([wanting("B")])
+        assert front.wanted_headers(name) == {("a",): ("B", "string")}
+        front.close()
 
 
 async def test_what_can_be_done_depends_on_what_there_is(front: Front) -> None:
-    everything = front.capabilities(front.profile_of(ANYONE), modern=False)
+    everything = front.capabilities(front.profile_of(ANYONE))
 
     assert set(everything) == {"tools", "resources", "prompts", "completions", "logging"}
     assert front.instructions == "Be kind."
     async with Yard(tools=[one]) as yard:
         bare = Front(yard, Serving(), door="test")
-        assert set(bare.capabilities(yard.profile, modern=True)) == {"tools", "logging"}
+        assert set(bare.capabilities(yard.profile)) == {"tools", "logging"}
         bare.close()
 
 
 async def test_nothing_is_promised_to_who_cannot_be_told(front: Front) -> None:
-    told = front.capabilities(front.profile_of(ANYONE), modern=False, notifies=False)
+    told = front.capabilities(front.profile_of(ANYONE), notifies=False)
 
     assert all("listChanged" not in capability for capability in told.values())
     assert "subscribe" not in told["resources"]

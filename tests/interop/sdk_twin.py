@@ -19,7 +19,7 @@ PIXEL = bytes.fromhex(
 )  # fmt: skip
 DAYS = {"monday": "Water the plants.", "tuesday": "Repot the fern."}
 READ = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
-server = MCPServer("shed", version="1.2.3", instructions="Use 'add' to add.", log_level="ERROR")
+server = MCPServer("shed", version="1.2.3", instructions="Use 'add' to add.", log_level="CRITICAL")
 
 
 @server.tool(title="Add two numbers", annotations=READ)

@@ -26,6 +26,7 @@ __all__ = ["Asked", "Parking", "Start", "Work"]
 
 Start = Callable[[Door], Awaitable[Envelope]]
 _PURPOSE: Final = "state of a request"
+_MOST: Final = 1000
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -184,6 +185,8 @@ class Parking:
 
     def park(self, run: _Run) -> str:
         """Keep a call until it is answered or nobody may answer any more; return what it is kept under."""
+        if len(self._parked) >= _MOST:
+            raise ToolError("overloaded", "Too many calls wait for answers already.", may_have_run=None)
         key = f"{self._mark}{next(self._keys):x}"
         timer = asyncio.get_running_loop().call_later(self._seconds, run.task.cancel)
         self._parked[key] = (run, timer)

@@ -86,13 +86,13 @@ def run_server(yard: Yard, serving: Serving, guard: "Guard | None" = None, *, re
     from toolyard.transports.workers import run_workers  # noqa: PLC0415
 
     transport = Http(serving, guard)
-    if ready is not None:
-        ready(transport)
 
     def work() -> None:
         run(serve_forever(yard, serving, guard, listener=transport.listener), loop=fastest_loop())
 
     try:
+        if ready is not None:
+            ready(transport)
         run_workers(serving.workers, work)
     finally:
-        transport.listener.close()
+        run(transport.close())

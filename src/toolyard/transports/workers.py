@@ -8,17 +8,26 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from toolyard.signals import Terminated
 
 __all__ = ["run_workers"]
 
 _PAUSE: Final = 1.0
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _log = logging.getLogger(__name__)
 
 
 def run_workers(count: int, work: Callable[[], None]) -> None:
-    """Run something in so many processes until this one is told to end, and end them then."""
+    """Run something in so many processes until this one is told to end, and end them then.
+
+    Raises:
+        Terminated: SIGTERM came, and all of them ended.
+        KeyboardInterrupt: SIGINT came, and all of them ended.
+    """
     os.environ.setdefault("TOOLYARD_SECRET", secrets.token_hex(32))  # what one worker seals another must open
     started: dict[int, float] = {}
     told: list[int] = []
@@ -26,41 +35,57 @@ def run_workers(count: int, work: Callable[[], None]) -> None:
     def tell(number: int, _: object) -> None:
         told.append(number)
         for process in started:
-            os.kill(process, signal.SIGTERM)
+            with suppress(ProcessLookupError):  # it has just ended by itself
+                os.kill(process, signal.SIGTERM)
 
-    before = {number: signal.signal(number, tell) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, tell) for number in _SIGNALS}
+
+    def start() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # a signal that came between the two lines would miss the new one
+        try:
+            if not told:
+                started[_fork(work, before[signal.SIGTERM])] = time.monotonic()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+
     try:
         for _ in range(count):
-            started[_fork(work, before)] = time.monotonic()
-        while started:
-            process, status = os.wait()
-            lasted = time.monotonic() - started.pop(process)
-            if told:
-                continue
-            _log.warning("worker_died pid=%d status=%d", process, os.waitstatus_to_exitcode(status))
-            if lasted < _PAUSE:
-                time.sleep(_PAUSE - lasted)
-            started[_fork(work, before)] = time.monotonic()
+            start()
+        _keep(started, told, start)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    raise KeyboardInterrupt if told[0] == signal.SIGINT else Terminated
 
 
-def _fork(work: Callable[[], None], handlers: Mapping[signal.Signals, object]) -> int:
+def _keep(started: dict[int, float], told: list[int], start: Callable[[], None]) -> None:
+    """Start anew whatever dies, until all ended because they were told to."""
+    while started:
+        process, status = os.wait()
+        lasted = time.monotonic() - started.pop(process)
+        if told:
+            continue
+        _log.warning("worker_died pid=%d status=%d", process, os.waitstatus_to_exitcode(status))
+        if lasted < _PAUSE:
+            time.sleep(_PAUSE - lasted)
+        start()
+
+
+def _fork(work: Callable[[], None], terminate: Any) -> int:
     """Start a process that works and then ends, whatever happens; return its id."""
     process = os.fork()
     if process:
         return process
     status = 1
     try:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)  # pyright: ignore[reportArgumentType] - what 'signal' itself returned
+        signal.signal(signal.SIGTERM, terminate)
+        # Ctrl-C reaches every process of a terminal; this one is told to end by its parent, and once is enough.
+        signal.signal(signal.SIGINT, lambda *_: None)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         work()
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 1
-    except KeyboardInterrupt:
-        status = 0
     except BaseException:  # noqa: BLE001 - it ends here, and its parent must know how
         _log.exception("worker_failed")
     finally:

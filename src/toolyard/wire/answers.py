@@ -52,24 +52,25 @@ class Answers:
     def envelope(self, envelope: Envelope) -> bytes:
         """Return the answer of a tool whose shape is the envelope: as text and, where the version has it, as structured content."""
         text = envelope.to_json()
-        said = encode(text.decode())
+        # what is JSON already has no other characters that must be escaped inside a text
+        said = text.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
         content = envelope.content
         blocks = b"".join([b"," + encode(to_mcp(block)) for block in content]) if content else b""
         end = self._good if envelope.success else self._bad
         if not self.version.structured:
-            return b'{"content":[{"type":"text","text":%b}%b]%b' % (said, blocks, end)
-        return b'{"content":[{"type":"text","text":%b}%b],"structuredContent":%b%b' % (said, blocks, text, end)
+            return b"".join((b'{"content":[{"type":"text","text":"', said, b'"}', blocks, b"]", end))
+        return b"".join((b'{"content":[{"type":"text","text":"', said, b'"}', blocks, b'],"structuredContent":', text, end))
 
     def plain(self, envelope: Envelope) -> bytes:
         """Return the good answer of a plain tool: its blocks, or its data as text; data that is an object is structured content, too."""
         blocks = [to_mcp(block) for block in envelope.content]
         if envelope.content:
-            return b'{"content":%b%b' % (encode(blocks), self._good)
+            return b"".join((b'{"content":', encode(blocks), self._good))
         text = encode(envelope.data)
         said = encode([{"type": "text", "text": envelope.data if isinstance(envelope.data, str) else text.decode()}])
         if not self.version.structured or not isinstance(envelope.data, dict):
-            return b'{"content":%b%b' % (said, self._good)
-        return b'{"content":%b,"structuredContent":%b%b' % (said, text, self._good)
+            return b"".join((b'{"content":', said, self._good))
+        return b"".join((b'{"content":', said, b',"structuredContent":', text, self._good))
 
     def initialize(self, capabilities: Mapping[str, Any], instructions: str) -> bytes:
         """Return what a handshake is answered with."""
@@ -88,7 +89,7 @@ class Answers:
     def listed(self, key: str, items: Iterable[bytes], cursor: str | None) -> bytes:
         """Return one page of a list, whose items are JSON already."""
         following = b',"nextCursor":%b' % encode(cursor) if cursor is not None else b""
-        return self.whole(b'{"%b":[%b]%b}' % (key.encode(), b",".join(items), following), cacheable=True)
+        return self.whole(b"".join((b'{"', key.encode(), b'":[', b",".join(items), b"]", following, b"}")), cacheable=True)
 
     def asked(self, asks: Mapping[str, Ask], state: str) -> bytes:
         """Return the answer that wants something answered first."""

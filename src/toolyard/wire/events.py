@@ -22,9 +22,8 @@ class Event(msgspec.Struct, frozen=True):
 
 def encode_event(message: bytes, *, event_id: str = "", kind: str = "message") -> bytes:
     """Return a message, which has no line breaks, as an event."""
-    if event_id:
-        return b"event: %b\r\nid: %b\r\ndata: %b\r\n\r\n" % (kind.encode(), event_id.encode(), message)
-    return b"event: %b\r\ndata: %b\r\n\r\n" % (kind.encode(), message)
+    where = f"id: {event_id}\r\n" if event_id else ""
+    return b"".join((f"event: {kind}\r\n{where}data: ".encode(), message, b"\r\n\r\n"))
 
 
 def encode_retry(event_id: str, milliseconds: int) -> bytes:

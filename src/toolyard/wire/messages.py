@@ -20,6 +20,7 @@ _NOTHING: Final = msgspec.Raw(b"")
 _ALIKE: Final = bytes.maketrans(b"{}", b"[]")
 _OTHERS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _TEXTS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\Z)', re.DOTALL)
+_LARGE: Final = 64 * 1024
 _OBJECT: Final = ord("{")
 
 
@@ -53,7 +54,7 @@ def decode(data: bytes, *, depth: int = 128) -> Message:
     """
     if not data.isascii():
         _check_text(data)
-    if data.count(b"[") + data.count(b"{") > depth:
+    if (data.count(b"[") + data.count(b"{") > depth) if len(data) < _LARGE else _may_be_deep(data, depth):
         _check_depth(data, depth)
     try:
         message = _decode_message(data)
@@ -113,7 +114,7 @@ def id_of(data: bytes) -> Id | None:
 
 def encode_result(id: Id, result: bytes) -> bytes:  # noqa: A002 - the protocol's own word
     """Return a good answer, whose result is JSON already."""
-    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (_encode(id), result)
+    return b"".join((b'{"jsonrpc":"2.0","id":', _encode(id), b',"result":', result, b"}"))  # '%' is many times slower for long ones
 
 
 def encode_fault(id: Id | None, fault: Fault) -> bytes:  # noqa: A002
@@ -142,6 +143,19 @@ def _check_text(data: bytes) -> None:
         data.decode()
     except UnicodeDecodeError as error:
         raise Fault(PARSE, "The message is no UTF-8.") from error
+
+
+def _may_be_deep(data: bytes, depth: int) -> bool:
+    """Return whether there are more brackets than levels; in a large message looking for them one by one is quicker than counting."""
+    found = 0
+    for bracket in (b"[", b"{"):
+        place = data.find(bracket)
+        while place >= 0:
+            found += 1
+            if found > depth:
+                return True
+            place = data.find(bracket, place + 1)
+    return False
 
 
 def _check_depth(data: bytes, depth: int) -> None:

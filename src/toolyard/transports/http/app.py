@@ -11,6 +11,7 @@ from toolyard.transports.http.asgi import Foreign, Headers, Receive, Scope, Send
 from toolyard.transports.http.endpoint import Endpoint
 from toolyard.transports.http.gate import Gate, RefusedError, check_once
 from toolyard.transports.http.request import Request
+from toolyard.transports.http.sharing import PREFLIGHT, share
 from toolyard.yard import Yard
 
 __all__ = ["App", "asgi"]
@@ -49,6 +50,11 @@ class App:
                 await self._tell_health(path, send)
                 return
             self._gate.check(headers)
+            if b"origin" in headers:
+                send = share(send, headers[b"origin"])
+                if target.method == "OPTIONS":
+                    await answer(send, 200, b"", PREFLIGHT)
+                    return
             if path == _PATH and self._anyone is not None:
                 caller = self._anyone
             elif path == _PATH or path.startswith(f"{_PATH}/"):

@@ -235,8 +235,8 @@ class Connection(asyncio.Protocol):
         self._since = self.house.loop.time()
         self._state = "head"
         self._size = 0
-        seconds = self.house.serving.header_seconds
-        if seconds and self._looks_at > self._since + seconds + _SLACK:
+        seconds = self.house.seconds_for("head")
+        if self._looks_at > self._since + seconds + _SLACK:
             if self._look is not None:
                 self._look.cancel()
             self._look_later(seconds)

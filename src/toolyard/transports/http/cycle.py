@@ -98,8 +98,8 @@ class Cycle:
         if not self._connection.is_lost and not self._is_over:
             self._started = True
             head = self._make_head(status, headers)
-            body_sent = b"" if self.method == "HEAD" else body
-            self._connection.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body_sent))
+            length = b"content-length: %d\r\n\r\n" % len(body)
+            self._connection.write(b"".join((head, length, b"" if self.method == "HEAD" else body)))
             self.end()
 
     async def __call__(self, event: dict[str, Any]) -> None:
@@ -148,7 +148,7 @@ class Cycle:
     def _piece(self, body: bytes, *, more: bool) -> bytes:
         if not self._chunked:
             return body
-        chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+        chunk = b"".join((b"%x\r\n" % len(body), body, b"\r\n")) if body else b""
         return chunk if more else chunk + b"0\r\n\r\n"
 
     def _make_head(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:

@@ -1,7 +1,8 @@
-"""Faults: what went wrong with a call, as an answer can carry it."""
+"""Failures: what went wrong with a call, as an answer can carry it."""
 
 import logging
 
+from toolyard.asks import OWN_REASONS
 from toolyard.call import Call
 from toolyard.envelope import Encoded, Envelope, encode_data
 from toolyard.errors import ToolError
@@ -45,7 +46,7 @@ def stopped(call: Call, seconds: float) -> ToolError:
 def _check_reason(error: ToolError, call: Call) -> None:
     """Warn of a failure that does not keep to what the tool declared."""
     reason = error.details.get("reason")
-    if reason is None or not call.running:
+    if reason is None or not call.running or reason in OWN_REASONS:
         return
     known = call.spec.reasons.get(str(reason))
     if known is None:

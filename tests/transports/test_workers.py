@@ -1,0 +1,156 @@
+"""Several processes that serve one address: how they begin, die and end."""
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolyard import Serving, Yard
+from toolyard.transports import run_server
+
+SOURCE = """
+import asyncio, os, sys
+from contextlib import asynccontextmanager
+from toolyard import Call, Question, Yard, serve, tool
+
+@asynccontextmanager
+async def life(yard):
+    if "--broken" in sys.argv:
+        raise ValueError("The database is away.")
+    print("opened", os.getpid(), file=sys.stderr, flush=True)
+    yield
+
+@tool
+async def nap(seconds: float) -> str:
+    "Take a nap."
+    print("napping", file=sys.stderr, flush=True)
+    await asyncio.sleep(seconds)
+    return "rested"
+
+@tool(operation="destroy", question=Question("Sure?", {"type": "object", "properties": {"yes": {"type": "boolean"}}}, "sure"))
+async def wipe(call: Call) -> bool:
+    "Wipe it."
+    return call.answer["yes"]
+
+serve(Yard(tools=[nap, wipe], lifespan=life), transport="http", socket=sys.argv[1], workers=2, stateless=True, shutdown_seconds=0.4)
+"""
+META: dict[str, Any] = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}},
+}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return where the server listens."""
+    return tmp_path / "yard.sock"
+
+
+async def opened(running: Any) -> int:
+    """Return the process that opened its yard next."""
+    return int((await running.said(b"opened")).split()[1])
+
+
+async def send(path: Path, name: str, arguments: dict[str, Any], **params: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_unix_connection(str(path))
+    given: dict[str, Any] = {"name": name, "arguments": arguments, "_meta": META, **params}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": given})
+    lines = [
+        "POST /mcp HTTP/1.1", "Host: localhost", "Content-Type: application/json", "MCP-Protocol-Version: 2026-07-28",
+        "Mcp-Method: tools/call", f"Mcp-Name: {name}", "Connection: close", f"Content-Length: {len(body)}",
+    ]  # fmt: skip
+    writer.write("\r\n".join([*lines, "", body]).encode())
+    return reader, writer
+
+
+async def receive(wire: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> Any:
+    async with asyncio.timeout(10):
+        raw = await wire[0].read()
+    wire[1].close()
+    return json.loads(raw.partition(b"\r\n\r\n")[2])["result"]
+
+
+def lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+async def test_they_end_with_the_program_and_answer_what_they_work_on(program: Any, path: Path, number: int, status: int) -> None:
+    running = await program(SOURCE, str(path))
+    workers = {await opened(running), await opened(running)}
+    wires = [await send(path, "nap", {"seconds": 60 if slow else 0.1}) for slow in (True, False)]
+    for _ in wires:
+        await running.said(b"napping")
+
+    running.process.send_signal(number)
+    slow, quick = [(await receive(wire))["structuredContent"] for wire in wires]
+    ended, _, err = await running.end()
+
+    assert len(workers | {running.process.pid}) == 3
+    assert slow["error"]["code"] == "cancelled"
+    assert quick["data"] == "rested"
+    assert ended == status
+    assert b"Traceback" not in err
+    assert b"worker_died" not in err
+    assert not any(lives(worker) for worker in workers)
+    assert not path.exists()
+
+
+async def test_ctrl_c_at_a_terminal_reaches_all_of_them_and_interrupts_nothing_twice(program: Any, path: Path) -> None:
+    running = await program(SOURCE, str(path))
+    workers = [await opened(running), await opened(running)]
+    wire = await send(path, "nap", {"seconds": 0.1})
+    await running.said(b"napping")
+
+    for process in (*workers, running.process.pid):
+        os.kill(process, signal.SIGINT)
+    answer = await receive(wire)
+    status, _, err = await running.end()
+
+    assert answer["structuredContent"]["data"] == "rested"
+    assert (status, b"Traceback" in err) == (130, False)
+
+
+async def test_one_that_is_killed_is_started_anew_and_knows_what_others_sealed(program: Any, path: Path) -> None:
+    running = await program(SOURCE, str(path))
+    workers = [await opened(running), await opened(running)]
+    asked = await receive(await send(path, "wipe", {}))
+
+    for worker in workers:
+        os.kill(worker, signal.SIGKILL)
+        told = await running.said(b"worker_died")
+        assert told.split()[-2:] == [b"pid=%d" % worker, b"status=-9"]
+        assert await opened(running) not in workers
+    answered = {"sure": {"action": "accept", "content": {"yes": True}}}
+    answer = await receive(await send(path, "wipe", {}, requestState=asked["requestState"], inputResponses=answered))
+    running.process.send_signal(signal.SIGTERM)
+
+    assert answer["structuredContent"]["data"] is True
+    assert (await running.end())[0] == 143
+
+
+async def test_one_that_cannot_begin_says_why_and_is_not_tried_again_once_the_program_is_told_to_end(program: Any, path: Path) -> None:
+    running = await program(SOURCE, str(path), "--broken")
+    await running.said(b"worker_failed")
+    await running.said(b"The database is away.")
+    await running.said(b"worker_died")
+
+    running.process.send_signal(signal.SIGTERM)
+    status, _, err = await running.end()
+
+    assert status == 143
+    assert b"worker_died" not in err
+    assert not path.exists()
+
+
+def test_only_http_has_several() -> None:
+    with pytest.raises(ValueError, match=r"^Only 'http' can be served by several workers, not 'stdio'.$"):
+        run_server(Yard(), Serving(transport="stdio", workers=2, stateless=True))
