@@ -6,10 +6,12 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from toolyard.packs import PACKS
+from toolyard.profile import METATOOLS
 from toolyard.providers import Provider
 from toolyard.providers.functions import Functions
 
 __all__ = ["all_providers", "known_packs", "running"]
+
 
 def all_providers(own: Functions, providers: Iterable[Provider], *, packs: Sequence[str]) -> list[Provider]:
     """Return a yard's providers, its own functions first.
@@ -18,7 +20,7 @@ def all_providers(own: Functions, providers: Iterable[Provider], *, packs: Seque
         ValueError: Two have the same name.
     """
     found: list[Provider] = [*([own] if own else []), *providers]
-    names = [*packs, *(provider.name for provider in found)]
+    names = [METATOOLS, *packs, *(provider.name for provider in found)]
     for known in names:
         if names.count(known) > 1:
             raise ValueError(f"Two providers are named '{known}': give one of them another name.")

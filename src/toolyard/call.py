@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 
 from toolyard.asks import Ask, content_of, telling_whether_it_ran, unanswerable
-from toolyard.caller import Caller, Door
+from toolyard.caller import NESTED, Caller, Door, Nested
 from toolyard.envelope import Envelope
 from toolyard.errors import Blame, CodeName, ToolError
 from toolyard.logline import facts_of, is_word, quoted
@@ -63,7 +63,7 @@ class Funnel(Protocol):
         """Let another thread be made while this one waits."""
         ...
 
-    async def invoke(self, parent: "Call", name: str, arguments: Mapping[str, Any] | None) -> Envelope:
+    async def invoke(self, parent: "Call", name: str, arguments: Mapping[str, Any] | None, how: Nested) -> Envelope:
         """Dispatch a call from inside a call."""
         ...
 
@@ -92,6 +92,7 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
     started: float
     """Seconds of `time.perf_counter`."""
     aside: float = 0.0  # seconds that it waited for somebody outside
+    seconds: float | None = None  # that it may take, whatever its tool says
     parent: "Call | None" = None
     depth: int = 0
     spec: ToolSpec = NOTHING
@@ -142,9 +143,9 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
         """Return what the yard's lifespan yielded."""
         return self.funnel.state
 
-    async def invoke(self, name: str, arguments: Mapping[str, Any] | None = None) -> Envelope:
+    async def invoke(self, name: str, arguments: Mapping[str, Any] | None = None, *, how: Nested = NESTED) -> Envelope:
         """Call another tool from inside this one, through the whole funnel."""
-        return await self.funnel.invoke(self, name, arguments)
+        return await self.funnel.invoke(self, name, arguments, how)
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for something async, such as `invoke` or `ask`, from a handler that runs in a thread.
@@ -255,8 +256,7 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
 
     def disown(self, child: "Call") -> None:
         """Forget a call that is over."""
-        if self.children is not None:
-            self.children.discard(child)
+        (self.children or set()).discard(child)
 
     def give_back(self) -> None:
         """Give back the turns, the last one taken first, even if some fail."""

@@ -12,7 +12,7 @@ from toolyard.asks import Ask
 from toolyard.profile import Profile
 from toolyard.progress import Note
 
-__all__ = ["ANYONE", "LIBRARY", "Caller", "Door"]
+__all__ = ["ANYONE", "LIBRARY", "NESTED", "Caller", "Door", "Nested"]
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,3 +68,17 @@ class Door(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because one 
 
 
 LIBRARY: Final = Door()
+
+
+class Nested(msgspec.Struct, frozen=True, kw_only=True):
+    """How a call from inside a call is run, where that differs from any other."""
+
+    progress: Callable[[Note], None] | None = None
+    """Where its notes go; without it nobody is told."""
+    seconds: float | None = None
+    """It may take no longer, whatever its tool says."""
+    filled: bool = False
+    """Whether references to stored results are filled in already, so that what looks like one is data."""
+
+
+NESTED: Final = Nested()

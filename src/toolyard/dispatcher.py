@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, TypeVar, cast
 import msgspec
 
 from toolyard.call import Call, Decide, Middleware, Turn
-from toolyard.caller import ANYONE, LIBRARY, Caller, Door
+from toolyard.caller import ANYONE, LIBRARY, Caller, Door, Nested
 from toolyard.completions import suggest
 from toolyard.ending import end
 from toolyard.envelope import Encoded, Envelope, encode
@@ -37,7 +37,7 @@ from toolyard.registry import Registry
 from toolyard.resources import contents_of
 from toolyard.results import Results
 from toolyard.session import Sessions
-from toolyard.spec import Kind, unknown
+from toolyard.spec import Kind, ToolSpec, unknown
 from toolyard.tools import InvalidArgumentsError, Tool, written
 
 __all__ = ["Dispatcher"]
@@ -70,11 +70,13 @@ class Dispatcher:
         self.sessions = sessions
         self.sinks = sinks
         self.state: Any = None
+        self.learn: Callable[[ToolSpec, object], None] | None = None
+        """Told what tools answer that do not say so themselves."""
         self._closed = False
         self._registry = registry
         self._profile = profile
         self._limits = limits
-        self._results = results
+        self.results = results
         self._ids = count(int.from_bytes(os.urandom(5)))
 
     async def dispatch(
@@ -86,6 +88,7 @@ class Dispatcher:
         door: Door = LIBRARY,
         parent: Call | None = None,
         filled: bool = False,
+        seconds: float | None = None,
     ) -> Envelope:
         """Answer one call; references in arguments that are filled in already are left as they are."""
         call = Call(  # written out here as in '_begin', because a function more would be felt by every call
@@ -98,14 +101,17 @@ class Dispatcher:
             started=time.perf_counter(),
             parent=parent,
             depth=0 if parent is None else parent.depth + 1,
+            seconds=seconds,
         )
         try:
             tool = self._find(call)
             text = written(arguments, self._limits)
             if not filled and text.find(b"$") >= 0 and text.find(_REFERENCE) >= 0:  # one byte is found far sooner than four
-                text = encode(await self._results.fill_in(msgspec.json.decode(text), tool.spec.input_schema, caller.owner))
+                text = encode(await self.results.fill_in(msgspec.json.decode(text), tool.spec.input_schema, caller.owner))
             self._admit(call, tool, text)
             answer = fit(call, tool, await self._flights.run(call))
+            if self.learn is not None and call.running and tool.spec.output_schema is None:
+                self.learn(tool.spec, answer.data)
         except BaseException as error:  # noqa: BLE001 - whatever a handler does, the caller gets an answer
             answer = self._failed(call, error)
         encoded = answer.encoded
@@ -155,10 +161,10 @@ class Dispatcher:
         find = self._registry.find_prompt if kind == "prompt" else self._registry.find_template
         return await suggest(call, find(name, call.profile), argument, value, settled=settled, seconds=self._limits.timeout)
 
-    async def invoke(self, parent: Call, name: str, arguments: Mapping[str, Any] | None) -> Envelope:
+    async def invoke(self, parent: Call, name: str, arguments: Mapping[str, Any] | None, how: Nested) -> Envelope:
         """Dispatch a call from inside a call."""
-        door = parent.door if parent.door.progress is None else msgspec.structs.replace(parent.door, progress=None)
-        return await self.dispatch(name, arguments, caller=parent.caller, door=door, parent=parent)
+        door = parent.door if parent.door.progress is how.progress else msgspec.structs.replace(parent.door, progress=how.progress)
+        return await self.dispatch(name, arguments, caller=parent.caller, door=door, parent=parent, filled=how.filled, seconds=how.seconds)
 
     def in_thread(self, call: Call, function: Callable[[], object]) -> Awaitable[object]:
         """Run something that blocks in a worker thread."""
@@ -192,7 +198,7 @@ class Dispatcher:
     async def _shorten(self, call: Call, answer: Fitted) -> Fitted:
         """Return the answer with a handle in place of data that are too long."""
         try:
-            return answer.cut(await self._results.keep(cast("Encoded", answer.encoded), call.caller.owner))
+            return answer.cut(await self.results.keep(cast("Encoded", answer.encoded), call.caller.owner))
         except BaseException as error:  # noqa: BLE001 - a store may raise anything
             return self._failed(call, error)
 

@@ -109,7 +109,8 @@ class Flights:
 
     def _timeout(self, call: Call) -> float:
         timeout = call.spec.timeout
-        return self._limits.timeout if timeout is None else timeout
+        own = self._limits.timeout if timeout is None else timeout
+        return own if call.seconds is None else min(call.seconds, own or call.seconds)
 
 
 def _compose(middleware: Sequence[Middleware]) -> Handler:

@@ -9,7 +9,7 @@ from toolyard.call import Arguments, Call
 from toolyard.caller import Caller
 from toolyard.dispatcher import Dispatcher
 from toolyard.envelope import Envelope
-from toolyard.profile import Profile
+from toolyard.profile import METATOOLS, Profile
 from toolyard.prompts import Prompt
 from toolyard.providers import Publish
 from toolyard.registry import Registry
@@ -47,7 +47,7 @@ class Mount:
         publish(self._tools(), resources=self._resources(), prompts=self._prompts(), foreign=foreign)
 
     def _tools(self) -> list[Tool]:
-        return [self._tool(spec) for spec in self._registry.visible(self._profile)]
+        return [self._tool(spec) for spec in self._registry.visible(self._profile) if spec.source != METATOOLS]
 
     def _resources(self) -> list[Resource]:
         registry, profile = self._registry, self._profile

@@ -15,10 +15,13 @@ import msgspec
 from toolyard.envelope import encode
 from toolyard.spec import AnySpec, Operation, ToolSpec
 
-__all__ = ["EVERYTHING", "METATOOLS", "Profile", "Surface", "Toolset", "cost", "listed"]
+__all__ = ["EVERYTHING", "METATOOLS", "UNLISTED", "Profile", "Surface", "Toolset", "cost", "listed"]
 
 METATOOLS: Final = "metatools"
-"""The source of the tools about tools, which every surface lists."""
+"""The source of the tools about tools, which are listed where the rest is not."""
+
+UNLISTED: Final = "unlisted"
+"""The tag of a metatool that is on no list."""
 
 _SLACK: Final = 0.25
 
@@ -46,7 +49,8 @@ class Toolset(msgspec.Struct, frozen=True, kw_only=True):
     Each of `names`, `tags`, `sources` and `operations` lets through what fits one of its entries; empty lets all through.
     Names and sources may hold `*` and `?`. A name rule holds for the names of tools and prompts, former ones included, and for
     both the name and the URI of a resource. Operations are rules about tools: a resource or prompt only tells something, so they
-    neither let it through nor deny it.
+    neither let it through nor deny it. Nor do rules let a metatool through, which does nothing by itself and reaches no more than
+    its caller may: it is there unless its name, its source or a tag of it is denied.
     """
 
     name: str
@@ -69,6 +73,8 @@ class Toolset(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether something is in the set, under any of its names; a denial beats everything."""
         if _any_fits(spec, self.deny) or _fits(spec.source, self.deny_sources) or any(tag in self.deny_tags for tag in spec.tags):
             return False
+        if spec.source == METATOOLS:
+            return True
         if isinstance(spec, ToolSpec) and not self._may_do(spec.operation):
             return False
         return (
@@ -107,18 +113,18 @@ def listed(profile: Profile, specs: Sequence[ToolSpec], *, budget: int, was_meta
     """Return which of the profile's tools are listed, and whether that is the short list.
 
     An automatic surface flips from what it was only when the cost is a quarter past the budget, so that clients can cache the list.
-    Where there is no metatool to find the rest with, everything is listed.
+    Where there is no metatool to find the rest with, everything is listed; where everything is, no metatool needs to be.
     """
-    pinned = [spec for spec in specs if spec.source == METATOOLS or _any_fits(spec, profile.pins)]
+    pinned = [spec for spec in specs if _shows(spec) or _any_fits(spec, profile.pins)]
+    rest = [spec for spec in specs if spec.source != METATOOLS or _any_fits(spec, profile.pins)]
     if profile.surface is Surface.META:
         return pinned, True
-    can_find = any(spec.source == METATOOLS for spec in pinned)
-    if profile.surface is Surface.DIRECT or not can_find:
-        return list(specs), False
-    spent = cost(spec for spec in specs if spec.source != METATOOLS)
+    if profile.surface is Surface.DIRECT or not any(_shows(spec) for spec in pinned):
+        return rest, False
+    spent = cost(spec for spec in rest if spec.source != METATOOLS)
     line = budget if was_meta is None else budget * (1 - _SLACK) if was_meta else budget * (1 + _SLACK)
     meta = spent > line
-    return (pinned if meta else list(specs)), meta
+    return (pinned if meta else rest), meta
 
 
 def cost(specs: Iterable[ToolSpec]) -> int:
@@ -127,6 +133,11 @@ def cost(specs: Iterable[ToolSpec]) -> int:
         len(encode({"name": spec.name, "description": spec.description, "inputSchema": spec.input_schema}).decode()) for spec in specs
     )
     return -(-characters // 4)
+
+
+def _shows(spec: ToolSpec) -> bool:
+    """Return whether this is a metatool that short lists show."""
+    return spec.source == METATOOLS and UNLISTED not in spec.tags
 
 
 def _any_fits(spec: AnySpec, patterns: tuple[str, ...]) -> bool:

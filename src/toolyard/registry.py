@@ -116,6 +116,10 @@ class Registry:
             raise self._tool_not_found(name, profile)
         return tool
 
+    def named(self, name: str) -> Tool | None:
+        """Return the tool that is published under exactly this name, whoever may see it."""
+        return self._by_name.get(name)
+
     def is_plain(self, name: str) -> bool:
         """Return whether a tool's good answers go out as they are, without the envelope."""
         tool = self._by_name.get(name)
@@ -179,6 +183,11 @@ class Registry:
         specs, meta = listed(profile, self.visible(profile), budget=self._limits.listed_tokens, was_meta=was_meta)
         self._lists[profile] = (version, specs, meta)
         return specs
+
+    def is_short(self, profile: Profile) -> bool:
+        """Return whether the profile lists metatools in place of what they find."""
+        self.list(profile)
+        return self._lists[profile][2]
 
     def list_resources(self, profile: Profile) -> Sequence[ResourceSpec]:
         """Return the resources that exist for the profile, by URI, without the templates."""

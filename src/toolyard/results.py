@@ -31,9 +31,10 @@ _SCALARS: Final[dict[type, str]] = {bool: "boolean", int: "integer", float: "num
 class Results:
     """Keeps large results for a while and puts them where a call refers to them."""
 
-    def __init__(self, store: Store, limits: Limits) -> None:
+    def __init__(self, store: Store, limits: Limits, *, reader: bool = False) -> None:
         self._store = store
         self._limits = limits
+        self._reader = reader
 
     async def keep(self, encoded: Encoded, owner: str) -> dict[str, Any]:
         """Keep a result that is too long to answer with, and return what to answer instead.
@@ -61,7 +62,8 @@ class Results:
             "characters": encoded.characters,
             "shape": shape_of(encoded.data),
             "expires_in_s": round(self._limits.stored_seconds),
-            "use": f'Pass {{"$ref": "{handle}"}} as an argument, with a JSON pointer as "path" for a part of it.',
+            "use": (f"Read parts of it with read_result(handle='{handle}'). " if self._reader else "")
+            + f'Pass {{"$ref": "{handle}"}} as an argument, with a JSON pointer as "path" for a part of it.',
         }
 
     async def read(self, handle: str, owner: str) -> Any:

@@ -14,6 +14,7 @@ from toolyard.caller import ANYONE, LIBRARY, Caller, Door
 from toolyard.dispatcher import Dispatcher
 from toolyard.envelope import Envelope
 from toolyard.limits import Limits
+from toolyard.metatools import GUIDE, Metatools, known_metatools
 from toolyard.mounts import Mount
 from toolyard.packs import PACKS
 from toolyard.profile import EVERYTHING, Profile
@@ -48,6 +49,7 @@ class Yard:
         prompts: Iterable[object] = (),
         providers: Iterable[Provider] = (),
         packs: Iterable[str] = (),
+        metatools: bool | Iterable[str] = True,
         profile: Profile = EVERYTHING,
         profiles: Iterable[Profile] = (),
         lifespan: Lifespan | None = None,
@@ -74,6 +76,7 @@ class Yard:
         self._equip(allow_eval=allow_eval)
         self._profiles = {known.name: known for known in (profile, *profiles)}
         self._packs = known_packs(packs)
+        self._metatools = known_metatools(metatools)
         own = Functions(name, tools, resources=resources, prompts=prompts)
         self._providers = all_providers(own, providers, packs=self._packs)
         self._lifespan = lifespan
@@ -105,7 +108,7 @@ class Yard:
             raise RuntimeError(f"The yard '{self.name}' is open already.")
         async with AsyncExitStack() as stack:
             dispatcher = self._dispatcher = self._make_dispatcher()
-            stack.callback(self._forget_dispatcher)
+            stack.callback(setattr, self, "_dispatcher", None)
             try:
                 await self._assemble(stack, dispatcher)
             except BaseException:
@@ -218,6 +221,11 @@ class Yard:
         """Return the prompts that exist for a profile, by name."""
         return self.registry.list_prompts(self.profile_of(profile))
 
+    def instructions_for(self, profile: Profile) -> str:
+        """Return what a client is told of the yard: its own words, and where most tools are not listed how to find them."""
+        guided = "search_tools" in self._metatools and self.registry.is_short(profile)
+        return f"{self.instructions}\n\n{GUIDE}".strip() if guided else self.instructions
+
     def profile_of(self, profile: Profile | str | None) -> Profile:
         """Return a profile of the yard by its name, its own by default.
 
@@ -264,7 +272,7 @@ class Yard:
             profile=self.profile,
             limits=self.limits,
             sessions=self.sessions,
-            results=Results(self._store, self.limits),
+            results=Results(self._store, self.limits, reader="read_result" in self._metatools),
             sinks=self._sinks,
             middleware=self._middleware,
             decide=decide,
@@ -279,6 +287,8 @@ class Yard:
             await self._connect(stack, provider, gives_way=False)
         for pack in self._packs:
             await self._connect(stack, PACKS[pack](self), gives_way=True)
+        if self._metatools:
+            await self._connect(stack, Metatools(self, self._metatools), gives_way=True)
         stack.push_async_callback(self.sessions.end_all)
         stack.push_async_callback(dispatcher.close)
 
@@ -286,6 +296,3 @@ class Yard:
         publish = Publishing(self.registry, provider.name, gives_way=gives_way, notify=self.notify_updated)
         stack.callback(self.registry.withdraw, provider.name)
         await stack.enter_async_context(provider.open(publish))
-
-    def _forget_dispatcher(self) -> None:
-        self._dispatcher = None

@@ -94,10 +94,9 @@ class Front:
         """Return which arguments a tool wants as headers, too."""
         return self._params[name] if self.wants_headers(name) else {}
 
-    @property
-    def instructions(self) -> str:
+    def instructions(self, profile: Profile) -> str:
         """Return what a client is told about the yard as a whole."""
-        return self.yard.instructions
+        return self.yard.instructions_for(profile)
 
     def end_listeners(self) -> None:
         """Let those who listen go: they are answered now; what waits for an answer that cannot come is interrupted."""

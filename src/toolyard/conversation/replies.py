@@ -150,8 +150,8 @@ async def complete(exchange: Exchange, params: given.Complete) -> bytes:
 async def discover(exchange: Exchange, _: Bare) -> bytes:
     """Tell a client of the newer era what there is."""
     front = exchange.front
-    capabilities = front.capabilities(front.profile_of(exchange.caller))
-    return exchange.answers.discover(capabilities, front.instructions)
+    profile = front.profile_of(exchange.caller)
+    return exchange.answers.discover(front.capabilities(profile), front.instructions(profile))
 
 
 async def ping(exchange: Exchange, _: Bare) -> bytes:

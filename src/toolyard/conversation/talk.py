@@ -175,7 +175,7 @@ class Conversation:
         self.caller = self.front.caller(self.caller, params.client_info)
         profile = self.front.profile_of(self.caller)
         capabilities = self.front.capabilities(profile, notifies=self._send is not None)
-        return self.front.answers(self.version).initialize(capabilities, self.front.instructions)
+        return self.front.answers(self.version).initialize(capabilities, self.front.instructions(profile))
 
     def _begin_notices(self) -> None:
         if self._send is None or self._subscription is not None:

@@ -1,0 +1,142 @@
+"""The catalogue: the tools of a yard as metatools look at them, with an index that is made when somebody first searches."""
+
+import os
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from hashlib import sha256
+from typing import TYPE_CHECKING, Final
+
+from toolyard.envelope import encode_sorted
+from toolyard.errors import ToolError
+from toolyard.profile import EVERYTHING, METATOOLS, UNLISTED, Profile
+from toolyard.registry import Change, Registry
+from toolyard.schema import near_miss
+from toolyard.spec import Operation, ToolSpec
+from toolyard.tools import Tool
+
+if TYPE_CHECKING:
+    from toolyard.search import Found, Index
+
+__all__ = ["OTHER_NAME", "Catalogue"]
+
+OTHER_NAME: Final = "other_name"
+"""The tag of a metatool that is another under a name that agents know from elsewhere."""
+
+_PROFILES: Final = 256
+_SETTINGS: Final = "TOOLYARD_SEARCH_"
+_DIGITS: Final = 24
+
+
+class Catalogue:
+    """The tools of one yard, to be searched and paged through."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.registry = registry
+        self._digests: dict[str, tuple[ToolSpec, bytes]] = {}
+        self._prints: dict[Profile, tuple[int, str]] = {}
+        self._stop: Callable[[], None] | None = None
+
+    def open(self) -> None:
+        """Fail now if the environment asks for a search that cannot be had."""
+        if any(name.startswith(_SETTINGS) for name in os.environ):
+            self.index.prepare()
+
+    def close(self) -> None:
+        """Watch the registry no more."""
+        if self._stop is not None:
+            self._stop()
+            self._stop = None
+            del self.index
+
+    @cached_property
+    def index(self) -> "Index":
+        """The index of all tools, kept up to date from its first use on."""
+        # Imported here because most yards are never searched, and what search needs takes a while to load.
+        from toolyard.search import make_index, read_environment  # noqa: PLC0415
+
+        index = make_index(read_environment(os.environ))
+        for spec in self.registry.visible(EVERYTHING):
+            if _is_found(spec):
+                index.add(spec)
+        self._stop = self.registry.watch(lambda change: self._follow(index, change))
+        return index
+
+    def search(
+        self, query: str, profile: Profile, *, namespace: str | None, operation: Operation | None, offset: int, limit: int
+    ) -> "Found":
+        """Return the tools that fit best, of those that exist for the profile."""
+        return self.index.search(query, allows=profile.allows, namespace=namespace, operation=operation, offset=offset, limit=limit)
+
+    def find(self, name: str, profile: Profile) -> Tool:
+        """Return a tool of the profile.
+
+        Raises:
+            ToolError: `tool_not_found`.
+        """
+        return self.registry.find(name, profile)
+
+    def tools(self, profile: Profile, *, namespace: str | None = None, operation: Operation | None = None) -> Sequence[ToolSpec]:
+        """Return the tools of the profile by name; metatools only where their namespace is asked for."""
+        return [
+            spec
+            for spec in self.registry.visible(profile)
+            if (OTHER_NAME not in spec.tags if namespace == METATOOLS else spec.source != METATOOLS)
+            and (namespace is None or spec.source == namespace)
+            and (operation is None or spec.operation == operation)
+        ]
+
+    def check_namespace(self, namespace: str | None, profile: Profile) -> None:
+        """Check that the profile has tools of a namespace, if one is named.
+
+        Raises:
+            ToolError: `invalid_input` if it has not.
+        """
+        known = self.namespaces(profile)
+        if namespace is None or namespace == METATOOLS or namespace in known:
+            return
+        meant = near_miss(namespace, list(known))
+        message = f"There is no namespace '{namespace}'." + (f" Did you mean '{meant}'?" if meant else "")
+        issue = {"field": "namespace", "code": "unknown_namespace", "message": message, "did_you_mean": meant}
+        raise ToolError("invalid_input", message, next_actions=["list_namespaces()"], issues=[issue])
+
+    def namespaces(self, profile: Profile) -> dict[str, int]:
+        """Return how many tools of the profile each namespace has, by name, without the metatools."""
+        counts: dict[str, int] = {}
+        for spec in self.tools(profile):
+            counts[spec.source] = counts.get(spec.source, 0) + 1
+        return dict(sorted(counts.items()))
+
+    def fingerprint(self, profile: Profile) -> str:
+        """Return what changes exactly when the tools of the profile do, and is the same in every process that has them."""
+        version = self.registry.versions["tool"]
+        known = self._prints.get(profile)
+        if known is None or known[0] != version:
+            digest = sha256()
+            for spec in self.registry.visible(profile):
+                digest.update(self._digest(spec))
+            if len(self._prints) >= _PROFILES:
+                self._prints.clear()
+            known = self._prints[profile] = (version, digest.hexdigest()[:_DIGITS])
+        return known[1]
+
+    def _digest(self, spec: ToolSpec) -> bytes:
+        known = self._digests.get(spec.name)
+        if known is None or known[0] is not spec:
+            if len(self._digests) > 2 * len(self.registry):
+                self._digests.clear()
+            known = self._digests[spec.name] = (spec, sha256(encode_sorted(spec)).digest())
+        return known[1]
+
+    def _follow(self, index: "Index", change: Change) -> None:
+        if change.what != "tool":
+            return
+        tool = None if change.kind == "withdrawn" else self.registry.named(change.name)
+        if tool is not None and _is_found(tool.spec):
+            index.add(tool.spec)
+        else:
+            index.remove(change.name)
+
+
+def _is_found(spec: ToolSpec) -> bool:
+    """Return whether a search may find it: metatools that lists show need not be found, nor those that are others."""
+    return spec.source != METATOOLS or (UNLISTED in spec.tags and OTHER_NAME not in spec.tags)

@@ -1,0 +1,61 @@
+"""Making a metatool: from a few words and two schemas to a tool like any other, without a signature to read."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from toolyard.call import Handler
+from toolyard.profile import METATOOLS, UNLISTED
+from toolyard.spec import Annotations, Example, Operation, ToolSpec
+from toolyard.tools import Check, Tool, check_by_schema
+
+__all__ = ["TEXT", "fields", "make", "outcome", "refers_to"]
+
+TEXT: Final[dict[str, Any]] = {"type": "string"}
+
+_WRAPS: Final = Annotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
+"""What is said of a tool that runs another, which may do anything."""
+
+
+def fields(required: str = "", **properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of strict arguments; what is required is named in one text."""
+    schema: dict[str, Any] = {"type": "object", "properties": {name: dict(inner) for name, inner in properties.items()}}
+    return {**schema, **({"required": required.split()} if required else {}), "additionalProperties": False}
+
+
+def outcome(required: str = "", **properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of what a metatool answers."""
+    return fields(required, **properties)
+
+
+def refers_to(pattern: str) -> dict[str, Any]:
+    """Return the schema of a text of one form."""
+    return {"type": "string", "pattern": pattern}
+
+
+def make(
+    name: str,
+    description: str,
+    handler: Handler,
+    *,
+    takes: dict[str, Any],
+    answers: dict[str, Any],
+    listed: bool = False,
+    wraps: bool = False,
+    check: Check | None = None,
+    examples: tuple[Example, ...] = (),
+    tags: tuple[str, ...] = (),
+) -> Tool:
+    """Return a metatool; one that wraps others does what they do, and leaves their deadlines to them."""
+    spec = ToolSpec(
+        name=name,
+        description=description,
+        input_schema=takes,
+        output_schema=answers,
+        operation=Operation.COMMAND if wraps else Operation.QUERY,
+        annotations=_WRAPS if wraps else None,
+        timeout=0 if wraps else None,
+        source=METATOOLS,
+        tags=tags if listed else (*tags, UNLISTED),
+        examples=examples,
+    )
+    return Tool(spec=spec, handler=handler, check=check or check_by_schema(takes), may_return_none=wraps)

@@ -1,0 +1,161 @@
+"""Running: `run_tool`, which calls one tool by its name, through the whole funnel.
+
+What it answers is what the tool answers. It knows no way around the dispatcher.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NoReturn, cast
+
+import msgspec
+
+from toolyard.call import Arguments, Call, Handler
+from toolyard.caller import Nested
+from toolyard.envelope import Envelope, encode
+from toolyard.errors import ToolError
+from toolyard.metatools.catalogue import OTHER_NAME, Catalogue
+from toolyard.metatools.making import TEXT, fields, make
+from toolyard.metatools.pace import Pace
+from toolyard.metatools.signature import signature
+from toolyard.progress import Note
+from toolyard.spec import ToolSpec
+from toolyard.tools import Check, InvalidArgumentsError, Tool, check_by_schema
+
+__all__ = ["make_run", "unwrapped"]
+
+_TAKES: Final = fields(
+    "tool_id",
+    tool_id=TEXT,
+    args={"type": "object", "default": {}},
+    include={
+        "type": "array",
+        "items": {"enum": ["tool", "backend", "raw"]},
+        "description": "Puts the answer under 'result', beside these.",
+    },
+    stream={"type": "boolean"},
+    backend_override=TEXT,
+)
+_NAMES: Final = ("name", "tool", "tool_name")
+_ARGUMENTS: Final = ("arguments", "parameters", "params", "input")
+_PUT_RIGHT: Final = "put right"
+"""Where the check leaves word for the handler; no argument can be called so."""
+
+
+def make_run(catalogue: Catalogue, *, repair: bool) -> list[Tool]:
+    """Return the tool `run_tool`, and the same under the name that some agents know."""
+
+    async def run(call: Call) -> object:
+        given = call.arguments
+        call.coerced += given.pop(_PUT_RIGHT, ())
+        try:
+            tool = catalogue.find(given["tool_id"], call.profile)
+        except ToolError:
+            return await call.invoke(given["tool_id"], given["args"])  # so that it is answered and recorded as any call of no tool
+        _check_supported(given, tool.spec)
+        args, moved = unwrapped(given["args"], tool, repair=repair)
+        call.coerced += moved
+        with Pace(call, Note(0, 1, f"running {tool.spec.name}")) as pace:
+            answer = await call.invoke(given["tool_id"], args, how=Nested(progress=_forward(call, pace), filled=True))
+            if pace.silent:
+                pace.note(Note(1, 1, f"{tool.spec.name} is done"))
+        included = given.get("include")
+        return _included(answer, tool.spec, included) if included and answer.success else answer
+
+    check = _forgiving(check_by_schema(_TAKES)) if repair else None
+    return [_run("run_tool", run, check, listed=True), _run("call_tool", run, check, tags=(OTHER_NAME,))]
+
+
+def _run(name: str, handler: Handler, check: Check | None, *, listed: bool = False, tags: tuple[str, ...] = ()) -> Tool:
+    text = "Call a tool. It answers what the tool answers."
+    return make(name, text, handler, takes=_TAKES, answers={}, listed=listed, wraps=True, check=check, tags=tags)
+
+
+def unwrapped(args: Arguments, tool: Tool, *, repair: bool) -> tuple[Arguments, tuple[str, ...]]:
+    """Return the arguments of an inner call, taken out of one object too many if only so they fit."""
+    if not repair or not args or _fits(tool, args):
+        return args, ()
+    inner = [object_in(args[key]) for key in ("args", *_ARGUMENTS) if key in args and set(args) <= {key, "tool_id"}]
+    for candidate in inner:
+        if candidate is not None and _fits(tool, candidate):
+            return candidate, ("args",)
+    return args, ()
+
+
+def object_in(value: object) -> Arguments | None:
+    """Return a value that is an object, be it written as text."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+    return cast("Arguments", value) if isinstance(value, dict) else None
+
+
+def _fits(tool: Tool, args: Arguments) -> bool:
+    try:
+        tool.check(encode(args))
+    except (InvalidArgumentsError, TypeError):
+        return False
+    return True
+
+
+def _forgiving(check: Check) -> Check:
+    """Return the check that also takes the tool's arguments beside its name, and other words for both."""
+
+    def forgive(text: bytes) -> Arguments:
+        try:
+            return check(text)
+        except InvalidArgumentsError:
+            given = msgspec.json.decode(text)
+            gathered = _gathered(cast("Arguments", given)) if isinstance(given, dict) else None
+            if gathered is None:
+                raise
+            return {**check(encode(gathered)), _PUT_RIGHT: ("args",)}
+
+    return forgive
+
+
+def _gathered(given: Arguments) -> Arguments | None:
+    """Return the arguments in their places, if there is one way to put them there."""
+    known = cast("Mapping[str, Any]", _TAKES["properties"])
+    named = [name for name in _NAMES if isinstance(given.get(name), str)]
+    left = {key: value for key, value in given.items() if key not in known}
+    kept = {key: value for key, value in given.items() if key in known}
+    if "tool_id" not in kept:
+        if len(named) != 1:
+            return None
+        kept["tool_id"] = left.pop(named[0])
+    if "args" in kept:
+        args = object_in(kept["args"])
+        if left or args is None:
+            return None
+        return {**kept, "args": args}
+    if len(left) == 1 and (key := next(iter(left))) in _ARGUMENTS and (inner := object_in(left[key])) is not None:
+        return {**kept, "args": inner}
+    return {**kept, "args": left}
+
+
+def _check_supported(given: Arguments, spec: ToolSpec) -> None:
+    if given.get("stream"):
+        _refuse("stream", "The result of a tool comes in one piece; what it says on the way comes as progress.")
+    if given.get("backend_override", spec.source) != spec.source:
+        _refuse("backend_override", f"'{spec.name}' runs at '{spec.source}', and nowhere else.")
+
+
+def _refuse(argument: str, message: str) -> NoReturn:
+    raise ToolError("not_supported", message, next_actions=[f"run_tool(…) without '{argument}'"], may_have_run=False, argument=argument)
+
+
+def _forward(call: Call, pace: Pace) -> Callable[[Note], None] | None:
+    return None if call.door.progress is None else pace.forward
+
+
+def _included(answer: Envelope, spec: ToolSpec, include: list[str]) -> Envelope:
+    """Return the answer with its data under 'result', and beside it what else was asked for."""
+    parts: dict[str, Callable[[], Any]] = {
+        "tool": lambda: {"tool_id": spec.name, "signature": signature(spec), "operation": str(spec.operation)},
+        "backend": lambda: {"source": spec.source},
+        "raw": lambda: msgspec.json.decode(answer.to_json()),
+    }
+    data = {"result": answer.data, **{part: parts[part]() for part in parts if part in include}}
+    return Envelope(True, data, None, answer.meta).beside(answer.content)  # noqa: FBT003 - the field of a struct

@@ -1,0 +1,109 @@
+"""Searching: `search_tools`, which finds tools by what they do and answers with signatures."""
+
+from typing import Any, Final
+
+from toolyard.call import Call
+from toolyard.errors import ToolError
+from toolyard.metatools.catalogue import Catalogue
+from toolyard.metatools.cursors import Cursors
+from toolyard.metatools.making import TEXT, fields, make, outcome
+from toolyard.metatools.signature import one_line, signature
+from toolyard.spec import Operation, ToolSpec
+from toolyard.tools import Tool
+
+__all__ = ["make_search"]
+
+_QUERY_CHARACTERS: Final = 2000
+_DESCRIPTION: Final = 90
+_WHY: Final = 60
+_SPACES: Final = frozenset("\t\n\r\f\v")
+_TAKES: Final = fields(
+    "query",
+    query={**TEXT, "description": "What you want to do, in plain words."},
+    limit={"type": "integer", "minimum": 1, "maximum": 100, "default": 5},
+    cursor={**TEXT, "description": "'next_cursor' of the page before."},
+    namespace=TEXT,
+    operation={"enum": [str(operation) for operation in Operation]},
+    detail={"enum": ["signature", "schema"], "default": "signature"},
+)
+_HIT: Final = outcome(
+    "signature description why",
+    signature=TEXT,
+    description=TEXT,
+    why=TEXT,
+    tool_id=TEXT,
+    input_schema={"type": "object"},
+    output_schema={"type": "object"},
+)
+_ANSWERS: Final = outcome(
+    "hits",
+    hits={"type": "array", "items": _HIT},
+    total={"type": "integer"},
+    next_cursor=TEXT,
+    closest={"type": "array", "items": TEXT},
+    hint=TEXT,
+)
+
+
+def make_search(catalogue: Catalogue, cursors: Cursors) -> Tool:
+    """Return the tool `search_tools`."""
+
+    async def search(call: Call) -> dict[str, Any]:
+        given = call.arguments
+        query, limit, detail = given["query"], given["limit"], given["detail"]
+        namespace, operation = given.get("namespace"), given.get("operation")
+        _check_query(query)
+        catalogue.check_namespace(namespace, call.profile)
+        question = [catalogue.fingerprint(call.profile), "search_tools", query, limit, namespace, operation]
+        start = cursors.open(question, given.get("cursor"), again="search_tools(query=…)")
+        found = catalogue.search(query, call.profile, namespace=namespace, operation=operation, offset=start, limit=limit)
+        told: dict[str, Any] = {"hits": [_hit(hit.spec, hit.why, full=detail == "schema") for hit in found.hits]}
+        if found.total is not None:
+            told["total"] = found.total
+        if found.more:
+            told["next_cursor"] = cursors.close(question, start + limit)
+        if not found.hits and not start:
+            told["closest"] = found.closest
+            told["hint"] = "Nothing fits. Say it in other words, or look through a namespace with list_tools(namespace=…)."
+        return told
+
+    return make(
+        "search_tools",
+        "Find tools by what they do. Answers with signatures; call them with run_tool.",
+        search,
+        takes=_TAKES,
+        answers=_ANSWERS,
+        listed=True,
+    )
+
+
+def _check_query(query: str) -> None:
+    """Check that a query is something that can be asked.
+
+    Raises:
+        ToolError: `invalid_input` if it is empty, too long, or not text.
+    """
+    if not query.strip():
+        raise _refusal("The query is empty.", "string_too_short", "list_tools()")
+    if len(query) > _QUERY_CHARACTERS:
+        message = f"The query has {len(query)} characters; at most {_QUERY_CHARACTERS} are read. Say what you want to do in a sentence."
+        raise _refusal(message, "string_too_long", "search_tools(query=…)")
+    if any(not (character.isprintable() or character in _SPACES) and ord(character) < 160 for character in query):  # noqa: PLR2004 - where the second block of control characters ends
+        raise _refusal("The query has control characters in it.", "control_character", "search_tools(query=…)")
+
+
+def _refusal(message: str, code: str, action: str) -> ToolError:
+    return ToolError("invalid_input", message, next_actions=[action], issues=[{"field": "query", "code": code, "message": message}])
+
+
+def _hit(spec: ToolSpec, why: str, *, full: bool) -> dict[str, Any]:
+    hit: dict[str, Any] = {
+        "signature": signature(spec),
+        "description": one_line(spec.description, _DESCRIPTION),
+        "why": why if len(why) <= _WHY else f"{why[:_WHY].rsplit(';', 1)[0]}…",
+    }
+    if full:
+        hit |= {"tool_id": spec.name, "input_schema": spec.input_schema}
+        if spec.output_schema is not None:
+            hit["output_schema"] = spec.output_schema
+    return hit
