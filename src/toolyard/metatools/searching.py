@@ -8,6 +8,7 @@ from toolyard.metatools.catalogue import Catalogue
 from toolyard.metatools.cursors import Cursors
 from toolyard.metatools.making import TEXT, fields, make, outcome
 from toolyard.metatools.signature import one_line, signature
+from toolyard.profile import METATOOLS
 from toolyard.spec import Operation, ToolSpec
 from toolyard.tools import Tool
 
@@ -63,7 +64,7 @@ def make_search(catalogue: Catalogue, cursors: Cursors) -> Tool:
         if found.more:
             told["next_cursor"] = cursors.close(question, start + limit)
         if not found.hits and not start:
-            told["closest"] = found.closest
+            told["closest"] = [source for source in found.closest if source != METATOOLS]
             told["hint"] = "Nothing fits. Say it in other words, or look through a namespace with list_tools(namespace=…)."
         return told
 

@@ -1,0 +1,262 @@
+import asyncio
+from typing import Any
+
+import pytest
+from ticket_tools import Bench, ask, failure, made
+
+from toolyard import Call, Envelope, Question, Yard, tool
+from toolyard.testing import FakeSink, connect
+
+ADD = {"tool_id": "add", "args": {"a": 1}}
+
+
+async def test_a_step_takes_what_earlier_steps_answered() -> None:
+    steps = [
+        {"id": "ticket", "tool_id": "open_ticket", "args": {"title": "x", "labels": ["a", "b"]}},
+        {"tool_id": "add", "args": {"a": {"$from": "ticket", "path": "/id"}, "b": 3}},
+        {"tool_id": "open_ticket", "args": {"title": "y", "labels": [{"$from": 0, "path": "/labels/1"}, "c"]}},
+        {"tool_id": "echo", "use_previous": True},
+    ]
+    async with Yard(tools=[Bench()]) as yard:
+        data = await ask(yard, "run_chain", steps=steps)
+
+    assert [result["data"] for result in data["results"][1:3]] == [10, {"id": 7, "title": "y", "labels": ["b", "c"]}]
+    assert data["final"] == {"previous": {"id": 7, "title": "y", "labels": ["b", "c"]}}
+    assert data["results"][0]["id"] == "ticket"
+
+
+async def test_what_came_before_replaces_an_argument_even_if_it_is_nothing() -> None:
+    @tool
+    async def nothing() -> None:
+        """Do nothing."""
+
+    steps = [{"tool_id": "nothing"}, {"tool_id": "echo", "args": {"previous": "mine"}, "use_previous": True}]
+    async with Yard(tools=[Bench(), nothing]) as yard:
+        assert (await ask(yard, "run_chain", steps=steps, final_only=True)) == {"final": {"previous": None}}
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+async def test_a_chain_that_fails_has_run_what_came_before_once_and_says_what_came_of_it(wrapped: bool) -> None:  # noqa: FBT001 - a case
+    bench, sink = Bench(), FakeSink()
+    arguments: dict[str, Any] = {"steps": [ADD, {"tool_id": "open_ticket", "args": {"title": "x"}}, {"id": "c", "tool_id": "fail"}, ADD]}
+    async with Yard(tools=[bench], sinks=[sink]) as yard:
+        name, given = ("run_tool", {"tool_id": "run_chain", "args": arguments}) if wrapped else ("run_chain", arguments)
+        answer = await yard.call(name, given)
+
+    error = failure(answer)
+    assert bench.ran == ["add", "open_ticket", "fail"]
+    assert (error.code, error.details["step_index"], error.details["step_id"]) == ("chain_step_failed", 2, "c")
+    assert (error.details["cause_code"], error.details["cause"]["details"]["reason"]) == ("state_error", "jammed")
+    assert (error.may_have_run, error.retryable) == (True, False)
+    assert error.next_actions
+    assert [result["data"] for result in answer.data["results"]] == [2, answer.data["final"]]
+    chain = next(record for record in sink.records if record.tool == "run_chain")
+    steps = [record for record in sink.records if record.tool in {"add", "open_ticket", "fail"}]
+    assert [record.parent_id for record in steps] == [chain.call_id] * 3
+
+
+@pytest.mark.parametrize(
+    ("steps", "field", "code"),
+    [
+        ([ADD, {"tool_id": "nothing_of_ours"}], "steps.1.tool_id", "tool_not_found"),
+        ([ADD, {"tool_id": "add", "args": {"a": "x"}}], "steps.1.args.a", "type"),
+        ([ADD, {"tool_id": "add", "args": {"a": {"$from": 0}, "c": 1}}], "steps.1.args.c", "extra_forbidden"),
+        ([ADD, {"tool_id": "add", "args": {"b": {"$from": 0}}}], "steps.1.args.a", "missing"),
+        ([{"tool_id": "add", "args": {"a": {"$from": 1}}}, ADD], "steps.0.args.a", "later_step"),
+        ([{"tool_id": "add", "args": {"a": {"$from": 0}}}], "steps.0.args.a", "later_step"),
+        ([{"tool_id": "add", "args": {"a": {"$from": "x"}}}, {"id": "x", **ADD}], "steps.0.args.a", "later_step"),
+        ([{"id": "x", "tool_id": "add", "args": {"a": {"$from": "x"}}}], "steps.0.args.a", "later_step"),
+        ([ADD, {"tool_id": "add", "args": {"a": {"$from": "y"}}}], "steps.1.args.a", "unknown_step"),
+        ([ADD, {"tool_id": "add", "args": {"a": {"$from": 5}}}], "steps.1.args.a", "unknown_step"),
+        ([ADD, {"tool_id": "add", "args": {"a": {"$from": -1}}}], "steps.1.args.a", "unknown_step"),
+        ([ADD, {"tool_id": "add", "args": {"a": {"$from": 0, "path": "x"}}}], "steps.1.args.a", "unknown_path"),
+        ([{"parallel": "p", **ADD}, {"parallel": "p", "tool_id": "add", "args": {"a": {"$from": 0}}}], "steps.1.args.a", "same_group"),
+        ([{"id": "x", **ADD}, {"id": "x", **ADD}], "steps.1.id", "duplicate_id"),
+        ([{"tool_id": "echo", "use_previous": True}], "steps.0.use_previous", "no_previous"),
+        ([ADD, {"tool_id": "add", "args": {"a": 1}, "use_previous": True}], "steps.1.args.previous", "extra_forbidden"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_every_step_is_checked_before_the_first_one_runs(steps: list[dict[str, Any]], field: str, code: str) -> None:
+    bench = Bench()
+    async with Yard(tools=[bench]) as yard:
+        error = failure(await yard.call("run_chain", {"steps": steps}))
+
+    assert (error.code, error.may_have_run, bench.ran) == ("invalid_input", False, [])
+    issue = error.details["issues"][0]
+    assert issue["field"] == field
+    assert issue["code"].startswith(code) or code == "type"
+    assert error.next_actions
+
+
+@pytest.mark.parametrize(
+    "steps", [[], [ADD] * 33, "all of them", [{"args": {}}], [{**ADD, "retries": 3}]], ids=["none", "many", "text", "no tool", "unknown"]
+)
+async def test_what_is_no_chain_is_refused(steps: Any) -> None:
+    async with Yard(tools=[Bench()]) as yard:
+        assert failure(await yard.call("run_chain", {"steps": steps})).code == "invalid_input"
+
+
+async def test_a_path_that_a_result_does_not_have_stops_the_chain_before_the_step_runs() -> None:
+    bench = Bench()
+    steps = [{"tool_id": "open_ticket", "args": {"title": "x"}}, {"tool_id": "add", "args": {"a": {"$from": 0, "path": "/nope"}}}]
+    async with Yard(tools=[bench]) as yard:
+        error = failure(await yard.call("run_chain", {"steps": steps}))
+
+    assert (error.code, error.details["cause_code"], bench.ran) == ("chain_step_failed", "invalid_input", ["open_ticket"])
+    assert error.details["cause"]["details"]["issues"][0]["code"] == "unknown_path"
+
+
+async def test_steps_of_a_group_run_side_by_side() -> None:
+    meeting = asyncio.Barrier(3)
+
+    @tool
+    async def meet(name: str) -> str:
+        """Wait for the others."""
+        await meeting.wait()
+        return name
+
+    steps: list[dict[str, Any]] = [{"tool_id": "meet", "args": {"name": name}, "parallel": "g"} for name in "abc"]
+    steps.append({"tool_id": "echo", "use_previous": True})
+    async with Yard(tools=[Bench(), meet]) as yard:
+        data = await ask(yard, "run_chain", steps=steps)
+
+    assert [result["data"] for result in data["results"]] == ["a", "b", "c", {"previous": "c"}]
+
+
+async def test_a_group_is_waited_for_as_a_whole_before_a_failure_stops_the_chain() -> None:
+    bench = Bench()
+    steps = [{"tool_id": "fail", "parallel": "g"}, {**ADD, "parallel": "g"}, ADD]
+    async with Yard(tools=[bench]) as yard:
+        answer = await yard.call("run_chain", {"steps": steps})
+
+    assert failure(answer).details["step_index"] == 0
+    assert [result["step"] for result in answer.data["results"]] == [1]
+    assert bench.ran == ["fail", "add"]
+
+
+@pytest.mark.parametrize("where", ["step", "chain"])
+async def test_a_step_ends_when_its_time_or_that_of_the_chain_is_over(where: str) -> None:
+    @tool
+    async def hang() -> str:
+        """Wait for ever."""
+        await asyncio.Event().wait()
+        return "never"
+
+    bench = Bench()
+    step = {"tool_id": "hang", **({"timeout_s": 0.02} if where == "step" else {})}
+    more = {"timeout_s": 0.02} if where == "chain" else {}
+    async with Yard(tools=[bench, hang]) as yard:
+        error = failure(await yard.call("run_chain", {"steps": [step, ADD], **more}))
+
+    assert (error.details["step_index"], error.details["cause_code"], bench.ran) == (0, "timeout", [])
+
+
+async def test_a_step_does_not_begin_once_the_time_of_the_chain_is_over() -> None:
+    @tool(timeout=0)
+    def block() -> str:
+        """Block longer than the chain may take."""
+        deadline = asyncio.new_event_loop()
+        deadline.run_until_complete(asyncio.sleep(0.05))
+        deadline.close()
+        return "done"
+
+    bench = Bench()
+    async with Yard(tools=[bench, block]) as yard:
+        error = failure(await yard.call("run_chain", {"steps": [{"tool_id": "block"}, ADD], "timeout_s": 0.02}))
+
+    assert (error.details["cause_code"], bench.ran) == ("timeout", [])
+
+
+async def test_a_dry_run_shows_the_plan_and_runs_nothing() -> None:
+    @tool(question=Question("Sure?", {"type": "object", "properties": {}}))
+    async def risky() -> str:
+        """Do something risky."""
+        raise AssertionError
+
+    bench = Bench()
+    steps = [
+        {"id": "x", **ADD, "parallel": "g"},
+        {"tool_id": "wipe", "parallel": "g"},
+        {"tool_id": "add", "args": {"a": {"$from": "x"}}},
+        {"tool_id": "risky"},
+    ]
+    async with Yard(tools=[bench, risky]) as yard:
+        plan = (await ask(yard, "run_chain", steps=steps, dry_run=True))["plan"]
+
+    assert [(step["tool_id"], step["stage"], step["needs_approval"]) for step in plan] == [
+        ("add", 0, False),
+        ("wipe", 0, False),
+        ("add", 1, False),
+        ("risky", 2, True),
+    ]
+    assert (plan[2]["waits_for"], plan[1]["operation"], bench.ran) == ([0], "destroy", [])
+
+
+async def test_a_dry_run_does_not_claim_to_know_what_a_policy_will_say() -> None:
+    async def decide(_: Call) -> Envelope | None:
+        return None
+
+    async with Yard(tools=[Bench()], decide=decide) as yard:
+        plan = (await ask(yard, "run_chain", steps=[ADD], dry_run=True))["plan"]
+
+    assert plan[0]["needs_approval"] is None
+
+
+async def test_a_chain_stops_where_a_step_waits_for_a_person() -> None:
+    async def decide(call: Call) -> Envelope | None:
+        return Envelope.ok({"status": "approval_required", "approval_id": "a_1"}) if call.spec.name == "wipe" else None
+
+    bench = Bench()
+    async with Yard(tools=[bench], decide=decide) as yard:
+        data = await ask(yard, "run_chain", steps=[ADD, {"tool_id": "wipe"}, ADD])
+
+    assert (data["status"], data["step_index"], data["pending"]["approval_id"]) == ("approval_required", 1, "a_1")
+    assert (data["final"], bench.ran) == (2, ["add"])
+
+
+async def test_a_long_chain_tells_step_by_step_and_a_quick_one_nothing() -> None:
+    go = asyncio.Event()
+
+    @tool
+    async def wait(call: Call) -> str:
+        """Wait a little."""
+        call.funnel.loop.call_later(0.12, go.set)
+        await go.wait()
+        return "done"
+
+    async with connect(Yard(tools=[Bench(), wait])) as client:
+        await client.call("run_chain", steps=[ADD, ADD])
+        assert client.notes == []
+        await client.call("run_chain", steps=[ADD, {"tool_id": "wait"}, ADD])
+
+    assert [(note.done, note.total) for note in client.notes] == [(1, 3), (2, 3), (3, 3)]
+
+
+async def test_what_was_put_right_in_a_step_is_noted_with_it() -> None:
+    steps = [{"tool_id": "add", "args": {"args": {"a": 1}}}, {"tool_id": "add", "args": {"a": "2"}}]
+    async with Yard(tools=[Bench()]) as yard:
+        data = await ask(yard, "run_chain", steps=steps)
+
+    assert [result["coerced"] for result in data["results"]] == [["args"], ["a"]]
+
+
+async def test_chains_inside_chains_come_to_an_end() -> None:
+    step: dict[str, Any] = ADD
+    for _ in range(6):
+        step = {"tool_id": "run_chain", "args": {"steps": [step]}}
+    async with Yard(tools=[Bench()]) as yard:
+        error = failure(await yard.call("run_chain", {"steps": [step]}))
+
+    assert error.code in {"chain_step_failed", "limit_exceeded"}
+
+
+async def test_arguments_nested_deeper_than_anything_are_left_alone() -> None:
+    deep: Any = {"$from": 0}
+    for _ in range(40):
+        deep = [deep]
+    take = made("take", properties={"x": {}})
+    async with Yard(tools=[Bench(), take]) as yard:
+        data = await ask(yard, "run_chain", steps=[ADD, {"tool_id": "take", "args": {"x": deep}}], final_only=True)
+
+    assert data["final"] == {"x": deep}

@@ -1,0 +1,181 @@
+from typing import Any
+
+import pytest
+from ticket_tools import Bench, ask, failure, made
+
+from toolyard import Call, Example, Question, Yard, tool
+from toolyard.metatools.shapes import Shapes
+
+
+@tool(operation="destroy", examples=[Example({"n": number}) for number in range(5)], reasons=("gone",), timeout=7, tags=("risky",))
+async def drop(n: int) -> str:
+    """Drop it."""
+    return str(n)
+
+
+async def test_a_tool_is_told_of_as_far_as_is_asked_for() -> None:
+    async with Yard("depot", tools=[drop]) as yard:
+        summary = await ask(yard, "describe_tool", tool_id="drop", detail_level="summary")
+        schema = await ask(yard, "describe_tool", tool_id="drop")
+        full = await ask(yard, "describe_tool", tool_id="drop", detail_level="full")
+        few = await ask(yard, "describe_tool", tool_id="drop", detail_level="summary", examples_max=2)
+
+    assert set(summary) == {"tool_id", "signature", "description", "operation", "namespace"}
+    assert set(schema) - set(summary) == {"input_schema", "output_schema"}
+    assert set(full) - set(schema) == {"tags", "notes", "codes", "reasons", "annotations", "examples"}
+    assert (full["reasons"]["gone"]["code"], list(full["codes"]), len(full["examples"])) == ("state_error", ["state_error"], 5)
+    assert [example["arguments"] for example in few["examples"]] == [{"n": 0}, {"n": 1}]
+    assert any("7 seconds" in note for note in full["notes"])
+
+
+async def test_what_matters_about_a_tool_is_noted() -> None:
+    @tool(
+        session="optional",
+        deprecated="Use another.",
+        question=Question("Sure?", {"type": "object", "properties": {}}),
+        title="A Thing",
+        timeout_hint="Ask for less.",
+    )
+    async def thing(call: Call) -> str:
+        """Do a thing."""
+        return call.id
+
+    async with Yard(tools=[thing]) as yard:
+        full = await ask(yard, "describe_tool", tool_id="thing", detail_level="full")
+
+    assert full["title"] == "A Thing"
+    assert len(full["notes"]) == 5
+
+
+@pytest.mark.parametrize("name", ["describe_tool", "get_tool_schema", "list_tool_examples"])
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ({}, "invalid_input"),
+        ({"tool_id": ""}, "tool_not_found"),
+        ({"tool_id": "dropp"}, "tool_not_found"),
+        ({"tool_id": "drop", "detail_level": "everything"}, "invalid_input"),
+        ({"tool_id": "drop", "examples_max": 6}, "invalid_input"),
+        ({"tool_id": "drop", "max": 6}, "invalid_input"),
+        ({"tool_id": "drop", "max": -1}, "invalid_input"),
+    ],
+    ids=str,
+)
+async def test_what_cannot_be_described_is_refused(name: str, arguments: dict[str, Any], code: str) -> None:
+    async with Yard(tools=[drop]) as yard:
+        error = failure(await yard.call(name, arguments))
+
+    assert (error.code, error.may_have_run) == (code, False)
+
+
+async def test_examples_are_listed() -> None:
+    async with Yard(tools=[drop]) as yard:
+        data = await ask(yard, "list_tool_examples", tool_id="drop", max=1)
+
+    assert data == {"tool_id": "drop", "examples": [{"arguments": {"n": 0}}]}
+
+
+async def test_a_metatool_is_described_with_its_output_schema() -> None:
+    async with Yard() as yard:
+        data = await ask(yard, "describe_tool", tool_id="search_tools")
+
+    assert "hits" in data["output_schema"]["properties"]
+
+
+async def test_the_shape_of_results_is_learnt_where_none_is_declared_and_marked_as_learnt() -> None:
+    answered = [
+        {"id": 1, "name": "x", "once": 1},
+        {"id": 2, "name": None},
+        {"id": 3, "name": "y"},
+        {"id": 4, "name": None},
+        {"id": 5, "name": None},
+    ]
+
+    @tool
+    async def look() -> Any:
+        """Look."""
+        return answered.pop(0)
+
+    async with Yard(tools=[look]) as yard:
+        await yard.call("look")
+        early = await ask(yard, "describe_tool", tool_id="look")
+        for _ in range(4):
+            await yard.call("run_tool", {"tool_id": "look"})
+        late = await ask(yard, "describe_tool", tool_id="look")
+
+    assert "learnt_output" not in early
+    assert late["learnt_output"]["learnt_from"] == 5
+    assert late["learnt_output"]["schema"] == {
+        "type": "object",
+        "properties": {"id": {"type": "integer"}, "name": {"type": "null"}},
+        "required": ["id", "name"],
+    }
+    assert late["learnt_output"]["note"]
+
+
+async def test_learning_can_be_switched_off() -> None:
+    @tool
+    async def look() -> Any:
+        """Look."""
+        return {"id": 1}
+
+    async with Yard(tools=[look], metatools=["describe_tool"]) as yard:
+        for _ in range(5):
+            await yard.call("look")
+        assert "learnt_output" not in await ask(yard, "describe_tool", tool_id="look")
+
+
+def learnt(*results: Any) -> Any:
+    shapes = Shapes()
+    spec = made("t").spec
+    for result in results:
+        shapes.learn(spec, result)
+    told = shapes.of("t")
+    return None if told is None else told["schema"]
+
+
+def test_maps_are_collapsed_so_that_no_key_of_data_shows() -> None:
+    by_mail = learnt(*[{"users": {f"u{n}@example.org": {"age": n}}} for n in range(4)])
+    by_number = learnt(*[{"17": True, "99": False}] * 3)
+    by_many = learnt(*[{f"key_{chr(97 + n)}{chr(97 + m)}": 1 for m in range(15)} for n in range(6)])
+
+    assert by_mail["properties"]["users"] == {
+        "type": "object",
+        "additionalProperties": {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]},
+    }
+    assert by_number == {"type": "object", "additionalProperties": {"type": "boolean"}}
+    assert by_many == {"type": "object", "additionalProperties": {"type": "integer"}}
+
+
+def test_a_name_counts_once_for_each_result() -> None:
+    assert learnt([{"rare": 1}] * 5, [], []) == {"type": "array"}
+    assert learnt([{"a": 1}], [{"a": 2}], [{"a": 3}])["items"]["properties"] == {"a": {"type": "integer"}}
+
+
+def test_a_shape_has_a_bound_in_depth_and_names() -> None:
+    deep: Any = 1
+    for _ in range(10):
+        deep = {"a": deep}
+
+    assert str(learnt(deep, deep, deep)).count("properties") <= 5
+    assert learnt({"a": 1}, {"a": 1}) is None
+    assert learnt("x", 1, 2.5) == {}
+    assert learnt({}, {}, {}) == {"type": "object", "properties": {}}
+    assert learnt({"not a name": []}, {"not a name": []}, {}) == {"type": "object", "additionalProperties": True}
+
+
+def test_a_tool_that_changed_is_learnt_anew_and_few_results_suffice() -> None:
+    shapes = Shapes()
+    first = made("t").spec
+    for number in range(1000):
+        shapes.learn(first, {"a": number})
+    told = shapes.of("t")
+    assert told is not None
+    assert told["learnt_from"] < 100
+    shapes.learn(made("t").spec, {"b": 1})
+    assert shapes.of("t") is None
+
+
+async def test_bench_tools_declare_what_they_answer() -> None:
+    async with Yard(tools=[Bench()]) as yard:
+        assert (await ask(yard, "describe_tool", tool_id="add"))["output_schema"] == {"type": "integer"}

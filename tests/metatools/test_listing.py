@@ -1,0 +1,90 @@
+from typing import Any
+
+import pytest
+from ticket_tools import Bench, ask, failure, made
+
+from toolyard import Operation, Profile, Toolset, Yard
+from toolyard.testing import FakeProvider
+
+QUERIES = Toolset(name="queries", operations=(Operation.QUERY,), description="Only looking.")
+MAIL = Toolset(name="mail", sources=("post",), deny=("post_0*",))
+PROFILE = Profile(name="p", toolsets=(QUERIES, MAIL))
+
+
+def post() -> FakeProvider:
+    tools = [made(f"post_{n:02}", "Post it.", operation=Operation.DESTROY if n % 4 == 0 else Operation.COMMAND) for n in range(25)]
+    return FakeProvider("post", tools)
+
+
+async def every(yard: Yard, name: str, key: str, /, **given: Any) -> list[Any]:
+    found: list[Any] = []
+    while True:
+        page = await ask(yard, name, **given)
+        found += page[key]
+        if "next_cursor" not in page:
+            assert page["total"] == len(found)
+            return found
+        given["cursor"] = page["next_cursor"]
+
+
+async def test_every_tool_is_on_one_page_whatever_the_filter() -> None:
+    async with Yard(tools=[Bench()], providers=[post()]) as yard:
+        every_tool = await every(yard, "list_tools", "tools", limit=4)
+        destroying = await every(yard, "list_tools", "tools", limit=2, operation="destroy")
+        posting = await every(yard, "list_tools", "tools", limit=3, namespace="post", operation="destroy")
+        about = await every(yard, "list_tools", "tools", namespace="metatools")
+
+    assert len(every_tool) == 30
+    assert len(destroying) == 8
+    assert [line["signature"] for line in posting] == [f"post_{n:02}()" for n in range(0, 25, 4)]
+    assert len(about) == 10
+
+
+async def test_namespaces_are_counted() -> None:
+    async with Yard("depot", tools=[Bench()], providers=[post()]) as yard:
+        spaces = await every(yard, "list_namespaces", "namespaces", limit=1)
+
+    assert spaces == [{"namespace": "depot", "tools": 5}, {"namespace": "post", "tools": 25}]
+
+
+async def test_toolsets_are_those_of_the_caller() -> None:
+    async with Yard("depot", tools=[Bench()], providers=[post()], profile=PROFILE) as yard:
+        sets = await every(yard, "list_toolsets", "toolsets", limit=1)
+        mail = await ask(yard, "describe_toolset", name="mail")
+        tools = await every(yard, "describe_toolset", "tools", name="queries", limit=2)
+        missing = failure(await yard.call("describe_toolset", {"name": "mails"}))
+    async with Yard("depot", tools=[Bench()], profiles=[PROFILE]) as yard:
+        none = await every(yard, "list_toolsets", "toolsets")
+
+    assert sets == [{"name": "mail", "description": ""}, {"name": "queries", "description": "Only looking."}]
+    assert (mail["rules"], mail["total"]) == ({"sources": ["post"], "deny": ["post_0*"]}, 15)
+    assert [line["signature"].partition("(")[0] for line in tools] == ["add", "echo", "fail"]
+    assert (missing.code, missing.next_actions) == ("not_found", ("list_toolsets()",))
+    assert none == []
+
+
+@pytest.mark.parametrize("name", ["list_tools", "list_namespaces", "list_toolsets"])
+@pytest.mark.parametrize("arguments", [{"limit": 0}, {"limit": 10**9}, {"cursor": "x"}, {"cursor": ""}, {"page": 2}], ids=str)
+async def test_a_list_that_cannot_be_made_is_refused(name: str, arguments: dict[str, Any]) -> None:
+    async with Yard(tools=[Bench()]) as yard:
+        error = failure(await yard.call(name, arguments))
+
+    assert (error.code, error.may_have_run) == ("invalid_input", False)
+    assert error.next_actions
+
+
+async def test_a_namespace_that_there_is_not_is_named_with_what_was_meant() -> None:
+    async with Yard(providers=[post()]) as yard:
+        error = failure(await yard.call("list_tools", {"namespace": "posts"}))
+
+    assert (error.code, error.details["issues"][0]["did_you_mean"]) == ("invalid_input", "post")
+
+
+async def test_a_page_of_tools_that_changed_is_refused() -> None:
+    provider = post()
+    async with Yard(providers=[provider]) as yard:
+        cursor = (await ask(yard, "list_tools", limit=5))["next_cursor"]
+        provider.change([made("other")])
+        error = failure(await yard.call("list_tools", {"limit": 5, "cursor": cursor}))
+
+    assert error.details["issues"][0]["code"] == "stale_cursor"

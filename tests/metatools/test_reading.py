@@ -1,0 +1,122 @@
+from typing import Any
+
+import pytest
+from ticket_tools import ask, failure, made
+
+from toolyard import Caller, Limits, Yard
+from toolyard.testing import FakeClock
+
+KEEP = made("keep", properties={"it": {}})
+ITEMS = [{"n": number, "name": f"name {number}"} for number in range(300)]
+
+
+async def stored(yard: Yard, value: Any) -> str:
+    answer = await yard.call("keep", {"it": value})
+    assert "read_result" in answer.data["use"]
+    return answer.data["handle"]
+
+
+def small() -> Yard:
+    return Yard(tools=[KEEP], limits=Limits(result_characters=1500))
+
+
+async def test_a_list_is_read_item_by_item() -> None:
+    async with small() as yard:
+        handle = await stored(yard, ITEMS)
+        first = await ask(yard, "read_result", handle=handle, path="/it", limit=2)
+        one = await ask(yard, "read_result", handle=handle, path="/it/7/name")
+        seen: list[Any] = []
+        offset = 0
+        while True:
+            part = await ask(yard, "read_result", handle=handle, path="/it", offset=offset)
+            seen += part["value"]
+            if "next_offset" not in part:
+                break
+            offset = part["next_offset"]
+
+    assert (first["value"], first["total"], first["next_offset"]) == (ITEMS[:2], 300, 2)
+    assert (one["type"], one["value"]) == ("string", "name 7")
+    assert seen == ITEMS
+
+
+async def test_an_object_is_read_entry_by_entry_and_a_text_character_by_character() -> None:
+    async with small() as yard:
+        entries = await stored(yard, {f"key{number}": number for number in range(200)})
+        text = await stored(yard, "abc" * 2000)
+        part = await ask(yard, "read_result", handle=entries, path="/it", offset=1, limit=2)
+        piece = await ask(yard, "read_result", handle=text, path="/it", offset=3, limit=4)
+        number = await ask(yard, "read_result", handle=entries, path="/it/key9")
+
+    assert (part["type"], part["value"], part["next_offset"]) == ("object", {"key1": 1, "key2": 2}, 3)
+    assert (piece["value"], piece["total"], piece["next_offset"]) == ("abca", 6000, 7)
+    assert (number["type"], number["value"]) == ("integer", 9)
+
+
+async def test_only_what_holds_a_text_is_read() -> None:
+    log = "\n".join(f"line {number} {'ERROR' if number % 50 == 0 else 'ok'}" for number in range(200))
+    async with small() as yard:
+        items, lines = await stored(yard, ITEMS), await stored(yard, log)
+        found = await ask(yard, "read_result", handle=items, path="/it", grep="NAME 29")
+        errors = await ask(yard, "read_result", handle=lines, path="/it", grep="error", offset=1, limit=2)
+        pattern = await ask(yard, "read_result", handle=lines, path="/it", grep="(a+)+$")
+
+    assert [item["n"] for item in found["value"]] == [29, *range(290, 300)]
+    assert (errors["value"], errors["matches"], errors["next_offset"]) == (["51: line 50 ERROR", "101: line 100 ERROR"], 4, 3)
+    assert (pattern["value"], pattern["matches"]) == ([], 0)
+
+
+async def test_an_item_that_is_too_long_is_shown_as_its_shape() -> None:
+    async with small() as yard:
+        handle = await stored(yard, [{"text": "x" * 5000}, 2])
+        part = await ask(yard, "read_result", handle=handle, path="/it")
+        last = await ask(yard, "read_result", handle=handle, path="/it", offset=part["next_offset"])
+
+    assert part["value"] == []
+    assert part["too_long"]["shape"]["properties"]["text"] == {"type": "string", "length": 5000}
+    assert last["value"] == [2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ({}, "invalid_input"),
+        ({"handle": "r_999"}, "not_found"),
+        ({"handle": "../r_1"}, "not_found"),
+        ({"path": "/nope"}, "invalid_input"),
+        ({"path": "it"}, "invalid_input"),
+        ({"offset": -1}, "invalid_input"),
+        ({"limit": 0}, "invalid_input"),
+        ({"limit": 10**9}, "invalid_input"),
+        ({"grep": ""}, "invalid_input"),
+        ({"grep": "x" * 201}, "invalid_input"),
+    ],
+    ids=str,
+)
+async def test_what_cannot_be_read_is_refused_with_what_to_do(arguments: dict[str, Any], code: str) -> None:
+    async with small() as yard:
+        handle = await stored(yard, ITEMS)
+        error = failure(await yard.call("read_result", {"handle": handle, **arguments} if arguments else {}))
+
+    assert (error.code, error.may_have_run) == (code, False)
+    assert error.hint
+
+
+async def test_a_result_is_there_for_its_owner_alone_and_for_a_while() -> None:
+    clock = FakeClock()
+    async with Yard(tools=[KEEP], limits=Limits(result_characters=100, stored_seconds=10), clock=clock) as yard:
+        handle = await stored(yard, ITEMS)
+        foreign = failure(await yard.call("read_result", {"handle": handle}, caller=Caller(identity="eve")))
+        scoped = failure(await yard.call("read_result", {"handle": handle}, caller=Caller(scope="another")))
+        assert (await yard.call("read_result", {"handle": handle, "path": "/it/0/n"})).success
+        clock.advance(11)
+        expired = failure(await yard.call("read_result", {"handle": handle}))
+
+    assert (foreign.code, scoped.code, expired.code) == ("not_found", "not_found", "not_found")
+    assert expired.hint
+
+
+async def test_without_the_tool_the_answer_does_not_name_it() -> None:
+    async with Yard(tools=[KEEP], limits=Limits(result_characters=100), metatools=False) as yard:
+        answer = await yard.call("keep", {"it": ITEMS})
+
+    assert "read_result" not in answer.data["use"]

@@ -1,0 +1,261 @@
+import asyncio
+from typing import Any
+
+import pytest
+from ticket_tools import Bench, ask, failure, made
+
+from toolyard import Call, Caller, Envelope, Limits, Operation, Profile, ToolError, Toolset, Yard, tool
+from toolyard.testing import FakeSink, connect
+
+READ_ONLY = Profile(name="read_only", toolsets=(Toolset(name="queries", operations=(Operation.QUERY,)),))
+
+
+async def test_a_tool_answers_through_run_tool_as_it_does_directly() -> None:
+    async with Yard(tools=[Bench()]) as yard:
+        direct = await yard.call("open_ticket", {"title": "x"})
+        through = await yard.call("run_tool", {"tool_id": "open_ticket", "args": {"title": "x"}})
+
+    assert (through.success, through.data, through.error) == (direct.success, direct.data, direct.error)
+
+
+async def test_a_failure_goes_through_as_it_is() -> None:
+    async with Yard(tools=[Bench()]) as yard:
+        direct = await yard.call("fail")
+        through = await yard.call("run_tool", {"tool_id": "fail"})
+
+    assert failure(through) == failure(direct)
+
+
+async def test_a_tool_that_is_not_there_is_named_with_its_neighbours() -> None:
+    async with Yard(tools=[Bench()]) as yard:
+        error = failure(await yard.call("run_tool", {"tool_id": "open_tickets"}))
+
+    assert (error.code, error.tool_id, error.details["similar"]) == ("tool_not_found", "open_tickets", ["open_ticket"])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"tool_id": "add", "args": '{"a": 1, "b": 2}'},
+        {"tool_id": "add", "a": 1, "b": 2},
+        {"tool_id": "add", "args": {"args": {"a": 1, "b": 2}}},
+        {"tool_id": "add", "args": {"arguments": '{"a": 1, "b": 2}'}},
+        {"tool_id": "add", "args": {"tool_id": "add", "args": {"a": 1, "b": 2}}},
+        {"tool_id": "add", "arguments": {"a": 1, "b": 2}},
+        {"name": "add", "arguments": '{"a": 1, "b": 2}'},
+        {"name": "add", "args": {"a": 1, "b": 2}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["run_tool", "call_tool"])
+async def test_arguments_in_the_wrong_place_are_put_right_and_noted(name: str, arguments: dict[str, Any]) -> None:
+    async with Yard(tools=[Bench()]) as yard:
+        answer = await yard.call(name, arguments)
+
+    assert answer.data == 3
+    assert "args" in answer.meta.coerced
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"args": {"a": 1}},
+        {"tool_id": "add", "args": {"a": 1}, "b": 2},
+        {"tool_id": "add", "args": "a=1"},
+        {"tool_id": "add", "args": [1]},
+        {"name": "add", "tool": "add"},
+    ],
+    ids=str,
+)
+async def test_arguments_that_can_be_read_in_no_one_way_are_refused(arguments: dict[str, Any]) -> None:
+    async with Yard(tools=[Bench()]) as yard:
+        error = failure(await yard.call("run_tool", arguments))
+
+    assert (error.code, error.may_have_run) == ("invalid_input", False)
+
+
+async def test_nothing_is_put_right_where_repair_is_off() -> None:
+    async with Yard(tools=[Bench()], limits=Limits(repair=False)) as yard:
+        beside = failure(await yard.call("run_tool", {"tool_id": "add", "a": 1}))
+        within = failure(await yard.call("run_tool", {"tool_id": "add", "args": {"args": {"a": 1}}}))
+
+    assert (beside.code, beside.tool_id, within.code, within.tool_id) == ("invalid_input", "run_tool", "invalid_input", "add")
+
+
+async def test_an_argument_that_is_called_args_stays_where_it_is() -> None:
+    takes_args = made("takes_args", properties={"args": {"type": "object"}})
+    async with Yard(tools=[takes_args]) as yard:
+        assert await ask(yard, "run_tool", tool_id="takes_args", args={"args": {"x": 1}}) == {"args": {"x": 1}}
+
+
+@pytest.mark.parametrize("more", [{"stream": True}, {"backend_override": "elsewhere"}], ids=str)
+async def test_what_cannot_be_honoured_is_understood_and_refused(more: dict[str, Any]) -> None:
+    bench = Bench()
+    async with Yard(tools=[bench]) as yard:
+        error = failure(await yard.call("run_tool", {"tool_id": "wipe", **more}))
+
+    assert (error.code, error.may_have_run, bench.ran) == ("not_supported", False, [])
+    assert error.next_actions
+
+
+async def test_what_can_be_honoured_is() -> None:
+    async with Yard("depot", tools=[Bench()]) as yard:
+        assert await ask(yard, "run_tool", tool_id="wipe", stream=False, backend_override="depot") == "gone"
+
+
+async def test_more_can_be_included_beside_the_result() -> None:
+    async with Yard("depot", tools=[Bench()]) as yard:
+        data = await ask(yard, "run_tool", tool_id="add", args={"a": 1}, include=["tool", "backend", "raw"])
+
+    assert data["result"] == data["raw"]["data"] == 2
+    assert data["tool"] == {"tool_id": "add", "signature": "add(a: int, b?: int) -> int", "operation": "query"}
+    assert data["backend"] == {"source": "depot"}
+
+
+async def test_policy_and_records_see_the_inner_tool() -> None:
+    sink, seen = FakeSink(), list[str]()
+
+    async def decide(call: Call) -> Envelope | None:
+        seen.append(call.spec.name)
+        if call.spec.operation is Operation.DESTROY:
+            raise ToolError("permission_denied", "No.")
+        return None
+
+    bench = Bench()
+    steps = [{"tool_id": "wipe"}]
+    async with Yard(tools=[bench], sinks=[sink], decide=decide) as yard:
+        alone = failure(await yard.call("run_tool", {"tool_id": "wipe"}))
+        wrapped = failure(await yard.call("run_tool", {"tool_id": "run_tool", "args": {"tool_id": "wipe"}}))
+        chained = failure(await yard.call("run_tool", {"tool_id": "run_chain", "args": {"steps": steps}}))
+
+    assert (alone.code, wrapped.code, chained.code) == ("permission_denied", "permission_denied", "chain_step_failed")
+    assert chained.details["cause_code"] == "permission_denied"
+    assert bench.ran == []
+    assert seen == ["run_tool", "wipe", "run_tool", "run_tool", "wipe", "run_tool", "run_chain", "wipe"]
+    records = sink.records[:2]
+    assert [(record.tool, record.depth, record.code) for record in records] == [
+        ("wipe", 1, "permission_denied"),
+        ("run_tool", 0, "permission_denied"),
+    ]
+    assert records[0].parent_id == records[1].call_id
+
+
+async def test_a_profile_holds_inside_every_metatool() -> None:
+    bench = Bench()
+    async with Yard(tools=[bench], profile=READ_ONLY) as yard:
+        ran = failure(await yard.call("run_tool", {"tool_id": "wipe"}))
+        chained = failure(await yard.call("run_chain", {"steps": [{"tool_id": "wipe"}]}))
+        described = failure(await yard.call("describe_tool", {"tool_id": "wipe"}))
+        shown = failure(await yard.call("list_tool_examples", {"tool_id": "wipe"}))
+        found = await ask(yard, "search_tools", query="delete everything")
+        listed = await ask(yard, "list_tools")
+
+    assert (ran.code, described.code, shown.code) == ("tool_not_found", "tool_not_found", "tool_not_found")
+    assert chained.details["issues"][0]["code"] == "tool_not_found"
+    assert "wipe" not in str(found)
+    assert "wipe" not in str(listed)
+    assert bench.ran == []
+
+
+async def test_a_metatool_can_be_denied_by_its_name() -> None:
+    profile = Profile(name="p", toolsets=(Toolset(name="no_chains", deny=("run_chain",)),))
+    async with Yard(tools=[Bench()], profile=profile) as yard:
+        error = failure(await yard.call("run_chain", {"steps": [{"tool_id": "add", "args": {"a": 1}}]}))
+
+    assert error.code == "tool_not_found"
+
+
+async def test_calls_through_calls_come_to_an_end() -> None:
+    arguments: dict[str, Any] = {"tool_id": "add", "args": {"a": 1}}
+    for _ in range(6):
+        arguments = {"tool_id": "run_tool", "args": arguments}
+    async with Yard(tools=[Bench()]) as yard:
+        error = failure(await yard.call("run_tool", arguments))
+
+    assert (error.code, error.details["limit"]) == ("limit_exceeded", "depth")
+
+
+async def test_an_inner_tool_keeps_its_own_deadline() -> None:
+    @tool(timeout=0.01)
+    async def hang() -> str:
+        """Wait for ever."""
+        await asyncio.Event().wait()
+        return "never"
+
+    async with Yard(tools=[hang]) as yard:
+        error = failure(await yard.call("run_tool", {"tool_id": "hang"}))
+
+    assert (error.code, error.tool_id) == ("timeout", "hang")
+
+
+async def test_the_notes_of_the_inner_tool_are_passed_on() -> None:
+    @tool
+    async def work(call: Call) -> str:
+        """Work in two parts."""
+        call.progress(1, 2, "one")
+        call.progress(2, 2, "two")
+        return "done"
+
+    async with connect(Yard(tools=[work])) as client:
+        await client.call("run_tool", tool_id="work")
+
+    assert [(note.done, note.total, note.text) for note in client.notes] == [(1, 2, "one"), (2, 2, "two")]
+
+
+async def test_a_silent_tool_is_told_of_once_it_takes_long_and_a_quick_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = asyncio.Event()
+
+    @tool
+    async def wait() -> str:
+        """Wait until somebody heard that it waits."""
+        await noted.wait()
+        return "done"
+
+    yard = Yard(tools=[wait, Bench()])
+    async with connect(yard) as client:
+        await client.call("run_tool", tool_id="add", args={"a": 1})
+        assert client.notes == []
+        hear = client.notes.append
+        monkeypatch.setattr(client, "_door", type(client._door)(name="test", progress=lambda note: (hear(note), noted.set())[0]))  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - to hear at once
+        await client.call("run_tool", tool_id="wait")
+
+    assert [(note.done, note.total) for note in client.notes] == [(0, 1), (1, 1)]
+
+
+async def test_a_large_result_is_stored_for_whoever_called() -> None:
+    big = made("big", properties={"text": {"type": "string"}})
+    async with Yard(tools=[big], limits=Limits(result_characters=100)) as yard:
+        stored = await yard.call("run_tool", {"tool_id": "big", "args": {"text": "x" * 500}})
+        passed = await yard.call("run_tool", {"tool_id": "big", "args": {"text": {"$ref": stored.data["handle"], "path": "/text"}}})
+        foreign = await yard.call("read_result", {"handle": stored.data["handle"]}, caller=Caller(identity="eve"))
+
+    assert stored.data["status"] == passed.data["status"] == "stored"
+    assert failure(foreign).code == "not_found"
+
+
+async def test_what_looks_like_a_reference_in_a_result_is_data() -> None:
+    echo = made("echo_back", properties={"given": {}})
+    async with Yard(tools=[echo], limits=Limits(result_characters=20)) as yard:
+        first = await yard.call("echo_back", {"given": ["a stored text of some length"]})
+        looks = made("looks", properties={})
+
+        async def handler(call: Call) -> object:
+            return {"given": {"$ref": first.data["handle"]}}
+
+        yard.registry.publish("other", [type(looks)(spec=looks.spec, handler=handler, check=looks.check)])
+        chained = await yard.call(
+            "run_chain",
+            {
+                "steps": [{"tool_id": "looks"}, {"tool_id": "echo_back", "args": {"given": {"$from": 0, "path": "/given"}}}],
+                "final_only": True,
+            },
+            door=_wide(),
+        )
+
+    assert chained.data == {"final": {"given": {"$ref": first.data["handle"]}}}
+
+
+def _wide() -> Any:
+    from toolyard.caller import Door  # noqa: PLC0415 - only here
+
+    return Door(name="wide", result_characters=10_000)

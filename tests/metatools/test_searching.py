@@ -1,0 +1,262 @@
+import random
+import statistics
+from typing import Any
+
+import pytest
+from ticket_tools import Bench, ask, failure, made
+
+from toolyard import Operation, Profile, Toolset, Yard
+from toolyard.envelope import encode
+from toolyard.metatools.signature import one_line, signature
+from toolyard.testing import FakeProvider
+from toolyard.tools import Tool
+
+TEXT = {"type": "string"}
+NOUNS = ("issue", "branch", "invoice", "message", "channel", "page", "calendar event", "contact", "file", "folder", "order", "customer")
+VERBS = ("create", "list", "delete", "update", "search", "archive", "export", "share", "merge", "assign")
+
+
+def many() -> list[Tool]:
+    """Return tools as they are found in the wild: several parameters, a text of a few sentences."""
+    found: list[Tool] = []
+    for noun in NOUNS:
+        for verb in VERBS:
+            word = noun.replace(" ", "_")
+            properties = {
+                "owner": {**TEXT, "description": "Who it belongs to."},
+                f"{word}_id": {**TEXT, "description": f"Which {noun} it is about."},
+                "state": {"enum": ["open", "closed", "all"]},
+                "page": {"type": "integer", "minimum": 1},
+                "labels": {"type": "array", "items": TEXT},
+            }
+            text = f"{verb.capitalize()} a {noun} of the workspace that belongs to the given owner. Needs the right to {verb}. Slow for large ones."
+            found.append(made(f"{word}s__{verb}_{word}", text, properties=properties))
+    return found
+
+
+async def test_a_hit_is_a_signature_a_line_and_a_reason() -> None:
+    async with Yard(tools=[Bench()]) as yard:
+        data = await ask(yard, "search_tools", query="open a ticket")
+
+    assert data["hits"][0]["signature"] == "open_ticket(title: str, labels?: list[str]|None) -> object"
+    assert data["hits"][0]["description"] == "Open a ticket for a customer."
+    assert data["hits"][0]["why"]
+    assert "input_schema" not in data["hits"][0]
+
+
+async def test_schemas_come_only_when_asked_for() -> None:
+    async with Yard(tools=[Bench()]) as yard:
+        data = await ask(yard, "search_tools", query="add numbers", detail="schema", limit=1)
+
+    assert data["hits"][0]["tool_id"] == "add"
+    assert data["hits"][0]["input_schema"]["required"] == ["a"]
+    assert data["hits"][0]["output_schema"] == {"type": "integer"}
+
+
+async def test_five_hits_are_cheap_to_read() -> None:
+    async with Yard(tools=many()) as yard:
+        costs = [(await yard.call("search_tools", {"query": f"{verb} {noun}"})).meta.estimated_tokens for noun in NOUNS for verb in VERBS]
+
+    assert statistics.median(costs) <= 350
+
+
+async def test_pages_follow_each_other_without_gap_or_repetition() -> None:
+    async with Yard(tools=many()) as yard:
+        seen: list[str] = []
+        given: dict[str, Any] = {"query": "create something", "limit": 7}
+        while True:
+            data = await ask(yard, "search_tools", **given)
+            seen += [hit["signature"] for hit in data["hits"]]
+            if "next_cursor" not in data:
+                break
+            given["cursor"] = data["next_cursor"]
+
+    assert len(seen) == len(set(seen)) == data["total"]
+    assert len(seen) >= len(NOUNS)
+
+
+async def test_a_search_can_be_narrowed() -> None:
+    tools = [made("a_mail", "Send mail."), made("b_mail", "Delete mail.", operation=Operation.DESTROY)]
+    async with Yard(tools=[made("mail", "Write mail.")], providers=[FakeProvider("post", tools)]) as yard:
+        by_name = await ask(yard, "search_tools", query="mail", namespace="post")
+        by_operation = await ask(yard, "search_tools", query="mail", operation="destroy")
+
+    assert {hit["signature"] for hit in by_name["hits"]} == {"a_mail()", "b_mail()"}
+    assert [hit["signature"] for hit in by_operation["hits"]] == ["b_mail()"]
+
+
+async def test_nothing_is_found_where_nothing_fits_and_it_says_where_to_look() -> None:
+    async with Yard("depot", tools=[Bench()]) as yard:
+        data = await ask(yard, "search_tools", query="sourdough recipes")
+
+    assert (data["hits"], data["closest"]) == ([], ["depot"])
+    assert "list_tools" in data["hint"]
+
+
+@pytest.mark.parametrize("query", [".*", "(((", "[a-z]+$", "\\", "%s {0}", "emoji 🎉 ticket"])
+async def test_what_looks_like_a_pattern_is_only_text(query: str) -> None:
+    async with Yard(tools=[Bench()]) as yard:
+        await ask(yard, "search_tools", query=query)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"query": ""},
+        {"query": " \n\t"},
+        {"query": "x" * 2001},
+        {"query": "ticket\x00"},
+        {"query": "ticket\x1b[31m"},
+        {"query": "ticket\x85"},
+        {"query": "ticket", "limit": 0},
+        {"query": "ticket", "limit": 10**9},
+        {"query": "ticket", "detail": "everything"},
+        {"query": "ticket", "operation": "dance"},
+        {"query": "ticket", "namespace": "nowhere"},
+        {"query": "ticket", "cursor": "made up"},
+        {"query": "ticket", "cursor": "ÿ"},
+        {"query": "ticket", "regex": True},
+    ],
+    ids=lambda arguments: str(arguments)[:40],
+)
+async def test_a_search_that_cannot_be_made_is_refused_with_what_to_do(arguments: dict[str, Any]) -> None:
+    async with Yard(tools=[Bench()]) as yard:
+        error = failure(await yard.call("search_tools", arguments))
+
+    assert (error.code, error.may_have_run) == ("invalid_input", False)
+    assert error.next_actions
+    assert error.details["issues"]
+
+
+async def test_a_cursor_is_good_only_for_its_own_question_and_tools() -> None:
+    provider = FakeProvider("other")
+    narrow = Profile(name="narrow", toolsets=(Toolset(name="t", names=("issues__*", "pages__*")),))
+    async with Yard(tools=many(), providers=[provider], profiles=[narrow]) as yard:
+        cursor = (await ask(yard, "search_tools", query="create"))["next_cursor"]
+        again = await yard.call("search_tools", {"query": "create", "cursor": cursor})
+        others = [
+            await yard.call("search_tools", {"query": "delete", "cursor": cursor}),
+            await yard.call("search_tools", {"query": "create", "limit": 6, "cursor": cursor}),
+            await yard.call("search_tools", {"query": "create", "operation": "query", "cursor": cursor}),
+            await yard.call("list_tools", {"cursor": cursor}),
+            await yard.call("search_tools", {"query": "create", "cursor": cursor}, caller=_caller(narrow)),
+        ]
+        provider.change([made("new", "Create more.")])
+        stale = await yard.call("search_tools", {"query": "create", "cursor": cursor})
+
+    assert again.success
+    assert [failure(answer).code for answer in (*others, stale)] == ["invalid_input"] * 6
+    assert {failure(answer).details["issues"][0]["code"] for answer in (*others, stale)} == {"stale_cursor"}
+
+
+def _caller(profile: Profile) -> Any:
+    from toolyard import Caller  # noqa: PLC0415 - only here
+
+    return Caller(profile=profile)
+
+
+async def test_a_cursor_outlives_a_restart_where_the_secret_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLYARD_SECRET", "kept")
+    async with Yard(tools=many()) as yard:
+        cursor = (await ask(yard, "search_tools", query="create"))["next_cursor"]
+    async with Yard(tools=many()) as yard:
+        assert (await yard.call("search_tools", {"query": "create", "cursor": cursor})).success
+    monkeypatch.setenv("TOOLYARD_SECRET", "another")
+    async with Yard(tools=many()) as yard:
+        assert failure(await yard.call("search_tools", {"query": "create", "cursor": cursor})).code == "invalid_input"
+
+
+async def test_what_is_published_or_withdrawn_later_is_found_or_not() -> None:
+    provider = FakeProvider("other", [made("old", "Bake bread.")])
+    async with Yard(providers=[provider]) as yard:
+        before = await ask(yard, "search_tools", query="bake bread")
+        provider.change([made("new", "Brew coffee.")])
+        gone = await ask(yard, "search_tools", query="bake bread")
+        there = await ask(yard, "search_tools", query="brew coffee")
+
+    assert [hit["signature"] for hit in before["hits"]] == ["old()"]
+    assert gone["hits"] == []
+    assert [hit["signature"] for hit in there["hits"]] == ["new()"]
+
+
+async def test_metatools_that_are_not_listed_are_found() -> None:
+    async with Yard(tools=[Bench()]) as yard:
+        data = await ask(yard, "search_tools", query="list the namespaces that tools come from")
+
+    assert data["hits"][0]["signature"].startswith("list_namespaces(")
+    assert "call_tool(" not in str(data)
+
+
+async def test_a_strategy_that_cannot_be_had_fails_when_the_yard_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLYARD_SEARCH_STRATEGY", "made_up")
+    with pytest.raises(ValueError, match="made_up"):
+        async with Yard(tools=[Bench()]):
+            pass
+    async with Yard(tools=[Bench()], metatools=["run_tool"]) as yard:
+        assert (await yard.call("run_tool", {"tool_id": "wipe"})).success
+
+
+async def test_the_order_of_hits_does_not_depend_on_the_order_of_tools() -> None:
+    tools = many()
+    async with Yard(tools=tools) as yard:
+        first = await ask(yard, "search_tools", query="share a folder")
+    random.Random(7).shuffle(tools)  # noqa: S311 - no secret
+    async with Yard(tools=tools) as yard:
+        second = await ask(yard, "search_tools", query="share a folder")
+
+    assert first["hits"] == second["hits"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "written"),
+    [
+        ({"type": "string"}, "str"),
+        ({"type": ["integer", "null"]}, "int|None"),
+        ({"anyOf": [{"type": "number"}, {"type": "null"}]}, "float|None"),
+        ({"enum": ["a", "b"]}, "'a'|'b'"),
+        ({"enum": [1, 2]}, "1|2"),
+        ({"const": "x"}, "'x'"),
+        ({"enum": [f"choice number {n}" for n in range(9)]}, "str"),
+        ({"type": "array", "items": {"type": "boolean"}}, "list[bool]"),
+        ({"type": "array"}, "list"),
+        ({"type": "object", "additionalProperties": {"type": "integer"}}, "dict[str, int]"),
+        ({"type": "object", "title": "Issue", "properties": {"id": {}}}, "Issue"),
+        ({"type": "object", "title": "An issue", "properties": {"id": {}}}, "object"),
+        ({"properties": {"id": {}}}, "object"),
+        ({"$ref": "#/$defs/Owner"}, "Owner"),
+        ({"$ref": "#/$defs/Name"}, "str"),
+        ({"$ref": "#/$defs/Loop"}, "list[list[list[list[Loop]]]]"),
+        ({"$ref": "#/$defs/nowhere"}, "nowhere"),
+        ({}, "any"),
+        (True, "any"),
+    ],
+    ids=str,
+)
+def test_a_type_is_written_as_people_write_it(schema: Any, written: str) -> None:
+    tool = made("f", properties={"x": schema}, output_schema=None)
+    definitions = {
+        "Owner": {"type": "object", "properties": {"name": TEXT}},
+        "Name": TEXT,
+        "Loop": {"type": "array", "items": {"$ref": "#/$defs/Loop"}},
+    }
+    tool.spec.input_schema["$defs"] = definitions
+
+    assert signature(tool.spec).startswith(f"f(x?: {written}")
+
+
+def test_a_signature_shows_what_is_required_and_of_the_rest_what_there_is_room_for() -> None:
+    properties = {f"parameter_{number}": TEXT for number in range(40)}
+    tool = made("f", properties=properties)
+    tool.spec.input_schema["required"] = ["parameter_39"]
+    written = signature(tool.spec)
+
+    assert written.startswith("f(parameter_39: str, parameter_0?: str")
+    assert written.endswith(", …)")
+    assert len(written) < 180
+
+
+def test_a_line_is_cut_at_a_word() -> None:
+    assert one_line("One thing. Another.\nMore.", 50) == "One thing."
+    assert one_line("word " * 30, 12) == "word word…"
+    assert len(encode(one_line("x" * 500, 90))) < 100

@@ -1,0 +1,129 @@
+import json
+from typing import Any
+
+import pytest
+from ticket_tools import Bench, ask, failure, made
+
+from toolyard import Limits, Operation, Profile, Surface, Toolset, Yard
+from toolyard.caller import Caller
+from toolyard.metatools import GUIDE, METATOOL_NAMES
+from toolyard.profile import METATOOLS, cost
+from toolyard.testing import FakeProvider
+from toolyard.transports.memory import Memory
+
+LISTED = ["describe_tool", "read_result", "run_chain", "run_tool", "search_tools"]
+SHORT = Profile(name="short", surface=Surface.META, pins=("add",))
+META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
+
+
+def names(yard: Yard, profile: Profile | None = None) -> list[str]:
+    return [spec.name for spec in yard.list(profile)]
+
+
+async def told(yard: Yard, method: str, params: dict[str, Any] | None = None, *, profile: Profile | None = None, meta: Any = META) -> Any:
+    async with Memory(caller=Caller(profile=profile)).open(yard) as memory:
+        request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**(params or {}), "_meta": meta}}
+        memory.send(json.dumps(request).encode())
+        return json.loads(await memory.received.get())
+
+
+async def test_few_tools_are_listed_as_they_are_and_metatools_can_be_called_all_the_same() -> None:
+    async with Yard(tools=[Bench()]) as yard:
+        assert names(yard) == ["add", "echo", "fail", "open_ticket", "wipe"]
+        assert await ask(yard, "run_tool", tool_id="wipe") == "gone"
+
+
+async def test_many_tools_are_replaced_by_five_metatools_and_the_pins() -> None:
+    async with Yard(tools=[Bench()], limits=Limits(listed_tokens=10)) as yard:
+        assert names(yard) == LISTED
+        assert names(yard, SHORT) == ["add", *LISTED]
+        assert names(yard, Profile(name="d", surface=Surface.DIRECT)) == ["add", "echo", "fail", "open_ticket", "wipe"]
+
+
+async def test_a_profile_that_lets_little_through_has_its_metatools_all_the_same() -> None:
+    profile = Profile(name="p", surface=Surface.META, toolsets=(Toolset(name="t", names=("add",), operations=(Operation.QUERY,)),))
+    async with Yard(tools=[Bench()], profile=profile) as yard:
+        assert names(yard) == LISTED
+        listed = await ask(yard, "list_tools")
+
+    assert [line["signature"].partition("(")[0] for line in listed["tools"]] == ["add"]
+
+
+async def test_the_short_list_is_cheap() -> None:
+    async with Yard(tools=[Bench()], profile=Profile(name="m", surface=Surface.META)) as yard:
+        listed = yard.list()
+        whole = await told(yard, "tools/list")
+
+    assert cost(listed) <= 1200
+    assert len(json.dumps(whole["result"]["tools"], separators=(",", ":"))) / 4 <= 1200
+
+
+async def test_the_instructions_teach_the_way_where_tools_are_not_listed() -> None:
+    assert len(GUIDE) / 4 < 150
+    async with Yard(tools=[Bench()], instructions="Be kind.") as yard:
+        long = await told(yard, "server/discover")
+        short = await told(yard, "server/discover", profile=SHORT)
+        older = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+        handshake = await told(yard, "initialize", older, profile=SHORT, meta={})
+
+    assert long["result"]["instructions"] == "Be kind."
+    assert short["result"]["instructions"] == handshake["result"]["instructions"] == f"Be kind.\n\n{GUIDE}"
+
+
+async def test_metatools_answer_over_the_wire_too() -> None:
+    async with Yard(tools=[Bench()]) as yard:
+        answer = await told(yard, "tools/call", {"name": "run_tool", "arguments": {"tool_id": "add", "args": {"a": 1}}})
+
+    assert answer["result"]["structuredContent"]["data"] == 2
+
+
+@pytest.mark.parametrize("name", METATOOL_NAMES)
+async def test_every_metatool_can_be_switched_by_itself(name: str) -> None:
+    async with Yard(tools=[Bench()], metatools=[other for other in METATOOL_NAMES if other != name]) as yard:
+        assert failure(await yard.call(name, {})).code == "tool_not_found"
+    async with Yard(tools=[Bench()], metatools=name) as yard:
+        published = {spec.name for spec in yard.registry.visible(yard.profile) if spec.source == METATOOLS}
+        assert published - {"call_tool", "get_tool_schema"} == {name}
+
+
+async def test_without_metatools_there_are_none() -> None:
+    async with Yard(tools=[Bench()], metatools=False, limits=Limits(listed_tokens=1)) as yard:
+        assert names(yard) == ["add", "echo", "fail", "open_ticket", "wipe"]
+        assert failure(await yard.call("search_tools", {"query": "x"})).code == "tool_not_found"
+
+
+def test_a_metatool_that_there_is_not_cannot_be_asked_for() -> None:
+    with pytest.raises(ValueError, match="search_tool"):
+        Yard(metatools=["search_tool"])
+
+
+def test_no_provider_may_pass_for_ours() -> None:
+    with pytest.raises(ValueError, match="metatools"):
+        Yard(providers=[FakeProvider("metatools")])
+
+
+async def test_a_metatool_gives_way_to_a_tool_of_its_name() -> None:
+    async with Yard("depot", tools=[made("list_tools", "Mine."), made("call_tool", "Mine.")]) as yard:
+        assert await ask_plain(yard, "list_tools") == {}
+        assert await ask(yard, "run_tool", tool_id="call_tool") == {}
+
+
+async def ask_plain(yard: Yard, name: str) -> Any:
+    return (await yard.call(name)).data
+
+
+async def test_every_metatool_is_strict_and_says_what_it_answers() -> None:
+    async with Yard() as yard:
+        specs = [spec for spec in yard.registry.visible(yard.profile) if spec.source == METATOOLS]
+
+    assert {spec.name for spec in specs} == {*METATOOL_NAMES, "call_tool", "get_tool_schema"}
+    assert all(spec.input_schema["additionalProperties"] is False and spec.output_schema is not None for spec in specs)
+
+
+async def test_a_yard_inside_another_does_not_bring_its_metatools() -> None:
+    inner = Yard("inner", tools=[Bench()])
+    async with Yard("outer", providers=[inner]) as yard:
+        assert await ask(yard, "run_tool", tool_id="add", args={"a": 1}) == 2
+        spaces = await ask(yard, "list_namespaces")
+
+    assert spaces["namespaces"] == [{"namespace": "inner", "tools": 5}]
