@@ -29,7 +29,7 @@ def many() -> list[Tool]:
                 "page": {"type": "integer", "minimum": 1},
                 "labels": {"type": "array", "items": TEXT},
             }
-            text = f"{verb.capitalize()} a {noun} of the workspace that belongs to the given owner. Needs the right to {verb}. Slow for large ones."
+            text = f"{verb.capitalize()} a {noun} of the workspace that belongs to the given owner. Needs the right to {verb}. May be slow."
             found.append(made(f"{word}s__{verb}_{word}", text, properties=properties))
     return found
 

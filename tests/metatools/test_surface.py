@@ -13,7 +13,7 @@ from toolyard.transports.memory import Memory
 
 LISTED = ["describe_tool", "read_result", "run_chain", "run_tool", "search_tools"]
 SHORT = Profile(name="short", surface=Surface.META, pins=("add",))
-META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
+META: dict[str, Any] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
 
 
 def names(yard: Yard, profile: Profile | None = None) -> list[str]:

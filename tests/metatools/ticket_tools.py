@@ -2,7 +2,6 @@
 
 from typing import Any
 
-
 from toolyard import Call, Envelope, Operation, Tool, ToolError, ToolSpec, Yard, tool
 from toolyard.envelope import Failure
 from toolyard.schema import SchemaValidator

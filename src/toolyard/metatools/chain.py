@@ -14,7 +14,7 @@ from toolyard.metatools.catalogue import Catalogue
 from toolyard.metatools.making import TEXT, fields, make, outcome
 from toolyard.metatools.pace import Pace
 from toolyard.metatools.plan import PREVIOUS, Plan, Step
-from toolyard.metatools.references import Reference, replaced
+from toolyard.metatools.references import Reference, filled
 from toolyard.metatools.subject import Subject
 from toolyard.progress import Note
 from toolyard.results import at_pointer
@@ -26,6 +26,7 @@ __all__ = ["make_chain"]
 _STEPS: Final = 32
 _SECONDS: Final[dict[str, Any]] = {"type": "number", "exclusiveMinimum": 0, "maximum": 3600}
 _FLAG: Final[dict[str, Any]] = {"type": "boolean"}
+_FILLED: Final = Nested(filled=True)
 _PENDING: Final = "approval_required"
 _STEP: Final = fields(
     "tool_id",
@@ -107,21 +108,20 @@ class _Chain:
             ToolError: `chain_step_failed` with what came of the steps before.
         """
         total = len(self._plan.steps)
+        told = self._call.door.progress is not None
         with Pace(self._call, Note(0, total, "")) as pace:
             for stage in self._plan.stages():
-                pace.note(Note(stage[0].index, total, f"running {stage[0].tool_id}"))
-                answers = await self._run_stage(stage)
+                if told:
+                    pace.note(Note(stage[0].index, total, f"running {stage[0].tool_id}"))
+                if len(stage) == 1:
+                    answers = [await self._run_step(stage[0], self._final)]
+                else:
+                    answers = await asyncio.gather(*(self._run_step(step, self._final) for step in stage))
                 pending = self._settle(stage, answers)
                 if pending is not None:
                     return pending
             pace.note(Note(total, total, "the chain is done"))
         return self._outcome()
-
-    async def _run_stage(self, stage: list[Step]) -> list[Envelope | ToolError]:
-        previous = self._final
-        if len(stage) == 1:
-            return [await self._run_step(stage[0], previous)]
-        return list(await asyncio.gather(*(self._run_step(step, previous) for step in stage)))
 
     async def _run_step(self, step: Step, previous: Any) -> Envelope | ToolError:
         try:
@@ -129,7 +129,8 @@ class _Chain:
             args = self._filled(step, previous)
         except ToolError as error:
             return error
-        return await self._call.invoke(step.tool_id, args, how=Nested(seconds=seconds, filled=True))
+        how = _FILLED if seconds is None else Nested(seconds=seconds, filled=True)
+        return await self._call.funnel.invoke(self._call, step.tool_id, args, how)
 
     def _left(self, step: Step) -> float | None:
         """Return how long a step may take: no longer than it says, nor than the chain has left."""
@@ -141,12 +142,13 @@ class _Chain:
         return left if step.seconds is None else min(left, step.seconds)
 
     def _filled(self, step: Step, previous: Any) -> Arguments:
-        args: Arguments = replaced(step.args, self._follow) if step.references else step.args
+        args: Arguments = filled(step.args, step.references, self._follow) if step.references else step.args
         return {**args, PREVIOUS: previous} if step.use_previous else args
 
     def _follow(self, reference: Reference) -> Any:
-        target = self._plan.index_of(reference)
-        assert target is not None  # noqa: S101 - the plan was checked
+        target = cast("int", self._plan.index_of(reference))
+        if not reference.pointer:
+            return self._results[target]
         try:
             return at_pointer(self._results[target], reference.pointer)
         except LookupError:

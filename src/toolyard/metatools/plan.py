@@ -1,8 +1,9 @@
 """The plan of a chain: its steps, checked as far as they can be before the first one runs."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from typing import Any, Final, cast
+
+import msgspec
 
 from toolyard.call import Arguments
 from toolyard.envelope import encode
@@ -11,27 +12,24 @@ from toolyard.metatools.catalogue import Catalogue
 from toolyard.metatools.references import Reference, references
 from toolyard.metatools.running import unwrapped
 from toolyard.profile import Profile
-from toolyard.schema import Issue, field_name
+from toolyard.schema import Issue, Schema, field_name, inlined, unexpected
 from toolyard.tools import InvalidArgumentsError, Tool
 
 __all__ = ["PREVIOUS", "Plan", "Step"]
 
 PREVIOUS: Final = "previous"
-_CERTAIN: Final = frozenset({"missing", "extra_forbidden"})
-"""What no result that is filled in later can put right."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):  # a struct, because a chain makes one for every step
     """One call of a chain, whose tool is known."""
 
     index: int
-    id: str | None
     tool: Tool
     tool_id: str
     args: Arguments
-    references: tuple[Reference, ...]
-    coerced: tuple[str, ...]
+    id: str | None = None
+    references: Sequence[Reference] = ()
+    coerced: tuple[str, ...] = ()
     use_previous: bool = False
     group: str | None = None
     seconds: float | None = None
@@ -87,74 +85,79 @@ class Plan:
         return self._named.get(reference.step) if isinstance(reference.step, str) else reference.step
 
     def _take(self, index: int, raw: dict[str, Any], given: list[dict[str, Any]]) -> None:
-        found = tuple(references(raw.get("args", {})))
+        get = raw.get
+        args, identifier, uses_previous = get("args", {}), get("id"), get("use_previous", False)
+        found = references(args)
         before = len(self._issues)
         for reference in found:
-            self._check_reference(index, reference, given)
-        if raw.get("use_previous") and _stage_begin(index, given) == 0:
+            fault = self._fault(index, reference, given)
+            if fault is not None:
+                self._issues.append(Issue(f"steps.{index}.args.{field_name(reference.at)}", *fault))
+        if uses_previous and _stage_begin(index, given) == 0:
             self._add(index, "use_previous", "no_previous", "There is no step before it.")
-        identifier = raw.get("id")
         if identifier is not None and self._named.setdefault(identifier, index) != index:
             self._add(index, "id", "duplicate_id", f"Two steps have the id '{identifier}'.")
-        try:
-            tool = self._catalogue.find(raw["tool_id"], self._profile)
-        except ToolError as error:
-            self._similar += [name for name in cast("list[str]", error.details.get("similar", [])) if name not in self._similar]
-            meant = self._similar[0] if self._similar else None
-            self._issues.append(Issue(f"steps.{index}.tool_id", "tool_not_found", error.message, did_you_mean=meant))
+        tool = self._find(index, raw["tool_id"])
+        if tool is None:
             return
-        args, moved = raw.get("args", {}), ()
-        open_places = [reference.at for reference in found]
-        if raw.get("use_previous"):
-            args = {**args, PREVIOUS: None}
-            open_places.append((PREVIOUS,))
-        if not open_places:
-            args, moved = unwrapped(args, tool, repair=self._repair)
-        self._check(index, tool, args, [field_name(place) for place in open_places])
+        coerced: tuple[str, ...] = ()
+        if found or uses_previous:
+            args = {**args, PREVIOUS: None} if uses_previous else args
+            self._issues += [_moved(index, issue) for issue in _certain(tool.spec.input_schema, args)]
+        else:
+            args, coerced = self._checked(index, tool, args)
         if len(self._issues) == before:
-            step = Step(index=index, id=identifier, tool=tool, tool_id=raw["tool_id"], args=args, references=found, coerced=moved)
-            self.steps.append(_with_options(step, raw))
+            step = Step(index=index, tool=tool, tool_id=raw["tool_id"], args=args, id=identifier, references=found, coerced=coerced,
+                        use_previous=uses_previous, group=get("parallel"), seconds=get("timeout_s"))  # fmt: skip
+            self.steps.append(step)
 
-    def _check_reference(self, index: int, reference: Reference, given: list[dict[str, Any]]) -> None:
-        field = f"args.{field_name(reference.at)}"
+    def _find(self, index: int, name: str) -> Tool | None:
+        try:
+            return self._catalogue.find(name, self._profile)
+        except ToolError as error:
+            similar = cast("list[str]", error.details.get("similar", []))
+            self._similar += [near for near in similar if near not in self._similar]
+            meant = similar[0] if similar else None
+            self._issues.append(Issue(f"steps.{index}.tool_id", "tool_not_found", error.message, did_you_mean=meant))
+            return None
+
+    def _fault(self, index: int, reference: Reference, given: list[dict[str, Any]]) -> tuple[str, str] | None:
+        """Return what is wrong with a reference, as a code and a sentence."""
         target = self.index_of(reference)
         if target is None:
-            later = [number for number, raw in enumerate(given) if raw.get("id") == reference.step]
-            if later and later[0] >= index:
-                self._add(index, field, "later_step", f"'{reference.step}' is not before it.")
-            else:
-                self._add(index, field, "unknown_step", f"There is no step '{reference.step}'.")
-        elif not 0 <= target < len(given):
-            self._add(index, field, "unknown_step", f"There is no step {target}; the first one is 0.")
-        elif target >= index:
-            self._add(index, field, "later_step", f"Step {target} is not before it.")
-        elif target >= _stage_begin(index, given):
-            self._add(index, field, "same_group", f"Step {target} runs at the same time.")
-        elif reference.pointer and not reference.pointer.startswith("/"):
-            self._add(index, field, "unknown_path", "A path is empty or begins with '/'.")
+            later = any(raw.get("id") == reference.step for raw in given[index:])
+            return ("later_step", f"'{reference.step}' is not before it.") if later else _unknown(f"'{reference.step}'")
+        if not 0 <= target < len(given):
+            return _unknown(f"{target}; the first one is 0")
+        if target >= index:
+            return "later_step", f"Step {target} is not before it."
+        if given[index].get("parallel") is not None and target >= _stage_begin(index, given):
+            return "same_group", f"Step {target} runs at the same time."
+        if reference.pointer and not reference.pointer.startswith("/"):
+            return "unknown_path", "A path is empty or begins with '/'."
+        return None
 
-    def _check(self, index: int, tool: Tool, args: Arguments, places: list[str]) -> None:
-        """Note what is wrong with arguments: all of it, or where some are not known yet what they cannot change."""
+    def _checked(self, index: int, tool: Tool, args: Arguments) -> tuple[Arguments, tuple[str, ...]]:
+        """Return arguments that fit, or will once they are put right, and note what is wrong with those that do not."""
+        text = encode(args)
         try:
-            tool.check(encode(args))
+            tool.check(text)
         except InvalidArgumentsError as error:
-            issues = error.issues
-        else:
-            return
-        if not places:
+            inner, moved = unwrapped(args, tool, repair=self._repair)
+            if moved:
+                return inner, moved
             try:
-                tool.mend(encode(args), issues, repair=self._repair)
+                tool.mend(text, error.issues, repair=self._repair)
             except ToolError:
-                self._issues += [_moved(index, issue) for issue in issues]
-            return
-        self._issues += [_moved(index, issue) for issue in issues if issue.code in _CERTAIN and not _within(issue.field, places)]
+                self._issues += [_moved(index, issue) for issue in error.issues]
+        return args, ()
 
     def _add(self, index: int, field: str, code: str, message: str) -> None:
         self._issues.append(Issue(f"steps.{index}.{field}", code, message))
 
 
-def _with_options(step: Step, raw: Mapping[str, Any]) -> Step:
-    return replace(step, use_previous=bool(raw.get("use_previous")), group=raw.get("parallel"), seconds=raw.get("timeout_s"))
+def _unknown(step: str) -> tuple[str, str]:
+    return "unknown_step", f"There is no step {step}."
 
 
 def _stage_begin(index: int, given: list[dict[str, Any]]) -> int:
@@ -169,5 +172,14 @@ def _moved(index: int, issue: Issue) -> Issue:
     return Issue(f"steps.{index}.args.{issue.field}", issue.code, issue.message, issue.expected, issue.did_you_mean)
 
 
-def _within(field: str, places: list[str]) -> bool:
-    return any(field == place or field.startswith(f"{place}.") for place in places) and field != PREVIOUS
+def _certain(schema: Schema, args: Arguments) -> list[Issue]:
+    """Return what no result that is filled in later can put right: arguments that are missing, and those that are not known."""
+    known = schema.get("properties", {})
+    required = schema.get("required", ())
+    strict = schema.get("additionalProperties") is False
+    if args.keys() >= set(required) and (not strict or args.keys() <= known.keys()):
+        return []
+    return [
+        *(Issue(name, "missing", f"'{name}' is required.", inlined(schema, known.get(name))) for name in required if name not in args),
+        *(unexpected((name,), list(known)) for name in args if strict and name not in known),
+    ]

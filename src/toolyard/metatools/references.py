@@ -1,14 +1,15 @@
 """References: places in the arguments of a step that take what an earlier step answered."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, cast
 
 from toolyard.schema import Path
 
-__all__ = ["Reference", "references", "replaced"]
+__all__ = ["Reference", "filled", "references"]
 
 _FROM: Final = "$from"
-_SHAPES: Final = ({_FROM}, {_FROM, "path"})
+_CONTAINERS: Final = (dict, list)
+_STEP: Final = (int, str)
 _DEPTH: Final = 32
 
 
@@ -20,36 +21,47 @@ class Reference(NamedTuple):
     at: Path
 
 
-def references(value: object, at: Path = ()) -> Iterator[Reference]:
+def references(args: dict[str, Any]) -> list[Reference]:
     """Return the references in arguments."""
+    found: list[Reference] = []
+    for key, value in args.items():
+        if type(value) in _CONTAINERS:
+            _collect(value, (key,), found)
+    return found
+
+
+def filled(args: dict[str, Any], found: Iterable[Reference], follow: Callable[[Reference], Any]) -> dict[str, Any]:
+    """Return the arguments with what `follow` finds in the places that refer to something."""
+    result = dict(args)
+    for reference in found:
+        first, *rest = reference.at
+        value = follow(reference)
+        result[cast("str", first)] = _with(result[cast("str", first)], rest, value) if rest else value
+    return result
+
+
+def _collect(value: Any, at: Path, found: list[Reference]) -> None:
     if len(at) > _DEPTH:
         return
     if isinstance(value, dict):
         pairs = cast("dict[str, Any]", value)
-        if _refers(pairs):
-            yield Reference(pairs[_FROM], pairs.get("path", ""), at)
+        if _FROM in pairs and _refers(pairs):
+            found.append(Reference(pairs[_FROM], pairs.get("path", ""), at))
             return
-        for key, item in pairs.items():
-            yield from references(item, (*at, key))
-    elif isinstance(value, list):
-        for index, item in enumerate(cast("list[object]", value)):
-            yield from references(item, (*at, index))
+    items = cast("dict[str, Any]", value).items() if isinstance(value, dict) else enumerate(cast("list[Any]", value))
+    for key, item in items:
+        if type(item) in _CONTAINERS:
+            _collect(item, (*at, key), found)
 
 
-def replaced(value: Any, follow: Callable[[Reference], Any], at: Path = ()) -> Any:
-    """Return arguments with what `follow` finds in the places that refer to something."""
-    if len(at) > _DEPTH:
-        return value
-    if isinstance(value, dict):
-        pairs = cast("dict[str, Any]", value)
-        if _refers(pairs):
-            return follow(Reference(pairs[_FROM], pairs.get("path", ""), at))
-        return {key: replaced(item, follow, (*at, key)) for key, item in pairs.items()}
-    if isinstance(value, list):
-        return [replaced(item, follow, (*at, index)) for index, item in enumerate(cast("list[Any]", value))]
-    return value
+def _with(container: Any, path: list[str | int], value: Any) -> Any:
+    """Return a copy of a container with something else in one place."""
+    copied = container.copy()
+    copied[path[0]] = _with(container[path[0]], path[1:], value) if len(path) > 1 else value
+    return copied
 
 
 def _refers(pairs: dict[str, Any]) -> bool:
-    step = pairs.get(_FROM)
-    return set(pairs) in _SHAPES and isinstance(step, str | int) and not isinstance(step, bool) and isinstance(pairs.get("path", ""), str)
+    if len(pairs) != 1 + ("path" in pairs):
+        return False
+    return type(pairs[_FROM]) in _STEP and isinstance(pairs.get("path", ""), str)
