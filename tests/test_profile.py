@@ -140,8 +140,9 @@ def names_listed(surface: Surface, specs: list[ToolSpec], *, budget: int = 10, p
     return [tool.name for tool in found], meta
 
 
-def test_a_direct_surface_lists_everything() -> None:
-    assert names_listed(Surface.DIRECT, BIG) == (["search_tools", "a", "b"], False)
+def test_a_direct_surface_lists_everything_but_the_metatools_that_are_not_pinned() -> None:
+    assert names_listed(Surface.DIRECT, BIG) == (["a", "b"], False)
+    assert names_listed(Surface.DIRECT, BIG, pins=("search_*",)) == (["search_tools", "a", "b"], False)
 
 
 def test_a_meta_surface_lists_the_metatools_and_the_pins() -> None:
@@ -150,7 +151,7 @@ def test_a_meta_surface_lists_the_metatools_and_the_pins() -> None:
 
 
 def test_an_automatic_surface_lists_everything_while_that_is_cheap() -> None:
-    assert names_listed(Surface.AUTO, BIG, budget=SPENT) == (["search_tools", "a", "b"], False)
+    assert names_listed(Surface.AUTO, BIG, budget=SPENT) == (["a", "b"], False)
 
 
 def test_an_automatic_surface_lists_the_metatools_and_the_pins_once_everything_is_dear() -> None:

@@ -14,7 +14,7 @@ import msgspec
 from toolyard.envelope import encode_sorted
 from toolyard.errors import ToolError
 from toolyard.limits import Limits
-from toolyard.profile import Profile, listed
+from toolyard.profile import METATOOLS, Profile, listed
 from toolyard.prompts import Prompt, check_prompt
 from toolyard.resources import Resource, check_resource
 from toolyard.spec import Kind, PromptSpec, ResourceSpec, ToolSpec
@@ -250,7 +250,8 @@ class Registry:
                 "tool_not_found", f"'{name}' is {held.status}. {held.reason}", hint="Use another tool, or ask whoever runs the yard.",
                 status=held.status, similar=[],
             )  # fmt: skip
-        similar = self._tools.near(name, profile)
+        near = self._tools.near(name, profile)
+        similar = [one for one in near if self._by_name[one].spec.source != METATOOLS] or near
         actions = [f"{near}(…)" for near in similar[:1]]
         return ToolError("tool_not_found", "There is no tool of that name.", next_actions=actions, similar=similar[:5])
 

@@ -54,7 +54,7 @@ def test_what_a_surface_does_not_list_is_counted(write: Write, toolyard: Run) ->
         "from toolyard import Profile, Surface, Yard\n"
         "def a() -> int:\n    '''Be\\tone.'''\n    return 1\n"
         "def b() -> int:\n    '''Be two.'''\n    return 2\n"
-        "yard = Yard(tools=[a, b], profile=Profile(name='short', surface=Surface.META, pins=('a',)))\n"
+        "yard = Yard(tools=[a, b], profile=Profile(name='short', surface=Surface.META, pins=('a',)), metatools=False)\n"
     )
 
     status, out, err = toolyard("list", "app.py")

@@ -106,7 +106,7 @@ async def test_what_can_be_done_depends_on_what_there_is(front: Front) -> None:
     everything = front.capabilities(front.profile_of(ANYONE))
 
     assert set(everything) == {"tools", "resources", "prompts", "completions", "logging"}
-    assert front.instructions == "Be kind."
+    assert front.instructions(front.profile_of(ANYONE)) == "Be kind."
     async with Yard(tools=[one]) as yard:
         bare = Front(yard, Serving(), door="test")
         assert set(bare.capabilities(yard.profile)) == {"tools", "logging"}

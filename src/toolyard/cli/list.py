@@ -8,7 +8,7 @@ from toolyard.cli.opening import work_in_yard
 from toolyard.cli.parser import Options
 from toolyard.cli.terminal import Painted, Terminal, cut, width_of
 from toolyard.envelope import encode
-from toolyard.profile import Profile
+from toolyard.profile import METATOOLS, Profile
 from toolyard.spec import ToolSpec
 from toolyard.yard import Yard
 
@@ -34,7 +34,7 @@ async def _list(yard: Yard, profile: Profile, *, options: Options, terminal: Ter
     else:
         for spec in specs:
             terminal.write("\t".join(_row(spec)))
-    for notice in _notices(yard, profile, listed=len(specs)):
+    for notice in _notices(yard, profile, listed=sum(spec.source != METATOOLS for spec in specs)):
         if not options.quiet:
             terminal.say(notice)
     return 0
@@ -72,7 +72,7 @@ def _write_table(terminal: Terminal, rows: Sequence[tuple[str, ...]]) -> None:
 def _notices(yard: Yard, profile: Profile, *, listed: int) -> list[str]:
     """Return what a reader of the list would otherwise wonder about."""
     notices: list[str] = []
-    unlisted = len(yard.registry.visible(profile)) - listed
+    unlisted = sum(spec.source != METATOOLS for spec in yard.registry.visible(profile)) - listed
     if unlisted:
         notices.append(f"{_tools(unlisted)} not listed on this surface and can be called all the same.")
     held: dict[str, list[str]] = {}

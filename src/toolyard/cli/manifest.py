@@ -10,19 +10,20 @@ from toolyard.cli.parser import Options
 from toolyard.cli.specs import document
 from toolyard.cli.terminal import Terminal
 from toolyard.envelope import encode
-from toolyard.profile import Profile
+from toolyard.profile import METATOOLS, Profile
 from toolyard.yard import Yard
 
 __all__ = ["run"]
 
 
 def run(options: Options, terminal: Terminal) -> int:
-    """Print every tool that exists for the profile, listed or not, with the hash of what is listed."""
+    """Print every tool that exists for the profile, metatools only where they are listed, with the hash of what is listed."""
     return work_in_yard(options, partial(_manifest, options=options, terminal=terminal))
 
 
 async def _manifest(yard: Yard, profile: Profile, *, options: Options, terminal: Terminal) -> int:
-    specs = yard.registry.visible(profile)
+    listed = {spec.name for spec in yard.list(profile)}
+    specs = [spec for spec in yard.registry.visible(profile) if spec.source != METATOOLS or spec.name in listed]
     if options.markdown:
         terminal.write(tool_reference(yard.name, yard.version, specs))
         return 0

@@ -23,6 +23,7 @@ VARIABLE: Final = f"{PREFIX}CONFIG"
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _OTHERS: Final = frozenset({"SECRET"})  # read where it is used, because it is no setting to show
+_SEARCH: Final = "SEARCH_"  # settings of search, which are read and checked where it is made
 _PATHS: Final = frozenset({"serve.socket", "serve.tls_cert", "serve.tls_key"})
 
 Kind = Literal["flag", "code", "environment", "file", "default"]
@@ -191,7 +192,7 @@ def _warnings(variables: Mapping[str, str]) -> Iterator[str]:
     known = [name.removeprefix(PREFIX) for name in (VARIABLE, *(setting.variable for setting in known_settings().values()))]
     for name in sorted(variables):
         rest = name.removeprefix(PREFIX)
-        if rest == name or rest in known or rest in _OTHERS:
+        if rest == name or rest in known or rest in _OTHERS or rest.startswith(_SEARCH):
             continue
         for near in get_close_matches(rest, known, n=1, cutoff=0.7):
             yield f"The variable '{name}' sets nothing. Did you mean '{PREFIX}{near}'?"
