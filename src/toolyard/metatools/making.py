@@ -8,7 +8,7 @@ from toolyard.profile import METATOOLS, UNLISTED
 from toolyard.spec import Annotations, Example, Operation, ToolSpec
 from toolyard.tools import Check, Tool, check_by_schema
 
-__all__ = ["TEXT", "fields", "make", "outcome", "refers_to"]
+__all__ = ["TEXT", "fields", "make", "outcome"]
 
 TEXT: Final[dict[str, Any]] = {"type": "string"}
 
@@ -25,11 +25,6 @@ def fields(required: str = "", **properties: Mapping[str, Any]) -> dict[str, Any
 def outcome(required: str = "", **properties: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema of what a metatool answers."""
     return fields(required, **properties)
-
-
-def refers_to(pattern: str) -> dict[str, Any]:
-    """Return the schema of a text of one form."""
-    return {"type": "string", "pattern": pattern}
 
 
 def make(
