@@ -8,17 +8,16 @@ from typing import Any, Final, Literal, Self, cast
 import msgspec
 
 from toolyard._version import VERSION
-from toolyard.assembly import all_providers, known_packs, running
+from toolyard.assembly import all_providers, known_packs, own_provider, running
 from toolyard.call import Decide, Middleware, Turn
 from toolyard.caller import ANYONE, LIBRARY, Caller, Door
 from toolyard.dispatcher import Dispatcher
 from toolyard.envelope import Envelope
 from toolyard.limits import Limits
 from toolyard.mounts import Mount
-from toolyard.packs import PACKS
+from toolyard.packs import make_pack
 from toolyard.profile import EVERYTHING, Profile
 from toolyard.providers import Provider, Publish
-from toolyard.providers.functions import Functions
 from toolyard.providers.publishing import Publishing
 from toolyard.record import Sink
 from toolyard.registry import Registry
@@ -74,7 +73,7 @@ class Yard:
         self._equip(allow_eval=allow_eval)
         self._profiles = {known.name: known for known in (profile, *profiles)}
         self._packs = known_packs(packs)
-        own = Functions(name, tools, resources=resources, prompts=prompts)
+        own = own_provider(name, tools, resources=resources, prompts=prompts)
         self._providers = all_providers(own, providers, packs=self._packs)
         self._lifespan = lifespan
         self._middleware = tuple(middleware)
@@ -278,7 +277,7 @@ class Yard:
         for provider in self._providers:
             await self._connect(stack, provider, gives_way=False)
         for pack in self._packs:
-            await self._connect(stack, PACKS[pack](self), gives_way=True)
+            await self._connect(stack, make_pack(pack, self), gives_way=True)
         stack.push_async_callback(self.sessions.end_all)
         stack.push_async_callback(dispatcher.close)
 

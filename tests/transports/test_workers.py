@@ -15,7 +15,8 @@ from toolyard.transports import run_server
 SOURCE = """
 import asyncio, os, sys
 from contextlib import asynccontextmanager
-from toolyard import Call, Question, Yard, serve, tool
+from toolyard import Call, Question, Serving, Yard, serve, tool
+from toolyard.transports import run_server
 
 @asynccontextmanager
 async def life(yard):
@@ -36,7 +37,12 @@ async def wipe(call: Call) -> bool:
     "Wipe it."
     return call.answer["yes"]
 
-serve(Yard(tools=[nap, wipe], lifespan=life), transport="http", socket=sys.argv[1], workers=2, stateless=True, shutdown_seconds=0.4)
+yard = Yard(tools=[nap, wipe], lifespan=life)
+settings = dict(transport="http", socket=sys.argv[1], workers=2, stateless=True, shutdown_seconds=0.4)
+if "--broken" in sys.argv:
+    run_server(yard, Serving(**settings))
+else:
+    serve(yard, **settings)
 """
 META: dict[str, Any] = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",

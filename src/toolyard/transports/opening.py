@@ -4,7 +4,6 @@ import gc
 import socket
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final
 
 from toolyard.serving import Serving
@@ -39,6 +38,8 @@ def make_transport(serving: Serving, guard: "Guard | None" = None, *, listener: 
         module, name = _OWN[serving.transport]
         make: Any = getattr(import_module(module), name)
         return make(serving) if serving.transport == "stdio" else make(serving, guard, listener=listener)
+    from importlib.metadata import entry_points  # noqa: PLC0415 - dear, and for strangers' transports alone
+
     found = {point.name: point for point in entry_points(group=_GROUP)}
     if serving.transport not in found:
         raise ValueError(f"There is no transport '{serving.transport}'. Known: {', '.join(sorted({*_OWN, *found}))}.")
