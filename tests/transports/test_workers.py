@@ -22,13 +22,13 @@ from toolyard.transports import run_server
 async def life(yard):
     if "--broken" in sys.argv:
         raise ValueError("The database is away.")
-    print("opened", os.getpid(), file=sys.stderr, flush=True)
+    os.write(2, b"opened %d\\n" % os.getpid())
     yield
 
 @tool
 async def nap(seconds: float) -> str:
     "Take a nap."
-    print("napping", file=sys.stderr, flush=True)
+    os.write(2, b"napping\\n")
     await asyncio.sleep(seconds)
     return "rested"
 
@@ -80,6 +80,10 @@ async def receive(wire: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> An
     return json.loads(raw.partition(b"\r\n\r\n")[2])["result"]
 
 
+def is_there(path: Path) -> bool:
+    return path.exists()
+
+
 def lives(process: int) -> bool:
     try:
         os.kill(process, 0)
@@ -107,7 +111,7 @@ async def test_they_end_with_the_program_and_answer_what_they_work_on(program: A
     assert b"Traceback" not in err
     assert b"worker_died" not in err
     assert not any(lives(worker) for worker in workers)
-    assert not path.exists()
+    assert not is_there(path)
 
 
 async def test_ctrl_c_at_a_terminal_reaches_all_of_them_and_interrupts_nothing_twice(program: Any, path: Path) -> None:
@@ -143,6 +147,18 @@ async def test_one_that_is_killed_is_started_anew_and_knows_what_others_sealed(p
     assert (await running.end())[0] == 143
 
 
+async def test_they_end_when_the_program_is_killed(program: Any, path: Path, until: Any) -> None:
+    running = await program(SOURCE, str(path))
+    workers = [await opened(running), await opened(running)]
+    await receive(await send(path, "nap", {"seconds": 0}))
+
+    running.process.kill()
+    await running.end()
+    await until(lambda: not any(lives(worker) for worker in workers))
+
+    assert is_there(path)  # nobody was left to remove it, and the next server does
+
+
 async def test_one_that_cannot_begin_says_why_and_is_not_tried_again_once_the_program_is_told_to_end(program: Any, path: Path) -> None:
     running = await program(SOURCE, str(path), "--broken")
     await running.said(b"worker_failed")
@@ -154,7 +170,7 @@ async def test_one_that_cannot_begin_says_why_and_is_not_tried_again_once_the_pr
 
     assert status == 143
     assert b"worker_died" not in err
-    assert not path.exists()
+    assert not is_there(path)
 
 
 def test_only_http_has_several() -> None:

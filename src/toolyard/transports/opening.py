@@ -84,12 +84,13 @@ def run_server(yard: Yard, serving: Serving, guard: "Guard | None" = None, *, re
     if serving.transport != "http":
         raise ValueError(f"Only 'http' can be served by several workers, not '{serving.transport}'.")
     from toolyard.transports.http.server import Http  # noqa: PLC0415 - only a server that speaks HTTP needs it
-    from toolyard.transports.workers import run_workers  # noqa: PLC0415
+    from toolyard.transports.workers import end_with_parent, run_workers  # noqa: PLC0415
 
     transport = Http(serving, guard)
 
-    def work() -> None:
-        run(serve_forever(yard, serving, guard, listener=transport.listener), loop=fastest_loop())
+    def work(pipe: int) -> None:
+        served = serve_forever(yard, serving, guard, ready=lambda _: end_with_parent(pipe), listener=transport.listener)
+        run(served, loop=fastest_loop())
 
     try:
         if ready is not None:

@@ -3,6 +3,7 @@
 They share the socket and nothing else, so they can serve only what keeps nothing between requests.
 """
 
+import asyncio
 import logging
 import os
 import secrets
@@ -14,14 +15,28 @@ from typing import Any, Final
 
 from toolyard.signals import Terminated
 
-__all__ = ["run_workers"]
+__all__ = ["end_with_parent", "run_workers"]
+
+Work = Callable[[int], None]
+"""Is told the pipe that ends when its parent does."""
 
 _PAUSE: Final = 1.0
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _log = logging.getLogger(__name__)
 
 
-def run_workers(count: int, work: Callable[[], None]) -> None:
+def end_with_parent(pipe: int) -> None:
+    """End this process as if it were told to when the one that started it is gone, however that went."""
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        loop.remove_reader(pipe)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    loop.add_reader(pipe, end)  # nothing is ever written there, so it can only be closed
+
+
+def run_workers(count: int, work: Work) -> None:
     """Run something in so many processes until this one is told to end, and end them then.
 
     Raises:
@@ -31,6 +46,7 @@ def run_workers(count: int, work: Callable[[], None]) -> None:
     os.environ.setdefault("TOOLYARD_SECRET", secrets.token_hex(32))  # what one worker seals another must open
     started: dict[int, float] = {}
     told: list[int] = []
+    pipe = os.pipe()
 
     def tell(number: int, _: object) -> None:
         told.append(number)
@@ -44,7 +60,7 @@ def run_workers(count: int, work: Callable[[], None]) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # a signal that came between the two lines would miss the new one
         try:
             if not told:
-                started[_fork(work, before[signal.SIGTERM])] = time.monotonic()
+                started[_fork(work, pipe, before[signal.SIGTERM])] = time.monotonic()
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
@@ -55,6 +71,8 @@ def run_workers(count: int, work: Callable[[], None]) -> None:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        for end in pipe:
+            os.close(end)
     raise KeyboardInterrupt if told[0] == signal.SIGINT else Terminated
 
 
@@ -71,7 +89,7 @@ def _keep(started: dict[int, float], told: list[int], start: Callable[[], None])
         start()
 
 
-def _fork(work: Callable[[], None], terminate: Any) -> int:
+def _fork(work: Work, pipe: tuple[int, int], terminate: Any) -> int:
     """Start a process that works and then ends, whatever happens; return its id."""
     process = os.fork()
     if process:
@@ -82,7 +100,8 @@ def _fork(work: Callable[[], None], terminate: Any) -> int:
         # Ctrl-C reaches every process of a terminal; this one is told to end by its parent, and once is enough.
         signal.signal(signal.SIGINT, lambda *_: None)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-        work()
+        os.close(pipe[1])  # only the parent holds this end
+        work(pipe[0])
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 1

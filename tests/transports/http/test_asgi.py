@@ -224,7 +224,9 @@ async def test_what_takes_longer_becomes_a_stream(run: Any, wire_of: Any, tools:
 
 
 @pytest.mark.parametrize("settings", [{"hold_back": 0.0}, {"json_response": True}])
-async def test_a_client_that_goes_cancels_its_call(run: Any, wire_of: Any, tools: list[Any], gates: "Gates", until: Any, settings: Any) -> None:
+async def test_a_client_that_goes_cancels_its_call(
+    run: Any, wire_of: Any, tools: list[Any], gates: "Gates", *, until: Any, settings: Any
+) -> None:
     codes: list[str | None] = []
     yard = Yard(tools=tools, sinks=[lambda record: codes.append(record.code)])
     port, _ = await run(asgi(yard, **settings))
