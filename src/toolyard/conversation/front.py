@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any, Final
 
-from toolyard.caller import Caller, Door
+from toolyard.caller import ANYONE, Caller, Door
 from toolyard.conversation.changes import Changes
 from toolyard.conversation.crew import Crew
 from toolyard.conversation.lists import Lists
@@ -40,6 +40,7 @@ class Front:
         server = Server(yard.name, yard.version)
         ttl = int(serving.list_seconds * 1000)
         self._answers = {version: Answers(version, server, ttl_ms=ttl) for version in VERSIONS.values()}
+        self._local: dict[str, Caller] = {}
         self._callers: dict[tuple[str, str, str], Caller] = {}
         self._params: dict[str, dict[tuple[str, ...], tuple[str, str]]] = {}
         self._params_version = -1
@@ -67,6 +68,10 @@ class Front:
         name = client.get("name") if isinstance(client, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
         if not isinstance(name, str) or not name:
             return base
+        if base is ANYONE:  # the everyday case of a server on this machine
+            known = self._local.get(name)
+            if known is not None:
+                return known
         name = name[:_NAME]
         key = (base.owner, base.profile.name if base.profile is not None else "", name)
         known = self._callers.get(key)
@@ -76,6 +81,8 @@ class Front:
             known = self._callers[key] = Caller(
                 identity=base.identity, scope=base.scope, claims=base.claims, profile=base.profile, client=name
             )
+        if base is ANYONE and len(self._local) < _CALLERS:
+            self._local[name] = known
         return known
 
     def profile_of(self, caller: Caller) -> Profile:

@@ -70,7 +70,7 @@ class _App:
 
     async def answer(self, target: Target, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        headers: Headers = dict(target.pairs)
+        headers: Headers = target.headers
         try:
             if len(headers) != len(target.pairs):
                 check_once(target.pairs)

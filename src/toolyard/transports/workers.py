@@ -89,6 +89,10 @@ def _keep(started: dict[int, float], told: list[int], start: Callable[[], None])
         start()
 
 
+def _ignore(*_: object) -> None:
+    """Do nothing: unlike 'SIG_IGN', programs that a tool starts do not inherit this."""
+
+
 def _fork(work: Work, pipe: tuple[int, int], terminate: Any) -> int:
     """Start a process that works and then ends, whatever happens; return its id."""
     process = os.fork()
@@ -98,7 +102,7 @@ def _fork(work: Work, pipe: tuple[int, int], terminate: Any) -> int:
     try:
         signal.signal(signal.SIGTERM, terminate)
         # Ctrl-C reaches every process of a terminal; this one is told to end by its parent, and once is enough.
-        signal.signal(signal.SIGINT, lambda *_: None)
+        signal.signal(signal.SIGINT, _ignore)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         os.close(pipe[1])  # only the parent holds this end
         work(pipe[0])

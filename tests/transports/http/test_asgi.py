@@ -91,7 +91,7 @@ async def ask(port: int, path: str, wire_of: Any, method: str = "POST") -> Any:
 
 
 async def call(port: int, wire_of: Any, name: str, **headers: str) -> Any:
-    message = {**MESSAGE, "params": {**MESSAGE["params"], "name": name, "arguments": {}}}
+    message: dict[str, Any] = {**MESSAGE, "params": {**MESSAGE["params"], "name": name, "arguments": {}}}
     return await begin(port, "/mcp", wire_of, message=message, **{"Mcp-Name": name, **headers})
 
 

@@ -41,7 +41,7 @@ class App:
 
     async def answer(self, target: Target, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        headers: Headers = dict(target.pairs)
+        headers: Headers = target.headers
         try:
             path = target.path
             if len(headers) != len(target.pairs):

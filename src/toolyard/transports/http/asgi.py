@@ -27,6 +27,8 @@ class Target(Protocol):
 
     method: str
     pairs: list[tuple[bytes, bytes]]
+    """The headers as they came, where one may be there twice."""
+    headers: dict[bytes, bytes]
     body: bytes | None
 
     @property
@@ -57,6 +59,7 @@ class Foreign:
         self.body: bytes | None = None
         self.method: str = scope["method"]
         self.pairs: list[tuple[bytes, bytes]] = scope["headers"]
+        self.headers = dict(self.pairs)
         self.scheme: str = scope.get("scheme", "http")
         self.root: str = scope.get("root_path", "")
         self.query: bytes = scope.get("query_string", b"")

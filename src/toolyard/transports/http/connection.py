@@ -36,15 +36,14 @@ class Connection(asyncio.Protocol):
         self._parser: Any = httptools.HttpRequestParser(self)
         self._transport: Any = None
         self._queue: deque[Cycle] = deque()
-        self._headers: list[tuple[bytes, bytes]] = []
+        self._pairs: list[tuple[bytes, bytes]] = []
+        self._headers: dict[bytes, bytes] = {}
         self._url = b""
         self._body: list[bytes] = []
         self._size = 0
         self._since = 0.0
         self._state = "idle"
         self._is_refused = False
-        self._is_too_large = False
-        self._expects = False
         self._looks_at = inf
         self._look: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
@@ -81,7 +80,7 @@ class Connection(asyncio.Protocol):
             return
         if self._state == "idle":
             self._expect_head()
-        if self._state == "head" and b"pgrade" in data:
+        if self._state == "head" and data.find(b"pgrade") >= 0:  # 'in' would try it as a number first
             data = _without_upgrade(data)
         try:
             self._parser.feed_data(data)
@@ -96,33 +95,29 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """Begin a request."""
-        self._headers = []
+        self._pairs = []
         self._url = b""
         self._body = []
         self._size = 0
         self._state = "head"
-        self._is_too_large = self._expects = False
 
     def on_url(self, url: bytes) -> None:
         """Take a piece of the address."""
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; the two that matter before the body comes are short words."""
-        name = name.lower()
-        self._headers.append((name, value))
-        if name == b"content-length":
-            self._is_too_large = len(value) > _DIGITS or int(value or b"0") > self.house.serving.message_bytes
-        elif name == b"expect":
-            self._expects = value.lower() == b"100-continue"
+        """Take a header."""
+        self._pairs.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """Look at the head before the body comes."""
         self._state = "body"
         self._size = 0
-        if self._is_too_large:
+        self._headers = headers = dict(self._pairs)
+        length = headers.get(b"content-length", b"0")
+        if len(length) > _DIGITS or int(length or b"0") > self.house.serving.message_bytes:
             self._refuse(413, f"The message has more than {self.house.serving.message_bytes} bytes.")
-        elif self._expects and self.cycle is None and not self._is_refused:
+        elif b"expect" in headers and self.cycle is None and not self._is_refused:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
@@ -143,7 +138,7 @@ class Connection(asyncio.Protocol):
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         is_old = parser.get_http_version() == "1.0"
         keep_alive = parser.should_keep_alive()
-        cycle = Cycle(self, parser.get_method(), self._url, self._headers, body, keep_alive=keep_alive, is_old=is_old)
+        cycle = Cycle(self, parser.get_method(), self._url, self._pairs, self._headers, body=body, keep_alive=keep_alive, is_old=is_old)
         if self.cycle is None:
             self._begin(cycle)
             return
@@ -235,7 +230,7 @@ class Connection(asyncio.Protocol):
         self._since = self.house.loop.time()
         self._state = "head"
         self._size = 0
-        seconds = self.house.seconds_for("head")
+        seconds = self.house.head_seconds
         if self._looks_at > self._since + seconds + _SLACK:
             if self._look is not None:
                 self._look.cancel()

@@ -53,7 +53,8 @@ async def serve_stateless(front: Front, request: Request, message: Message, para
         if response.is_gone:
             return  # nobody is there to be answered
         raise
-    await response.finish(result)
+    if not response.finish_whole(result):
+        await response.finish(result)
 
 
 async def start_session(sessions: Sessions, message: Message, *, caller: Caller, send: Send) -> None:

@@ -30,11 +30,12 @@ class House:
         self.crew = Crew()
         self.connections: set[Connection] = set()
         self.unread_seconds = _UNREAD_SECONDS
+        self.head_seconds = serving.header_seconds or _IDLE_SECONDS
 
     def seconds_for(self, state: str) -> float:
         """Return how long a connection may be in a state: sending a head or a body, or idle."""
         if state == "head":
-            return self.serving.header_seconds or _IDLE_SECONDS
+            return self.head_seconds
         return _BODY_SECONDS if state == "body" else _IDLE_SECONDS
 
     async def close(self, seconds: float) -> None:

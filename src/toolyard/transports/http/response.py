@@ -42,12 +42,14 @@ class Response:
 
     def watch(self) -> None:
         """Cancel the work that goes on in this task if the client goes away."""
-        self._task = asyncio.current_task()
-        if hasattr(self._send, "on_gone"):  # our own server says so itself
-            self._send.on_gone = self._gone  # pyright: ignore[reportFunctionMemberAccess]
+        own: Any = self._send
+        if hasattr(own, "on_gone"):  # our own server says so itself
+            self._task = own.task
+            own.on_gone = self._gone
             if self._streams:
                 self._timer = asyncio.get_running_loop().call_later(self._serving.hold_back, self._start_stream)
         else:
+            self._task = asyncio.current_task()
             self._timer = asyncio.get_running_loop().call_later(_QUICK, self._be_slow)
 
     def notify(self, message: bytes) -> None:
@@ -60,6 +62,17 @@ class Response:
             return
         self._events.append(encode_event(message))
         self._start_stream()
+
+    def finish_whole(self, message: bytes) -> bool:
+        """Send a good answer at once, if it can be: nothing came before it, and our own server takes it in one piece."""
+        whole = getattr(self._send, "whole", None)
+        if self._pump is not None or whole is None:
+            return False
+        self._ended = True
+        if self._timer is not None:
+            self._timer.cancel()
+        whole(200, message, PLAIN)
+        return True
 
     async def finish(self, message: bytes, status: int = 200, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
         """Send the answer, and end."""
