@@ -1,9 +1,11 @@
 import asyncio
 import json
 from collections import Counter
+from contextvars import ContextVar
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakKeyDictionary
 
 import pytest
 from hypothesis import given, settings
@@ -586,3 +588,25 @@ async def test_a_parse_fault_has_no_id(meet: "Meet") -> None:
         refused = await peer.hear()
 
     assert (refused["id"], refused["error"]["code"]) == (None, PARSE)
+
+
+async def test_what_a_tool_keeps_for_its_task_never_reaches_another_call(meet: "Meet") -> None:
+    word: ContextVar[str] = ContextVar("word", default="unsaid")
+    kept: WeakKeyDictionary[asyncio.Task[Any], str] = WeakKeyDictionary()
+
+    @tool
+    async def remember(text: str) -> list[str]:
+        """Keep a word, and return what was kept before."""
+        task = asyncio.current_task()
+        assert task is not None
+        before = [word.get(), kept.get(task, "unsaid")]
+        word.set(text)
+        kept[task] = text
+        return before
+
+    async with meet(remember) as peer:
+        for number in range(3):
+            peer.call(number, "remember", {"text": f"secret {number}"})
+        heard = [(await peer.answer(number))["result"]["structuredContent"]["data"] for number in range(3)]
+
+    assert heard == [["unsaid", "unsaid"]] * 3

@@ -173,6 +173,17 @@ async def test_one_that_cannot_begin_says_why_and_is_not_tried_again_once_the_pr
     assert not is_there(path)
 
 
+async def test_if_none_of_them_can_begin_the_program_gives_up(program: Any, path: Path) -> None:
+    running = await program(SOURCE, str(path), "--broken")
+
+    status, _, err = await running.end()
+
+    assert status == 1
+    assert b"The workers end as soon as they begin; the log says why." in err
+    assert 1 < err.count(b"worker_failed") < 10
+    assert not is_there(path)
+
+
 def test_only_http_has_several() -> None:
     with pytest.raises(ValueError, match=r"^Only 'http' can be served by several workers, not 'stdio'.$"):
         run_server(Yard(), Serving(transport="stdio", workers=2, stateless=True))

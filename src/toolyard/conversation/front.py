@@ -5,7 +5,6 @@ from typing import Any, Final
 
 from toolyard.caller import ANYONE, Caller, Door
 from toolyard.conversation.changes import Changes
-from toolyard.conversation.crew import Crew
 from toolyard.conversation.lists import Lists
 from toolyard.conversation.parking import Parking
 from toolyard.profile import EVERYTHING, Profile
@@ -34,7 +33,6 @@ class Front:
         self.lists = Lists(yard, serving, seal)
         self.parking = Parking(seal, serving.ask_seconds)
         self.changes = Changes(yard, self.lists)
-        self.crew = Crew()
         self.closing = asyncio.Event()
         """Set when the server ends, so that those who only listen are told."""
         server = Server(yard.name, yard.version)
@@ -42,7 +40,8 @@ class Front:
         self._answers = {version: Answers(version, server, ttl_ms=ttl) for version in VERSIONS.values()}
         self._local: dict[str, Caller] = {}
         self._callers: dict[tuple[str, str, str], Caller] = {}
-        self._params: dict[str, dict[tuple[str, ...], tuple[str, str]]] = {}
+        self.wanted_headers: dict[str, dict[tuple[str, ...], tuple[str, str]]] = {}
+        """By tool which arguments it wants as headers, too."""
         self._params_version = -1
 
     def answers(self, version: Version) -> Answers:
@@ -89,17 +88,16 @@ class Front:
         """Return the profile that holds for a caller."""
         return caller.profile or self.yard.profile
 
-    def wants_headers(self, name: str) -> bool:
-        """Return whether a tool wants some of its arguments as headers, too."""
-        if self._params_version != self.yard.registry.version:
-            specs = self.yard.registry.visible(EVERYTHING)
-            self._params = {spec.name: names for spec in specs if (names := param_names(spec.input_schema))}
-            self._params_version = self.yard.registry.version
-        return name in self._params
-
-    def wanted_headers(self, name: str) -> dict[tuple[str, ...], tuple[str, str]]:
-        """Return which arguments a tool wants as headers, too."""
-        return self._params[name] if self.wants_headers(name) else {}
+    def wants_headers(self, name: str, caller: Caller) -> bool:
+        """Return whether a tool that exists for the caller wants some of its arguments as headers, too."""
+        registry = self.yard.registry
+        if self._params_version != registry.version:
+            specs = registry.visible(EVERYTHING)
+            self.wanted_headers = {spec.name: names for spec in specs if (names := param_names(spec.input_schema))}
+            self._params_version = registry.version
+        if name not in self.wanted_headers:
+            return False
+        return any(spec.name == name for spec in registry.visible(self.profile_of(caller)))
 
     @property
     def instructions(self) -> str:
@@ -114,5 +112,4 @@ class Front:
     def close(self) -> None:
         """Tell nobody of changes any more."""
         self.closing.set()
-        self.crew.close()
         self.changes.close()

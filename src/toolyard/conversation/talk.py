@@ -45,6 +45,7 @@ class Conversation:
     def __init__(self, front: Front, *, caller: Caller, send: Notify | None, version: Version | None = None) -> None:
         self.front = front
         self.caller = caller
+        self._base: Caller = caller
         self.version = version
         self.capabilities: Mapping[str, Any] = {}
         self.in_flight: dict[Any, asyncio.Task[Any] | bool] = {}
@@ -65,6 +66,7 @@ class Conversation:
         *,
         notify: Notify | None,
         headers: Mapping[str, str] = _NONE,
+        trace: Mapping[str, str] = _NONE,
         hang_up: Callable[[], None] | None = None,
     ) -> bytes:
         """Answer one request, which the caller has put in the book; what belongs to it before its answer goes out by `notify`."""
@@ -72,6 +74,8 @@ class Conversation:
         request_id: Id = message.id  # pyright: ignore[reportAssignmentType]
         try:
             params = params_of(method, message.params)
+            if trace:
+                params.meta = {**trace, **(params.meta or {})}
             if is_modern(method, params):
                 exchange = open_exchange(self.front, message, params, self.caller, notify=notify, headers=headers)
             elif method in _OWN or self.version is None:
@@ -84,6 +88,12 @@ class Conversation:
         except Exception:  # noqa: BLE001 - a defect of ours must not end the conversation
             _log.exception("request_failed method=%s", method)
             return encode_fault(request_id, Fault(INTERNAL, "The server could not answer; the reason is in its log."))
+
+    def renew(self, caller: Caller) -> None:
+        """Take what is claimed of the caller from his newest request; his client is the one that shook hands."""
+        if caller is not self._base:
+            self._base = caller
+            self.caller = self.front.caller(caller, {"name": self.caller.client})
 
     def refuse_twin(self, message: Message) -> bytes:
         """Return what a request is answered with whose id is in flight already: without an id, which would be the other's."""

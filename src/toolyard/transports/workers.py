@@ -20,6 +20,7 @@ __all__ = ["end_with_parent", "run_workers"]
 Work = Callable[[int], None]
 """Is told the pipe that ends when its parent does."""
 
+_TRIES: Final = 5
 _PAUSE: Final = 1.0
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _log = logging.getLogger(__name__)
@@ -69,6 +70,9 @@ def run_workers(count: int, work: Work) -> None:
             start()
         _keep(started, told, start)
     finally:
+        for process in started:  # only if it goes wrong are there any left
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGTERM)
         for number, handler in before.items():
             signal.signal(number, handler)
         for end in pipe:
@@ -77,12 +81,21 @@ def run_workers(count: int, work: Work) -> None:
 
 
 def _keep(started: dict[int, float], told: list[int], start: Callable[[], None]) -> None:
-    """Start anew whatever dies, until all ended because they were told to."""
+    """Start anew whatever dies, until all ended because they were told to.
+
+    Raises:
+        RuntimeError: They do nothing but die.
+    """
+    quick = 0
     while started:
         process, status = os.wait()
-        lasted = time.monotonic() - started.pop(process)
-        if told:
+        since = started.pop(process, None)
+        if told or since is None:  # it may be a child of the yard's own
             continue
+        lasted = time.monotonic() - since
+        quick = quick + 1 if lasted < _PAUSE else 0
+        if quick > _TRIES:
+            raise RuntimeError("The workers end as soon as they begin; the log says why.")
         _log.warning("worker_died pid=%d status=%d", process, os.waitstatus_to_exitcode(status))
         if lasted < _PAUSE:
             time.sleep(_PAUSE - lasted)

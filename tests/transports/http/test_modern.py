@@ -56,8 +56,8 @@ async def test_an_argument_that_is_wanted_as_a_header_must_be_there_and_agree(se
     server = await serve(Yard(tools=[place]))
     right = await server.ask("place", {"region": "here"}, headers={"Mcp-Param-Region": "here"})
     wrong = [await server.ask("place", {"region": "here"}, headers={"Mcp-Param-Region": said}) for said in (None, "there")]
-    meta = {VERSION: "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
-    params = {"name": "place", "arguments": {"region": "here", "size": "1e999"}, "_meta": meta}
+    meta: dict[str, Any] = {VERSION: "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
+    params: dict[str, Any] = {"name": "place", "arguments": {"region": "here", "size": "1e999"}, "_meta": meta}
     message = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).replace('"1e999"', "1e999").encode()
     headers = {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "place", "Mcp-Param-Region": "here"}
     unreadable = await (await server.send("POST", "/mcp", headers, message)).reply()

@@ -39,7 +39,8 @@ class Connection(asyncio.Protocol):
         self._pairs: list[tuple[bytes, bytes]] = []
         self._headers: dict[bytes, bytes] = {}
         self._url = b""
-        self._body: list[bytes] = []
+        self._body: bytes | bytearray = b""
+        self._held = 0
         self._size = 0
         self._since = 0.0
         self._state = "idle"
@@ -66,6 +67,7 @@ class Connection(asyncio.Protocol):
             if timer is not None:
                 timer.cancel()
         self.resume_writing()
+        self._release_body()
         self._queue.clear()
         if self.cycle is not None:
             self.cycle.lose()
@@ -97,7 +99,7 @@ class Connection(asyncio.Protocol):
         """Begin a request."""
         self._pairs = []
         self._url = b""
-        self._body = []
+        self._body = b""
         self._size = 0
         self._state = "head"
 
@@ -106,8 +108,13 @@ class Connection(asyncio.Protocol):
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header."""
-        self._pairs.append((name.lower(), value))
+        """Take a header; what comes after the body is dropped, because nobody looks at it who should."""
+        if self._state == "head":
+            self._pairs.append((name.lower(), value))
+            return
+        self._size += len(name) + len(value)
+        if self._size > self.house.serving.message_bytes + _HEAD_BYTES:
+            self._refuse(431, "What comes after the body is too long.")
 
     def on_headers_complete(self) -> None:
         """Look at the head before the body comes."""
@@ -122,11 +129,28 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         """Take a piece of the body."""
+        house = self.house
         self._size += len(body)
-        if self._size > self.house.serving.message_bytes:
-            self._refuse(413, f"The message has more than {self.house.serving.message_bytes} bytes.")
-        if not self._is_refused:
-            self._body.append(body)
+        if self._size > house.serving.message_bytes:
+            self._refuse(413, f"The message has more than {house.serving.message_bytes} bytes.")
+        elif house.receiving > house.room:
+            self._refuse(503, "Too much is being received already.")
+        elif not self._body and not self._is_refused:
+            self._body = body
+            self._count_body(len(body))
+        elif not self._is_refused:
+            if not isinstance(self._body, bytearray):
+                self._body = bytearray(self._body)
+            self._body += body
+            self._count_body(len(body))
+
+    def _count_body(self, size: int) -> None:
+        self._held += size
+        self.house.receiving += size
+
+    def _release_body(self) -> None:
+        self.house.receiving -= self._held
+        self._held = 0
 
     def on_message_complete(self) -> None:
         """Hand the request on, or let it wait until the one before is answered."""
@@ -135,7 +159,7 @@ class Connection(asyncio.Protocol):
         if self._is_refused:
             return
         parser = self._parser
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        body = bytes(self._body)
         is_old = parser.get_http_version() == "1.0"
         keep_alive = parser.should_keep_alive()
         cycle = Cycle(self, parser.get_method(), self._url, self._pairs, self._headers, body=body, keep_alive=keep_alive, is_old=is_old)
@@ -208,7 +232,8 @@ class Connection(asyncio.Protocol):
 
     def _begin(self, cycle: Cycle) -> None:
         self.cycle = cycle
-        self.house.crew.take_on(cycle.run)
+        self._release_body()
+        cycle.task = self.house.loop.create_task(cycle.run())
 
     def _refuse(self, status: int, sentence: str) -> None:
         """Answer what is no request that can be handed on, and end, once the client has had the time to read that."""

@@ -96,9 +96,8 @@ class Cycle:
         """Return what comes after the path."""
         return self._url.partition(b"?")[2]
 
-    async def run(self, task: "asyncio.Task[Any]") -> None:
+    async def run(self) -> None:
         """Let the application answer."""
-        self.task = task
         try:
             await self._connection.house.app.answer(self, self.receive, self)
         except Exception:  # noqa: BLE001 - a defect of ours must not end the connection without a word

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, Final, cast
 
 from toolyard.caller import Caller
@@ -40,7 +39,7 @@ async def serve_stateless(front: Front, request: Request, message: Message, para
         if message.method == "tools/call" and params is not None:  # what nearly all are; the rest may be about a state that is not there
             exchange = Exchange(
                 front=front, id=cast("Id", message.id), answers=front.answers(version), caller=request.caller, capabilities=_NOTHING,
-                meta=params.meta or _NOTHING, headers=request.shown, notify=notify, log_level=None if notify is None else _LEVEL,
+                meta=request.traced(params.meta), headers=request.shown, notify=notify, log_level=None if notify is None else _LEVEL,
             )  # fmt: skip
             result = await answer_request(exchange, "tools/call", params)
         else:
@@ -79,7 +78,7 @@ async def serve_in_session(session: Session, request: Request, message: Message,
         return
     stream = session.open_stream()
     conversation.in_flight[message.id] = True
-    conversation.front.crew.take_on(partial(_serve, session, message, stream, request))
+    session.start(_serve(session, message, stream, request))
     session.busy += 1
     try:
         try:
@@ -155,15 +154,16 @@ async def read_stream(session: Session, request: Request, serving: Serving) -> N
         session.touch()
 
 
-async def _serve(session: Session, message: Message, stream: Stream, request: Request, task: "asyncio.Task[Any]") -> None:
+async def _serve(session: Session, message: Message, stream: Stream, request: Request) -> None:
     in_flight = session.conversation.in_flight
     result: bytes | None = None
     try:
         if in_flight[message.id]:
-            in_flight[message.id] = task
+            in_flight[message.id] = asyncio.current_task() or True
             hang_up = stream.hang_up if request.streams and _primes(session) else None
             notify = stream.push if request.streams else None
-            result = await session.conversation.serve(message, notify=notify, headers=request.shown, hang_up=hang_up)
+            trace = request.trace()
+            result = await session.conversation.serve(message, notify=notify, headers=request.shown, trace=trace, hang_up=hang_up)
     finally:
         del in_flight[message.id]
         stream.finish(result)

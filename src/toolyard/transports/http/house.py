@@ -3,7 +3,6 @@
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from toolyard.conversation.crew import Crew
 from toolyard.serving import Serving
 
 if TYPE_CHECKING:
@@ -12,6 +11,7 @@ if TYPE_CHECKING:
 __all__ = ["House"]
 
 _TURNS: Final = 5
+_BODIES: Final = 64
 _TICK: Final = 0.01
 _BODY_SECONDS: Final = 60.0
 _IDLE_SECONDS: Final = 75.0
@@ -27,8 +27,10 @@ class House:
         self.is_secure = is_secure
         self.is_closing = False
         self.loop = asyncio.get_running_loop()
-        self.crew = Crew()
         self.connections: set[Connection] = set()
+        self.receiving = 0
+        """Bytes of bodies that are not whole yet, or wait to be worked on."""
+        self.room = serving.message_bytes * _BODIES
         self.unread_seconds = _UNREAD_SECONDS
         self.head_seconds = serving.header_seconds or _IDLE_SECONDS
 
@@ -50,4 +52,3 @@ class House:
             connection.abort()
         for _ in range(_TURNS):
             await asyncio.sleep(0)  # so that they hear of it, and whoever came in the last moment, too
-        self.crew.close()

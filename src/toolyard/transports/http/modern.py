@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -21,7 +21,6 @@ from toolyard.wire.params import PROTOCOL_VERSION, CallTool
 __all__ = ["check_headers", "serve_modern"]
 
 _log = logging.getLogger(__name__)
-_TRACE: Final = ((b"traceparent", "traceparent"), (b"tracestate", "tracestate"), (b"baggage", "baggage"))
 
 
 async def serve_modern(front: Front, request: Request, message: Message, params: Any) -> None:
@@ -39,7 +38,7 @@ async def serve_modern(front: Front, request: Request, message: Message, params:
     _check_said(request, method, params)
     notify = response.notify if request.streams or listens else None
     exchange = open_exchange(front, message, params, request.caller, notify=notify, headers=request.shown)
-    if method == "tools/call" and front.wants_headers(params.name):
+    if method == "tools/call" and front.wants_headers(params.name, exchange.caller):
         _check_arguments(front, params, request.headers)
     response.watch()
     try:
@@ -66,9 +65,7 @@ def _check_said(request: Request, method: str, params: Any) -> None:
         return
     check_routing(headers, method, meta[PROTOCOL_VERSION], name_of(params))
     if b"traceparent" in headers or b"baggage" in headers:
-        for name, key in _TRACE:
-            if name in headers:
-                meta.setdefault(key, request.text(name))
+        params.meta = request.traced(meta)
 
 
 def check_headers(pairs: list[tuple[bytes, bytes]]) -> None:
@@ -89,4 +86,4 @@ def _check_arguments(front: Front, params: CallTool, headers: Headers) -> None:
         arguments = msgspec.json.decode(params.arguments)
     except msgspec.DecodeError:
         arguments = None
-    check_params(front.wanted_headers(params.name), arguments, headers)
+    check_params(front.wanted_headers[params.name], arguments, headers)

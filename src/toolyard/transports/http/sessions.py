@@ -2,8 +2,9 @@
 
 import asyncio
 import secrets
+from collections.abc import Coroutine
 from itertools import count
-from typing import Final
+from typing import Any, Final
 
 from toolyard.caller import Caller
 from toolyard.conversation import Conversation, Front
@@ -22,6 +23,7 @@ class Session:
     def __init__(self, front: Front, caller: Caller, serving: Serving) -> None:
         self.id = secrets.token_hex(16)
         self.identity = caller.identity
+        self.profile = caller.profile
         self.busy = 0
         """Requests and streams that are open."""
         self._loop = asyncio.get_running_loop()
@@ -29,6 +31,7 @@ class Session:
         self._numbers = count(1)
         self.standalone = Stream(0, keep=serving.event_count, keep_bytes=serving.message_bytes, clock=self._loop)
         self._streams: dict[int, Stream] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self.used = self._loop.time()
         self.conversation = Conversation(front, caller=caller, send=self.standalone.push)
 
@@ -48,6 +51,12 @@ class Session:
             return None
         stream = self.standalone if number == "0" else self._streams.get(int(number[:18]))
         return None if stream is None else (stream, int(after[:18]))
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Work on a request of the session's."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def forget(self, stream: Stream) -> None:
         """Forget a stream that the client has whole."""
@@ -101,8 +110,9 @@ class Sessions:
     def get(self, session_id: str, caller: Caller) -> Session | None:
         """Return the session of that id, if it is this caller's."""
         session = self._sessions.get(session_id)
-        if session is None or session.identity != caller.identity:
+        if session is None or session.identity != caller.identity or session.profile is not caller.profile:
             return None
+        session.conversation.renew(caller)  # what is claimed of him may be other than it was
         session.touch()
         return session
 
