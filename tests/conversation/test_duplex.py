@@ -604,9 +604,9 @@ async def test_what_a_tool_keeps_for_its_task_never_reaches_another_call(meet: "
         kept[task] = text
         return before
 
-    async with meet(remember) as peer:
+    async with meet(tools=[remember]) as peer:
         for number in range(3):
             peer.call(number, "remember", {"text": f"secret {number}"})
-        heard = [(await peer.answer(number))["result"]["structuredContent"]["data"] for number in range(3)]
+        heard = [(await peer.envelope())["data"] for _ in range(3)]
 
     assert heard == [["unsaid", "unsaid"]] * 3

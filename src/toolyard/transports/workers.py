@@ -9,7 +9,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -51,9 +51,7 @@ def run_workers(count: int, work: Work) -> None:
 
     def tell(number: int, _: object) -> None:
         told.append(number)
-        for process in started:
-            with suppress(ProcessLookupError):  # it has just ended by itself
-                os.kill(process, signal.SIGTERM)
+        _end(started)
 
     before = {number: signal.signal(number, tell) for number in _SIGNALS}
 
@@ -70,14 +68,18 @@ def run_workers(count: int, work: Work) -> None:
             start()
         _keep(started, told, start)
     finally:
-        for process in started:  # only if it goes wrong are there any left
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGTERM)
+        _end(started)  # only if it went wrong are there any left
         for number, handler in before.items():
             signal.signal(number, handler)
         for end in pipe:
             os.close(end)
     raise KeyboardInterrupt if told[0] == signal.SIGINT else Terminated
+
+
+def _end(processes: Iterable[int]) -> None:
+    for process in processes:
+        with suppress(ProcessLookupError):  # it has just ended by itself
+            os.kill(process, signal.SIGTERM)
 
 
 def _keep(started: dict[int, float], told: list[int], start: Callable[[], None]) -> None:
@@ -99,6 +101,8 @@ def _keep(started: dict[int, float], told: list[int], start: Callable[[], None])
         _log.warning("worker_died pid=%d status=%d", process, os.waitstatus_to_exitcode(status))
         if lasted < _PAUSE:
             time.sleep(_PAUSE - lasted)
+            for other in started:
+                started[other] += _PAUSE - lasted  # it may have died meanwhile, and nobody looked
         start()
 
 

@@ -4,6 +4,8 @@ A message is looked at in two steps: here its frame, in `params` what its method
 """
 
 import re
+from array import array
+from itertools import accumulate
 from typing import Any, Final, cast
 
 import msgspec
@@ -17,9 +19,10 @@ __all__ = [
 Id = int | str
 
 _NOTHING: Final = msgspec.Raw(b"")
-_ALIKE: Final = bytes.maketrans(b"{}", b"[]")
+_STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _OTHERS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _TEXTS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\Z)', re.DOTALL)
+_BATCH: Final = 100
 _LARGE: Final = 64 * 1024
 _OBJECT: Final = ord("{")
 
@@ -97,8 +100,8 @@ def decode_batch(data: bytes, *, depth: int = 128) -> list[bytes] | None:
         items = _decode_items(data)
     except (msgspec.DecodeError, RecursionError) as error:
         raise Fault(PARSE, "The message is no JSON.") from error
-    if not items:
-        raise Fault(INVALID_REQUEST, "The batch is empty.")
+    if not 0 < len(items) <= _BATCH:
+        raise Fault(INVALID_REQUEST, f"A batch has at least one message and at most {_BATCH}.")
     return [bytes(item) for item in items]
 
 
@@ -159,12 +162,7 @@ def _may_be_deep(data: bytes, depth: int) -> bool:
 
 
 def _check_depth(data: bytes, depth: int) -> None:
-    """Refuse what is nested too deep, before a recursive parser sees it: brackets are peeled off a level at a time."""
-    left = _TEXTS.sub(b"", data).translate(_ALIKE, _OTHERS)
-    for _ in range(depth):
-        peeled = left.replace(b"[]", b"")
-        if len(peeled) == len(left):
-            return  # nothing is left, or what is left is no JSON
-        left = peeled
-    if left:
+    """Refuse what is nested too deep, before a recursive parser sees it: every bracket is a step up or down."""
+    brackets = _TEXTS.sub(b"", data).translate(_STEPS, _OTHERS)
+    if brackets and max(accumulate(array("b", brackets))) > depth:
         raise Fault(PARSE, f"The message is nested deeper than {depth} levels.")

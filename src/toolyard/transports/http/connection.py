@@ -45,6 +45,7 @@ class Connection(asyncio.Protocol):
         self._since = 0.0
         self._state = "idle"
         self._is_refused = False
+        self._has_completed = False
         self._looks_at = inf
         self._look: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
@@ -84,6 +85,7 @@ class Connection(asyncio.Protocol):
             self._expect_head()
         if self._state == "head" and data.find(b"pgrade") >= 0:  # 'in' would try it as a number first
             data = _without_upgrade(data)
+        self._has_completed = False
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -91,7 +93,7 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError:
             self._refuse(400, "This is no HTTP request.")
         if self._state == "head":
-            self._size += len(data)
+            self._size = 0 if self._has_completed else self._size + len(data)  # the piece may hold other requests, too
             if self._size > _HEAD_BYTES:
                 self._refuse(431, "The head of the request is too long.")
 
@@ -155,6 +157,7 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """Hand the request on, or let it wait until the one before is answered."""
         self._state = "idle"
+        self._has_completed = True
         self._since = self.house.loop.time()
         if self._is_refused:
             return
@@ -178,9 +181,8 @@ class Connection(asyncio.Protocol):
         if not cycle.keep_alive or self.house.is_closing:
             self._transport.close()
         elif self._queue:
-            if len(self._queue) == _QUEUED:
-                self._transport.resume_reading()
-            self._begin(self._queue.popleft())
+            if self._room is None:
+                self._begin_next()
         else:
             self._since = self.house.loop.time()
 
@@ -208,6 +210,7 @@ class Connection(asyncio.Protocol):
         """Begin to wait for the client to read."""
         if self._room is None:
             self._room = self.house.loop.create_future()
+            self._transport.pause_reading()  # who does not read is not worked for
             self._unread = self.house.loop.call_later(self.house.unread_seconds, self._transport.abort)
 
     def resume_writing(self) -> None:
@@ -218,6 +221,16 @@ class Connection(asyncio.Protocol):
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None
+        if room is not None and not self.is_lost:
+            if self.cycle is None and self._queue:
+                self._begin_next()
+            if len(self._queue) < _QUEUED:
+                self._transport.resume_reading()
+
+    def _begin_next(self) -> None:
+        if len(self._queue) == _QUEUED:
+            self._transport.resume_reading()
+        self._begin(self._queue.popleft())
 
     def close_when_done(self) -> None:
         """End after the answer that is being worked on, or at once if there is none."""

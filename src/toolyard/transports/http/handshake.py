@@ -9,6 +9,7 @@ from toolyard.conversation import Conversation, Exchange, Front
 from toolyard.conversation.stateless import answer as answer_request
 from toolyard.serving import Serving
 from toolyard.transports.http.asgi import JSON, Receive, Send, answer, answer_fault
+from toolyard.transports.http.gate import RefusedError
 from toolyard.transports.http.request import Request
 from toolyard.transports.http.response import STREAM, Response
 from toolyard.transports.http.sessions import Session, Sessions
@@ -76,6 +77,8 @@ async def serve_in_session(session: Session, request: Request, message: Message,
     if message.id in conversation.in_flight:
         await answer(send, 400, conversation.refuse_twin(message))
         return
+    if len(conversation.in_flight) >= serving.in_flight:
+        raise RefusedError(503, "This session has too many requests in flight.", ((b"retry-after", b"1"),))
     stream = session.open_stream()
     conversation.in_flight[message.id] = True
     session.start(_serve(session, message, stream, request))

@@ -56,10 +56,9 @@ class Response:
         """Send a message before the answer: from now on this is a stream."""
         if self._ended:
             return
+        if self._size + len(message) > self._serving.message_bytes:
+            return  # nobody reads, or too much is said at once; whoever reads nothing at all is found by the server
         self._size += len(message)
-        if self._size > self._serving.message_bytes:  # nobody reads
-            self._gone()
-            return
         self._events.append(encode_event(message))
         self._start_stream()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+from collections import OrderedDict
 from collections.abc import Coroutine
 from itertools import count
 from typing import Any, Final
@@ -90,7 +91,8 @@ class Sessions:
     def __init__(self, front: Front, serving: Serving) -> None:
         self._front = front
         self._serving = serving
-        self._sessions: dict[str, Session] = {}
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        """The one that was used last at the end."""
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
@@ -99,7 +101,7 @@ class Sessions:
 
     def start(self, caller: Caller) -> Session | None:
         """Return a new session, or nothing if there are too many that are not idle."""
-        if len(self._sessions) >= self._serving.sessions and not self._make_room():
+        if len(self._sessions) >= self._serving.sessions and not self._make_room(caller):
             return None
         session = Session(self._front, caller, self._serving)
         self._sessions[session.id] = session
@@ -114,6 +116,7 @@ class Sessions:
             return None
         session.conversation.renew(caller)  # what is claimed of him may be other than it was
         session.touch()
+        self._sessions.move_to_end(session_id)
         return session
 
     def end(self, session: Session) -> None:
@@ -133,12 +136,13 @@ class Sessions:
         for session in tuple(self._sessions.values()):
             self.end(session)
 
-    def _make_room(self) -> bool:
-        idle = [session for session in self._sessions.values() if session.is_idle]
-        if not idle:
-            return False
-        self.end(min(idle, key=lambda session: session.used))
-        return True
+    def _make_room(self, caller: Caller) -> bool:
+        """End the session that was idle for longest, one of the caller's own if there is one."""
+        own = (one for one in self._sessions.values() if one.identity == caller.identity and one.is_idle)
+        idle = next(own, None) or next((one for one in self._sessions.values() if one.is_idle), None)
+        if idle is not None:
+            self.end(idle)
+        return idle is not None
 
     def _sweep(self) -> None:
         self._timer = self._loop.call_later(_SWEEP, self._sweep) if self._sessions else None
