@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from toolyard import Call, Yard, tool
 from toolyard.caller import ANYONE
-from toolyard.conversation import Front
+from toolyard.conversation import Front, duplex
 from toolyard.conversation.duplex import Duplex
 from toolyard.serving import Serving
 from toolyard.testing import FakeSink
@@ -382,7 +382,8 @@ async def test_no_more_is_worked_on_at_one_time_than_allowed(meet: "Meet") -> No
     assert gate.most == 2
 
 
-async def test_more_than_can_wait_is_refused_and_not_lost(meet: "Meet") -> None:
+async def test_more_than_can_wait_is_refused_and_not_lost(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duplex, "_LEAST", 5)
     gate = Gate()
     async with meet(era=OLD, tools=[gate.wait_here], settings={"in_flight": 1}) as peer:
         for number in range(200):

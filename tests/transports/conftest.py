@@ -153,8 +153,9 @@ class Wire:
 class Session:
     """An older client that has shaken hands."""
 
-    def __init__(self, server: "Server", reply: Reply, version: str, headers: Mapping[str, str]) -> None:
+    def __init__(self, server: "Server", reply: Reply, version: str, headers: Mapping[str, str], *, path: str) -> None:
         self._server = server
+        self._path = path
         self.greeting = reply
         self.id = reply.headers["mcp-session-id"]
         self.headers: dict[str, str | None] = {"Mcp-Session-Id": self.id, "MCP-Protocol-Version": version, **headers}
@@ -166,12 +167,12 @@ class Session:
     async def begin(self, method: str, params: object = None, *, id: object = 1, **headers: str | None) -> Wire:  # noqa: A002
         """Send a request on a connection of its own, and return that."""
         message: dict[str, Any] = {"jsonrpc": "2.0", "id": id, "method": method, "params": params or {}}
-        return await self._server.send("POST", "/mcp", {**self.headers, **headers}, message)
+        return await self._server.send("POST", self._path, {**self.headers, **headers}, message)
 
     async def note(self, method: str, params: object = None) -> Reply:
         """Send a notification."""
         message: dict[str, Any] = {"jsonrpc": "2.0", "method": method, "params": params or {}}
-        return await (await self._server.send("POST", "/mcp", self.headers, message)).reply()
+        return await (await self._server.send("POST", self._path, self.headers, message)).reply()
 
     async def call(self, name: str, arguments: object = None, *, id: object = 1, token: object = None, **headers: str | None) -> Wire:  # noqa: A002
         """Call a tool on a connection of its own, and return that."""
@@ -181,7 +182,7 @@ class Session:
     async def stream(self, after: str | None = None) -> Wire:
         """Open the stream that belongs to no request, or go on after an event."""
         headers = {**self.headers, "Accept": "text/event-stream", "Last-Event-ID": after, "Content-Type": None}
-        return await self._server.send("GET", "/mcp", headers)
+        return await self._server.send("GET", self._path, headers)
 
 
 class Server:
@@ -261,7 +262,7 @@ class Server:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         params = {"protocolVersion": version, "capabilities": capabilities or {}, "clientInfo": {"name": "t", "version": "1"}}
         message: dict[str, Any] = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}
-        session = Session(self, await (await self.send("POST", path, named, message)).reply(), version, named)
+        session = Session(self, await (await self.send("POST", path, named, message)).reply(), version, named, path=path)
         assert (await session.note("notifications/initialized")).status == 202
         return session
 

@@ -169,7 +169,7 @@ class Parking:
         return await run.outcome(told)
 
     def _remember(self, key: str) -> None:
-        """Remember for as long as a state lives that it has been answered, so that one yes does one thing."""
+        """Remember for as long as a state lives that it has been answered here, so that one yes does one thing in this process."""
         self._answered[key] = time.time() + self._seconds
         while self._answered and next(iter(self._answered.values())) < time.time():
             del self._answered[next(iter(self._answered))]

@@ -5,7 +5,6 @@ to begin, when to stop waiting, and to write an answer in one piece.
 """
 
 import asyncio
-import re
 from collections import deque
 from math import inf
 from typing import Any, Final
@@ -14,6 +13,7 @@ import httptools
 
 from toolyard.transports.http.cycle import Cycle, refusal
 from toolyard.transports.http.house import House
+from toolyard.transports.http.upgrade import without_upgrade
 
 __all__ = ["Connection"]
 
@@ -23,7 +23,6 @@ _DIGITS: Final = 18
 _DROPPED: Final = 16 * 1024 * 1024
 _LINGER: Final = 1.0
 _SLACK: Final = 0.1
-_UPGRADE: Final = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 
 
 class Connection(asyncio.Protocol):
@@ -40,7 +39,8 @@ class Connection(asyncio.Protocol):
         self._headers: dict[bytes, bytes] = {}
         self._url = b""
         self._body: bytes | bytearray = b""
-        self._held = 0
+        self.held = 0
+        """Bytes of bodies that are not worked on yet."""
         self._size = 0
         self._since = 0.0
         self._state = "idle"
@@ -68,7 +68,7 @@ class Connection(asyncio.Protocol):
             if timer is not None:
                 timer.cancel()
         self.resume_writing()
-        self._release_body()
+        self._release(self.held)
         self._queue.clear()
         if self.cycle is not None:
             self.cycle.lose()
@@ -84,7 +84,7 @@ class Connection(asyncio.Protocol):
         if self._state == "idle":
             self._expect_head()
         if self._state == "head" and data.find(b"pgrade") >= 0:  # 'in' would try it as a number first
-            data = _without_upgrade(data)
+            data = without_upgrade(data)
         self._has_completed = False
         try:
             self._parser.feed_data(data)
@@ -135,24 +135,25 @@ class Connection(asyncio.Protocol):
         self._size += len(body)
         if self._size > house.serving.message_bytes:
             self._refuse(413, f"The message has more than {house.serving.message_bytes} bytes.")
-        elif house.receiving > house.room:
-            self._refuse(503, "Too much is being received already.")
-        elif not self._body and not self._is_refused:
-            self._body = body
-            self._count_body(len(body))
         elif not self._is_refused:
-            if not isinstance(self._body, bytearray):
-                self._body = bytearray(self._body)
-            self._body += body
-            self._count_body(len(body))
+            if not self._body:
+                self._body = body
+            else:
+                self._body = self._body if isinstance(self._body, bytearray) else bytearray(self._body)
+                self._body += body
+            self.held += len(body)
+            house.receiving += len(body)
+            if house.receiving > house.room:
+                house.make_room()
 
-    def _count_body(self, size: int) -> None:
-        self._held += size
-        self.house.receiving += size
+    def refuse_body(self) -> None:
+        """End, because everybody together sends more than there is room for, and this one sends most."""
+        self._refuse(503, "Too much is being received already.")
+        self._release(self.held)
 
-    def _release_body(self) -> None:
-        self.house.receiving -= self._held
-        self._held = 0
+    def _release(self, size: int) -> None:
+        self.held -= size
+        self.house.receiving -= size
 
     def on_message_complete(self) -> None:
         """Hand the request on, or let it wait until the one before is answered."""
@@ -245,7 +246,7 @@ class Connection(asyncio.Protocol):
 
     def _begin(self, cycle: Cycle) -> None:
         self.cycle = cycle
-        self._release_body()
+        self._release(min(self.held, len(cycle.body)))
         cycle.task = self.house.loop.create_task(cycle.run())
 
     def _refuse(self, status: int, sentence: str) -> None:
@@ -291,9 +292,3 @@ class Connection(asyncio.Protocol):
             self._transport.close()
         else:
             self._look_later(left)
-
-
-def _without_upgrade(data: bytes) -> bytes:
-    """Return a head without the wish to speak something else, which some clients always have, and which we are free not to grant."""
-    head, end, rest = data.partition(b"\r\n\r\n")
-    return _UPGRADE.sub(b"\r\nx-upgrade:", head) + end + rest

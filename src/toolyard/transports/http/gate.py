@@ -5,13 +5,13 @@ speaks are looked at, by default.
 """
 
 import re
-from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from toolyard.caller import ANYONE, Caller
 from toolyard.serving import Serving
 from toolyard.transports.auth import Guard
+from toolyard.transports.auth.address import is_loopback
 from toolyard.transports.http.asgi import Headers
 from toolyard.yard import Yard
 
@@ -40,7 +40,7 @@ class Gate:
         self._guard = guard
         self._hosts = frozenset(name.lower() for name in serving.allowed_hosts)
         self._origins = frozenset(origin.lower().rstrip("/") for origin in serving.allowed_origins)
-        self._is_local = host is None or _is_loopback(host)
+        self._is_local = host is None or is_loopback(host)
         self._own = _LOCAL if host is None else _LOCAL | {host.lower()}
         self._seen: set[tuple[bytes | None, bytes | None]] = set()
 
@@ -94,7 +94,12 @@ class Gate:
         if host is None or "*" in self._hosts:
             return host is not None
         name = _without_port(host)
-        return name in self._own or name in self._hosts or host in self._hosts or (not self._is_local and not self._hosts)
+        return (
+            name in self._own
+            or name in self._hosts
+            or host in self._hosts
+            or (not self._is_local and not self._hosts and self._guard is not None)
+        )
 
     def _trusts(self, origin: str, host: str | None) -> bool:
         if "*" in self._origins or origin in self._origins:
@@ -118,15 +123,6 @@ def check_once(pairs: list[tuple[bytes, bytes]]) -> None:
         if name in seen and name in _SINGLE:
             raise RefusedError(400, f"The header '{name.decode('latin-1')}' is there twice.")
         seen.add(name)
-
-
-def _is_loopback(host: str) -> bool:
-    if host in _LOCAL:
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _without_port(host: str) -> str:

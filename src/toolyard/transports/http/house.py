@@ -40,6 +40,10 @@ class House:
             return self.head_seconds
         return _BODY_SECONDS if state == "body" else _IDLE_SECONDS
 
+    def make_room(self) -> None:
+        """End the connection that holds most of what is not worked on yet, so that it does not keep the others out."""
+        max(self.connections, key=lambda connection: connection.held).refuse_body()
+
     async def close(self, seconds: float) -> None:
         """Let answers be written, for so long, and then end every connection."""
         self.is_closing = True
