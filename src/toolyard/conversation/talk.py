@@ -54,7 +54,7 @@ class Conversation:
         """Called when the client is asked something, so that its answer is read."""
         self._send = send
         self._level = _INFO
-        self._door = Door(name=front.door, log=self._log)
+        self._door = Door(name=front.door, log=self._tell)
         self._asked: dict[Id, asyncio.Future[Any]] = {}
         self._numbers = count(1)
         self._subscription: Subscription | None = None
@@ -174,7 +174,7 @@ class Conversation:
                 self._cease(read(message.params, ReadResource).uri)
         return answers.empty
 
-    def _log(self, level: str, text: str, facts: Mapping[str, object]) -> None:
+    def _tell(self, level: str, text: str, facts: Mapping[str, object]) -> None:
         """Tell the client something that belongs to no request of its own, as far as it wants to hear of it."""
         if self._send is not None and (told := encode_log(level, text, facts, self._level)) is not None:
             self._send(told)

@@ -1,6 +1,7 @@
 """Opening a way in: from settings to a transport that runs until it is told to end."""
 
 import gc
+import os
 import socket
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -78,6 +79,7 @@ def run_server(yard: Yard, serving: Serving, guard: "Guard | None" = None, *, re
         ValueError: The settings make no sense.
         OSError: The address cannot be listened on.
     """
+    _fill_standard_streams()
     if serving.workers == 1:
         run(serve_forever(yard, serving, guard, ready=ready), loop=fastest_loop())
         return
@@ -98,3 +100,12 @@ def run_server(yard: Yard, serving: Serving, guard: "Guard | None" = None, *, re
         run_workers(serving.workers, work)
     finally:
         run(transport.close())
+
+
+def _fill_standard_streams() -> None:
+    """Open what a shell closed, lest something else gets its number and is taken for it."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free is this one

@@ -196,7 +196,7 @@ async def test_a_call_may_take_longer_than_the_deadlines_of_its_request(
 async def test_a_client_that_never_reads_costs_little_and_keeps_nobody_waiting(serve: Any, gates: "Gates", until: Any, memory: Any) -> None:
     server = await serve()
     before = memory()
-    deaf = await server.call("tell", {"count": 100_000, "size": 10_000}, meta={"io.modelcontextprotocol/logLevel": "info"})
+    deaf = await server.call("tell", {"count": 20_000, "size": 10_000}, meta={"io.modelcontextprotocol/logLevel": "info"})
     deaf.writer.transport.pause_reading()
     await until(lambda: gates.running)
     gates.go.set()

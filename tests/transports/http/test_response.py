@@ -103,7 +103,7 @@ async def test_what_nobody_reads_is_dropped_beyond_a_bound_and_the_work_goes_on(
 
     task = asyncio.create_task(work())
     await asyncio.wait({task})
-    kept = sum(len(event) for event in response._events)
+    kept = sum(len(event) for event in response._events)  # pyright: ignore[reportPrivateUsage] - memory is what is tested
     response.drop()
     await turns()
 

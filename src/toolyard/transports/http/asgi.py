@@ -8,7 +8,7 @@ from toolyard.wire.messages import encode_fault
 
 __all__ = [
     "JSON", "PLAIN", "Foreign", "Headers", "Receive", "Scope", "Send", "Target", "TooLargeError", "answer", "answer_fault",
-    "answer_text", "read_body",
+    "answer_text", "read_body", "wait_until_gone",
 ]  # fmt: skip
 
 Scope = MutableMapping[str, Any]
@@ -95,6 +95,12 @@ async def read_body(receive: Receive, headers: Headers, limit: int) -> bytes | N
             return bytes(pieces)
         event = await receive()
     return None
+
+
+async def wait_until_gone(receive: Receive) -> None:
+    """Wait until the client goes away, or is answered."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def answer(send: Send, status: int, body: bytes = b"", headers: Iterable[tuple[bytes, bytes]] = PLAIN) -> None:

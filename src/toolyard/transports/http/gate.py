@@ -5,6 +5,7 @@ speaks are looked at, by default.
 """
 
 import re
+from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -15,7 +16,7 @@ from toolyard.transports.auth.address import is_loopback
 from toolyard.transports.http.asgi import Headers
 from toolyard.yard import Yard
 
-__all__ = ["Gate", "RefusedError", "check_once"]
+__all__ = ["Gate", "RefusedError", "check_once", "first_twice"]
 
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 _SINGLE: Final = frozenset({b"host", b"origin", b"authorization", b"x-api-key", b"mcp-session-id", b"content-type", b"content-length"})
@@ -118,11 +119,19 @@ def check_once(pairs: list[tuple[bytes, bytes]]) -> None:
     Raises:
         RefusedError: 400.
     """
+    twice = first_twice(pairs, _SINGLE.__contains__)
+    if twice is not None:
+        raise RefusedError(400, f"The header '{twice}' is there twice.")
+
+
+def first_twice(pairs: list[tuple[bytes, bytes]], matters: Callable[[bytes], bool]) -> str | None:
+    """Return the first header that matters and is there twice, if there is one."""
     seen: set[bytes] = set()
     for name, _ in pairs:
-        if name in seen and name in _SINGLE:
-            raise RefusedError(400, f"The header '{name.decode('latin-1')}' is there twice.")
+        if name in seen and matters(name):
+            return name.decode("latin-1")
         seen.add(name)
+    return None
 
 
 def _without_port(host: str) -> str:

@@ -8,7 +8,7 @@ from toolyard.caller import Caller
 from toolyard.conversation import Conversation, Exchange, Front
 from toolyard.conversation.stateless import answer as answer_request
 from toolyard.serving import Serving
-from toolyard.transports.http.asgi import JSON, Receive, Send, answer, answer_fault
+from toolyard.transports.http.asgi import JSON, Receive, Send, answer, answer_fault, wait_until_gone
 from toolyard.transports.http.gate import RefusedError
 from toolyard.transports.http.request import Request
 from toolyard.transports.http.response import STREAM, Response
@@ -174,7 +174,7 @@ async def _serve(session: Session, message: Message, stream: Stream, request: Re
 
 async def _pump(stream: Stream, after: int, *, serving: Serving, receive: Receive, send: Send, primed: bool) -> None:
     """Write a stream's events until it ends or the client goes."""
-    gone = asyncio.ensure_future(_gone(receive))
+    gone = asyncio.ensure_future(wait_until_gone(receive))
     await send({"type": "http.response.start", "status": 200, "headers": list(STREAM)})
     pump = asyncio.ensure_future(_write(stream, after, serving=serving, send=send, primed=primed))
     try:
@@ -190,11 +190,6 @@ async def _write(stream: Stream, after: int, *, serving: Serving, send: Send, pr
     async for event in stream.read(after, keep_alive=serving.keep_alive, primed=primed):
         await send({"type": "http.response.body", "body": event, "more_body": True})
     await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def _primes(session: Session) -> bool:

@@ -10,7 +10,7 @@ from toolyard.conversation import Front
 from toolyard.conversation.replies import name_of, reply
 from toolyard.conversation.stateless import open_exchange
 from toolyard.transports.http.asgi import Headers
-from toolyard.transports.http.gate import RefusedError
+from toolyard.transports.http.gate import RefusedError, first_twice
 from toolyard.transports.http.request import Request
 from toolyard.transports.http.response import Response
 from toolyard.wire.faults import HEADER_MISMATCH, INTERNAL, Fault
@@ -74,11 +74,9 @@ def check_headers(pairs: list[tuple[bytes, bytes]]) -> None:
     Raises:
         Fault: It is, and one reader would take the first and another the last.
     """
-    seen: set[bytes] = set()
-    for name, _ in pairs:
-        if name in seen and (name in ROUTING or name.startswith(PARAM)):
-            raise Fault(HEADER_MISMATCH, f"The header '{name.decode('latin-1')}' is there twice.")
-        seen.add(name)
+    twice = first_twice(pairs, lambda name: name in ROUTING or name.startswith(PARAM))
+    if twice is not None:
+        raise Fault(HEADER_MISMATCH, f"The header '{twice}' is there twice.")
 
 
 def _check_arguments(front: Front, params: CallTool, headers: Headers) -> None:

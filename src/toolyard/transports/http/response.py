@@ -7,7 +7,7 @@ import asyncio
 from typing import Any, Final
 
 from toolyard.serving import Serving
-from toolyard.transports.http.asgi import JSON, PLAIN, Receive, Send, answer
+from toolyard.transports.http.asgi import JSON, PLAIN, Receive, Send, answer, wait_until_gone
 from toolyard.wire.events import KEEP_ALIVE, encode_event
 
 __all__ = ["STREAM", "Response"]
@@ -88,7 +88,7 @@ class Response:
         """End without an answer: nobody wants it any more."""
         self._ended = True
         if self.is_gone and self._task is not None:
-            self._task.uncancel()  # it was our doing, and the task may have other work
+            self._task.uncancel()  # it was our doing, and the task of another server may have other work
         self._stop_watching()
         if self._pump is not None:
             self._pump.cancel()
@@ -106,8 +106,7 @@ class Response:
             self._timer = asyncio.get_running_loop().call_later(wait, self._start_stream)
 
     async def _watch_client(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+        await wait_until_gone(self._receive)
         self._gone()
 
     def _gone(self) -> None:
