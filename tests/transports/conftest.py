@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import sys
 import tracemalloc
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
@@ -504,6 +505,11 @@ class Program:
         return self.process.returncode, out, err
 
 
+def _heed_ctrl_c() -> None:
+    """Undo what a shell does to what it starts in the background, where SIGINT is ignored and children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.fixture
 async def program(tmp_path: Path) -> AsyncGenerator[Callable[..., Any]]:
     """Return how a Python program is run in a process of its own."""
@@ -520,6 +526,7 @@ async def program(tmp_path: Path) -> AsyncGenerator[Callable[..., Any]]:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env={**os.environ, **environment},
+            preexec_fn=_heed_ctrl_c,
         )
         started.append(process)
         return Program(process)
