@@ -238,9 +238,12 @@ class Registry:
         held = self._tools.held(name, profile)
         if held is not None:
             return ToolError(
-                "tool_not_found", f"'{name}' is {held.status}. {held.reason}", hint="Use another tool, or ask whoever runs the yard.",
-                status=held.status, similar=[],
-            )  # fmt: skip
+                "tool_not_found",
+                f"'{name}' is {held.status}. {held.reason}",
+                hint="Use another tool, or ask whoever runs the yard.",
+                status=held.status,
+                similar=[],
+            )
         similar = self._tools.near(name, profile)
         actions = [f"{near}(…)" for near in similar[:1]]
         return ToolError("tool_not_found", "There is no tool of that name.", next_actions=actions, similar=similar[:5])

@@ -176,7 +176,7 @@ async def converse(pieces: list[bytes]) -> list[dict[str, Any]]:
         lines = Lines(duplex.receive, limit=1_000_000, too_long=duplex.refuse_length)
         for piece in pieces:
             lines.feed(piece)
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a turn of the loop, not a wait
         lines.end()
         await duplex.drain(20)
         duplex.close()
@@ -237,14 +237,14 @@ class Chaos:
             await duplex.drain(20)
             for step in steps:
                 for _ in range(step[1] if step[0] == "turns" else 0):
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(0)  # a turn of the loop, not a wait
                 if step[0] != "turns":
                     self.take(duplex, step)
             self.gate.opened.set()
             draining = asyncio.create_task(duplex.drain(20))
             while not draining.done():
                 self.take(duplex, ("answer", 0, ""))
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # a turn of the loop, not a wait
             assert duplex.conversation.in_flight == {}
             assert not duplex.conversation.is_asking
             assert not duplex.is_full

@@ -44,8 +44,12 @@ async def test_a_client_keeps_its_name_and_nothing_else_changes(front: Front) ->
     named = front.caller(base, {"name": "client", "version": "1"})
 
     assert (named.client, named.identity, named.scope, named.claims, named.profile) == (
-        "client", "ada", "s", base.claims, base.profile,
-    )  # fmt: skip
+        "client",
+        "ada",
+        "s",
+        base.claims,
+        base.profile,
+    )
     assert front.caller(base, {"name": "client"}) is named
 
 

@@ -165,7 +165,7 @@ class Session:
         """Return the whole response to a request."""
         return await (await self.begin(method, params, id=id, **headers)).reply()
 
-    async def begin(self, method: str, params: object = None, *, id: object = 1, **headers: str | None) -> Wire:  # noqa: A002
+    async def begin(self, method: str, params: object = None, *, id: object = 1, **headers: str | None) -> Wire:  # noqa: A002 - its name on the wire
         """Send a request on a connection of its own, and return that."""
         message: dict[str, Any] = {"jsonrpc": "2.0", "id": id, "method": method, "params": params or {}}
         return await self._server.send("POST", self._path, {**self.headers, **headers}, message)
@@ -175,7 +175,7 @@ class Session:
         message: dict[str, Any] = {"jsonrpc": "2.0", "method": method, "params": params or {}}
         return await (await self._server.send("POST", self._path, self.headers, message)).reply()
 
-    async def call(self, name: str, arguments: object = None, *, id: object = 1, token: object = None, **headers: str | None) -> Wire:  # noqa: A002
+    async def call(self, name: str, arguments: object = None, *, id: object = 1, token: object = None, **headers: str | None) -> Wire:  # noqa: A002 - its name on the wire
         """Call a tool on a connection of its own, and return that."""
         meta = {} if token is None else {"_meta": {"progressToken": token}}
         return await self.begin("tools/call", {"name": name, "arguments": arguments or {}, **meta}, id=id, **headers)
@@ -301,7 +301,7 @@ def make_until() -> Callable[[Callable[[], object]], Any]:
     async def until(holds: Callable[[], object]) -> None:
         async with asyncio.timeout(PATIENCE):
             while not holds():  # noqa: ASYNC110 - what is waited for has no event
-                await asyncio.sleep(0.002)
+                await asyncio.sleep(0.002)  # not a wait for so long, but a look so often
 
     return until
 
@@ -380,7 +380,7 @@ def talkative(gates: Gates) -> list[Any]:
         gates.running += 1
         for number in range(count):
             call.progress(number + 1, count, "x" * size)
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a turn of the loop, so that it is sent alone
         gates.running -= 1
         return "said"
 
@@ -393,7 +393,7 @@ def talkative(gates: Gates) -> list[Any]:
             await gates.go.wait()
             for number in range(count):
                 call.log("info", "x" * size, n=number)
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # a turn of the loop, so that it is sent alone
         finally:
             gates.running -= 1
         return "told"

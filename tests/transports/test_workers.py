@@ -29,7 +29,7 @@ async def life(yard):
 async def nap(seconds: float) -> str:
     "Take a nap."
     os.write(2, b"napping\\n")
-    await asyncio.sleep(seconds)
+    await asyncio.sleep(seconds)  # what the tool is there for
     return "rested"
 
 @tool(operation="destroy", question=Question("Sure?", {"type": "object", "properties": {"yes": {"type": "boolean"}}}, "sure"))
@@ -66,9 +66,15 @@ async def send(path: Path, name: str, arguments: dict[str, Any], **params: Any) 
     given: dict[str, Any] = {"name": name, "arguments": arguments, "_meta": META, **params}
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": given})
     lines = [
-        "POST /mcp HTTP/1.1", "Host: localhost", "Content-Type: application/json", "MCP-Protocol-Version: 2026-07-28",
-        "Mcp-Method: tools/call", f"Mcp-Name: {name}", "Connection: close", f"Content-Length: {len(body)}",
-    ]  # fmt: skip
+        "POST /mcp HTTP/1.1",
+        "Host: localhost",
+        "Content-Type: application/json",
+        "MCP-Protocol-Version: 2026-07-28",
+        "Mcp-Method: tools/call",
+        f"Mcp-Name: {name}",
+        "Connection: close",
+        f"Content-Length: {len(body)}",
+    ]
     writer.write("\r\n".join([*lines, "", body]).encode())
     return reader, writer
 

@@ -1,7 +1,7 @@
 """The front: what all conversations of a yard share, whatever way in they came by."""
 
 import asyncio
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from toolyard.caller import ANYONE, Caller, Door
 from toolyard.conversation.changes import Changes
@@ -64,7 +64,7 @@ class Front:
 
     def caller(self, base: Caller, client: object) -> Caller:
         """Return the caller, with the name that its client gives itself."""
-        name = client.get("name") if isinstance(client, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        name = cast("dict[str, Any]", client).get("name") if isinstance(client, dict) else None
         if not isinstance(name, str) or not name:
             return base
         if base is ANYONE:  # the everyday case of a server on this machine

@@ -156,9 +156,12 @@ class Parking:
                 self._remember(key)
                 return await self._begin(work, exchange)
             raise ToolError(
-                "state_error", "The call that asked is gone: the server was started anew, or it was answered already.",
-                hint="Look at the state first: the call may have run.", may_have_run=True, reason="call_gone",
-            )  # fmt: skip
+                "state_error",
+                "The call that asked is gone: the server was started anew, or it was answered already.",
+                hint="Look at the state first: the call may have run.",
+                may_have_run=True,
+                reason="call_gone",
+            )
         run = parked[0]
         if not run.asks.keys() <= exchange.responses.keys():
             return run.asked(key, declared=declared)

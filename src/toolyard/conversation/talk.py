@@ -71,7 +71,7 @@ class Conversation:
     ) -> bytes:
         """Answer one request, which the caller has put in the book; what belongs to it before its answer goes out by `notify`."""
         method: str = message.method  # pyright: ignore[reportAssignmentType] - a request has one, and an id
-        request_id: Id = message.id  # pyright: ignore[reportAssignmentType]
+        request_id: Id = message.id  # pyright: ignore[reportAssignmentType] - the same
         try:
             params = params_of(method, message.params)
             if trace:

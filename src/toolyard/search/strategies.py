@@ -20,7 +20,7 @@ class StrategyError(ValueError):
 
 def _make_hybrid(settings: SearchSettings) -> Index:
     # Imported here because the extra need not be installed, and only this strategy loads it.
-    from toolyard.search.hybrid import Hybrid  # noqa: PLC0415
+    from toolyard.search.hybrid import Hybrid  # noqa: PLC0415 - it needs the extra 'semantic'
 
     try:
         return Hybrid(settings)
@@ -59,6 +59,6 @@ def make_index(settings: SearchSettings | None = None) -> Index:
 
 def _offered() -> dict[str, Any]:
     # Imported here because it takes long to load, and only a strategy that is not ours needs it.
-    from importlib.metadata import entry_points  # noqa: PLC0415
+    from importlib.metadata import entry_points  # noqa: PLC0415 - dear, and for strangers' strategies alone
 
     return {point.name.strip().lower(): point for point in entry_points(group=ENTRY_POINTS)}

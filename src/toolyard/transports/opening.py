@@ -86,7 +86,7 @@ def run_server(yard: Yard, serving: Serving, guard: "Guard | None" = None, *, re
     if serving.transport != "http":
         raise ValueError(f"Only 'http' can be served by several workers, not '{serving.transport}'.")
     from toolyard.transports.http.server import Http  # noqa: PLC0415 - only a server that speaks HTTP needs it
-    from toolyard.transports.workers import end_with_parent, run_workers  # noqa: PLC0415
+    from toolyard.transports.workers import end_with_parent, run_workers  # noqa: PLC0415 - only several need it
 
     transport = Http(serving, guard)
 

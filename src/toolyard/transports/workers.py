@@ -100,7 +100,7 @@ def _keep(started: dict[int, float], told: list[int], start: Callable[[], None])
             raise RuntimeError("The workers end as soon as they begin; the log says why.")
         _log.warning("worker_died pid=%d status=%d", process, os.waitstatus_to_exitcode(status))
         if lasted < _PAUSE:
-            time.sleep(_PAUSE - lasted)
+            time.sleep(_PAUSE - lasted)  # not to start in a frenzy what dies at once
             for other in started:
                 started[other] += _PAUSE - lasted  # it may have died meanwhile, and nobody looked
         start()

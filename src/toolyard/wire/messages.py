@@ -13,8 +13,16 @@ import msgspec
 from toolyard.wire.faults import INVALID_REQUEST, PARSE, Fault
 
 __all__ = [
-    "Id", "Message", "decode", "decode_batch", "encode_fault", "encode_notification", "encode_request", "encode_result", "id_of",
-]  # fmt: skip
+    "Id",
+    "Message",
+    "decode",
+    "decode_batch",
+    "encode_fault",
+    "encode_notification",
+    "encode_request",
+    "encode_result",
+    "id_of",
+]
 
 Id = int | str
 
@@ -115,17 +123,17 @@ def id_of(data: bytes) -> Id | None:
     return found if isinstance(found, Id) and not isinstance(found, bool) else None
 
 
-def encode_result(id: Id, result: bytes) -> bytes:  # noqa: A002 - the protocol's own word
+def encode_result(request_id: Id, result: bytes) -> bytes:
     """Return a good answer, whose result is JSON already."""
-    return b"".join((b'{"jsonrpc":"2.0","id":', _encode(id), b',"result":', result, b"}"))  # '%' is many times slower for long ones
+    return b"".join((b'{"jsonrpc":"2.0","id":', _encode(request_id), b',"result":', result, b"}"))  # '%' is many times slower for long ones
 
 
-def encode_fault(id: Id | None, fault: Fault) -> bytes:  # noqa: A002
+def encode_fault(request_id: Id | None, fault: Fault) -> bytes:
     """Return a fault as the answer to the message with that id, or to one whose id is not known."""
     error: dict[str, Any] = {"code": fault.code, "message": fault.message}
     if fault.data is not None:
         error["data"] = fault.data
-    return _encode({"jsonrpc": "2.0", "id": id, "error": error})
+    return _encode({"jsonrpc": "2.0", "id": request_id, "error": error})
 
 
 def encode_notification(method: str, params: Any = None) -> bytes:
@@ -133,9 +141,9 @@ def encode_notification(method: str, params: Any = None) -> bytes:
     return _encode({"jsonrpc": "2.0", "method": method} if params is None else {"jsonrpc": "2.0", "method": method, "params": params})
 
 
-def encode_request(id: Id, method: str, params: Any = None) -> bytes:  # noqa: A002
+def encode_request(request_id: Id, method: str, params: Any = None) -> bytes:
     """Return a message that wants an answer."""
-    message: dict[str, Any] = {"jsonrpc": "2.0", "id": id, "method": method}
+    message: dict[str, Any] = {"jsonrpc": "2.0", "id": request_id, "method": method}
     if params is not None:
         message["params"] = params
     return _encode(message)

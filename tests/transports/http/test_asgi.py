@@ -66,7 +66,7 @@ async def run() -> AsyncGenerator[Callable[..., Any]]:
         running.append((server, task))
         async with asyncio.timeout(10):
             while not server.started:  # noqa: ASYNC110 - it has no event
-                await asyncio.sleep(0.002)
+                await asyncio.sleep(0.002)  # not a wait for so long, but a look so often
 
         async def stop() -> None:
             server.should_exit = True

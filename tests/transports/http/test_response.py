@@ -51,7 +51,7 @@ def message(number: int, size: int = 0) -> bytes:
 
 async def turns() -> None:
     for _ in range(5):
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # a turn of the loop, not a wait
 
 
 async def test_an_answer_that_comes_in_silence_is_json(client: Client) -> None:
@@ -99,7 +99,7 @@ async def test_what_nobody_reads_is_dropped_beyond_a_bound_and_the_work_goes_on(
         response.watch()
         for number in range(20):
             response.notify(message(number, 100))
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a turn of the loop, not a wait
 
     task = asyncio.create_task(work())
     await asyncio.wait({task})
@@ -119,7 +119,7 @@ async def test_a_client_that_goes_cancels_the_work_once_and_the_task_may_do_othe
     asyncio.get_running_loop().call_later(0.1, client.goes.set)
 
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.sleep(10)
+        await asyncio.sleep(10)  # it is interrupted; that it lasts is the failure
     response.drop()
 
     task = asyncio.current_task()

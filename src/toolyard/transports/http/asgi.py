@@ -7,9 +7,21 @@ from toolyard.wire.faults import Fault
 from toolyard.wire.messages import encode_fault
 
 __all__ = [
-    "JSON", "PLAIN", "Foreign", "Headers", "Receive", "Scope", "Send", "Target", "TooLargeError", "answer", "answer_fault",
-    "answer_text", "read_body", "wait_until_gone",
-]  # fmt: skip
+    "JSON",
+    "PLAIN",
+    "Foreign",
+    "Headers",
+    "Receive",
+    "Scope",
+    "Send",
+    "Target",
+    "TooLargeError",
+    "answer",
+    "answer_fault",
+    "answer_text",
+    "read_body",
+    "wait_until_gone",
+]
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -42,7 +42,7 @@ class Cycle:
         "on_gone",
         "pairs",
         "task",
-    )  # fmt: skip
+    )
 
     root = ""
 

@@ -39,9 +39,16 @@ async def serve_stateless(front: Front, request: Request, message: Message, para
     try:
         if message.method == "tools/call" and params is not None:  # what nearly all are; the rest may be about a state that is not there
             exchange = Exchange(
-                front=front, id=cast("Id", message.id), answers=front.answers(version), caller=request.caller, capabilities=_NOTHING,
-                meta=request.traced(params.meta), headers=request.shown, notify=notify, log_level=None if notify is None else _LEVEL,
-            )  # fmt: skip
+                front=front,
+                id=cast("Id", message.id),
+                answers=front.answers(version),
+                caller=request.caller,
+                capabilities=_NOTHING,
+                meta=request.traced(params.meta),
+                headers=request.shown,
+                notify=notify,
+                log_level=None if notify is None else _LEVEL,
+            )
             result = await answer_request(exchange, "tools/call", params)
         else:
             conversation = Conversation(front, caller=request.caller, send=None, version=version)
