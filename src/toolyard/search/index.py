@@ -36,20 +36,20 @@ class Index:
     """The tools of a yard, ranked by one strategy."""
 
     def __init__(self, strategy: Strategy, settings: SearchSettings) -> None:
-        self._strategy = strategy
+        self.strategy = strategy
         self._settings = settings
 
     def add(self, spec: ToolSpec) -> None:
         """Take a tool in, in place of one of the same name."""
-        self._strategy.add(spec)
+        self.strategy.add(spec)
 
     def remove(self, name: str) -> None:
         """Forget a tool, if it is there."""
-        self._strategy.remove(name)
+        self.strategy.remove(name)
 
     def prepare(self) -> None:
         """Do now what the next search would otherwise do first."""
-        self._strategy.prepare()
+        self.strategy.prepare()
 
     def search(
         self,
@@ -62,9 +62,9 @@ class Index:
         limit: int = 5,
     ) -> Found:
         """Return the tools that fit best, of those that are allowed; never fails, whatever the query."""
-        self._strategy.prepare()
+        self.strategy.prepare()
         admits = _narrowed(allows, namespace=namespace, operation=operation)
-        return self._strategy.rank(query[: self._settings.query_characters], admits, offset=offset, limit=limit)
+        return self.strategy.rank(query[: self._settings.query_characters], admits, offset=offset, limit=limit)
 
 
 def _narrowed(allows: Allows, *, namespace: str | None, operation: Operation | None) -> Allows:
