@@ -139,7 +139,7 @@ class HttpServer(Server):
         while time.perf_counter() - self.started < _STARTING and self.process.poll() is None:
             with suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 1):
                 return
-            time.sleep(0.02)
+            time.sleep(0.02)  # it says by its port alone that it is up
         raise self.fail("did not start.")
 
     def ask(self, message: Message, era: str) -> str:

@@ -157,7 +157,7 @@ async def test_who_was_answered_waits_for_the_turn_again() -> None:
         await entered.wait()
         person.answers.set()
         for _ in range(5):
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a turn of the loop, not a wait
         assert order == []
         gate.set()
         await asyncio.gather(asking, other)

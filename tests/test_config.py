@@ -311,3 +311,11 @@ def test_reading_settings_loads_nothing_heavy(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)  # noqa: S603 - our own
 
     assert {"pydantic", "asyncio", "ssl"}.isdisjoint(done.stdout.split())
+
+
+def test_an_empty_section_of_guards_is_refused_because_it_meant_one(tmp_path: Path) -> None:
+    file = tmp_path / "toolyard.toml"
+    file.write_text("[auth]\n")
+
+    with pytest.raises(ConfigError, match="is empty"):
+        read_config(path=str(file), environment={})

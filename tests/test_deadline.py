@@ -56,7 +56,7 @@ async def test_calls_of_one_duration_end_each_in_its_own_time() -> None:
         first = asyncio.create_task(yard.call("wait", {"last": False}))
         later = asyncio.get_running_loop().time() + 0.005
         while asyncio.get_running_loop().time() < later:  # noqa: ASYNC110 - time alone sets the two apart
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a turn of the loop, not a wait
         second = asyncio.create_task(yard.call("wait", {"last": True}))
         await gate.wait()
         await asyncio.gather(first, second)
@@ -165,7 +165,7 @@ async def test_a_handler_that_stops_its_own_call_does_no_harm_to_the_next() -> N
 
     async with Yard(tools=[stop]) as yard:
         answer = await yard.call("stop")
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # a turn of the loop, not a wait
 
     assert answer.error is not None
     assert answer.error.code == "cancelled"
@@ -214,7 +214,7 @@ async def pass_time(seconds: float) -> None:
     """Let time pass that a deadline would take for its own."""
     later = time.monotonic() + seconds
     while time.monotonic() < later:  # noqa: ASYNC110 - time alone is what counts
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # a turn of the loop, not a wait
 
 
 async def test_the_time_stands_still_while_somebody_is_asked() -> None:

@@ -187,7 +187,7 @@ async def test_thousands_of_calls_cancelled_at_random_leave_nothing_behind() -> 
         """Start a session and end it."""
         session = call.start_session()
         try:
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a turn of the loop, not a wait
         finally:
             ended = await call.end_session(session.id)
         return ended
@@ -196,7 +196,7 @@ async def test_thousands_of_calls_cancelled_at_random_leave_nothing_behind() -> 
     async def work(session_id: str, steps: int, session: Session, call: Call) -> int:
         """Work in turns."""
         for step in range(steps):
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a turn of the loop, not a wait
             call.progress(step + 1, steps)
         return steps
 
@@ -230,12 +230,12 @@ async def test_thousands_of_calls_cancelled_at_random_leave_nothing_behind() -> 
         ]
         tasks = [asyncio.create_task(yard.call(*luck.choice(requests))) for _ in range(4_000)]
         for _ in range(20):
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a turn of the loop, not a wait
             for task in luck.sample(tasks, 100):
                 task.cancel()
         answers = await asyncio.gather(*tasks, return_exceptions=True)
         while yard.abandoned_threads > 0:  # noqa: ASYNC110 - a thread tells nobody else that it ended
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a turn of the loop, not a wait
 
         assert yard.abandoned_threads == 0
         assert asyncio.all_tasks() == before

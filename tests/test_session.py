@@ -270,7 +270,7 @@ async def test_clean_ups_run_in_reverse_even_if_some_fail_or_hang(sessions: Sess
         done.append("plain")
 
     async def awaited() -> None:
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # a turn of the loop, not a wait
         done.append("awaited")
 
     def broken() -> NoReturn:
@@ -296,7 +296,7 @@ async def test_clean_ups_may_take_for_ever_where_there_is_no_limit() -> None:
 
     async def awaited() -> None:
         for _ in range(5):
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a turn of the loop, not a wait
         done.append("awaited")
 
     session.on_end(awaited)
@@ -332,7 +332,7 @@ async def test_clean_ups_run_to_the_end_even_if_who_ends_the_session_is_cancelle
         await asyncio.Event().wait()
 
     async def awaited() -> None:
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # a turn of the loop, not a wait
         done.append("awaited")
 
     session.on_end(awaited)

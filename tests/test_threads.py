@@ -54,7 +54,7 @@ async def test_a_sync_handler_is_answered_at_its_deadline_can_see_it_and_its_lat
         gate.set()
         await until(ended)
         while yard.abandoned_threads:  # noqa: ASYNC110 - the thread tells nobody else
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a turn of the loop, not a wait
 
     assert answer.error is not None
     assert (answer.error.code, answer.error.may_have_run, answer.error.hint) == ("timeout", True, "Ask for less.")
@@ -74,7 +74,7 @@ async def test_beyond_the_cap_of_abandoned_threads_sync_calls_are_refused() -> N
         codes = [(await yard.call("block")).error for _ in range(3)]
         gate.set()
         while yard.abandoned_threads:  # noqa: ASYNC110 - the thread tells nobody else
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a turn of the loop, not a wait
         assert (await yard.call("block")).data == 1
 
     assert [error.code for error in codes if error] == ["timeout", "timeout", "overloaded"]
@@ -136,7 +136,7 @@ async def test_a_serial_turn_is_held_until_the_thread_really_ends() -> None:
         late = await yard.call("first")
         follower = asyncio.create_task(yard.call("second"))
         while yard.calls_in_flight == 0:  # noqa: ASYNC110 - a call that waits for its turn tells nobody
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a turn of the loop, not a wait
         gate.set()
         assert (await follower).data == 2
 
@@ -166,7 +166,7 @@ async def test_a_cancelled_caller_abandons_its_thread() -> None:
         assert yard.abandoned_threads == 1
         gate.set()
         while yard.abandoned_threads:  # noqa: ASYNC110 - the thread tells nobody else
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a turn of the loop, not a wait
 
     assert sink.codes == ["cancelled"]
 
@@ -232,12 +232,12 @@ async def test_a_thread_that_ends_as_its_call_is_cancelled_is_counted_once_and_g
             ended.clear()
             task = asyncio.create_task(yard.call("finish"))
             while not yard.calls_in_flight:  # noqa: ASYNC110 - a call tells nobody that it began
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # a turn of the loop, not a wait
             ended.wait(10)  # the loop stands still, so that the end of the thread is still to be told when the call is cancelled
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         while yard.abandoned_threads > 0:  # noqa: ASYNC110 - a thread tells nobody else that it ended
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a turn of the loop, not a wait
 
         assert yard.abandoned_threads == 0
         async with asyncio.timeout(10):

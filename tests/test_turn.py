@@ -39,7 +39,7 @@ async def test_a_serial_tool_without_a_session_runs_one_at_a_time_at_all() -> No
     async def work() -> int:
         """Work."""
         running.append(1)
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # a turn of the loop, not a wait
         seen = len(running)
         running.pop()
         return seen
@@ -61,7 +61,7 @@ async def test_a_serial_tool_may_call_another_of_its_session_without_waiting_for
     async def inner(session: Session) -> int:
         """Do a part."""
         running.append(1)
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # a turn of the loop, not a wait
         seen = len(running)
         running.pop()
         return seen
@@ -92,7 +92,7 @@ async def test_a_caller_that_goes_away_while_it_waits_leaves_no_lock_behind() ->
         await started.wait()
         second = asyncio.create_task(yard.call("work"))
         while yard.calls_in_flight < 2:  # noqa: ASYNC110 - a call that waits for its turn tells nobody
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a turn of the loop, not a wait
         second.cancel()
         with pytest.raises(asyncio.CancelledError):
             await second

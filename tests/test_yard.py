@@ -103,7 +103,7 @@ async def test_opening_a_yard_twice_at_the_same_time_fails_once() -> None:
     @asynccontextmanager
     async def lifespan(_: Yard) -> AsyncGenerator[None]:
         opened.append(1)
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # a turn of the loop, not a wait
         yield
         opened.pop()
 

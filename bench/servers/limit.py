@@ -70,7 +70,7 @@ class Limit:
             body = b"".join(parts)
         answer, wait = self.answer(body)
         if wait:
-            await asyncio.sleep(wait)
+            await asyncio.sleep(wait)  # the slow tool of the contract
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
         await send({"type": "http.response.start", "status": 200 if answer else 202, "headers": headers})
         await send({"type": "http.response.body", "body": answer})

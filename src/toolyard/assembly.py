@@ -3,23 +3,47 @@
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, cast
 
 from toolyard.packs import PACKS
 from toolyard.profile import METATOOLS
+from toolyard.prompts import Prompt
 from toolyard.providers import Provider
-from toolyard.providers.functions import Functions
+from toolyard.providers.given import Given
+from toolyard.resources import Resource
+from toolyard.tools import Tool
 
-__all__ = ["all_providers", "known_packs", "running"]
+__all__ = ["all_providers", "known_packs", "own_provider", "running"]
 
 
-def all_providers(own: Functions, providers: Iterable[Provider], *, packs: Sequence[str]) -> list[Provider]:
+def own_provider(name: str, tools: object, *, resources: object, prompts: object) -> Provider | None:
+    """Return who publishes what a yard is given, if it is given anything.
+
+    What is ready-made needs no reading of functions, which brings pydantic's core with it; so a yard without functions starts sooner.
+    """
+    if _are(tools, Tool) and _are(resources, Resource) and _are(prompts, Prompt):
+        given = Given(name, _listed(tools), resources=_listed(resources), prompts=_listed(prompts))
+        return given if any((tools, resources, prompts)) else None
+    from toolyard.providers.functions import Functions  # noqa: PLC0415 - see above
+
+    return Functions(name, tools, resources=resources, prompts=prompts)
+
+
+def _are(given: object, kind: type) -> bool:
+    return isinstance(given, list | tuple) and all(isinstance(one, kind) for one in cast("Sequence[object]", given))
+
+
+def _listed(given: object) -> list[Any]:
+    return list(cast("Sequence[Any]", given))
+
+
+def all_providers(own: Provider | None, providers: Iterable[Provider], *, packs: Sequence[str]) -> list[Provider]:
     """Return a yard's providers, its own functions first.
 
     Raises:
         ValueError: Two have the same name.
     """
-    found: list[Provider] = [*([own] if own else []), *providers]
+    found: list[Provider] = [*([] if own is None else [own]), *providers]
     names = [METATOOLS, *packs, *(provider.name for provider in found)]
     for known in names:
         if names.count(known) > 1:

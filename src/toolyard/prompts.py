@@ -12,7 +12,7 @@ from toolyard.limits import Limits
 from toolyard.schema import Schema
 from toolyard.spec import PromptSpec, PublishError
 from toolyard.spec_checks import check_prompt_spec
-from toolyard.tools import Check, Complete, Tool, query_of
+from toolyard.tools import Check, Complete, Tool, query_of, texts_of
 from toolyard.wire.blocks import to_mcp
 
 __all__ = ["Prompt", "check_prompt", "messages_of"]
@@ -38,9 +38,8 @@ class Prompt:
     ) -> Self:
         """Return a prompt; without a schema its arguments are texts."""
         if schema is None:
-            properties = {argument.name: {"type": "string"} for argument in spec.arguments}
             required = [argument.name for argument in spec.arguments if argument.required]
-            schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+            schema = texts_of([argument.name for argument in spec.arguments], required=required)
         query = query_of("prompt", spec, handler, schema=schema, check=check)
         return cls(spec=spec, query=query, complete=complete or {})
 

@@ -247,12 +247,15 @@ class Registry:
         held = self._tools.held(name, profile)
         if held is not None:
             return ToolError(
-                "tool_not_found", f"'{name}' is {held.status}. {held.reason}", hint="Use another tool, or ask whoever runs the yard.",
-                status=held.status, similar=[],
-            )  # fmt: skip
+                "tool_not_found",
+                f"'{name}' is {held.status}. {held.reason}",
+                hint="Use another tool, or ask whoever runs the yard.",
+                status=held.status,
+                similar=[],
+            )
         near = self._tools.near(name, profile)
         similar = [one for one in near if self._by_name[one].spec.source != METATOOLS] or near
-        actions = [f"{near}(…)" for near in similar[:1]]
+        actions = [f"{closest}(…)" for closest in similar[:1]]
         return ToolError("tool_not_found", "There is no tool of that name.", next_actions=actions, similar=similar[:5])
 
 

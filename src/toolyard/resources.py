@@ -17,7 +17,7 @@ from toolyard.limits import Limits
 from toolyard.schema import Schema
 from toolyard.spec import PublishError, ResourceSpec
 from toolyard.spec_checks import check_resource_spec
-from toolyard.tools import Check, Complete, Tool, query_of
+from toolyard.tools import Check, Complete, Tool, query_of, texts_of
 from toolyard.uri_template import variables_of
 
 __all__ = ["Resource", "check_resource", "contents_of"]
@@ -46,8 +46,7 @@ class Resource:
         """Return a resource whose handler finds the URI in `call.name`; without a schema the variables are texts."""
         if schema is None:
             names = variables_of(spec.uri)
-            properties = {name: {"type": "string"} for name in names}
-            schema = {"type": "object", "properties": properties, "required": names, "additionalProperties": False}
+            schema = texts_of(names, required=names)
         query = query_of("resource", spec, handler, schema=schema, check=check)
         return cls(spec=spec, query=query, complete=complete or {})
 

@@ -39,6 +39,8 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Processes that serve; more than one needs 'stateless'."""
     reload: bool = False
     """Whether the server starts anew when the yard's files change."""
+    public_url: str | None = None
+    """The address that clients know the server by, such as 'https://tools.example.com', if a proxy stands before it."""
     allowed_hosts: tuple[str, ...] = ()
     """Names that the server may be addressed by, besides those it listens on; '*' is any."""
     allowed_origins: tuple[str, ...] = ()

@@ -20,7 +20,18 @@ from toolyard.schema import Issue, Schema, SchemaValidator
 from toolyard.spec import Kind, Operation, PromptSpec, PublishError, ResourceSpec, ToolSpec
 from toolyard.spec_checks import check_spec
 
-__all__ = ["Check", "Checked", "Complete", "InvalidArgumentsError", "Tool", "check_by_schema", "check_tool", "query_of", "written"]
+__all__ = [
+    "Check",
+    "Checked",
+    "Complete",
+    "InvalidArgumentsError",
+    "Tool",
+    "check_by_schema",
+    "check_tool",
+    "query_of",
+    "texts_of",
+    "written",
+]
 
 Check = Callable[[bytes], Arguments]
 """Takes arguments as JSON text, returns what the handler gets, or raises `InvalidArgumentsError`."""
@@ -157,6 +168,12 @@ def query_of(kind: Kind, spec: ResourceSpec | PromptSpec, handler: Handler, *, s
         tags=spec.tags,
     )
     return Tool(spec=query, handler=handler, check=check or check_by_schema(schema))
+
+
+def texts_of(names: Sequence[str], *, required: Sequence[str]) -> Schema:
+    """Return the schema of arguments that are texts, as those of resources and prompts are on every wire."""
+    properties = {name: {"type": "string"} for name in names}
+    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
 
 
 def check_tool(tool: Tool, limits: Limits, *, foreign: bool = False) -> None:

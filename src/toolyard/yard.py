@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, Self, cast
 import msgspec
 
 from toolyard._version import VERSION
-from toolyard.assembly import all_providers, known_packs, running
+from toolyard.assembly import all_providers, known_packs, own_provider, running
 from toolyard.call import Decide, Middleware, Turn
 from toolyard.caller import ANYONE, LIBRARY, Caller, Door
 from toolyard.dispatcher import Dispatcher
@@ -16,10 +16,9 @@ from toolyard.envelope import Envelope
 from toolyard.limits import Limits
 from toolyard.metatools import GUIDE, Metatools, known_metatools
 from toolyard.mounts import Mount
-from toolyard.packs import PACKS
+from toolyard.packs import make_pack
 from toolyard.profile import EVERYTHING, Profile
 from toolyard.providers import Provider, Publish
-from toolyard.providers.functions import Functions
 from toolyard.providers.publishing import Publishing
 from toolyard.record import Sink
 from toolyard.registry import Registry
@@ -77,7 +76,7 @@ class Yard:
         self._profiles = {known.name: known for known in (profile, *profiles)}
         self._packs = known_packs(packs)
         self._metatools = known_metatools(metatools)
-        own = Functions(name, tools, resources=resources, prompts=prompts)
+        own = own_provider(name, tools, resources=resources, prompts=prompts)
         self._providers = all_providers(own, providers, packs=self._packs)
         self._lifespan = lifespan
         self._middleware = tuple(middleware)
@@ -286,7 +285,7 @@ class Yard:
         for provider in self._providers:
             await self._connect(stack, provider, gives_way=False)
         for pack in self._packs:
-            await self._connect(stack, PACKS[pack](self), gives_way=True)
+            await self._connect(stack, make_pack(pack, self), gives_way=True)
         if self._metatools:
             await self._connect(stack, Metatools(self, self._metatools), gives_way=True)
         stack.push_async_callback(self.sessions.end_all)

@@ -104,7 +104,7 @@ class Peer:
         """Let others run until something is so."""
         async with asyncio.timeout(PATIENCE):
             while not condition():  # noqa: ASYNC110 - what is waited for has no event
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # a turn of the loop, not a wait
 
 
 Meet = Callable[..., AbstractAsyncContextManager[Peer]]

@@ -1,9 +1,11 @@
 import asyncio
 import json
 from collections import Counter
+from contextvars import ContextVar
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakKeyDictionary
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 from toolyard import Call, Yard, tool
 from toolyard.caller import ANYONE
-from toolyard.conversation import Front
+from toolyard.conversation import Front, duplex
 from toolyard.conversation.duplex import Duplex
 from toolyard.serving import Serving
 from toolyard.testing import FakeSink
@@ -174,7 +176,7 @@ async def converse(pieces: list[bytes]) -> list[dict[str, Any]]:
         lines = Lines(duplex.receive, limit=1_000_000, too_long=duplex.refuse_length)
         for piece in pieces:
             lines.feed(piece)
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a turn of the loop, not a wait
         lines.end()
         await duplex.drain(20)
         duplex.close()
@@ -235,14 +237,14 @@ class Chaos:
             await duplex.drain(20)
             for step in steps:
                 for _ in range(step[1] if step[0] == "turns" else 0):
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(0)  # a turn of the loop, not a wait
                 if step[0] != "turns":
                     self.take(duplex, step)
             self.gate.opened.set()
             draining = asyncio.create_task(duplex.drain(20))
             while not draining.done():
                 self.take(duplex, ("answer", 0, ""))
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # a turn of the loop, not a wait
             assert duplex.conversation.in_flight == {}
             assert not duplex.conversation.is_asking
             assert not duplex.is_full
@@ -380,7 +382,8 @@ async def test_no_more_is_worked_on_at_one_time_than_allowed(meet: "Meet") -> No
     assert gate.most == 2
 
 
-async def test_more_than_can_wait_is_refused_and_not_lost(meet: "Meet") -> None:
+async def test_more_than_can_wait_is_refused_and_not_lost(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duplex, "_LEAST", 5)
     gate = Gate()
     async with meet(era=OLD, tools=[gate.wait_here], settings={"in_flight": 1}) as peer:
         for number in range(200):
@@ -586,3 +589,25 @@ async def test_a_parse_fault_has_no_id(meet: "Meet") -> None:
         refused = await peer.hear()
 
     assert (refused["id"], refused["error"]["code"]) == (None, PARSE)
+
+
+async def test_what_a_tool_keeps_for_its_task_never_reaches_another_call(meet: "Meet") -> None:
+    word: ContextVar[str] = ContextVar("word", default="unsaid")
+    kept: WeakKeyDictionary[asyncio.Task[Any], str] = WeakKeyDictionary()
+
+    @tool
+    async def remember(text: str) -> list[str]:
+        """Keep a word, and return what was kept before."""
+        task = asyncio.current_task()
+        assert task is not None
+        before = [word.get(), kept.get(task, "unsaid")]
+        word.set(text)
+        kept[task] = text
+        return before
+
+    async with meet(tools=[remember]) as peer:
+        for number in range(3):
+            peer.call(number, "remember", {"text": f"secret {number}"})
+        heard = [(await peer.envelope())["data"] for _ in range(3)]
+
+    assert heard == [["unsaid", "unsaid"]] * 3

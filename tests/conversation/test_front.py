@@ -4,7 +4,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import Field
 
-from toolyard import Profile, Yard, prompt, resource, tool
+from toolyard import Profile, Toolset, Yard, prompt, resource, tool
 from toolyard.caller import ANYONE, Caller
 from toolyard.conversation import Front
 from toolyard.conversation import front as module
@@ -44,8 +44,12 @@ async def test_a_client_keeps_its_name_and_nothing_else_changes(front: Front) ->
     named = front.caller(base, {"name": "client", "version": "1"})
 
     assert (named.client, named.identity, named.scope, named.claims, named.profile) == (
-        "client", "ada", "s", base.claims, base.profile,
-    )  # fmt: skip
+        "client",
+        "ada",
+        "s",
+        base.claims,
+        base.profile,
+    )
     assert front.caller(base, {"name": "client"}) is named
 
 
@@ -92,13 +96,16 @@ async def test_the_headers_of_a_tool_follow_its_schema() -> None:
     async with Yard(tools=[one], providers=[provider]) as yard:
         front = Front(yard, Serving(), door="test")
         name = next(spec.name for spec in yard.list() if "later" in spec.name)
-        assert front.wanted_headers(name) == {("a",): ("A", "string")}
-        assert front.wanted_headers(name) is front.wanted_headers(name)
-        assert not front.wants_headers("one")
-        assert front.wanted_headers("one") == front.wanted_headers("nobody") == {}
+        blind = Caller(profile=Profile(name="blind", toolsets=(Toolset(name="none", names=("one",)),)))
+        assert front.wants_headers(name, ANYONE)
+        assert front.wanted_headers[name] == {("a",): ("A", "string")}
+        assert not front.wants_headers(name, blind)
+        assert not front.wants_headers("one", ANYONE)
+        assert not front.wants_headers("nobody", ANYONE)
 
         provider.change([wanting("B")])
-        assert front.wanted_headers(name) == {("a",): ("B", "string")}
+        assert front.wants_headers(name, ANYONE)
+        assert front.wanted_headers[name] == {("a",): ("B", "string")}
         front.close()
 
 

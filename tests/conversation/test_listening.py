@@ -63,9 +63,15 @@ async def test_who_stops_listening_is_told_nothing_more(meet: "Meet") -> None:
 
 
 @pytest.mark.parametrize(
-    "params", [{}, {"notifications": None}, {"notifications": []}, {"notifications": {"toolsListChanged": 1}},
-               {"notifications": {"resourceSubscriptions": "a://b"}}]
-)  # fmt: skip
+    "params",
+    [
+        {},
+        {"notifications": None},
+        {"notifications": []},
+        {"notifications": {"toolsListChanged": 1}},
+        {"notifications": {"resourceSubscriptions": "a://b"}},
+    ],
+)
 async def test_a_wish_that_is_none_is_a_fault(meet: "Meet", params: dict[str, Any]) -> None:
     async with meet() as peer:
         assert (await peer.ask("subscriptions/listen", params))["error"]["code"] == INVALID_PARAMS

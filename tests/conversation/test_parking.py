@@ -524,7 +524,7 @@ async def test_a_call_that_ends_when_nobody_waits_does_no_harm(fails: bool) -> N
         assert len(parking) == 1
         parking.cancel_all()
         await ended.wait()
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # a turn of the loop, not a wait
         assert len(parking) == 0
         front.close()
 

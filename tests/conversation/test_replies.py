@@ -256,9 +256,23 @@ def test_a_request_is_about_a_name_or_a_uri() -> None:
 
 
 KEYS = [
-    "name", "arguments", "uri", "cursor", "inputResponses", "requestState", "ref", "argument", "context", "level", "type", "value",
-    "protocolVersion", "capabilities", "clientInfo", "a",
-]  # fmt: skip
+    "name",
+    "arguments",
+    "uri",
+    "cursor",
+    "inputResponses",
+    "requestState",
+    "ref",
+    "argument",
+    "context",
+    "level",
+    "type",
+    "value",
+    "protocolVersion",
+    "capabilities",
+    "clientInfo",
+    "a",
+]
 VALUES = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(-5, 5), st.sampled_from(["add", "a://b", "words", "ref/prompt", "info", "", OLD, "ä"])),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=3),

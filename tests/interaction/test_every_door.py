@@ -173,10 +173,19 @@ async def by_http_in_the_newer_era(name: str, arguments: dict[str, Any]) -> Answ
 
 
 DOORS = [
-    by_the_library, by_a_test_client, by_another_tool, by_a_yard_around_it, by_the_command_line, by_memory_in_the_older_era,
-    by_memory_in_the_newer_era, by_stdio_in_the_older_era, by_stdio_in_the_newer_era, by_http_in_the_older_era,
-    by_http_in_the_older_era_without_a_session, by_http_in_the_newer_era,
-]  # fmt: skip
+    by_the_library,
+    by_a_test_client,
+    by_another_tool,
+    by_a_yard_around_it,
+    by_the_command_line,
+    by_memory_in_the_older_era,
+    by_memory_in_the_newer_era,
+    by_stdio_in_the_older_era,
+    by_stdio_in_the_newer_era,
+    by_http_in_the_older_era,
+    by_http_in_the_older_era_without_a_session,
+    by_http_in_the_newer_era,
+]
 CALLS: dict[str, tuple[str, dict[str, Any], str | None]] = {
     "a good call": ("add", {"a": 1, "b": 2}, None),
     "a call with a default": ("add", {"a": 1}, None),

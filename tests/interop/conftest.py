@@ -26,8 +26,11 @@ HERE = Path(__file__).parent
 YARD = HERE / "yard_for_clients.py"
 TWIN = HERE / "sdk_twin.py"
 PACKAGES = (
-    "node@26.10.0", "@modelcontextprotocol/client@2.4.0", "@modelcontextprotocol/sdk@1.32.2", "@modelcontextprotocol/inspector@2.12.0",
-)  # fmt: skip
+    "node@26.10.0",
+    "@modelcontextprotocol/client@2.4.0",
+    "@modelcontextprotocol/sdk@1.32.2",
+    "@modelcontextprotocol/inspector@2.12.0",
+)
 DOORS: dict[str, dict[str, Any]] = {
     "http": {},
     "http-json": {"json_response": True},
@@ -159,9 +162,12 @@ async def memory_streams(settings: dict[str, Any]) -> AsyncGenerator[Any]:
     async with (
         load(YARD).make_yard() as yard,
         Memory(Serving(**settings)).open(yard) as memory,
-        from_client, to_client, from_server, to_server,
+        from_client,
+        to_client,
+        from_server,
+        to_server,
         anyio.create_task_group() as group,
-    ):  # fmt: skip
+    ):
         group.start_soon(hand_in, memory)
         group.start_soon(hand_out, memory)
         yield from_server, to_server

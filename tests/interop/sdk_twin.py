@@ -16,7 +16,7 @@ __all__ = ["server"]
 PIXEL = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010806000000"
     "1f15c4890000000d49444154789c6360000000000500017a5eab3f0000000049454e44ae426082"
-)  # fmt: skip
+)
 DAYS = {"monday": "Water the plants.", "tuesday": "Repot the fern."}
 READ = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 server = MCPServer("shed", version="1.2.3", instructions="Use 'add' to add.", log_level="CRITICAL")

@@ -154,8 +154,11 @@ def test_every_tool_has_a_description_and_the_schema_of_an_object(start: Callabl
 
 
 LISTS = {
-    "tools/list": "tools", "prompts/list": "prompts", "resources/list": "resources", "resources/templates/list": "resourceTemplates",
-}  # fmt: skip
+    "tools/list": "tools",
+    "prompts/list": "prompts",
+    "resources/list": "resources",
+    "resources/templates/list": "resourceTemplates",
+}
 
 
 @tool
@@ -189,8 +192,11 @@ def test_a_call_may_carry_what_claude_code_puts_in(start: Callable[..., Any]) ->
 
 async def test_a_newer_client_over_http_needs_no_session_and_opens_no_stream(url_of: Callable[..., str]) -> None:
     headers = {
-        "accept": "application/json, text/event-stream", "mcp-protocol-version": NEW, "mcp-method": "tools/call", "mcp-name": "add",
-    }  # fmt: skip
+        "accept": "application/json, text/event-stream",
+        "mcp-protocol-version": NEW,
+        "mcp-method": "tools/call",
+        "mcp-name": "add",
+    }
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "add", "arguments": {"a": 1}, "_meta": META}}
     async with httpx2.AsyncClient() as client:
         answer = await client.post(url_of(), json=body, headers=headers)

@@ -42,9 +42,7 @@ def inspect(
 @pytest.mark.parametrize(("era", "version"), [("legacy", "2025-11-25"), ("modern", "2026-07-28"), ("auto", "2026-07-28")])
 def test_the_inspector_connects_and_calls_in_every_era(inspect: Inspect, era: str, version: str) -> None:
     opened = inspect("--protocol-era", era, "--method", "initialize", "-q")
-    called = inspect(
-        "--protocol-era", era, "--method", "tools/call", "--tool-name", "add", "--tool-args-json", '{"a": 2, "b": 3}', "-q"
-    )  # fmt: skip
+    called = inspect("--protocol-era", era, "--method", "tools/call", "--tool-name", "add", "--tool-args-json", '{"a": 2, "b": 3}', "-q")
 
     assert (opened.status, opened.told["protocolVersion"]) == (0, version)
     assert (called.status, called.told["structuredContent"]["data"]) == (0, 5)

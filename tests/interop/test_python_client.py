@@ -14,7 +14,7 @@ from mcp_types import (
     ResourceTemplateReference,
     TextContent,
     TextResourceContents,
-)  # fmt: skip
+)
 
 DOORS = ["stdio", "memory", "http", "http-json", "http-stateless"]
 ERAS = ["legacy", "2026-07-28"]
@@ -25,9 +25,24 @@ two_doors = pytest.mark.parametrize("door", ["stdio", "http"])
 both_eras = pytest.mark.parametrize("mode", ERAS)
 
 TOOLS = {
-    "add", "consult", "crash", "echo", "fail", "go_on", "greet", "greet_first", "hang_up", "learn", "paint", "plain", "step", "touch",
-    "wait_for_ever", "was_started", "was_stopped",
-}  # fmt: skip
+    "add",
+    "consult",
+    "crash",
+    "echo",
+    "fail",
+    "go_on",
+    "greet",
+    "greet_first",
+    "hang_up",
+    "learn",
+    "paint",
+    "plain",
+    "step",
+    "touch",
+    "wait_for_ever",
+    "was_started",
+    "was_stopped",
+}
 
 
 def envelope_of(result: Any) -> dict[str, Any]:
@@ -223,8 +238,11 @@ async def test_an_older_client_can_ping(connect: Any, door: str) -> None:
 async def test_a_newer_client_may_keep_a_list_and_only_for_itself(connect: Any, door: str) -> None:
     async with connect(door, NEW) as client:
         lists = [
-            await client.list_tools(), await client.list_prompts(), await client.list_resources(),
-            await client.list_resource_templates(), await client.read_resource("notes://all"),
-        ]  # fmt: skip
+            await client.list_tools(),
+            await client.list_prompts(),
+            await client.list_resources(),
+            await client.list_resource_templates(),
+            await client.read_resource("notes://all"),
+        ]
 
     assert {(one.ttl_ms, one.cache_scope) for one in lists} == {(60_000, "private")}

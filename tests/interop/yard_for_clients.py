@@ -30,7 +30,7 @@ from toolyard import (
     resource,
     run,
     tool,
-)  # fmt: skip
+)
 from toolyard.providers import Publish
 from toolyard.providers.functions import Functions
 from toolyard.transports import Transport, serve_forever
@@ -40,7 +40,7 @@ __all__ = ["PIXEL", "make_yard"]
 PIXEL = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010806000000"
     "1f15c4890000000d49444154789c6360000000000500017a5eab3f0000000049454e44ae426082"
-)  # fmt: skip
+)
 NAME = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 DAYS = {"monday": "Water the plants.", "tuesday": "Repot the fern."}
 

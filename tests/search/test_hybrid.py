@@ -5,7 +5,7 @@ import pytest
 
 from toolyard import Operation
 from toolyard.search import Found, Index, SearchSettings, make_index
-from toolyard.search.vectors import NEEDED, text_of
+from toolyard.search.vectors import NEEDED, load_encoder, text_of
 from toolyard.spec import ToolSpec
 
 MISSING = [package for package in NEEDED if find_spec(package) is None]
@@ -79,6 +79,18 @@ def test_a_tool_that_is_removed_or_changed_is_forgotten() -> None:
     index.remove("soon_gone")
 
     assert names(index.search("do I need an umbrella", allows=lambda _: True))[0] == "invoice"
+
+
+def test_of_two_wishes_in_one_query_each_is_found() -> None:
+    found = filled(SPECS).search("will it rain, and then write a bill", allows=lambda _: True)
+
+    assert set(names(found)[:2]) == {"forecast", "invoice"}
+
+
+def test_a_text_without_a_word_has_a_vector_that_is_like_nothing() -> None:
+    rows = load_encoder().encode(["", "rain"])
+
+    assert [round(float(row @ row), 3) for row in rows] == [0.0, 1.0]
 
 
 def test_the_text_of_a_tool_is_what_it_is_and_does() -> None:

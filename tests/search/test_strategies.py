@@ -19,8 +19,8 @@ def offer(monkeypatch: pytest.MonkeyPatch, **offered: str) -> None:
 
 
 def test_the_default_is_lexical_and_capitals_do_not_matter() -> None:
-    assert isinstance(make_index(), Lexical)
-    assert isinstance(make_index(SearchSettings(strategy=" Bm25 ")), Bm25)
+    assert isinstance(make_index().strategy, Lexical)
+    assert isinstance(make_index(SearchSettings(strategy=" Bm25 ")).strategy, Bm25)
 
 
 def test_an_unknown_strategy_fails_at_once_and_names_those_that_are_there() -> None:
@@ -32,7 +32,7 @@ def test_a_package_may_offer_a_strategy(monkeypatch: pytest.MonkeyPatch) -> None
     offer(monkeypatch, Mine="toolyard.search.bm25:Bm25")
 
     assert strategy_names() == ["bm25", "hybrid", "lexical", "mine"]
-    assert isinstance(make_index(SearchSettings(strategy="MINE")), Bm25)
+    assert isinstance(make_index(SearchSettings(strategy="MINE")).strategy, Bm25)
 
 
 def test_an_offered_strategy_that_cannot_be_loaded_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

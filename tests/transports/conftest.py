@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import sys
 import tracemalloc
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
@@ -153,8 +154,9 @@ class Wire:
 class Session:
     """An older client that has shaken hands."""
 
-    def __init__(self, server: "Server", reply: Reply, version: str, headers: Mapping[str, str]) -> None:
+    def __init__(self, server: "Server", reply: Reply, version: str, headers: Mapping[str, str], *, path: str) -> None:
         self._server = server
+        self._path = path
         self.greeting = reply
         self.id = reply.headers["mcp-session-id"]
         self.headers: dict[str, str | None] = {"Mcp-Session-Id": self.id, "MCP-Protocol-Version": version, **headers}
@@ -163,17 +165,17 @@ class Session:
         """Return the whole response to a request."""
         return await (await self.begin(method, params, id=id, **headers)).reply()
 
-    async def begin(self, method: str, params: object = None, *, id: object = 1, **headers: str | None) -> Wire:  # noqa: A002
+    async def begin(self, method: str, params: object = None, *, id: object = 1, **headers: str | None) -> Wire:  # noqa: A002 - its name on the wire
         """Send a request on a connection of its own, and return that."""
         message: dict[str, Any] = {"jsonrpc": "2.0", "id": id, "method": method, "params": params or {}}
-        return await self._server.send("POST", "/mcp", {**self.headers, **headers}, message)
+        return await self._server.send("POST", self._path, {**self.headers, **headers}, message)
 
     async def note(self, method: str, params: object = None) -> Reply:
         """Send a notification."""
         message: dict[str, Any] = {"jsonrpc": "2.0", "method": method, "params": params or {}}
-        return await (await self._server.send("POST", "/mcp", self.headers, message)).reply()
+        return await (await self._server.send("POST", self._path, self.headers, message)).reply()
 
-    async def call(self, name: str, arguments: object = None, *, id: object = 1, token: object = None, **headers: str | None) -> Wire:  # noqa: A002
+    async def call(self, name: str, arguments: object = None, *, id: object = 1, token: object = None, **headers: str | None) -> Wire:  # noqa: A002 - its name on the wire
         """Call a tool on a connection of its own, and return that."""
         meta = {} if token is None else {"_meta": {"progressToken": token}}
         return await self.begin("tools/call", {"name": name, "arguments": arguments or {}, **meta}, id=id, **headers)
@@ -181,7 +183,7 @@ class Session:
     async def stream(self, after: str | None = None) -> Wire:
         """Open the stream that belongs to no request, or go on after an event."""
         headers = {**self.headers, "Accept": "text/event-stream", "Last-Event-ID": after, "Content-Type": None}
-        return await self._server.send("GET", "/mcp", headers)
+        return await self._server.send("GET", self._path, headers)
 
 
 class Server:
@@ -261,7 +263,7 @@ class Server:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         params = {"protocolVersion": version, "capabilities": capabilities or {}, "clientInfo": {"name": "t", "version": "1"}}
         message: dict[str, Any] = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}
-        session = Session(self, await (await self.send("POST", path, named, message)).reply(), version, named)
+        session = Session(self, await (await self.send("POST", path, named, message)).reply(), version, named, path=path)
         assert (await session.note("notifications/initialized")).status == 202
         return session
 
@@ -299,7 +301,7 @@ def make_until() -> Callable[[Callable[[], object]], Any]:
     async def until(holds: Callable[[], object]) -> None:
         async with asyncio.timeout(PATIENCE):
             while not holds():  # noqa: ASYNC110 - what is waited for has no event
-                await asyncio.sleep(0.002)
+                await asyncio.sleep(0.002)  # not a wait for so long, but a look so often
 
     return until
 
@@ -378,7 +380,7 @@ def talkative(gates: Gates) -> list[Any]:
         gates.running += 1
         for number in range(count):
             call.progress(number + 1, count, "x" * size)
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a turn of the loop, so that it is sent alone
         gates.running -= 1
         return "said"
 
@@ -391,7 +393,7 @@ def talkative(gates: Gates) -> list[Any]:
             await gates.go.wait()
             for number in range(count):
                 call.log("info", "x" * size, n=number)
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # a turn of the loop, so that it is sent alone
         finally:
             gates.running -= 1
         return "told"
@@ -503,6 +505,11 @@ class Program:
         return self.process.returncode, out, err
 
 
+def _heed_ctrl_c() -> None:
+    """Undo what a shell does to what it starts in the background, where SIGINT is ignored and children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.fixture
 async def program(tmp_path: Path) -> AsyncGenerator[Callable[..., Any]]:
     """Return how a Python program is run in a process of its own."""
@@ -519,6 +526,7 @@ async def program(tmp_path: Path) -> AsyncGenerator[Callable[..., Any]]:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env={**os.environ, **environment},
+            preexec_fn=_heed_ctrl_c,
         )
         started.append(process)
         return Program(process)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from importlib import metadata
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 import pytest
 
 from toolyard import Serving, Yard
-from toolyard.transports import opening
 from toolyard.transports.address import Address, Transport
 from toolyard.transports.opening import make_transport, serve_forever
 
@@ -47,7 +47,7 @@ def packages(monkeypatch: pytest.MonkeyPatch) -> None:
         return [point] if group == "toolyard.transports" else []
 
     monkeypatch.setattr(EntryPoint, "load", load)
-    monkeypatch.setattr(opening, "entry_points", points)
+    monkeypatch.setattr(metadata, "entry_points", points)
 
 
 @pytest.mark.parametrize("name", ["stdio", "http", "sse"])
@@ -73,6 +73,13 @@ async def test_a_package_may_bring_a_transport_along() -> None:
     assert ready[0].info().address == "roof"
     assert isinstance(ready[0], Pigeon)
     assert ready[0].seen == ["served loft with 0 tools", "closed"]
+
+
+async def test_nobody_need_be_told_that_it_is_ready() -> None:
+    await serve_forever(Yard("loft"), Serving(transport="pigeon"), "guard")  # pyright: ignore[reportArgumentType] - handed on as it is
+
+    assert Pigeon.made is not None
+    assert Pigeon.made[1] == "guard"
 
 
 async def test_a_yard_that_cannot_open_leaves_no_socket_behind(tmp_path: Path) -> None:

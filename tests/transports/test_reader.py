@@ -47,7 +47,7 @@ def pipe() -> Generator[tuple[int, int]]:
 
 async def some_turns() -> None:
     for _ in range(10):
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # a turn of the loop, not a wait
 
 
 async def test_what_comes_is_handed_on_until_the_end(pipe: tuple[int, int]) -> None:

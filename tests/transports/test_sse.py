@@ -118,6 +118,28 @@ async def test_there_are_only_so_many_streams(serve: Any, until: Any) -> None:
     assert status == 200
 
 
+async def test_a_client_with_too_many_requests_is_told_to_wait(serve: Any, gates: "Gates", until: Any) -> None:
+    server = await serve(transport="sse", in_flight=1)
+    stream, place = await open_stream(server)
+    await server.request("POST", place, INITIALIZE)
+    statuses = [(await server.request("POST", place, call(number, "wait"))).status for number in range(1, 6)]
+    refused = await server.request("POST", place, call(6, "wait"))
+    gates.go.set()
+    answered = [(await stream.message())["id"] for _ in range(6)]
+
+    assert statuses == [202] * 5
+    assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+    assert answered == [0, 1, 2, 3, 4, 5]
+
+
+async def test_two_hosts_are_one_too_many(serve: Any) -> None:
+    server = await serve(transport="sse")
+    wire = await server.connect()
+    await wire.write(b"GET /sse HTTP/1.1\r\nHost: evil.example\r\nHost: localhost\r\n\r\n")
+
+    assert (await wire.reply()).status == 400
+
+
 async def test_a_silent_stream_gets_a_sign_of_life(serve: Any) -> None:
     server = await serve(transport="sse", keep_alive=0.02)
     stream, _ = await open_stream(server)

@@ -22,7 +22,7 @@ async def add(a: int, b: int) -> int:
 async def nap(seconds: float) -> str:
     "Take a nap."
     print("napping", file=sys.stderr, flush=True)
-    await asyncio.sleep(seconds)
+    await asyncio.sleep(seconds)  # what the tool is there for
     return "rested"
 
 @tool

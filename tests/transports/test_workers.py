@@ -15,20 +15,21 @@ from toolyard.transports import run_server
 SOURCE = """
 import asyncio, os, sys
 from contextlib import asynccontextmanager
-from toolyard import Call, Question, Yard, serve, tool
+from toolyard import Call, Question, Serving, Yard, serve, tool
+from toolyard.transports import run_server
 
 @asynccontextmanager
 async def life(yard):
     if "--broken" in sys.argv:
         raise ValueError("The database is away.")
-    print("opened", os.getpid(), file=sys.stderr, flush=True)
+    os.write(2, b"opened %d\\n" % os.getpid())
     yield
 
 @tool
 async def nap(seconds: float) -> str:
     "Take a nap."
-    print("napping", file=sys.stderr, flush=True)
-    await asyncio.sleep(seconds)
+    os.write(2, b"napping\\n")
+    await asyncio.sleep(seconds)  # what the tool is there for
     return "rested"
 
 @tool(operation="destroy", question=Question("Sure?", {"type": "object", "properties": {"yes": {"type": "boolean"}}}, "sure"))
@@ -36,7 +37,12 @@ async def wipe(call: Call) -> bool:
     "Wipe it."
     return call.answer["yes"]
 
-serve(Yard(tools=[nap, wipe], lifespan=life), transport="http", socket=sys.argv[1], workers=2, stateless=True, shutdown_seconds=0.4)
+yard = Yard(tools=[nap, wipe], lifespan=life)
+settings = dict(transport="http", socket=sys.argv[1], workers=2, stateless=True, shutdown_seconds=0.4)
+if "--broken" in sys.argv:
+    run_server(yard, Serving(**settings))
+else:
+    serve(yard, **settings)
 """
 META: dict[str, Any] = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -60,9 +66,15 @@ async def send(path: Path, name: str, arguments: dict[str, Any], **params: Any) 
     given: dict[str, Any] = {"name": name, "arguments": arguments, "_meta": META, **params}
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": given})
     lines = [
-        "POST /mcp HTTP/1.1", "Host: localhost", "Content-Type: application/json", "MCP-Protocol-Version: 2026-07-28",
-        "Mcp-Method: tools/call", f"Mcp-Name: {name}", "Connection: close", f"Content-Length: {len(body)}",
-    ]  # fmt: skip
+        "POST /mcp HTTP/1.1",
+        "Host: localhost",
+        "Content-Type: application/json",
+        "MCP-Protocol-Version: 2026-07-28",
+        "Mcp-Method: tools/call",
+        f"Mcp-Name: {name}",
+        "Connection: close",
+        f"Content-Length: {len(body)}",
+    ]
     writer.write("\r\n".join([*lines, "", body]).encode())
     return reader, writer
 
@@ -72,6 +84,10 @@ async def receive(wire: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> An
         raw = await wire[0].read()
     wire[1].close()
     return json.loads(raw.partition(b"\r\n\r\n")[2])["result"]
+
+
+def is_there(path: Path) -> bool:
+    return path.exists()
 
 
 def lives(process: int) -> bool:
@@ -101,7 +117,7 @@ async def test_they_end_with_the_program_and_answer_what_they_work_on(program: A
     assert b"Traceback" not in err
     assert b"worker_died" not in err
     assert not any(lives(worker) for worker in workers)
-    assert not path.exists()
+    assert not is_there(path)
 
 
 async def test_ctrl_c_at_a_terminal_reaches_all_of_them_and_interrupts_nothing_twice(program: Any, path: Path) -> None:
@@ -137,6 +153,18 @@ async def test_one_that_is_killed_is_started_anew_and_knows_what_others_sealed(p
     assert (await running.end())[0] == 143
 
 
+async def test_they_end_when_the_program_is_killed(program: Any, path: Path, until: Any) -> None:
+    running = await program(SOURCE, str(path))
+    workers = [await opened(running), await opened(running)]
+    await receive(await send(path, "nap", {"seconds": 0}))
+
+    running.process.kill()
+    await running.end()
+    await until(lambda: not any(lives(worker) for worker in workers))
+
+    assert is_there(path)  # nobody was left to remove it, and the next server does
+
+
 async def test_one_that_cannot_begin_says_why_and_is_not_tried_again_once_the_program_is_told_to_end(program: Any, path: Path) -> None:
     running = await program(SOURCE, str(path), "--broken")
     await running.said(b"worker_failed")
@@ -148,7 +176,18 @@ async def test_one_that_cannot_begin_says_why_and_is_not_tried_again_once_the_pr
 
     assert status == 143
     assert b"worker_died" not in err
-    assert not path.exists()
+    assert not is_there(path)
+
+
+async def test_if_none_of_them_can_begin_the_program_gives_up(program: Any, path: Path) -> None:
+    running = await program(SOURCE, str(path), "--broken")
+
+    status, _, err = await running.end()
+
+    assert status == 1
+    assert b"The workers end as soon as they begin; the log says why." in err
+    assert 1 < err.count(b"worker_failed") < 10
+    assert not is_there(path)
 
 
 def test_only_http_has_several() -> None:

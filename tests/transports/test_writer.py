@@ -26,7 +26,7 @@ def pipe() -> Generator[tuple[int, int]]:
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a turn of the loop, not a wait
 
 
 async def take(source: int, count: int) -> bytes:
@@ -38,7 +38,7 @@ async def take(source: int, count: int) -> bytes:
             try:
                 taken += os.read(source, 65536)
             except BlockingIOError:
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # a turn of the loop, not a wait
     return bytes(taken)
 
 
@@ -88,7 +88,7 @@ async def test_what_is_left_is_sent_at_the_end(pipe: tuple[int, int]) -> None:
     await writer.close()
     writer.write(b"too late")
     assert await take(source, 3) == b"one"
-    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # a turn of the loop, not a wait
     with pytest.raises(BlockingIOError):
         os.read(source, 10)
 

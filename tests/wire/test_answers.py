@@ -166,8 +166,12 @@ def test_a_resource_and_a_prompt_are_listed_with_what_there_is(version: Version)
 
     assert json.loads(resource_item(bare, version)) == {"uri": "a://b", "name": "b"}
     assert json.loads(resource_item(full, version)) == {
-        "uri": "a://b", "name": "b", **title, "description": "It is b.", "mimeType": "x/y",
-    }  # fmt: skip
+        "uri": "a://b",
+        "name": "b",
+        **title,
+        "description": "It is b.",
+        "mimeType": "x/y",
+    }
     assert json.loads(template_item(bare, version)) == {"uriTemplate": "a://b", "name": "b"}
     prompt = json.loads(prompt_item(PromptSpec(name="p", title="P"), version))
     assert (prompt["name"], prompt["arguments"], "title" in prompt) == ("p", [], version.structured)

@@ -198,7 +198,10 @@ def test_an_error_of_the_client_is_a_response() -> None:
 
 
 def test_params_that_are_null_are_none() -> None:
-    assert decode(b'{"jsonrpc":"2.0","id":1,"method":"ping","params":null}').params == decode(b'{"jsonrpc":"2.0","id":1,"method":"ping"}').params
+    assert (
+        decode(b'{"jsonrpc":"2.0","id":1,"method":"ping","params":null}').params
+        == decode(b'{"jsonrpc":"2.0","id":1,"method":"ping"}').params
+    )
 
 
 def test_a_result_that_is_null_is_a_result() -> None:

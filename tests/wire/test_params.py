@@ -31,10 +31,32 @@ from toolyard.wire.versions import LATEST
 
 KINDS: list[type[msgspec.Struct]] = [CallTool, Cancelled, Complete, GetPrompt, Initialize, Listen, Page, ReadResource, SetLevel]
 KEYS = [
-    "name", "arguments", "uri", "cursor", "_meta", "inputResponses", "requestState", "ref", "argument", "context", "notifications",
-    "requestId", "reason", "level", "protocolVersion", "capabilities", "clientInfo", "type", "value", "toolsListChanged",
-    "resourceSubscriptions", PROTOCOL_VERSION, CAPABILITIES, LOG_LEVEL, CLIENT,
-]  # fmt: skip
+    "name",
+    "arguments",
+    "uri",
+    "cursor",
+    "_meta",
+    "inputResponses",
+    "requestState",
+    "ref",
+    "argument",
+    "context",
+    "notifications",
+    "requestId",
+    "reason",
+    "level",
+    "protocolVersion",
+    "capabilities",
+    "clientInfo",
+    "type",
+    "value",
+    "toolsListChanged",
+    "resourceSubscriptions",
+    PROTOCOL_VERSION,
+    CAPABILITIES,
+    LOG_LEVEL,
+    CLIENT,
+]
 VALUES = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=5)),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
@@ -135,8 +157,13 @@ def test_a_version_that_is_not_spoken_is_answered_with_those_that_are(version: s
 def test_a_handler_sees_only_what_is_not_the_protocols_own() -> None:
     own = {"mine": 1, "com.example/x": 2, "example.com/y": 3, "/": 4}
     kept: dict[str, Any] = {
-        **META, "progressToken": 1, "traceparent": "x", "io.modelcontextprotocol/new": 1, "mcp.dev/x": 1, "com.mcp.tools/x": 1,
-    }  # fmt: skip
+        **META,
+        "progressToken": 1,
+        "traceparent": "x",
+        "io.modelcontextprotocol/new": 1,
+        "mcp.dev/x": 1,
+        "com.mcp.tools/x": 1,
+    }
 
     assert unreserved({**own, **kept}) == own
     assert unreserved(kept) == {}

@@ -1,6 +1,19 @@
-"""The command line: one file per command, each calling one public function."""
+"""The command line: one file per command, each calling one public function.
 
-from toolyard.cli.page import reference
-from toolyard.cli.program import main
+Its names are loaded when first used, because a program that only serves a yard needs no parser.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from toolyard.cli.page import reference
+    from toolyard.cli.program import main
 
 __all__ = ["main", "reference"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'toolyard.cli' has no attribute '{name}'")
+    return getattr(import_module("toolyard.cli.program" if name == "main" else "toolyard.cli.page"), name)

@@ -4,17 +4,19 @@ import logging
 import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, redirect_stdout
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toolyard.cli.cause import cause_of
 from toolyard.cli.exits import DEFECT, CommandError
-from toolyard.cli.parser import Options
 from toolyard.cli.target import loaded
 from toolyard.monitor import log_sink
 from toolyard.profile import Profile
 from toolyard.signals import run
 from toolyard.spec import PublishError
 from toolyard.yard import Yard
+
+if TYPE_CHECKING:
+    from toolyard.cli.parser import Options  # a program that serves a yard of its own parses nothing
 
 __all__ = ["Work", "named_profile", "work_in_yard"]
 
@@ -24,7 +26,7 @@ Work = Callable[[Yard, Profile], Coroutine[Any, Any, int]]
 _log = logging.getLogger(__name__)
 
 
-def work_in_yard(options: Options, work: Work) -> int:
+def work_in_yard(options: "Options", work: Work) -> int:
     """Load the target, open its yard, work in it and return the exit status.
 
     What a module or a tool prints goes to stderr, so that stdout holds data alone.
@@ -36,7 +38,7 @@ def work_in_yard(options: Options, work: Work) -> int:
         return run(_work(yard, options, work))
 
 
-async def _work(yard: Yard, options: Options, work: Work) -> int:
+async def _work(yard: Yard, options: "Options", work: Work) -> int:
     status: int | None = None
     yard.registry.allow_eval = yard.registry.allow_eval or options.allow_eval
     try:

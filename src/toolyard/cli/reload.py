@@ -69,7 +69,7 @@ async def _change(folder: Path, seen: Snapshot, *, server: asyncio.subprocess.Pr
     """Wait until a file is changed, added or removed, and return its name."""
     told = False
     while True:
-        await asyncio.sleep(_SECONDS)
+        await asyncio.sleep(_SECONDS)  # files are looked at, since nothing here tells of their changes
         now = _snapshot(folder)
         if now != seen:
             changed = min(dict(seen.items() ^ now.items()))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from toolyard.cli.exits import INTERRUPTED, CommandError
 from toolyard.cli.logs import logging_to
-from toolyard.cli.parser import Options
 from toolyard.cli.reload import Turn, supervise, turn_of
 from toolyard.cli.server import serve_yard
 from toolyard.cli.settings import apply_settings, settings_of_code, settings_of_options
@@ -22,6 +21,7 @@ from toolyard.signals import run as run_until_told
 from toolyard.yard import Yard
 
 if TYPE_CHECKING:
+    from toolyard.cli.parser import Options
     from toolyard.transports.auth import Guard  # a server on stdio has none, and starts sooner without
 
 __all__ = ["run", "serve"]
@@ -29,7 +29,7 @@ __all__ = ["run", "serve"]
 _PATIENCE: Final = 10.0
 
 
-def run(options: Options, terminal: Terminal) -> int:
+def run(options: "Options", terminal: Terminal) -> int:
     """Serve the yard that the target names until its input ends, or until Ctrl-C or SIGTERM."""
     turn = turn_of()
     config = settings_of_options(options, terminal)
@@ -100,7 +100,7 @@ def _supervise(folder: Path, config: Config, terminal: Terminal) -> None:
     run_until_told(supervise(folder, terminal, patience=config.settings.serve.shutdown_seconds + _PATIENCE))
 
 
-def _command(options: Options) -> list[str]:
+def _command(options: "Options") -> list[str]:
     """Return the command that serves the same from anywhere, as a client must start it."""
     program = ["toolyard"] if shutil.which("toolyard") else [sys.executable, "-m", "toolyard"]
     flags: list[str] = []

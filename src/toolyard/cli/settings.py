@@ -1,19 +1,21 @@
 """Settings of a command: what its flags, the environment and the file say, read and laid upon a yard."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toolyard.cli.exits import CommandError
 from toolyard.cli.opening import named_profile
-from toolyard.cli.parser import Options
 from toolyard.cli.terminal import Terminal
 from toolyard.config import Config, ConfigError, known_settings, read_config
 from toolyard.yard import Yard
 
+if TYPE_CHECKING:
+    from toolyard.cli.parser import Options  # a program that serves a yard of its own parses nothing
+
 __all__ = ["apply_settings", "settings_of_code", "settings_of_options"]
 
 
-def settings_of_options(options: Options, terminal: Terminal) -> Config:
+def settings_of_options(options: "Options", terminal: Terminal) -> Config:
     """Return the settings of a command line, and say which variables are probably misspelt.
 
     Raises:

@@ -125,6 +125,8 @@ def _flat(document: dict[str, Any], path: Path) -> Iterator[tuple[str, Any]]:
     for name, value in document.items():
         if name not in sections:
             inner = {name: value}
+        elif name == "auth" and not value:  # whoever wrote it meant that somebody is kept out
+            raise ConfigError(f"{Place(name, str(path))} is empty: it needs 'api_keys', or 'issuer' and 'audience'.")
         elif isinstance(value, dict):
             inner = {f"{name}.{part}": item for part, item in cast("dict[str, Any]", value).items()}
         else:

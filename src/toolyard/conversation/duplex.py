@@ -8,8 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from toolyard.caller import Caller
 from toolyard.conversation.exchange import Notify
@@ -25,6 +24,7 @@ Settle = Callable[[bytes | None], None]
 """Takes the answer to a request, or that there is none because it was cancelled."""
 
 _WAITING: Final = 4
+_LEAST: Final = 10_000  # more than one reading of a pipe can bring
 
 
 class Duplex:
@@ -42,7 +42,7 @@ class Duplex:
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._waiting: deque[tuple[Message, Settle]] = deque()
-        self._crew = front.crew
+        self._loop = asyncio.get_running_loop()
 
     @property
     def is_full(self) -> bool:
@@ -86,7 +86,7 @@ class Duplex:
             self._take_note(message)
         elif self._running < self._limit:
             self._begin(message, settle)
-        elif len(self._waiting) < self._limit * _WAITING * _WAITING:
+        elif len(self._waiting) < max(self._limit * _WAITING * _WAITING, _LEAST):
             self._waiting.append((message, settle))
         else:
             settle(encode_fault(cast("Id", message.id), Fault(INTERNAL, "Too many requests are waiting already.")))
@@ -110,14 +110,15 @@ class Duplex:
         self._running += 1
         self._quiet.clear()
         self.conversation.in_flight[message.id] = True
-        self._crew.take_on(partial(self._serve, message, settle))
+        # a task for each: what tools keep by task, such as a database session, must not reach the next caller
+        self._loop.create_task(self._serve(message, settle))
 
-    async def _serve(self, message: Message, settle: Settle, task: "asyncio.Task[Any]") -> None:
+    async def _serve(self, message: Message, settle: Settle) -> None:
         in_flight = self.conversation.in_flight
         answer: bytes | None = None
         try:
             if in_flight[message.id]:
-                in_flight[message.id] = task
+                in_flight[message.id] = asyncio.current_task() or True
                 answer = await self.conversation.serve(message, notify=self._write)
         finally:
             del in_flight[message.id]

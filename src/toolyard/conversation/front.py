@@ -1,11 +1,10 @@
 """The front: what all conversations of a yard share, whatever way in they came by."""
 
 import asyncio
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from toolyard.caller import Caller, Door
+from toolyard.caller import ANYONE, Caller, Door
 from toolyard.conversation.changes import Changes
-from toolyard.conversation.crew import Crew
 from toolyard.conversation.lists import Lists
 from toolyard.conversation.parking import Parking
 from toolyard.profile import EVERYTHING, Profile
@@ -34,14 +33,15 @@ class Front:
         self.lists = Lists(yard, serving, seal)
         self.parking = Parking(seal, serving.ask_seconds)
         self.changes = Changes(yard, self.lists)
-        self.crew = Crew()
         self.closing = asyncio.Event()
         """Set when the server ends, so that those who only listen are told."""
         server = Server(yard.name, yard.version)
         ttl = int(serving.list_seconds * 1000)
         self._answers = {version: Answers(version, server, ttl_ms=ttl) for version in VERSIONS.values()}
+        self._local: dict[str, Caller] = {}
         self._callers: dict[tuple[str, str, str], Caller] = {}
-        self._params: dict[str, dict[tuple[str, ...], tuple[str, str]]] = {}
+        self.wanted_headers: dict[str, dict[tuple[str, ...], tuple[str, str]]] = {}
+        """By tool which arguments it wants as headers, too."""
         self._params_version = -1
 
     def answers(self, version: Version) -> Answers:
@@ -64,9 +64,13 @@ class Front:
 
     def caller(self, base: Caller, client: object) -> Caller:
         """Return the caller, with the name that its client gives itself."""
-        name = client.get("name") if isinstance(client, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        name = cast("dict[str, Any]", client).get("name") if isinstance(client, dict) else None
         if not isinstance(name, str) or not name:
             return base
+        if base is ANYONE:  # the everyday case of a server on this machine
+            known = self._local.get(name)
+            if known is not None:
+                return known
         name = name[:_NAME]
         key = (base.owner, base.profile.name if base.profile is not None else "", name)
         known = self._callers.get(key)
@@ -76,23 +80,24 @@ class Front:
             known = self._callers[key] = Caller(
                 identity=base.identity, scope=base.scope, claims=base.claims, profile=base.profile, client=name
             )
+        if base is ANYONE and len(self._local) < _CALLERS:
+            self._local[name] = known
         return known
 
     def profile_of(self, caller: Caller) -> Profile:
         """Return the profile that holds for a caller."""
         return caller.profile or self.yard.profile
 
-    def wants_headers(self, name: str) -> bool:
-        """Return whether a tool wants some of its arguments as headers, too."""
-        if self._params_version != self.yard.registry.version:
-            specs = self.yard.registry.visible(EVERYTHING)
-            self._params = {spec.name: names for spec in specs if (names := param_names(spec.input_schema))}
-            self._params_version = self.yard.registry.version
-        return name in self._params
-
-    def wanted_headers(self, name: str) -> dict[tuple[str, ...], tuple[str, str]]:
-        """Return which arguments a tool wants as headers, too."""
-        return self._params[name] if self.wants_headers(name) else {}
+    def wants_headers(self, name: str, caller: Caller) -> bool:
+        """Return whether a tool that exists for the caller wants some of its arguments as headers, too."""
+        registry = self.yard.registry
+        if self._params_version != registry.version:
+            specs = registry.visible(EVERYTHING)
+            self.wanted_headers = {spec.name: names for spec in specs if (names := param_names(spec.input_schema))}
+            self._params_version = registry.version
+        if name not in self.wanted_headers:
+            return False
+        return any(spec.name == name for spec in registry.visible(self.profile_of(caller)))
 
     def instructions(self, profile: Profile) -> str:
         """Return what a client is told about the yard as a whole."""
@@ -106,5 +111,4 @@ class Front:
     def close(self) -> None:
         """Tell nobody of changes any more."""
         self.closing.set()
-        self.crew.close()
         self.changes.close()

@@ -156,9 +156,12 @@ class Parking:
                 self._remember(key)
                 return await self._begin(work, exchange)
             raise ToolError(
-                "state_error", "The call that asked is gone: the server was started anew, or it was answered already.",
-                hint="Look at the state first: the call may have run.", may_have_run=True, reason="call_gone",
-            )  # fmt: skip
+                "state_error",
+                "The call that asked is gone: the server was started anew, or it was answered already.",
+                hint="Look at the state first: the call may have run.",
+                may_have_run=True,
+                reason="call_gone",
+            )
         run = parked[0]
         if not run.asks.keys() <= exchange.responses.keys():
             return run.asked(key, declared=declared)
@@ -169,7 +172,7 @@ class Parking:
         return await run.outcome(told)
 
     def _remember(self, key: str) -> None:
-        """Remember for as long as a state lives that it has been answered, so that one yes does one thing."""
+        """Remember for as long as a state lives that it has been answered here, so that one yes does one thing in this process."""
         self._answered[key] = time.time() + self._seconds
         while self._answered and next(iter(self._answered.values())) < time.time():
             del self._answered[next(iter(self._answered))]

@@ -102,7 +102,10 @@ async def get_prompt(exchange: Exchange, params: given.GetPrompt) -> bytes:
     """Fill in a prompt."""
     yard = exchange.front.yard
     arguments = params.arguments or {}
-    start: Start = lambda door: yard.prompt(params.name, arguments, caller=exchange.caller, door=door)  # noqa: E731
+
+    def start(door: Door) -> Awaitable[Envelope]:
+        return yard.prompt(params.name, arguments, caller=exchange.caller, door=door)
+
     answer = await _run(exchange, Work("prompts/get", params.name, encode_sorted(arguments), start), params.request_state)
     if isinstance(answer, bytes):
         return answer

@@ -64,5 +64,5 @@ async def answer(exchange: Exchange, method: str, params: Any) -> bytes:
 
 def _level(level: object) -> int:
     if level not in LEVELS:
-        raise Fault(INVALID_PARAMS, f"There is no log level {level!r}. Known: {', '.join(LEVELS)}.")
+        raise Fault(INVALID_PARAMS, f"There is no level {level!r}. Known: {', '.join(LEVELS)}.")
     return LEVELS.index(str(level))

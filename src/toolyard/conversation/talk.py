@@ -45,6 +45,7 @@ class Conversation:
     def __init__(self, front: Front, *, caller: Caller, send: Notify | None, version: Version | None = None) -> None:
         self.front = front
         self.caller = caller
+        self._base: Caller = caller
         self.version = version
         self.capabilities: Mapping[str, Any] = {}
         self.in_flight: dict[Any, asyncio.Task[Any] | bool] = {}
@@ -53,7 +54,7 @@ class Conversation:
         """Called when the client is asked something, so that its answer is read."""
         self._send = send
         self._level = _INFO
-        self._door = Door(name=front.door, log=self._log)
+        self._door = Door(name=front.door, log=self._tell)
         self._asked: dict[Id, asyncio.Future[Any]] = {}
         self._numbers = count(1)
         self._subscription: Subscription | None = None
@@ -65,13 +66,16 @@ class Conversation:
         *,
         notify: Notify | None,
         headers: Mapping[str, str] = _NONE,
+        trace: Mapping[str, str] = _NONE,
         hang_up: Callable[[], None] | None = None,
     ) -> bytes:
         """Answer one request, which the caller has put in the book; what belongs to it before its answer goes out by `notify`."""
         method: str = message.method  # pyright: ignore[reportAssignmentType] - a request has one, and an id
-        request_id: Id = message.id  # pyright: ignore[reportAssignmentType]
+        request_id: Id = message.id  # pyright: ignore[reportAssignmentType] - the same
         try:
             params = params_of(method, message.params)
+            if trace:
+                params.meta = {**trace, **(params.meta or {})}
             if is_modern(method, params):
                 exchange = open_exchange(self.front, message, params, self.caller, notify=notify, headers=headers)
             elif method in _OWN or self.version is None:
@@ -84,6 +88,12 @@ class Conversation:
         except Exception:  # noqa: BLE001 - a defect of ours must not end the conversation
             _log.exception("request_failed method=%s", method)
             return encode_fault(request_id, Fault(INTERNAL, "The server could not answer; the reason is in its log."))
+
+    def renew(self, caller: Caller) -> None:
+        """Take what is claimed of the caller from his newest request; his client is the one that shook hands."""
+        if caller is not self._base:
+            self._base = caller
+            self.caller = self.front.caller(caller, {"name": self.caller.client})
 
     def refuse_twin(self, message: Message) -> bytes:
         """Return what a request is answered with whose id is in flight already: without an id, which would be the other's."""
@@ -164,7 +174,7 @@ class Conversation:
                 self._cease(read(message.params, ReadResource).uri)
         return answers.empty
 
-    def _log(self, level: str, text: str, facts: Mapping[str, object]) -> None:
+    def _tell(self, level: str, text: str, facts: Mapping[str, object]) -> None:
         """Tell the client something that belongs to no request of its own, as far as it wants to hear of it."""
         if self._send is not None and (told := encode_log(level, text, facts, self._level)) is not None:
             self._send(told)

@@ -3,8 +3,20 @@
 It knows tools as data only: not who asks, nor what running one does.
 """
 
-from toolyard.search.listing import Allows, Found, Hit, Index
+from toolyard.search.index import Index, Strategy
+from toolyard.search.listing import Allows, Found, Hit
 from toolyard.search.settings import SearchSettings, read_environment
 from toolyard.search.strategies import StrategyError, make_index, strategy_names
 
-__all__ = ["Allows", "Found", "Hit", "Index", "SearchSettings", "StrategyError", "make_index", "read_environment", "strategy_names"]
+__all__ = [
+    "Allows",
+    "Found",
+    "Hit",
+    "Index",
+    "SearchSettings",
+    "Strategy",
+    "StrategyError",
+    "make_index",
+    "read_environment",
+    "strategy_names",
+]

@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import Iterator
 
 from toolyard.search.fields import fields_of
-from toolyard.search.listing import Allows, Found, Hit, Listing, narrowed, page
+from toolyard.search.listing import Allows, Found, Hit, Listing, page
 from toolyard.search.settings import SearchSettings
 from toolyard.search.words import plain, read_words, split_word
-from toolyard.spec import Operation, ToolSpec
+from toolyard.spec import ToolSpec
 
 __all__ = ["Bm25"]
 
@@ -54,19 +54,8 @@ class Bm25:
     def prepare(self) -> None:
         """Do nothing: tools are read when they come."""
 
-    def search(
-        self,
-        query: str,
-        *,
-        allows: Allows,
-        namespace: str | None = None,
-        operation: Operation | None = None,
-        offset: int = 0,
-        limit: int = 5,
-    ) -> Found:
-        """Return the tools that fit best, of those that are allowed."""
-        query = query[: self._settings.query_characters]
-        admits = narrowed(allows, namespace=namespace, operation=operation)
+    def rank(self, query: str, admits: Allows, *, offset: int, limit: int) -> Found:
+        """Return one page of the tools that fit best, of those that are admitted."""
         asked = list(dict.fromkeys(_words(plain(query))))[: self._settings.query_words]
         if not asked:
             return page(self._listing.by_name(query, admits), offset=offset, limit=limit)

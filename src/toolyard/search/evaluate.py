@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from toolyard.search.listing import Index
+from toolyard.search.index import Index
 from toolyard.search.settings import SearchSettings
 from toolyard.search.strategies import make_index
 from toolyard.spec import Operation, ToolSpec

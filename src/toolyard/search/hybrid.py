@@ -6,11 +6,11 @@ from typing import Final
 
 from toolyard.search.closely import Close, closely
 from toolyard.search.lexical import Lexical, in_order
-from toolyard.search.listing import Allows, Found, narrowed, page
+from toolyard.search.listing import Allows, Found, page
 from toolyard.search.query import Asked, split_clauses
 from toolyard.search.settings import SearchSettings
 from toolyard.search.vectors import Near, Vectors, load_encoder
-from toolyard.spec import Operation, ToolSpec
+from toolyard.spec import ToolSpec
 
 __all__ = ["Hybrid"]
 
@@ -46,21 +46,9 @@ class Hybrid:
             self._vectors.add(batch)
         self._waiting.clear()
 
-    def search(
-        self,
-        query: str,
-        *,
-        allows: Allows,
-        namespace: str | None = None,
-        operation: Operation | None = None,
-        offset: int = 0,
-        limit: int = 5,
-    ) -> Found:
-        """Return the tools that fit best, of those that are allowed."""
-        self.prepare()
+    def rank(self, query: str, admits: Allows, *, offset: int, limit: int) -> Found:
+        """Return one page of the tools that fit best, of those that are admitted."""
         settings, lexical = self._settings, self._lexical
-        query = query[: settings.query_characters]
-        admits = narrowed(allows, namespace=namespace, operation=operation)
         asked = lexical.read(query)
         if not asked:
             return page(lexical.listing.by_name(query, admits), offset=offset, limit=limit)

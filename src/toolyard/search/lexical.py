@@ -12,14 +12,14 @@ from operator import mul
 from typing import Final
 
 from toolyard.search.closely import Close, closely
-from toolyard.search.listing import Allows, Found, Hit, Listing, narrowed, page
+from toolyard.search.listing import Allows, Found, Hit, Listing, page
 from toolyard.search.postings import Postings
 from toolyard.search.query import Asked, read_query
 from toolyard.search.reasons import explain
 from toolyard.search.settings import SearchSettings
 from toolyard.search.spelling import Spelling
 from toolyard.search.thesaurus import load_thesaurus
-from toolyard.spec import Operation, ToolSpec
+from toolyard.spec import ToolSpec
 
 __all__ = ["Lexical", "in_order"]
 
@@ -66,20 +66,8 @@ class Lexical:
         self._waiting.clear()
         self._prepared = True
 
-    def search(
-        self,
-        query: str,
-        *,
-        allows: Allows,
-        namespace: str | None = None,
-        operation: Operation | None = None,
-        offset: int = 0,
-        limit: int = 5,
-    ) -> Found:
-        """Return the tools that fit best, of those that are allowed."""
-        self.prepare()
-        query = query[: self.settings.query_characters]
-        admits = narrowed(allows, namespace=namespace, operation=operation)
+    def rank(self, query: str, admits: Allows, *, offset: int, limit: int) -> Found:
+        """Return one page of the tools that fit best, of those that are admitted."""
         asked = self.read(query)
         if not asked:
             return page(self.listing.by_name(query, admits), offset=offset, limit=limit)

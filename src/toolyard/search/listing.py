@@ -5,13 +5,13 @@ Every strategy has one; it ranks nothing.
 
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
-from toolyard.spec import Operation, ToolSpec
+from toolyard.spec import ToolSpec
 
-__all__ = ["Allows", "Found", "Hit", "Index", "Listing", "narrowed", "page"]
+__all__ = ["Allows", "Found", "Hit", "Listing", "page"]
 
 _CLOSEST: Final = 5
 _PROBES: Final = 2000
@@ -37,46 +37,6 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     more: bool = False
     """Whether another page follows."""
     closest: list[str] = []
-
-
-class Index(Protocol):
-    """What every strategy is: tools go in and out one at a time, and questions are answered within what is allowed."""
-
-    def add(self, spec: ToolSpec) -> None:
-        """Take a tool in, in place of one of the same name."""
-        ...
-
-    def remove(self, name: str) -> None:
-        """Forget a tool, if it is there."""
-        ...
-
-    def prepare(self) -> None:
-        """Do now what the next search would otherwise do first."""
-        ...
-
-    def search(
-        self,
-        query: str,
-        *,
-        allows: Allows,
-        namespace: str | None = None,
-        operation: Operation | None = None,
-        offset: int = 0,
-        limit: int = 5,
-    ) -> Found:
-        """Return the tools that fit best, of those that are allowed; never fails, whatever the query."""
-        ...
-
-
-def narrowed(allows: Allows, *, namespace: str | None, operation: Operation | None) -> Allows:
-    """Return a test of what is allowed, in this namespace and of this operation, the cheap questions first."""
-    if namespace is None and operation is None:
-        return allows
-
-    def admits(spec: ToolSpec) -> bool:
-        return (namespace is None or spec.source == namespace) and (operation is None or spec.operation == operation) and allows(spec)
-
-    return admits
 
 
 def page(ordered: Iterable[Hit], *, offset: int, limit: int) -> Found:

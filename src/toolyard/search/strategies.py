@@ -4,23 +4,23 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from toolyard.search.bm25 import Bm25
+from toolyard.search.index import Index, Strategy
 from toolyard.search.lexical import Lexical
-from toolyard.search.listing import Index
 from toolyard.search.settings import SearchSettings
 
 __all__ = ["ENTRY_POINTS", "StrategyError", "make_index", "strategy_names"]
 
 ENTRY_POINTS: Final = "toolyard.search"
-"""The group of entry points in which packages offer strategies: functions from settings to an index."""
+"""The group of entry points in which packages offer strategies: functions from settings to a strategy."""
 
 
 class StrategyError(ValueError):
     """The strategy that was asked for cannot be had; the sentence says why."""
 
 
-def _make_hybrid(settings: SearchSettings) -> Index:
+def _make_hybrid(settings: SearchSettings) -> Strategy:
     # Imported here because the extra need not be installed, and only this strategy loads it.
-    from toolyard.search.hybrid import Hybrid  # noqa: PLC0415
+    from toolyard.search.hybrid import Hybrid  # noqa: PLC0415 - it needs the extra 'semantic'
 
     try:
         return Hybrid(settings)
@@ -28,7 +28,7 @@ def _make_hybrid(settings: SearchSettings) -> Index:
         raise StrategyError(f"The search strategy 'hybrid' needs '{error.name}'; install the extra 'semantic'.") from error
 
 
-_OWN: Final[dict[str, Callable[[SearchSettings], Index]]] = {"bm25": Bm25, "hybrid": _make_hybrid, "lexical": Lexical}
+_OWN: Final[dict[str, Callable[[SearchSettings], Strategy]]] = {"bm25": Bm25, "hybrid": _make_hybrid, "lexical": Lexical}
 
 
 def strategy_names() -> list[str]:
@@ -45,20 +45,20 @@ def make_index(settings: SearchSettings | None = None) -> Index:
     settings = settings or SearchSettings()
     own = _OWN.get(settings.strategy)
     if own is not None:
-        return own(settings)
+        return Index(own(settings), settings)
     offered = _offered().get(settings.strategy)
     if offered is None:
         known = ", ".join(f"'{name}'" for name in strategy_names())
         raise StrategyError(f"There is no search strategy '{settings.strategy}'; there are {known}.")
     try:
-        index: Index = offered.load()(settings)
+        strategy: Strategy = offered.load()(settings)
     except Exception as error:
         raise StrategyError(f"The search strategy '{settings.strategy}' of '{offered.value}' cannot be loaded: {error}") from error
-    return index
+    return Index(strategy, settings)
 
 
 def _offered() -> dict[str, Any]:
     # Imported here because it takes long to load, and only a strategy that is not ours needs it.
-    from importlib.metadata import entry_points  # noqa: PLC0415
+    from importlib.metadata import entry_points  # noqa: PLC0415 - dear, and for strangers' strategies alone
 
     return {point.name.strip().lower(): point for point in entry_points(group=ENTRY_POINTS)}

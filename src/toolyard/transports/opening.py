@@ -1,10 +1,10 @@
 """Opening a way in: from settings to a transport that runs until it is told to end."""
 
 import gc
+import os
 import socket
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final
 
 from toolyard.serving import Serving
@@ -39,6 +39,8 @@ def make_transport(serving: Serving, guard: "Guard | None" = None, *, listener: 
         module, name = _OWN[serving.transport]
         make: Any = getattr(import_module(module), name)
         return make(serving) if serving.transport == "stdio" else make(serving, guard, listener=listener)
+    from importlib.metadata import entry_points  # noqa: PLC0415 - dear, and for strangers' transports alone
+
     found = {point.name: point for point in entry_points(group=_GROUP)}
     if serving.transport not in found:
         raise ValueError(f"There is no transport '{serving.transport}'. Known: {', '.join(sorted({*_OWN, *found}))}.")
@@ -77,18 +79,20 @@ def run_server(yard: Yard, serving: Serving, guard: "Guard | None" = None, *, re
         ValueError: The settings make no sense.
         OSError: The address cannot be listened on.
     """
+    _fill_standard_streams()
     if serving.workers == 1:
         run(serve_forever(yard, serving, guard, ready=ready), loop=fastest_loop())
         return
     if serving.transport != "http":
         raise ValueError(f"Only 'http' can be served by several workers, not '{serving.transport}'.")
     from toolyard.transports.http.server import Http  # noqa: PLC0415 - only a server that speaks HTTP needs it
-    from toolyard.transports.workers import run_workers  # noqa: PLC0415
+    from toolyard.transports.workers import end_with_parent, run_workers  # noqa: PLC0415 - only several need it
 
     transport = Http(serving, guard)
 
-    def work() -> None:
-        run(serve_forever(yard, serving, guard, listener=transport.listener), loop=fastest_loop())
+    def work(pipe: int) -> None:
+        served = serve_forever(yard, serving, guard, ready=lambda _: end_with_parent(pipe), listener=transport.listener)
+        run(served, loop=fastest_loop())
 
     try:
         if ready is not None:
@@ -96,3 +100,12 @@ def run_server(yard: Yard, serving: Serving, guard: "Guard | None" = None, *, re
         run_workers(serving.workers, work)
     finally:
         run(transport.close())
+
+
+def _fill_standard_streams() -> None:
+    """Open what a shell closed, lest something else gets its number and is taken for it."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free is this one

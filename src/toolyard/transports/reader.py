@@ -82,6 +82,8 @@ class Reader:
                 piece = os.read(self._descriptor, _PIECE)
             except OSError:
                 piece = b""
+            if self._closed:  # while it was waited for, and its loop may be, too
+                return
             taken = asyncio.run_coroutine_threadsafe(self._hand_on_later(piece), self._loop)
             taken.result()
             if not piece:

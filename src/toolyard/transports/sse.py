@@ -15,7 +15,7 @@ from toolyard.conversation import Front
 from toolyard.conversation.duplex import Duplex
 from toolyard.serving import Serving
 from toolyard.transports.auth import Guard
-from toolyard.transports.http.asgi import Headers, Receive, Send, Target, answer, answer_text
+from toolyard.transports.http.asgi import Headers, Receive, Send, Target, answer, answer_text, wait_until_gone
 from toolyard.transports.http.gate import Gate, RefusedError, check_once
 from toolyard.transports.http.response import STREAM
 from toolyard.transports.http.server import Http
@@ -70,7 +70,7 @@ class _App:
 
     async def answer(self, target: Target, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        headers: Headers = dict(target.pairs)
+        headers: Headers = target.headers
         try:
             if len(headers) != len(target.pairs):
                 check_once(target.pairs)
@@ -150,6 +150,5 @@ class Sse(Http):
 
 
 async def _gone(receive: Receive, client: _Client) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    await wait_until_gone(receive)
     client.end()

@@ -3,25 +3,41 @@
 They share the socket and nothing else, so they can serve only what keeps nothing between requests.
 """
 
+import asyncio
 import logging
 import os
 import secrets
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
 from toolyard.signals import Terminated
 
-__all__ = ["run_workers"]
+__all__ = ["end_with_parent", "run_workers"]
 
+Work = Callable[[int], None]
+"""Is told the pipe that ends when its parent does."""
+
+_TRIES: Final = 5
 _PAUSE: Final = 1.0
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _log = logging.getLogger(__name__)
 
 
-def run_workers(count: int, work: Callable[[], None]) -> None:
+def end_with_parent(pipe: int) -> None:
+    """End this process as if it were told to when the one that started it is gone, however that went."""
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        loop.remove_reader(pipe)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    loop.add_reader(pipe, end)  # nothing is ever written there, so it can only be closed
+
+
+def run_workers(count: int, work: Work) -> None:
     """Run something in so many processes until this one is told to end, and end them then.
 
     Raises:
@@ -31,12 +47,11 @@ def run_workers(count: int, work: Callable[[], None]) -> None:
     os.environ.setdefault("TOOLYARD_SECRET", secrets.token_hex(32))  # what one worker seals another must open
     started: dict[int, float] = {}
     told: list[int] = []
+    pipe = os.pipe()
 
     def tell(number: int, _: object) -> None:
         told.append(number)
-        for process in started:
-            with suppress(ProcessLookupError):  # it has just ended by itself
-                os.kill(process, signal.SIGTERM)
+        _end(started)
 
     before = {number: signal.signal(number, tell) for number in _SIGNALS}
 
@@ -44,7 +59,7 @@ def run_workers(count: int, work: Callable[[], None]) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # a signal that came between the two lines would miss the new one
         try:
             if not told:
-                started[_fork(work, before[signal.SIGTERM])] = time.monotonic()
+                started[_fork(work, pipe, before[signal.SIGTERM])] = time.monotonic()
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
@@ -53,25 +68,49 @@ def run_workers(count: int, work: Callable[[], None]) -> None:
             start()
         _keep(started, told, start)
     finally:
+        _end(started)  # only if it went wrong are there any left
         for number, handler in before.items():
             signal.signal(number, handler)
+        for end in pipe:
+            os.close(end)
     raise KeyboardInterrupt if told[0] == signal.SIGINT else Terminated
 
 
+def _end(processes: Iterable[int]) -> None:
+    for process in processes:
+        with suppress(ProcessLookupError):  # it has just ended by itself
+            os.kill(process, signal.SIGTERM)
+
+
 def _keep(started: dict[int, float], told: list[int], start: Callable[[], None]) -> None:
-    """Start anew whatever dies, until all ended because they were told to."""
+    """Start anew whatever dies, until all ended because they were told to.
+
+    Raises:
+        RuntimeError: They do nothing but die.
+    """
+    quick = 0
     while started:
         process, status = os.wait()
-        lasted = time.monotonic() - started.pop(process)
-        if told:
+        since = started.pop(process, None)
+        if told or since is None:  # it may be a child of the yard's own
             continue
+        lasted = time.monotonic() - since
+        quick = quick + 1 if lasted < _PAUSE else 0
+        if quick > _TRIES:
+            raise RuntimeError("The workers end as soon as they begin; the log says why.")
         _log.warning("worker_died pid=%d status=%d", process, os.waitstatus_to_exitcode(status))
         if lasted < _PAUSE:
-            time.sleep(_PAUSE - lasted)
+            time.sleep(_PAUSE - lasted)  # not to start in a frenzy what dies at once
+            for other in started:
+                started[other] += _PAUSE - lasted  # it may have died meanwhile, and nobody looked
         start()
 
 
-def _fork(work: Callable[[], None], terminate: Any) -> int:
+def _ignore(*_: object) -> None:
+    """Do nothing: unlike 'SIG_IGN', programs that a tool starts do not inherit this."""
+
+
+def _fork(work: Work, pipe: tuple[int, int], terminate: Any) -> int:
     """Start a process that works and then ends, whatever happens; return its id."""
     process = os.fork()
     if process:
@@ -80,9 +119,10 @@ def _fork(work: Callable[[], None], terminate: Any) -> int:
     try:
         signal.signal(signal.SIGTERM, terminate)
         # Ctrl-C reaches every process of a terminal; this one is told to end by its parent, and once is enough.
-        signal.signal(signal.SIGINT, lambda *_: None)
+        signal.signal(signal.SIGINT, _ignore)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-        work()
+        os.close(pipe[1])  # only the parent holds this end
+        work(pipe[0])
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 1

@@ -48,7 +48,7 @@ class Writer:
             before = self._size
             self._flush()
             if self._size == before:
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.01)  # the loop may be ending, so nobody is asked to tell
         self._broken = True
         self._loop.remove_writer(self._descriptor)
         os.set_blocking(self._descriptor, self._blocking)

@@ -6,9 +6,17 @@ What is wrong with a tool call that is one is never a fault: it is an envelope.
 from typing import Any, Final
 
 __all__ = [
-    "HEADER_MISMATCH", "HTTP_STATUS", "INTERNAL", "INVALID_PARAMS", "INVALID_REQUEST", "METHOD_NOT_FOUND", "MISSING_CAPABILITY",
-    "PARSE", "UNSUPPORTED_VERSION", "Fault",
-]  # fmt: skip
+    "HEADER_MISMATCH",
+    "HTTP_STATUS",
+    "INTERNAL",
+    "INVALID_PARAMS",
+    "INVALID_REQUEST",
+    "METHOD_NOT_FOUND",
+    "MISSING_CAPABILITY",
+    "PARSE",
+    "UNSUPPORTED_VERSION",
+    "Fault",
+]
 
 PARSE: Final = -32700
 INVALID_REQUEST: Final = -32600

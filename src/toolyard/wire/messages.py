@@ -4,6 +4,8 @@ A message is looked at in two steps: here its frame, in `params` what its method
 """
 
 import re
+from array import array
+from itertools import accumulate
 from typing import Any, Final, cast
 
 import msgspec
@@ -11,15 +13,24 @@ import msgspec
 from toolyard.wire.faults import INVALID_REQUEST, PARSE, Fault
 
 __all__ = [
-    "Id", "Message", "decode", "decode_batch", "encode_fault", "encode_notification", "encode_request", "encode_result", "id_of",
-]  # fmt: skip
+    "Id",
+    "Message",
+    "decode",
+    "decode_batch",
+    "encode_fault",
+    "encode_notification",
+    "encode_request",
+    "encode_result",
+    "id_of",
+]
 
 Id = int | str
 
 _NOTHING: Final = msgspec.Raw(b"")
-_ALIKE: Final = bytes.maketrans(b"{}", b"[]")
+_STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _OTHERS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _TEXTS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\Z)', re.DOTALL)
+_BATCH: Final = 100
 _LARGE: Final = 64 * 1024
 _OBJECT: Final = ord("{")
 
@@ -97,8 +108,8 @@ def decode_batch(data: bytes, *, depth: int = 128) -> list[bytes] | None:
         items = _decode_items(data)
     except (msgspec.DecodeError, RecursionError) as error:
         raise Fault(PARSE, "The message is no JSON.") from error
-    if not items:
-        raise Fault(INVALID_REQUEST, "The batch is empty.")
+    if not 0 < len(items) <= _BATCH:
+        raise Fault(INVALID_REQUEST, f"A batch has at least one message and at most {_BATCH}.")
     return [bytes(item) for item in items]
 
 
@@ -112,17 +123,17 @@ def id_of(data: bytes) -> Id | None:
     return found if isinstance(found, Id) and not isinstance(found, bool) else None
 
 
-def encode_result(id: Id, result: bytes) -> bytes:  # noqa: A002 - the protocol's own word
+def encode_result(request_id: Id, result: bytes) -> bytes:
     """Return a good answer, whose result is JSON already."""
-    return b"".join((b'{"jsonrpc":"2.0","id":', _encode(id), b',"result":', result, b"}"))  # '%' is many times slower for long ones
+    return b"".join((b'{"jsonrpc":"2.0","id":', _encode(request_id), b',"result":', result, b"}"))  # '%' is many times slower for long ones
 
 
-def encode_fault(id: Id | None, fault: Fault) -> bytes:  # noqa: A002
+def encode_fault(request_id: Id | None, fault: Fault) -> bytes:
     """Return a fault as the answer to the message with that id, or to one whose id is not known."""
     error: dict[str, Any] = {"code": fault.code, "message": fault.message}
     if fault.data is not None:
         error["data"] = fault.data
-    return _encode({"jsonrpc": "2.0", "id": id, "error": error})
+    return _encode({"jsonrpc": "2.0", "id": request_id, "error": error})
 
 
 def encode_notification(method: str, params: Any = None) -> bytes:
@@ -130,9 +141,9 @@ def encode_notification(method: str, params: Any = None) -> bytes:
     return _encode({"jsonrpc": "2.0", "method": method} if params is None else {"jsonrpc": "2.0", "method": method, "params": params})
 
 
-def encode_request(id: Id, method: str, params: Any = None) -> bytes:  # noqa: A002
+def encode_request(request_id: Id, method: str, params: Any = None) -> bytes:
     """Return a message that wants an answer."""
-    message: dict[str, Any] = {"jsonrpc": "2.0", "id": id, "method": method}
+    message: dict[str, Any] = {"jsonrpc": "2.0", "id": request_id, "method": method}
     if params is not None:
         message["params"] = params
     return _encode(message)
@@ -159,12 +170,7 @@ def _may_be_deep(data: bytes, depth: int) -> bool:
 
 
 def _check_depth(data: bytes, depth: int) -> None:
-    """Refuse what is nested too deep, before a recursive parser sees it: brackets are peeled off a level at a time."""
-    left = _TEXTS.sub(b"", data).translate(_ALIKE, _OTHERS)
-    for _ in range(depth):
-        peeled = left.replace(b"[]", b"")
-        if len(peeled) == len(left):
-            return  # nothing is left, or what is left is no JSON
-        left = peeled
-    if left:
+    """Refuse what is nested too deep, before a recursive parser sees it: every bracket is a step up or down."""
+    brackets = _TEXTS.sub(b"", data).translate(_STEPS, _OTHERS)
+    if brackets and max(accumulate(array("b", brackets))) > depth:
         raise Fault(PARSE, f"The message is nested deeper than {depth} levels.")

@@ -9,9 +9,28 @@ from toolyard.wire.faults import INVALID_PARAMS, UNSUPPORTED_VERSION, Fault
 from toolyard.wire.versions import LATEST, MODERN, VERSIONS, Version
 
 __all__ = [
-    "CAPABILITIES", "CLIENT", "LEVELS", "LOG_LEVEL", "PROTOCOL_VERSION", "SERVER", "SUBSCRIPTION", "CallTool", "Cancelled", "Complete",
-    "GetPrompt", "Initialize", "Listen", "Page", "ReadResource", "SetLevel", "Wanted", "is_quiet", "read", "unreserved", "version_of",
-]  # fmt: skip
+    "CAPABILITIES",
+    "CLIENT",
+    "LEVELS",
+    "LOG_LEVEL",
+    "PROTOCOL_VERSION",
+    "SERVER",
+    "SUBSCRIPTION",
+    "CallTool",
+    "Cancelled",
+    "Complete",
+    "GetPrompt",
+    "Initialize",
+    "Listen",
+    "Page",
+    "ReadResource",
+    "SetLevel",
+    "Wanted",
+    "is_quiet",
+    "read",
+    "unreserved",
+    "version_of",
+]
 
 PROTOCOL_VERSION: Final = "io.modelcontextprotocol/protocolVersion"
 CLIENT: Final = "io.modelcontextprotocol/clientInfo"
@@ -21,9 +40,20 @@ SERVER: Final = "io.modelcontextprotocol/serverInfo"
 SUBSCRIPTION: Final = "io.modelcontextprotocol/subscriptionId"
 LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 
-_KNOWN: Final = frozenset({
-    PROTOCOL_VERSION, CLIENT, CAPABILITIES, LOG_LEVEL, SERVER, SUBSCRIPTION, "progressToken", "traceparent", "tracestate", "baggage",
-})  # fmt: skip
+_KNOWN: Final = frozenset(
+    {
+        PROTOCOL_VERSION,
+        CLIENT,
+        CAPABILITIES,
+        LOG_LEVEL,
+        SERVER,
+        SUBSCRIPTION,
+        "progressToken",
+        "traceparent",
+        "tracestate",
+        "baggage",
+    }
+)
 _QUIET: Final = _KNOWN - {"traceparent", "tracestate", "baggage"}
 _RESERVED: Final = frozenset({"modelcontextprotocol", "mcp"})
 

@@ -28,10 +28,18 @@ class Version(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     methods: frozenset[str]
 
 
-_COMMON: Final = frozenset({
-    "completion/complete", "prompts/get", "prompts/list", "resources/list", "resources/read", "resources/templates/list",
-    "tools/call", "tools/list",
-})  # fmt: skip
+_COMMON: Final = frozenset(
+    {
+        "completion/complete",
+        "prompts/get",
+        "prompts/list",
+        "resources/list",
+        "resources/read",
+        "resources/templates/list",
+        "tools/call",
+        "tools/list",
+    }
+)
 _OLD: Final = _COMMON | {"initialize", "logging/setLevel", "ping", "resources/subscribe", "resources/unsubscribe"}
 _NEW: Final = _COMMON | {"server/discover", "subscriptions/listen"}
 

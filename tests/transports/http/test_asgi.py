@@ -4,13 +4,17 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import uvicorn
 
 from toolyard import Yard, asgi, tool
 from toolyard.transports.auth import Admitted, Refusal
+from toolyard.transports.http.asgi import TooLargeError, read_body
+
+if TYPE_CHECKING:
+    from tests.transports.conftest import Gates
 
 MESSAGE: dict[str, Any] = {
     "jsonrpc": "2.0",
@@ -62,7 +66,7 @@ async def run() -> AsyncGenerator[Callable[..., Any]]:
         running.append((server, task))
         async with asyncio.timeout(10):
             while not server.started:  # noqa: ASYNC110 - it has no event
-                await asyncio.sleep(0.002)
+                await asyncio.sleep(0.002)  # not a wait for so long, but a look so often
 
         async def stop() -> None:
             server.should_exit = True
@@ -76,10 +80,19 @@ async def run() -> AsyncGenerator[Callable[..., Any]]:
         await asyncio.wait({task})
 
 
-async def ask(port: int, path: str, wire_of: Any, method: str = "POST", message: object = MESSAGE) -> Any:
+async def begin(port: int, path: str, wire_of: Any, method: str = "POST", message: object = MESSAGE, **headers: str) -> Any:
     wire = await wire_of(port)
-    await wire.send(method, path, HEADERS, None if method == "GET" else json.dumps(message).encode())
-    return await wire.reply()
+    await wire.send(method, path, {**HEADERS, **headers}, None if method == "GET" else json.dumps(message).encode())
+    return wire
+
+
+async def ask(port: int, path: str, wire_of: Any, method: str = "POST") -> Any:
+    return await (await begin(port, path, wire_of, method)).reply()
+
+
+async def call(port: int, wire_of: Any, name: str, **headers: str) -> Any:
+    message: dict[str, Any] = {**MESSAGE, "params": {**MESSAGE["params"], "name": name, "arguments": {}}}
+    return await begin(port, "/mcp", wire_of, message=message, **{"Mcp-Name": name, **headers})
 
 
 async def test_a_bare_uvicorn_serves_it_and_opens_and_closes_the_yard(run: Any, wire_of: Any) -> None:
@@ -194,3 +207,82 @@ async def test_a_yard_that_its_owner_opened_is_served_without_a_life(run: Any, w
         await stop()
 
     assert reply.data == 3
+
+
+async def test_what_takes_longer_becomes_a_stream(run: Any, wire_of: Any, tools: list[Any], gates: "Gates") -> None:
+    port, _ = await run(asgi(Yard(tools=tools), hold_back=0.1, keep_alive=0.05))
+    wire = await call(port, wire_of, "wait")
+
+    head = await wire.head()
+    alive = await wire.event()
+    gates.go.set()
+
+    assert head.is_stream
+    assert alive == {"": "alive"}
+    assert (await wire.message())["result"]["structuredContent"]["data"] == "done"
+    assert await wire.message() is None
+
+
+@pytest.mark.parametrize("settings", [{"hold_back": 0.0}, {"json_response": True}])
+async def test_a_client_that_goes_cancels_its_call(
+    run: Any, wire_of: Any, tools: list[Any], gates: "Gates", *, until: Any, settings: Any
+) -> None:
+    codes: list[str | None] = []
+    yard = Yard(tools=tools, sinks=[lambda record: codes.append(record.code)])
+    port, _ = await run(asgi(yard, **settings))
+    wire = await call(port, wire_of, "wait")
+    await until(lambda: gates.running)
+
+    await wire.close()
+    await until(lambda: codes)
+
+    assert (codes, gates.running) == (["cancelled"], 0)
+
+
+async def test_what_takes_longer_is_json_for_who_takes_no_stream(run: Any, wire_of: Any, tools: list[Any], gates: "Gates") -> None:
+    port, _ = await run(asgi(Yard(tools=tools), hold_back=0.0))
+    wire = await call(port, wire_of, "wait", Accept="application/json")
+    asyncio.get_running_loop().call_later(0.1, gates.go.set)
+
+    reply = await wire.reply()
+
+    assert (reply.is_stream, reply.data) == (False, "done")
+
+
+def pieces(*events: dict[str, Any]) -> Any:
+    """Return what hands these events out, one by one."""
+    left = list(events)
+
+    async def receive() -> Any:
+        return left.pop(0)
+
+    return receive
+
+
+GONE = {"type": "http.disconnect"}
+
+
+def part(body: bytes, *, more: bool) -> dict[str, Any]:
+    return {"type": "http.request", "body": body, "more_body": more}
+
+
+@pytest.mark.parametrize(
+    ("events", "body"),
+    [
+        ([part(b"ab", more=False)], b"ab"),
+        ([{"type": "http.request"}], b""),
+        ([part(b"a", more=True), part(b"b", more=True), part(b"", more=False)], b"ab"),
+        ([part(b"a", more=True), GONE], None),
+        ([GONE], None),
+    ],
+)
+async def test_a_body_is_read_to_its_end(events: list[dict[str, Any]], body: bytes | None) -> None:
+    assert await read_body(pieces(*events), {}, 4) == body
+
+
+@pytest.mark.parametrize("events", [[], [part(b"abcde", more=False)], [part(b"abc", more=True), part(b"de", more=True)]])
+async def test_no_more_of_a_body_is_read_than_the_limit(events: list[dict[str, Any]]) -> None:
+    headers = {} if events else {b"content-length": b"5"}
+
+    with pytest.raises(TooLargeError):
+        await read_body(pieces(*events), headers, 4)

@@ -18,7 +18,7 @@ from toolyard import Yard, tool, serve
 async def nap(seconds: float) -> str:
     "Take a nap."
     print("napping", file=sys.stderr, flush=True)
-    await asyncio.sleep(seconds)
+    await asyncio.sleep(seconds)  # what the tool is there for
     return "rested"
 
 serve(Yard(tools=[nap]), transport="http", port=0, shutdown_seconds=0.4, socket=sys.argv[1])

@@ -118,7 +118,7 @@ async def test_what_was_refused_once_is_refused_again_and_what_passed_passes_aga
 async def test_a_server_for_others_is_known_by_any_name_unless_some_are_allowed(serve: Any) -> None:
     guard = ApiKeys([ApiKey("ci", digest_of("ty_k"))])
     free = await serve(guard=guard, host="0.0.0.0")  # noqa: S104 - that is the point
-    strict = await serve(guard=guard, host="0.0.0.0", allowed_hosts=["yard.example"])  # noqa: S104
+    strict = await serve(guard=guard, host="0.0.0.0", allowed_hosts=["yard.example"])  # noqa: S104 - it is guarded, and ends with the test
 
     assert await statuses(free, "Host", "any.example", "10.0.0.1:5", **{"X-API-Key": "ty_k"}) == {"any.example": 200, "10.0.0.1:5": 200}
     assert await statuses(strict, "Host", "any.example", "yard.example", **{"X-API-Key": "ty_k"}) == {

@@ -99,6 +99,15 @@ async def test_without_a_guard_a_path_selects_a_profile_in_both_eras(serve: Any)
     assert {known["name"] for known in listed.json["result"]["tools"]} == {"add"}
 
 
+async def test_a_session_stays_with_the_profile_that_it_began_with(serve: Any) -> None:
+    server = await serve()
+    session = await server.greet(path="/mcp/readers")
+
+    wire = await server.send("POST", "/mcp", session.headers, {"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
+
+    assert (await wire.reply()).status == 404
+
+
 async def test_claims_reach_the_handler(serve: Any) -> None:
     @tool
     async def claims() -> dict[str, Any]:

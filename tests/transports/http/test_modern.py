@@ -1,8 +1,10 @@
 """Requests of the newer era: what they say twice must agree, and how their answers come."""
 
-from typing import TYPE_CHECKING, Any
+import json
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
+from pydantic import Field
 
 from toolyard import Call, Yard, current_call, tool
 
@@ -43,6 +45,26 @@ async def test_a_header_that_requests_are_routed_by_may_not_come_twice(serve: An
         reply = await server.ask("add", {"a": 1, "b": 2}, headers={name: value, name.lower(): value})
         assert (name, reply.status, reply.error) == (name, 400, -32020)
     assert not server.records
+
+
+async def test_an_argument_that_is_wanted_as_a_header_must_be_there_and_agree(serve: Any) -> None:
+    @tool
+    def place(region: Annotated[str, Field(json_schema_extra={"x-mcp-header": "Region"})], size: float = 1) -> str:
+        """Say where."""
+        return region
+
+    server = await serve(Yard(tools=[place]))
+    right = await server.ask("place", {"region": "here"}, headers={"Mcp-Param-Region": "here"})
+    wrong = [await server.ask("place", {"region": "here"}, headers={"Mcp-Param-Region": said}) for said in (None, "there")]
+    meta: dict[str, Any] = {VERSION: "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
+    params: dict[str, Any] = {"name": "place", "arguments": {"region": "here", "size": "1e999"}, "_meta": meta}
+    message = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).replace('"1e999"', "1e999").encode()
+    headers = {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "place", "Mcp-Param-Region": "here"}
+    unreadable = await (await server.send("POST", "/mcp", headers, message)).reply()
+
+    assert right.data == "here"
+    assert [(reply.status, reply.error) for reply in wrong] == [(400, -32020)] * 2
+    assert (unreadable.status, unreadable.error, len(server.records)) == (400, -32020, 1)
 
 
 async def test_another_header_may_come_twice(serve: Any) -> None:

@@ -214,6 +214,18 @@ async def test_a_batch_is_answered_as_one_where_the_version_has_batches(serve: A
     assert sorted(answer["id"] for answer in reply.json) == [1, 2]
 
 
+async def test_each_message_of_a_batch_is_answered_for_itself(serve: Any) -> None:
+    server = await serve()
+    session = await server.greet("2025-03-26")
+    ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    batch: list[dict[str, Any]] = [ping, {**ping, "jsonrpc": "1.0", "id": 2}, {"jsonrpc": "2.0", "id": "nobody asked", "result": {}}, ping]
+
+    reply = await (await server.send("POST", "/mcp", session.headers, batch)).reply()
+
+    told = [(answer.get("id"), answer.get("error", {}).get("code")) for answer in reply.json]
+    assert told == [(1, None), (2, -32600), (None, -32600)]
+
+
 async def test_a_batch_is_refused_where_the_version_has_none(serve: Any) -> None:
     server = await serve()
     session = await server.greet("2025-11-25")

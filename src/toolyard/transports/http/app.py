@@ -41,7 +41,7 @@ class App:
 
     async def answer(self, target: Target, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        headers: Headers = dict(target.pairs)
+        headers: Headers = target.headers
         try:
             path = target.path
             if len(headers) != len(target.pairs):
@@ -59,7 +59,7 @@ class App:
                 caller = self._anyone
             elif path == _PATH or path.startswith(f"{_PATH}/"):
                 profile = path[len(_PATH) + 1 :] or None
-                caller = await self._gate.caller(self.yard, headers, profile, _resource(target, headers, path))
+                caller = await self._gate.caller(self.yard, headers, profile, self._resource(target, headers, path))
             else:
                 await self._tell_other(target, headers, path, send)
                 return
@@ -106,18 +106,19 @@ class App:
         """Tell how to get credentials, where that is asked, or that there is nothing."""
         known = None
         if path.startswith(_WELL_KNOWN) and target.method == "GET":
-            known = self._gate.protected_resource(_resource(target, headers, path[len(_WELL_KNOWN) :] or _PATH))
+            known = self._gate.protected_resource(self._resource(target, headers, path[len(_WELL_KNOWN) :] or _PATH))
         if known is None:
             raise RefusedError(404, "There is nothing here. The endpoint is '/mcp'.")
         await answer(send, 200, encode(known))
+
+    def _resource(self, target: Target, headers: Headers, path: str) -> str:
+        """Return the address that a client knows an endpoint by."""
+        if self.serving.public_url is not None:
+            return f"{self.serving.public_url.rstrip('/')}{path}"
+        host = headers.get(b"host", b"localhost").decode("latin-1")
+        return f"{target.scheme}://{host}{target.root}{path}"
 
 
 def asgi(yard: Yard, *, guard: Guard | None = None, **settings: Any) -> App:
     """Return a yard as an ASGI application, to be served or mounted; it opens the yard if the server tells it of its life."""
     return App(yard, Serving(transport="http", **settings), guard)
-
-
-def _resource(target: Target, headers: Headers, path: str) -> str:
-    """Return the address that a client knows an endpoint by."""
-    host = headers.get(b"host", b"localhost").decode("latin-1")
-    return f"{target.scheme}://{host}{target.root}{path}"

@@ -7,9 +7,21 @@ from toolyard.wire.faults import Fault
 from toolyard.wire.messages import encode_fault
 
 __all__ = [
-    "JSON", "PLAIN", "Foreign", "Headers", "Receive", "Scope", "Send", "Target", "TooLargeError", "answer", "answer_fault",
-    "answer_text", "read_body",
-]  # fmt: skip
+    "JSON",
+    "PLAIN",
+    "Foreign",
+    "Headers",
+    "Receive",
+    "Scope",
+    "Send",
+    "Target",
+    "TooLargeError",
+    "answer",
+    "answer_fault",
+    "answer_text",
+    "read_body",
+    "wait_until_gone",
+]
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -27,6 +39,8 @@ class Target(Protocol):
 
     method: str
     pairs: list[tuple[bytes, bytes]]
+    """The headers as they came, where one may be there twice."""
+    headers: dict[bytes, bytes]
     body: bytes | None
 
     @property
@@ -57,6 +71,7 @@ class Foreign:
         self.body: bytes | None = None
         self.method: str = scope["method"]
         self.pairs: list[tuple[bytes, bytes]] = scope["headers"]
+        self.headers = dict(self.pairs)
         self.scheme: str = scope.get("scheme", "http")
         self.root: str = scope.get("root_path", "")
         self.query: bytes = scope.get("query_string", b"")
@@ -92,6 +107,12 @@ async def read_body(receive: Receive, headers: Headers, limit: int) -> bytes | N
             return bytes(pieces)
         event = await receive()
     return None
+
+
+async def wait_until_gone(receive: Receive) -> None:
+    """Wait until the client goes away, or is answered."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def answer(send: Send, status: int, body: bytes = b"", headers: Iterable[tuple[bytes, bytes]] = PLAIN) -> None:

@@ -5,7 +5,6 @@ to begin, when to stop waiting, and to write an answer in one piece.
 """
 
 import asyncio
-import re
 from collections import deque
 from math import inf
 from typing import Any, Final
@@ -14,6 +13,7 @@ import httptools
 
 from toolyard.transports.http.cycle import Cycle, refusal
 from toolyard.transports.http.house import House
+from toolyard.transports.http.upgrade import without_upgrade
 
 __all__ = ["Connection"]
 
@@ -23,7 +23,6 @@ _DIGITS: Final = 18
 _DROPPED: Final = 16 * 1024 * 1024
 _LINGER: Final = 1.0
 _SLACK: Final = 0.1
-_UPGRADE: Final = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 
 
 class Connection(asyncio.Protocol):
@@ -36,15 +35,17 @@ class Connection(asyncio.Protocol):
         self._parser: Any = httptools.HttpRequestParser(self)
         self._transport: Any = None
         self._queue: deque[Cycle] = deque()
-        self._headers: list[tuple[bytes, bytes]] = []
+        self._pairs: list[tuple[bytes, bytes]] = []
+        self._headers: dict[bytes, bytes] = {}
         self._url = b""
-        self._body: list[bytes] = []
+        self._body: bytes | bytearray = b""
+        self.held = 0
+        """Bytes of bodies that are not worked on yet."""
         self._size = 0
         self._since = 0.0
         self._state = "idle"
         self._is_refused = False
-        self._is_too_large = False
-        self._expects = False
+        self._has_completed = False
         self._looks_at = inf
         self._look: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
@@ -67,6 +68,7 @@ class Connection(asyncio.Protocol):
             if timer is not None:
                 timer.cancel()
         self.resume_writing()
+        self._release(self.held)
         self._queue.clear()
         if self.cycle is not None:
             self.cycle.lose()
@@ -81,8 +83,9 @@ class Connection(asyncio.Protocol):
             return
         if self._state == "idle":
             self._expect_head()
-        if self._state == "head" and b"pgrade" in data:
-            data = _without_upgrade(data)
+        if self._state == "head" and data.find(b"pgrade") >= 0:  # 'in' would try it as a number first
+            data = without_upgrade(data)
+        self._has_completed = False
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -90,60 +93,80 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError:
             self._refuse(400, "This is no HTTP request.")
         if self._state == "head":
-            self._size += len(data)
+            self._size = 0 if self._has_completed else self._size + len(data)  # the piece may hold other requests, too
             if self._size > _HEAD_BYTES:
                 self._refuse(431, "The head of the request is too long.")
 
     def on_message_begin(self) -> None:
         """Begin a request."""
-        self._headers = []
+        self._pairs = []
         self._url = b""
-        self._body = []
+        self._body = b""
         self._size = 0
         self._state = "head"
-        self._is_too_large = self._expects = False
 
     def on_url(self, url: bytes) -> None:
         """Take a piece of the address."""
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; the two that matter before the body comes are short words."""
-        name = name.lower()
-        self._headers.append((name, value))
-        if name == b"content-length":
-            self._is_too_large = len(value) > _DIGITS or int(value or b"0") > self.house.serving.message_bytes
-        elif name == b"expect":
-            self._expects = value.lower() == b"100-continue"
+        """Take a header; what comes after the body is dropped, because nobody looks at it who should."""
+        if self._state == "head":
+            self._pairs.append((name.lower(), value))
+            return
+        self._size += len(name) + len(value)
+        if self._size > self.house.serving.message_bytes + _HEAD_BYTES:
+            self._refuse(431, "What comes after the body is too long.")
 
     def on_headers_complete(self) -> None:
         """Look at the head before the body comes."""
         self._state = "body"
         self._size = 0
-        if self._is_too_large:
+        self._headers = headers = dict(self._pairs)
+        length = headers.get(b"content-length", b"0")
+        if len(length) > _DIGITS or int(length or b"0") > self.house.serving.message_bytes:
             self._refuse(413, f"The message has more than {self.house.serving.message_bytes} bytes.")
-        elif self._expects and self.cycle is None and not self._is_refused:
+        elif b"expect" in headers and self.cycle is None and not self._is_refused:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
         """Take a piece of the body."""
+        house = self.house
         self._size += len(body)
-        if self._size > self.house.serving.message_bytes:
-            self._refuse(413, f"The message has more than {self.house.serving.message_bytes} bytes.")
-        if not self._is_refused:
-            self._body.append(body)
+        if self._size > house.serving.message_bytes:
+            self._refuse(413, f"The message has more than {house.serving.message_bytes} bytes.")
+        elif not self._is_refused:
+            if not self._body:
+                self._body = body
+            else:
+                self._body = self._body if isinstance(self._body, bytearray) else bytearray(self._body)
+                self._body += body
+            self.held += len(body)
+            house.receiving += len(body)
+            if house.receiving > house.room:
+                house.make_room()
+
+    def refuse_body(self) -> None:
+        """End, because everybody together sends more than there is room for, and this one sends most."""
+        self._refuse(503, "Too much is being received already.")
+        self._release(self.held)
+
+    def _release(self, size: int) -> None:
+        self.held -= size
+        self.house.receiving -= size
 
     def on_message_complete(self) -> None:
         """Hand the request on, or let it wait until the one before is answered."""
         self._state = "idle"
+        self._has_completed = True
         self._since = self.house.loop.time()
         if self._is_refused:
             return
         parser = self._parser
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        body = bytes(self._body)
         is_old = parser.get_http_version() == "1.0"
         keep_alive = parser.should_keep_alive()
-        cycle = Cycle(self, parser.get_method(), self._url, self._headers, body, keep_alive=keep_alive, is_old=is_old)
+        cycle = Cycle(self, parser.get_method(), self._url, self._pairs, self._headers, body=body, keep_alive=keep_alive, is_old=is_old)
         if self.cycle is None:
             self._begin(cycle)
             return
@@ -159,9 +182,8 @@ class Connection(asyncio.Protocol):
         if not cycle.keep_alive or self.house.is_closing:
             self._transport.close()
         elif self._queue:
-            if len(self._queue) == _QUEUED:
-                self._transport.resume_reading()
-            self._begin(self._queue.popleft())
+            if self._room is None:
+                self._begin_next()
         else:
             self._since = self.house.loop.time()
 
@@ -189,6 +211,7 @@ class Connection(asyncio.Protocol):
         """Begin to wait for the client to read."""
         if self._room is None:
             self._room = self.house.loop.create_future()
+            self._transport.pause_reading()  # who does not read is not worked for
             self._unread = self.house.loop.call_later(self.house.unread_seconds, self._transport.abort)
 
     def resume_writing(self) -> None:
@@ -199,6 +222,16 @@ class Connection(asyncio.Protocol):
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None
+        if room is not None and not self.is_lost:
+            if self.cycle is None and self._queue:
+                self._begin_next()
+            if len(self._queue) < _QUEUED:
+                self._transport.resume_reading()
+
+    def _begin_next(self) -> None:
+        if len(self._queue) == _QUEUED:
+            self._transport.resume_reading()
+        self._begin(self._queue.popleft())
 
     def close_when_done(self) -> None:
         """End after the answer that is being worked on, or at once if there is none."""
@@ -213,7 +246,8 @@ class Connection(asyncio.Protocol):
 
     def _begin(self, cycle: Cycle) -> None:
         self.cycle = cycle
-        self.house.crew.take_on(cycle.run)
+        self._release(min(self.held, len(cycle.body)))
+        cycle.task = self.house.loop.create_task(cycle.run())
 
     def _refuse(self, status: int, sentence: str) -> None:
         """Answer what is no request that can be handed on, and end, once the client has had the time to read that."""
@@ -235,7 +269,7 @@ class Connection(asyncio.Protocol):
         self._since = self.house.loop.time()
         self._state = "head"
         self._size = 0
-        seconds = self.house.seconds_for("head")
+        seconds = self.house.head_seconds
         if self._looks_at > self._since + seconds + _SLACK:
             if self._look is not None:
                 self._look.cancel()
@@ -258,9 +292,3 @@ class Connection(asyncio.Protocol):
             self._transport.close()
         else:
             self._look_later(left)
-
-
-def _without_upgrade(data: bytes) -> bytes:
-    """Return a head without the wish to speak something else, which some clients always have, and which we are free not to grant."""
-    head, end, rest = data.partition(b"\r\n\r\n")
-    return _UPGRADE.sub(b"\r\nx-upgrade:", head) + end + rest

@@ -28,8 +28,21 @@ class Cycle:
     """One request, until it is answered."""
 
     __slots__ = (
-        "_chunked", "_connection", "_gone", "_is_old", "_is_over", "_started", "_url", "body", "keep_alive", "method", "on_gone", "pairs",
-    )  # fmt: skip
+        "_chunked",
+        "_connection",
+        "_gone",
+        "_is_old",
+        "_is_over",
+        "_started",
+        "_url",
+        "body",
+        "headers",
+        "keep_alive",
+        "method",
+        "on_gone",
+        "pairs",
+        "task",
+    )
 
     root = ""
 
@@ -39,13 +52,17 @@ class Cycle:
         method: bytes,
         url: bytes,
         pairs: list[tuple[bytes, bytes]],
-        body: bytes,
+        headers: dict[bytes, bytes],
         *,
+        body: bytes,
         keep_alive: bool,
         is_old: bool,
     ) -> None:
         self.method = "POST" if method == b"POST" else method.decode("ascii")
         self.pairs = pairs
+        self.headers = headers
+        self.task: asyncio.Task[Any] | None = None
+        """The one that works on it."""
         self.body = body
         self.keep_alive = keep_alive
         self.on_gone: Callable[[], object] | None = None
@@ -67,6 +84,8 @@ class Cycle:
     def path(self) -> str:
         """Return the path that is asked for."""
         url = self._url
+        if url == b"/mcp":  # what nearly all ask for
+            return "/mcp"
         if not url.startswith(b"/"):  # the whole address, as it is asked of a proxy
             url = urlsplit(url).path
         path = url.partition(b"?")[0].decode("latin-1")
@@ -77,7 +96,7 @@ class Cycle:
         """Return what comes after the path."""
         return self._url.partition(b"?")[2]
 
-    async def run(self, _: object) -> None:
+    async def run(self) -> None:
         """Let the application answer."""
         try:
             await self._connection.house.app.answer(self, self.receive, self)

@@ -5,17 +5,18 @@ speaks are looked at, by default.
 """
 
 import re
-from ipaddress import ip_address
+from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from toolyard.caller import ANYONE, Caller
 from toolyard.serving import Serving
 from toolyard.transports.auth import Guard
+from toolyard.transports.auth.address import is_loopback
 from toolyard.transports.http.asgi import Headers
 from toolyard.yard import Yard
 
-__all__ = ["Gate", "RefusedError", "check_once"]
+__all__ = ["Gate", "RefusedError", "check_once", "first_twice"]
 
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 _SINGLE: Final = frozenset({b"host", b"origin", b"authorization", b"x-api-key", b"mcp-session-id", b"content-type", b"content-length"})
@@ -40,7 +41,7 @@ class Gate:
         self._guard = guard
         self._hosts = frozenset(name.lower() for name in serving.allowed_hosts)
         self._origins = frozenset(origin.lower().rstrip("/") for origin in serving.allowed_origins)
-        self._is_local = host is None or _is_loopback(host)
+        self._is_local = host is None or is_loopback(host)
         self._own = _LOCAL if host is None else _LOCAL | {host.lower()}
         self._seen: set[tuple[bytes | None, bytes | None]] = set()
 
@@ -94,7 +95,12 @@ class Gate:
         if host is None or "*" in self._hosts:
             return host is not None
         name = _without_port(host)
-        return name in self._own or name in self._hosts or host in self._hosts or (not self._is_local and not self._hosts)
+        return (
+            name in self._own
+            or name in self._hosts
+            or host in self._hosts
+            or (not self._is_local and not self._hosts and self._guard is not None)
+        )
 
     def _trusts(self, origin: str, host: str | None) -> bool:
         if "*" in self._origins or origin in self._origins:
@@ -113,20 +119,19 @@ def check_once(pairs: list[tuple[bytes, bytes]]) -> None:
     Raises:
         RefusedError: 400.
     """
+    twice = first_twice(pairs, _SINGLE.__contains__)
+    if twice is not None:
+        raise RefusedError(400, f"The header '{twice}' is there twice.")
+
+
+def first_twice(pairs: list[tuple[bytes, bytes]], matters: Callable[[bytes], bool]) -> str | None:
+    """Return the first header that matters and is there twice, if there is one."""
     seen: set[bytes] = set()
     for name, _ in pairs:
-        if name in seen and name in _SINGLE:
-            raise RefusedError(400, f"The header '{name.decode('latin-1')}' is there twice.")
+        if name in seen and matters(name):
+            return name.decode("latin-1")
         seen.add(name)
-
-
-def _is_loopback(host: str) -> bool:
-    if host in _LOCAL:
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return None
 
 
 def _without_port(host: str) -> str:

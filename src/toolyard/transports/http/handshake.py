@@ -2,14 +2,14 @@
 
 import asyncio
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, Final, cast
 
 from toolyard.caller import Caller
 from toolyard.conversation import Conversation, Exchange, Front
 from toolyard.conversation.stateless import answer as answer_request
 from toolyard.serving import Serving
-from toolyard.transports.http.asgi import JSON, Receive, Send, answer, answer_fault
+from toolyard.transports.http.asgi import JSON, Receive, Send, answer, answer_fault, wait_until_gone
+from toolyard.transports.http.gate import RefusedError
 from toolyard.transports.http.request import Request
 from toolyard.transports.http.response import STREAM, Response
 from toolyard.transports.http.sessions import Session, Sessions
@@ -39,9 +39,16 @@ async def serve_stateless(front: Front, request: Request, message: Message, para
     try:
         if message.method == "tools/call" and params is not None:  # what nearly all are; the rest may be about a state that is not there
             exchange = Exchange(
-                front=front, id=cast("Id", message.id), answers=front.answers(version), caller=request.caller, capabilities=_NOTHING,
-                meta=params.meta or _NOTHING, headers=request.shown, notify=notify, log_level=None if notify is None else _LEVEL,
-            )  # fmt: skip
+                front=front,
+                id=cast("Id", message.id),
+                answers=front.answers(version),
+                caller=request.caller,
+                capabilities=_NOTHING,
+                meta=request.traced(params.meta),
+                headers=request.shown,
+                notify=notify,
+                log_level=None if notify is None else _LEVEL,
+            )
             result = await answer_request(exchange, "tools/call", params)
         else:
             conversation = Conversation(front, caller=request.caller, send=None, version=version)
@@ -53,7 +60,8 @@ async def serve_stateless(front: Front, request: Request, message: Message, para
         if response.is_gone:
             return  # nobody is there to be answered
         raise
-    await response.finish(result)
+    if not response.finish_whole(result):
+        await response.finish(result)
 
 
 async def start_session(sessions: Sessions, message: Message, *, caller: Caller, send: Send) -> None:
@@ -76,9 +84,11 @@ async def serve_in_session(session: Session, request: Request, message: Message,
     if message.id in conversation.in_flight:
         await answer(send, 400, conversation.refuse_twin(message))
         return
+    if len(conversation.in_flight) >= serving.in_flight:
+        raise RefusedError(503, "This session has too many requests in flight.", ((b"retry-after", b"1"),))
     stream = session.open_stream()
     conversation.in_flight[message.id] = True
-    conversation.front.crew.take_on(partial(_serve, session, message, stream, request))
+    session.start(_serve(session, message, stream, request))
     session.busy += 1
     try:
         try:
@@ -154,15 +164,16 @@ async def read_stream(session: Session, request: Request, serving: Serving) -> N
         session.touch()
 
 
-async def _serve(session: Session, message: Message, stream: Stream, request: Request, task: "asyncio.Task[Any]") -> None:
+async def _serve(session: Session, message: Message, stream: Stream, request: Request) -> None:
     in_flight = session.conversation.in_flight
     result: bytes | None = None
     try:
         if in_flight[message.id]:
-            in_flight[message.id] = task
+            in_flight[message.id] = asyncio.current_task() or True
             hang_up = stream.hang_up if request.streams and _primes(session) else None
             notify = stream.push if request.streams else None
-            result = await session.conversation.serve(message, notify=notify, headers=request.shown, hang_up=hang_up)
+            trace = request.trace()
+            result = await session.conversation.serve(message, notify=notify, headers=request.shown, trace=trace, hang_up=hang_up)
     finally:
         del in_flight[message.id]
         stream.finish(result)
@@ -170,7 +181,7 @@ async def _serve(session: Session, message: Message, stream: Stream, request: Re
 
 async def _pump(stream: Stream, after: int, *, serving: Serving, receive: Receive, send: Send, primed: bool) -> None:
     """Write a stream's events until it ends or the client goes."""
-    gone = asyncio.ensure_future(_gone(receive))
+    gone = asyncio.ensure_future(wait_until_gone(receive))
     await send({"type": "http.response.start", "status": 200, "headers": list(STREAM)})
     pump = asyncio.ensure_future(_write(stream, after, serving=serving, send=send, primed=primed))
     try:
@@ -186,11 +197,6 @@ async def _write(stream: Stream, after: int, *, serving: Serving, send: Send, pr
     async for event in stream.read(after, keep_alive=serving.keep_alive, primed=primed):
         await send({"type": "http.response.body", "body": event, "more_body": True})
     await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def _primes(session: Session) -> bool:

@@ -3,7 +3,6 @@
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from toolyard.conversation.crew import Crew
 from toolyard.serving import Serving
 
 if TYPE_CHECKING:
@@ -12,6 +11,7 @@ if TYPE_CHECKING:
 __all__ = ["House"]
 
 _TURNS: Final = 5
+_BODIES: Final = 64
 _TICK: Final = 0.01
 _BODY_SECONDS: Final = 60.0
 _IDLE_SECONDS: Final = 75.0
@@ -27,15 +27,22 @@ class House:
         self.is_secure = is_secure
         self.is_closing = False
         self.loop = asyncio.get_running_loop()
-        self.crew = Crew()
         self.connections: set[Connection] = set()
+        self.receiving = 0
+        """Bytes of bodies that are not whole yet, or wait to be worked on."""
+        self.room = serving.message_bytes * _BODIES
         self.unread_seconds = _UNREAD_SECONDS
+        self.head_seconds = serving.header_seconds or _IDLE_SECONDS
 
     def seconds_for(self, state: str) -> float:
         """Return how long a connection may be in a state: sending a head or a body, or idle."""
         if state == "head":
-            return self.serving.header_seconds or _IDLE_SECONDS
+            return self.head_seconds
         return _BODY_SECONDS if state == "body" else _IDLE_SECONDS
+
+    def make_room(self) -> None:
+        """End the connection that holds most of what is not worked on yet, so that it does not keep the others out."""
+        max(self.connections, key=lambda connection: connection.held).refuse_body()
 
     async def close(self, seconds: float) -> None:
         """Let answers be written, for so long, and then end every connection."""
@@ -44,9 +51,8 @@ class House:
             connection.close_when_done()
         deadline = self.loop.time() + seconds
         while any(one.cycle is not None for one in self.connections) and self.loop.time() < deadline:  # noqa: ASYNC110 - once, at the end
-            await asyncio.sleep(_TICK)
+            await asyncio.sleep(_TICK)  # see above
         for connection in tuple(self.connections):
             connection.abort()
         for _ in range(_TURNS):
             await asyncio.sleep(0)  # so that they hear of it, and whoever came in the last moment, too
-        self.crew.close()

@@ -1,26 +1,26 @@
 """Requests of the newer era over HTTP: each is answered on its own, and a client that goes away cancels it."""
 
 import asyncio
-from typing import Any, Final
+import logging
+from typing import Any
 
 import msgspec
 
 from toolyard.conversation import Front
-from toolyard.conversation.replies import name_of
-from toolyard.conversation.stateless import answer as answer_request
+from toolyard.conversation.replies import name_of, reply
 from toolyard.conversation.stateless import open_exchange
 from toolyard.transports.http.asgi import Headers
-from toolyard.transports.http.gate import RefusedError
+from toolyard.transports.http.gate import RefusedError, first_twice
 from toolyard.transports.http.request import Request
 from toolyard.transports.http.response import Response
-from toolyard.wire.faults import HEADER_MISMATCH, Fault
+from toolyard.wire.faults import HEADER_MISMATCH, INTERNAL, Fault
 from toolyard.wire.headers import PARAM, ROUTING, check_params, check_routing
-from toolyard.wire.messages import Message, encode_fault
+from toolyard.wire.messages import Message, encode_fault, encode_result
 from toolyard.wire.params import PROTOCOL_VERSION, CallTool
 
 __all__ = ["check_headers", "serve_modern"]
 
-_TRACE: Final = ((b"traceparent", "traceparent"), (b"tracestate", "tracestate"), (b"baggage", "baggage"))
+_log = logging.getLogger(__name__)
 
 
 async def serve_modern(front: Front, request: Request, message: Message, params: Any) -> None:
@@ -35,20 +35,14 @@ async def serve_modern(front: Front, request: Request, message: Message, params:
     if listens and not request.wants_stream():
         raise RefusedError(406, "Listening needs 'text/event-stream' to be accepted.")
     response = Response(request.send, request.receive, front.serving, streams=request.streams or listens)
-    headers, meta = request.headers, params.meta
-    if meta is not None and isinstance(meta.get(PROTOCOL_VERSION), str):
-        check_routing(headers, method, meta[PROTOCOL_VERSION], name_of(params))
-        if b"traceparent" in headers or b"baggage" in headers:
-            for name, key in _TRACE:
-                if name in headers:
-                    meta.setdefault(key, request.text(name))
+    _check_said(request, method, params)
     notify = response.notify if request.streams or listens else None
     exchange = open_exchange(front, message, params, request.caller, notify=notify, headers=request.shown)
-    if method == "tools/call" and front.wants_headers(params.name):
-        _check_arguments(front, params, headers)
+    if method == "tools/call" and front.wants_headers(params.name, exchange.caller):
+        _check_arguments(front, params, request.headers)
     response.watch()
     try:
-        answer = await answer_request(exchange, method, params)
+        answer = encode_result(exchange.id, await reply(exchange, method, params))
     except Fault as fault:
         await response.finish(encode_fault(exchange.id, fault), fault.http)
         return
@@ -57,7 +51,21 @@ async def serve_modern(front: Front, request: Request, message: Message, params:
         if response.is_gone:
             return  # nobody is there to be answered
         raise
-    await response.finish(answer)
+    except Exception:  # noqa: BLE001 - a defect of ours must not leave the client without an answer
+        _log.exception("request_failed method=%s", method)
+        answer = encode_fault(exchange.id, Fault(INTERNAL, "The server could not answer; the reason is in its log."))
+    if not response.finish_whole(answer):
+        await response.finish(answer)
+
+
+def _check_said(request: Request, method: str, params: Any) -> None:
+    """Check what is said twice, and take the trace from the headers where the body has none."""
+    headers, meta = request.headers, params.meta
+    if meta is None or not isinstance(meta.get(PROTOCOL_VERSION), str):
+        return
+    check_routing(headers, method, meta[PROTOCOL_VERSION], name_of(params))
+    if b"traceparent" in headers or b"baggage" in headers:
+        params.meta = request.traced(meta)
 
 
 def check_headers(pairs: list[tuple[bytes, bytes]]) -> None:
@@ -66,11 +74,9 @@ def check_headers(pairs: list[tuple[bytes, bytes]]) -> None:
     Raises:
         Fault: It is, and one reader would take the first and another the last.
     """
-    seen: set[bytes] = set()
-    for name, _ in pairs:
-        if name in seen and (name in ROUTING or name.startswith(PARAM)):
-            raise Fault(HEADER_MISMATCH, f"The header '{name.decode('latin-1')}' is there twice.")
-        seen.add(name)
+    twice = first_twice(pairs, lambda name: name in ROUTING or name.startswith(PARAM))
+    if twice is not None:
+        raise Fault(HEADER_MISMATCH, f"The header '{twice}' is there twice.")
 
 
 def _check_arguments(front: Front, params: CallTool, headers: Headers) -> None:
@@ -78,4 +84,4 @@ def _check_arguments(front: Front, params: CallTool, headers: Headers) -> None:
         arguments = msgspec.json.decode(params.arguments)
     except msgspec.DecodeError:
         arguments = None
-    check_params(front.wanted_headers(params.name), arguments, headers)
+    check_params(front.wanted_headers[params.name], arguments, headers)

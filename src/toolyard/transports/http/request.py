@@ -1,7 +1,7 @@
 """A request that the gate let in: its headers, who sent it, and the two ways to its client."""
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -11,6 +11,7 @@ from toolyard.transports.http.asgi import Headers, Receive, Send
 __all__ = ["Request"]
 
 _NOTHING: Final[Mapping[str, str]] = {}
+_TRACE: Final = (b"traceparent", b"tracestate", b"baggage")
 
 
 class Request(msgspec.Struct, eq=False):
@@ -37,6 +38,15 @@ class Request(msgspec.Struct, eq=False):
     def wants_stream(self) -> bool:
         """Return whether its answer may be a stream even where plain JSON is preferred."""
         return b"text/event-stream" in self.headers.get(b"accept", b"").lower()
+
+    def trace(self) -> dict[str, str]:
+        """Return the trace that the headers say it is part of."""
+        return {name.decode(): self.text(name) for name in _TRACE if name in self.headers}
+
+    def traced(self, meta: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """Return what came beside the params, with the trace of the headers where it says none."""
+        trace = self.trace()
+        return {**trace, **(meta or {})} if trace else meta or _NOTHING
 
     def __repr__(self) -> str:
         """Return what may be shown of it: never its headers."""

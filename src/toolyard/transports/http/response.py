@@ -7,7 +7,7 @@ import asyncio
 from typing import Any, Final
 
 from toolyard.serving import Serving
-from toolyard.transports.http.asgi import JSON, PLAIN, Receive, Send, answer
+from toolyard.transports.http.asgi import JSON, PLAIN, Receive, Send, answer, wait_until_gone
 from toolyard.wire.events import KEEP_ALIVE, encode_event
 
 __all__ = ["STREAM", "Response"]
@@ -42,24 +42,36 @@ class Response:
 
     def watch(self) -> None:
         """Cancel the work that goes on in this task if the client goes away."""
-        self._task = asyncio.current_task()
-        if hasattr(self._send, "on_gone"):  # our own server says so itself
-            self._send.on_gone = self._gone  # pyright: ignore[reportFunctionMemberAccess]
+        own: Any = self._send
+        if hasattr(own, "on_gone"):  # our own server says so itself
+            self._task = own.task
+            own.on_gone = self._gone
             if self._streams:
                 self._timer = asyncio.get_running_loop().call_later(self._serving.hold_back, self._start_stream)
         else:
+            self._task = asyncio.current_task()
             self._timer = asyncio.get_running_loop().call_later(_QUICK, self._be_slow)
 
     def notify(self, message: bytes) -> None:
         """Send a message before the answer: from now on this is a stream."""
         if self._ended:
             return
+        if self._size + len(message) > self._serving.message_bytes:
+            return  # nobody reads, or too much is said at once; whoever reads nothing at all is found by the server
         self._size += len(message)
-        if self._size > self._serving.message_bytes:  # nobody reads
-            self._gone()
-            return
         self._events.append(encode_event(message))
         self._start_stream()
+
+    def finish_whole(self, message: bytes) -> bool:
+        """Send a good answer at once, if it can be: nothing came before it, and our own server takes it in one piece."""
+        whole = getattr(self._send, "whole", None)
+        if self._pump is not None or whole is None:
+            return False
+        self._ended = True
+        if self._timer is not None:
+            self._timer.cancel()
+        whole(200, message, PLAIN)
+        return True
 
     async def finish(self, message: bytes, status: int = 200, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
         """Send the answer, and end."""
@@ -76,7 +88,7 @@ class Response:
         """End without an answer: nobody wants it any more."""
         self._ended = True
         if self.is_gone and self._task is not None:
-            self._task.uncancel()  # it was our doing, and the task may have other work
+            self._task.uncancel()  # it was our doing, and the task of another server may have other work
         self._stop_watching()
         if self._pump is not None:
             self._pump.cancel()
@@ -94,8 +106,7 @@ class Response:
             self._timer = asyncio.get_running_loop().call_later(wait, self._start_stream)
 
     async def _watch_client(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+        await wait_until_gone(self._receive)
         self._gone()
 
     def _gone(self) -> None:

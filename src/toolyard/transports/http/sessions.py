@@ -2,8 +2,10 @@
 
 import asyncio
 import secrets
+from collections import OrderedDict
+from collections.abc import Coroutine
 from itertools import count
-from typing import Final
+from typing import Any, Final
 
 from toolyard.caller import Caller
 from toolyard.conversation import Conversation, Front
@@ -22,6 +24,7 @@ class Session:
     def __init__(self, front: Front, caller: Caller, serving: Serving) -> None:
         self.id = secrets.token_hex(16)
         self.identity = caller.identity
+        self.profile = caller.profile
         self.busy = 0
         """Requests and streams that are open."""
         self._loop = asyncio.get_running_loop()
@@ -29,6 +32,7 @@ class Session:
         self._numbers = count(1)
         self.standalone = Stream(0, keep=serving.event_count, keep_bytes=serving.message_bytes, clock=self._loop)
         self._streams: dict[int, Stream] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self.used = self._loop.time()
         self.conversation = Conversation(front, caller=caller, send=self.standalone.push)
 
@@ -48,6 +52,12 @@ class Session:
             return None
         stream = self.standalone if number == "0" else self._streams.get(int(number[:18]))
         return None if stream is None else (stream, int(after[:18]))
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Work on a request of the session's."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def forget(self, stream: Stream) -> None:
         """Forget a stream that the client has whole."""
@@ -81,7 +91,8 @@ class Sessions:
     def __init__(self, front: Front, serving: Serving) -> None:
         self._front = front
         self._serving = serving
-        self._sessions: dict[str, Session] = {}
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        """The one that was used last at the end."""
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
@@ -90,7 +101,7 @@ class Sessions:
 
     def start(self, caller: Caller) -> Session | None:
         """Return a new session, or nothing if there are too many that are not idle."""
-        if len(self._sessions) >= self._serving.sessions and not self._make_room():
+        if len(self._sessions) >= self._serving.sessions and not self._make_room(caller):
             return None
         session = Session(self._front, caller, self._serving)
         self._sessions[session.id] = session
@@ -101,9 +112,11 @@ class Sessions:
     def get(self, session_id: str, caller: Caller) -> Session | None:
         """Return the session of that id, if it is this caller's."""
         session = self._sessions.get(session_id)
-        if session is None or session.identity != caller.identity:
+        if session is None or session.identity != caller.identity or session.profile is not caller.profile:
             return None
+        session.conversation.renew(caller)  # what is claimed of him may be other than it was
         session.touch()
+        self._sessions.move_to_end(session_id)
         return session
 
     def end(self, session: Session) -> None:
@@ -123,12 +136,13 @@ class Sessions:
         for session in tuple(self._sessions.values()):
             self.end(session)
 
-    def _make_room(self) -> bool:
-        idle = [session for session in self._sessions.values() if session.is_idle]
-        if not idle:
-            return False
-        self.end(min(idle, key=lambda session: session.used))
-        return True
+    def _make_room(self, caller: Caller) -> bool:
+        """End the session that was idle for longest, one of the caller's own if there is one."""
+        own = (one for one in self._sessions.values() if one.identity == caller.identity and one.is_idle)
+        idle = next(own, None) or next((one for one in self._sessions.values() if one.is_idle), None)
+        if idle is not None:
+            self.end(idle)
+        return idle is not None
 
     def _sweep(self) -> None:
         self._timer = self._loop.call_later(_SWEEP, self._sweep) if self._sessions else None

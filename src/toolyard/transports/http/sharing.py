@@ -36,6 +36,11 @@ class Shared:
         await self._send(event)
 
     @property
+    def task(self) -> Any:
+        """Return the task that works on the request, where the server says it."""
+        return self._send.task
+
+    @property
     def on_gone(self) -> Callable[[], object] | None:
         """Return what is called when the client goes away; there is nothing such with another server."""
         return self._send.on_gone

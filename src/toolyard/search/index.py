@@ -1,0 +1,78 @@
+"""The index: tools go in and out one at a time, and questions are answered within what is allowed.
+
+It reads the question and asks a strategy, which ranks; so every strategy is asked alike.
+"""
+
+from typing import Protocol
+
+from toolyard.search.listing import Allows, Found
+from toolyard.search.settings import SearchSettings
+from toolyard.spec import Operation, ToolSpec
+
+__all__ = ["Index", "Strategy"]
+
+
+class Strategy(Protocol):
+    """A way to rank tools against words."""
+
+    def add(self, spec: ToolSpec) -> None:
+        """Take a tool in, in place of one of the same name."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Forget a tool, if it is there."""
+        ...
+
+    def prepare(self) -> None:
+        """Read what came since the last question."""
+        ...
+
+    def rank(self, query: str, admits: Allows, *, offset: int, limit: int) -> Found:
+        """Return one page of the tools that fit best, of those that are admitted; never fails, whatever the query."""
+        ...
+
+
+class Index:
+    """The tools of a yard, ranked by one strategy."""
+
+    def __init__(self, strategy: Strategy, settings: SearchSettings) -> None:
+        self.strategy = strategy
+        self._settings = settings
+
+    def add(self, spec: ToolSpec) -> None:
+        """Take a tool in, in place of one of the same name."""
+        self.strategy.add(spec)
+
+    def remove(self, name: str) -> None:
+        """Forget a tool, if it is there."""
+        self.strategy.remove(name)
+
+    def prepare(self) -> None:
+        """Do now what the next search would otherwise do first."""
+        self.strategy.prepare()
+
+    def search(
+        self,
+        query: str,
+        *,
+        allows: Allows,
+        namespace: str | None = None,
+        operation: Operation | None = None,
+        offset: int = 0,
+        limit: int = 5,
+    ) -> Found:
+        """Return the tools that fit best, of those that are allowed; never fails, whatever the query."""
+        self.strategy.prepare()
+        admits = _narrowed(allows, namespace=namespace, operation=operation)
+        return self.strategy.rank(query[: self._settings.query_characters], admits, offset=offset, limit=limit)
+
+
+def _narrowed(allows: Allows, *, namespace: str | None, operation: Operation | None) -> Allows:
+    """Return a test of what is allowed, in this namespace and of this operation, the cheap questions first."""
+    if namespace is None and operation is None:
+        return allows
+
+    def admits(spec: ToolSpec) -> bool:
+        return (namespace is None or spec.source == namespace) and (operation is None or spec.operation == operation) and allows(spec)
+
+    return admits

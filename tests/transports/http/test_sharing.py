@@ -1,0 +1,82 @@
+"""What a browser is told before it lets a page see an answer."""
+
+from typing import Any
+
+from toolyard import Yard, tool
+from toolyard.transports.http import asgi
+
+PAGE = "http://localhost:3000"
+
+
+async def test_a_page_that_may_use_the_server_is_told_what_it_may_send(serve: Any) -> None:
+    server = await serve()
+
+    reply = await server.request("OPTIONS", "/mcp", Origin=PAGE)
+
+    assert reply.status == 200
+    assert reply.headers["access-control-allow-origin"] == PAGE
+    assert "POST" in reply.headers["access-control-allow-methods"]
+    assert "authorization" in reply.headers["access-control-allow-headers"]
+
+
+async def test_an_answer_may_be_seen_by_the_page_it_is_for(serve: Any) -> None:
+    server = await serve()
+
+    whole = await server.ask("add", {"a": 1, "b": 2}, headers={"Origin": PAGE})
+    stream = await server.call("chatter", token=1, headers={"Origin": PAGE})
+    streamed = await stream.head()
+    greeted = await server.greet(Origin=PAGE)
+
+    assert (whole.data, whole.headers["access-control-allow-origin"]) == (3, PAGE)
+    assert streamed.is_stream
+    assert streamed.headers["access-control-allow-origin"] == PAGE
+    assert "mcp-session-id" in greeted.greeting.headers["access-control-expose-headers"]
+
+
+async def test_a_page_that_may_not_use_the_server_is_told_nothing(serve: Any) -> None:
+    server = await serve()
+
+    for method in ("OPTIONS", "POST"):
+        reply = await server.request(method, "/mcp", {}, Origin="https://evil.example")
+        assert reply.status == 403
+        assert "access-control-allow-origin" not in reply.headers
+
+
+async def test_what_no_page_asks_for_says_nothing_of_pages(serve: Any) -> None:
+    server = await serve()
+
+    reply = await server.ask("add", {"a": 1, "b": 2})
+
+    assert "access-control-allow-origin" not in reply.headers
+
+
+async def test_a_call_of_a_page_is_cancelled_when_the_page_goes(serve: Any, gates: Any, until: Any) -> None:
+    server = await serve()
+
+    wire = await server.call("wait", headers={"Origin": PAGE})
+    await until(lambda: gates.running)
+    await wire.close()
+
+    await until(lambda: [record.code for record in server.records] == ["cancelled"])
+
+
+async def test_pages_are_told_the_same_by_another_server() -> None:
+    @tool
+    async def one() -> int:
+        """Return one."""
+        return 1
+
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b'{"jsonrpc":"2.0","id":1,"method":"ping"}', "more_body": False}
+
+    async def send(event: Any) -> None:
+        sent.append(event)
+
+    headers = [(b"host", b"localhost"), (b"origin", PAGE.encode()), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": headers, "query_string": b""}
+    async with Yard(tools=[one]) as yard:
+        await asgi(yard, stateless=True)(scope, receive, send)
+
+    assert (b"access-control-allow-origin", PAGE.encode()) in sent[0]["headers"]
