@@ -1,0 +1,129 @@
+"""Settings of one upstream: how it is reached, what of it is shown and under which bounds.
+
+It says what is wanted and connects nothing; the configuration reads it.
+"""
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+__all__ = ["Carrier", "Login", "Reshape", "UpstreamSettings"]
+
+Carrier = Literal["stdio", "http", "sse"]
+
+_SECONDS: Final = ("connect_seconds", "list_seconds", "call_seconds", "idle_seconds", "catalogue_seconds")
+
+
+class Reshape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How one tool of an upstream is shown and run, where that differs from what the upstream says."""
+
+    rename: str | None = None
+    """The name it is published by, instead of its own; the prefix stays in front."""
+    title: str | None = None
+    """The title that is shown."""
+    description: str | None = None
+    """The description that is shown."""
+    fixed: dict[str, Any] = {}
+    """Arguments that are always these; nobody sees or sets them."""
+    hidden: tuple[str, ...] = ()
+    """Arguments that nobody sees or sets; the upstream fills in what it likes."""
+    operation: Literal["query", "command", "destroy"] | None = None
+    """What kind of thing it does."""
+    idempotent: bool | None = None
+    """Whether running it twice does no harm."""
+    timeout: float | None = None
+    """Seconds that it may take."""
+    pinned: bool = False
+    """Whether it is listed even where most tools are not."""
+
+
+class Login(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to sign in at an upstream that wants it."""
+
+    client_id: str | None = None
+    """The client that was registered there for us; without it we register ourselves."""
+    client_secret: str | None = None
+    """Its secret, if it has one."""
+    client_metadata_url: str | None = None
+    """The address of a client id metadata document that stands for us."""
+    scopes: tuple[str, ...] = ()
+    """The scopes to ask for, instead of those that the upstream names."""
+    grant: Literal["authorization_code", "client_credentials"] = "authorization_code"
+    """Whether a person signs in, or the client itself."""
+    redirect_port: int = 0
+    """The loopback port that the browser is sent back to; 0 is any."""
+
+
+class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One upstream: a command to run, or an address to call."""
+
+    command: str | None = None
+    """The program to run, which then speaks MCP on its standard input and output."""
+    args: tuple[str, ...] = ()
+    """Its arguments."""
+    env: dict[str, str] = {}
+    """Variables it gets, besides the few that every program needs."""
+    cwd: str | None = None
+    """The folder it runs in."""
+    url: str | None = None
+    """The address of a server that is running already."""
+    headers: dict[str, str] = {}
+    """Headers that every request to it has."""
+    transport: Carrier | None = None
+    """How it is spoken to; without it 'stdio' for a command and 'http' for an address."""
+    forward_headers: tuple[str, ...] = ()
+    """Headers of whoever calls us that are passed on to it; none by default, because they may be credentials."""
+    login: Login | None = None
+    """How to sign in there."""
+    era: Literal["auto", "2025", "2026"] = "auto"
+    """Which era of the protocol it speaks; by default it is asked once, and remembered."""
+    enabled: bool = True
+    """Whether it is used at all."""
+    prefix: str | None = None
+    """What stands in front of its tools' names, before two underscores; its name by default, nothing if empty."""
+    tools: tuple[str, ...] = ("*",)
+    """Patterns of the names of its tools that are published."""
+    without: tuple[str, ...] = ()
+    """Patterns of the names of its tools that are not."""
+    reshape: dict[str, Reshape] = {}
+    """How single tools differ from what it says of them, by the tool's own name or a pattern."""
+    pin: Literal["block", "warn", "off"] = "block"
+    """What happens to a definition that is not the one that was accepted."""
+    first: Literal["trust", "ask"] = "trust"
+    """Whether what is seen for the first time is accepted."""
+    outputs: Literal["warn", "off"] = "warn"
+    """Whether an answer that does not fit its own schema is reported."""
+    in_flight: int = 64
+    """Calls that it works on at one time; the next ones wait."""
+    connect_seconds: float = 30.0
+    """Seconds that it may take to start and to greet."""
+    list_seconds: float = 30.0
+    """Seconds that it may take to list what it has."""
+    call_seconds: float = 120.0
+    """Seconds that one call may take."""
+    idle_seconds: float = 600.0
+    """Seconds without a call after which it is stopped; 0 is never."""
+    catalogue_seconds: float = 86400.0
+    """Seconds after which what it lists is looked at anew."""
+    message_bytes: int = 16 * 1024 * 1024
+    """Size of one message from it."""
+
+    def __post_init__(self) -> None:
+        if (self.command is None) is (self.url is None):
+            raise ValueError("An upstream has either a 'command' or a 'url'.")
+        if self.transport is not None and (self.transport == "stdio") is not (self.command is not None):
+            raise ValueError("The transport 'stdio' goes with a 'command', and 'http' and 'sse' with a 'url'.")
+        for name in _SECONDS:
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"The setting '{name}' must not be negative.")
+        if self.in_flight < 1:
+            raise ValueError("The setting 'in_flight' must be at least 1.")
+
+    def __repr__(self) -> str:
+        """Return how it is reached, without what may be secret."""
+        return f"<UpstreamSettings {self.carrier}>"
+
+    @property
+    def carrier(self) -> Carrier:
+        """Return how it is spoken to."""
+        return self.transport or ("http" if self.command is None else "stdio")
