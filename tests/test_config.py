@@ -172,7 +172,7 @@ def test_an_unknown_key_is_refused_with_what_was_probably_meant(text: str, key: 
 def test_an_unknown_key_that_is_like_no_other_is_refused_with_those_that_are_known(write: Write) -> None:
     write("zzz = 1")
 
-    assert "Known: target, profile, allow_eval, auth, limits, serve." in refused()
+    assert "Known: target, profile, allow_eval, state_dir, auth, limits, serve." in refused()
 
 
 @pytest.mark.parametrize(
@@ -255,12 +255,19 @@ def test_the_flag_chooses_the_file_or_else_the_variable_or_else_it_is_the_one_he
 
 
 def test_paths_in_a_file_are_seen_from_the_file(write: Write) -> None:
-    write("target = 'bank.py:yard'\n[serve]\ntls_cert = 'c.pem'\ntls_key = '/k.pem'\nsocket = 's'\nhost = 'h'", "deep/toolyard.toml")
+    serve = "tls_cert = 'c.pem'\ntls_key = '/k.pem'\nsocket = 's'\nhost = 'h'"
+    write(f"target = 'bank.py:yard'\nstate_dir = 'state'\n[serve]\n{serve}", "deep/toolyard.toml")
     config = read_config(path="deep/toolyard.toml", environment={"TOOLYARD_SOCKET": "t"})
 
     serving = config.settings.serve
-    assert config.settings.target == "deep/bank.py:yard"
+    assert (config.settings.target, config.settings.state_dir) == ("deep/bank.py:yard", "deep/state")
     assert (serving.tls_cert, serving.tls_key, serving.socket, serving.host) == ("deep/c.pem", "/k.pem", "t", "h")
+
+
+def test_a_path_in_a_home_is_seen_from_nowhere_else(write: Write) -> None:
+    write("state_dir = '~/state'")
+
+    assert read().settings.state_dir == "~/state"
 
 
 def test_a_module_in_a_file_is_no_path(write: Write) -> None:

@@ -1,3 +1,6 @@
+import stat
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -6,7 +9,7 @@ from hypothesis import strategies as st
 
 from toolyard.seal import Seal, SealError, own_seal
 
-SEAL = Seal(b"secret")
+SEAL = Seal(lambda: b"secret")
 JSON = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(-(2**53), 2**53), st.text(st.characters(exclude_categories=["Cs"]))),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -48,10 +51,10 @@ def test_a_token_can_be_written_in_one_way_only(change: str) -> None:
 def test_a_token_is_good_for_one_purpose_and_one_secret() -> None:
     token = SEAL.close("p", 1)
 
-    for seal, purpose in ((SEAL, "q"), (Seal(b"other"), "p"), (Seal(b""), "p")):
+    for seal, purpose in ((SEAL, "q"), (Seal(lambda: b"other"), "p"), (Seal(lambda: b""), "p")):
         with pytest.raises(SealError):
             seal.open(purpose, token)
-    assert Seal(b"secret").open("p", token) == 1
+    assert Seal(lambda: b"secret").open("p", token) == 1
 
 
 def test_the_secret_of_the_environment_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,9 +63,74 @@ def test_the_secret_of_the_environment_is_shared(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("given_secret", ["", None])
-def test_without_a_secret_every_process_has_its_own(monkeypatch: pytest.MonkeyPatch, given_secret: str | None) -> None:
+def test_without_one_the_secret_of_the_state_directory_is_shared(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given_secret: str | None
+) -> None:
     monkeypatch.delenv("TOOLYARD_SECRET", raising=False)
     if given_secret is not None:
         monkeypatch.setenv("TOOLYARD_SECRET", given_secret)
+    here, elsewhere = str(tmp_path / "here"), str(tmp_path / "elsewhere")
+    token = own_seal(here).close("p", 1)
+
+    assert own_seal(here).open("p", token) == 1
+    assert stat.S_IMODE((tmp_path / "here" / "secret").stat().st_mode) == 0o600
     with pytest.raises(SealError):
-        own_seal().open("p", own_seal().close("p", 1))
+        own_seal(elsewhere).open("p", token)
+
+
+def test_the_secret_is_read_when_it_is_first_needed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("TOOLYARD_SECRET", raising=False)
+    seal = own_seal(str(tmp_path / "state"))
+    assert list(tmp_path.iterdir()) == []
+
+    seal.prepare()
+    token = seal.close("p", 1)
+    (tmp_path / "state" / "secret").unlink()
+
+    assert seal.open("p", token) == 1
+
+
+def test_where_no_secret_can_be_kept_the_process_has_one_and_warns_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("TOOLYARD_SECRET", raising=False)
+    (tmp_path / "file").write_text("in the way")
+    place = str(tmp_path / "file" / "state")
+
+    assert own_seal(place).open("p", own_seal(place).close("p", 1)) == 1
+    assert [record.getMessage().split()[0] for record in caplog.records] == ["secret_unkept"]
+    assert own_seal(str(tmp_path / "state")).close("p", 1) != own_seal(place).close("p", 1)
+
+
+def _shorten(path: Path) -> None:
+    path.write_bytes(b"short")
+
+
+def _show(path: Path) -> None:
+    path.chmod(0o644)
+
+
+@pytest.mark.parametrize("spoil", [_shorten, _show])
+def test_a_secret_that_is_none_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: Callable[[Path], None]
+) -> None:
+    monkeypatch.delenv("TOOLYARD_SECRET", raising=False)
+    token = own_seal(str(tmp_path)).close("p", 1)
+    spoil(tmp_path / "secret")
+
+    with pytest.raises(SealError):
+        own_seal(str(tmp_path)).open("p", token)
+    assert [record.getMessage().split()[0] for record in caplog.records] == ["secret_unkept"]
+
+
+def test_a_user_without_a_home_has_a_secret_all_the_same(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("TOOLYARD_SECRET", "TOOLYARD_STATE_DIR", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "expanduser", _has_no_home)
+
+    assert own_seal().open("p", own_seal().close("p", 1)) == 1
+    assert len(caplog.records) == 1
+
+
+def _has_no_home(_: Path) -> Path:
+    raise RuntimeError("Could not determine home directory.")

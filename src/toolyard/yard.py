@@ -24,6 +24,7 @@ from toolyard.record import Sink
 from toolyard.registry import Registry
 from toolyard.results import Results
 from toolyard.saying import runs_in
+from toolyard.seal import own_seal
 from toolyard.session import Sessions
 from toolyard.settings import told
 from toolyard.spec import PromptSpec, ResourceSpec, ToolSpec
@@ -34,6 +35,8 @@ __all__ = ["Lifespan", "Yard"]
 _SUGGESTED: Final = 100
 
 Lifespan = Callable[["Yard"], AbstractAsyncContextManager[Any]]
+Completed = Literal["resource", "prompt"]
+Settled = Mapping[str, str] | None
 
 
 class Yard:
@@ -58,6 +61,7 @@ class Yard:
         turn: Turn | None = None,
         store: Store | None = None,
         limits: Limits | None = None,
+        state_dir: str | None = None,
         allow_eval: bool = False,
         version: str = VERSION,
         instructions: str = "",
@@ -70,6 +74,9 @@ class Yard:
         self.limits = limits or Limits()
         self.origins: dict[str, str] = {}
         """Where settings came from that were not given in code."""
+        self.state_dir = state_dir
+        """Where what must outlive the yard is kept, if not in the usual place."""
+        self.seal = own_seal(state_dir)
         self._clock = clock
         self._given_store = store
         self._equip(allow_eval=allow_eval)
@@ -86,7 +93,13 @@ class Yard:
         self._open: AsyncExitStack | None = None
 
     def configure(
-        self, *, limits: Mapping[str, Any], profile: str | None = None, allow_eval: bool | None = None, origins: Mapping[str, str]
+        self,
+        *,
+        origins: Mapping[str, str],
+        limits: Mapping[str, Any],
+        profile: str | None = None,
+        allow_eval: bool | None = None,
+        state_dir: str | None = None,
     ) -> None:
         """Settle before opening what was left open in code: some limits, the yard's own profile, whether code may run.
 
@@ -100,6 +113,8 @@ class Yard:
         self.profile = self.profile_of(profile)
         self.limits = Limits(**{**self.limits.as_dict(), **limits})
         self.origins = dict(origins)
+        self.state_dir = state_dir or self.state_dir
+        self.seal = own_seal(self.state_dir)
         self._equip(allow_eval=self.registry.allow_eval if allow_eval is None else allow_eval)
 
     async def __aenter__(self) -> Self:
@@ -164,25 +179,13 @@ class Yard:
         return self.dispatcher.read(uri, caller=caller or ANYONE, door=door)
 
     def prompt(
-        self,
-        name: str,
-        arguments: Mapping[str, Any] | msgspec.Raw | None = None,
-        *,
-        caller: Caller | None = None,
-        door: Door = LIBRARY,
+        self, name: str, arguments: Mapping[str, Any] | msgspec.Raw | None = None, *, caller: Caller | None = None, door: Door = LIBRARY
     ) -> Coroutine[Any, Any, Envelope]:
         """Ask for a prompt; the data of the envelope are its messages."""
         return self.dispatcher.prompt(name, arguments, caller=caller or ANYONE, door=door)
 
     async def complete(
-        self,
-        kind: Literal["resource", "prompt"],
-        name: str,
-        *,
-        argument: str,
-        value: str,
-        arguments: Mapping[str, str] | None = None,
-        caller: Caller | None = None,
+        self, kind: Completed, name: str, *, argument: str, value: str, arguments: Settled = None, caller: Caller | None = None
     ) -> Sequence[str]:
         """Return what a value may become: of an argument of the prompt of that name, or of a variable of the template of that URI.
 
@@ -245,7 +248,7 @@ class Yard:
     def settings(self) -> dict[str, dict[str, Any]]:
         """Return every setting with its value and where it came from: 'code' where it differs from the default."""
         own = {"name": self.name, "version": self.version, "profile": self.profile.name, "packs": self._packs}
-        return told({**own, "allow_eval": self.registry.allow_eval, **self.limits.as_dict()}, self.origins)
+        return told({**own, "allow_eval": self.registry.allow_eval, "state_dir": self.state_dir, **self.limits.as_dict()}, self.origins)
 
     def add_sink(self, sink: Sink) -> Callable[[], None]:
         """Send records to the sink, too; return what stops that."""

@@ -112,7 +112,7 @@ class Watched:
     def __init__(self, yard: Yard, provider: FakeProvider, loop: FakeLoop) -> None:
         self.provider = provider
         self.loop = loop
-        self.changes = Changes(yard, Lists(yard, Serving(), Seal(b"x")))
+        self.changes = Changes(yard, Lists(yard, Serving(), Seal(lambda: b"x")))
 
     def subscribe(self, profile: Profile = EVERYTHING, kinds: set[Kind] | None = None, **more: Any) -> list[str]:
         """Return the list that one more client's notices are put into."""

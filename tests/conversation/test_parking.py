@@ -179,9 +179,11 @@ async def test_a_state_that_is_brought_twice_at_once_is_answered_twice_and_goes_
     assert sorted(peer.sink.codes, key=str) == [None, "state_error"]
 
 
-async def test_a_state_of_another_secret_is_a_fault(meet: "Meet") -> None:
-    async with meet(tools=[greet]) as one, meet(tools=[greet]) as other:
+async def test_a_state_of_another_secret_is_a_fault(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
+    async with meet(tools=[greet]) as one:
         state = await state_of(one)
+    monkeypatch.setenv("TOOLYARD_SECRET", "another secret")
+    async with meet(tools=[greet]) as other:
         other.call(1, "greet", requestState=state, inputResponses=said())
         assert (await other.answer())["error"]["code"] == INVALID_PARAMS
 
@@ -437,7 +439,7 @@ async def parked(start: Callable[[Door], Awaitable[Envelope]], state: str | None
     async with Yard(sinks=[FakeSink()]) as yard:
         front = Front(yard, Serving(), door="test")
         try:
-            return await Parking(Seal(b"x"), 60).run(Work("m", "n", b"", start), exchange_of(front), state)
+            return await Parking(Seal(lambda: b"x"), 60).run(Work("m", "n", b"", start), exchange_of(front), state)
         finally:
             front.close()
 
@@ -465,7 +467,7 @@ async def test_a_state_of_nowhere_is_refused_before_anything_begins() -> None:
     with pytest.raises(Fault):
         await parked(start, "no state")
     work = Work("m", "n", b"", start)
-    state = Seal(b"x").close("state of a request", ["gone", work.fingerprint(Caller().owner), 2**40, False])
+    state = Seal(lambda: b"x").close("state of a request", ["gone", work.fingerprint(Caller().owner), 2**40, False])
     with pytest.raises(ToolError) as caught:
         await parked(start, state)
     assert caught.value.code == "state_error"
@@ -518,7 +520,7 @@ async def test_a_call_that_ends_when_nobody_waits_does_no_harm(fails: bool) -> N
 
     async with Yard() as yard:
         front = Front(yard, Serving(), door="test")
-        parking = Parking(Seal(b"x"), 60)
+        parking = Parking(Seal(lambda: b"x"), 60)
         outcome = await parking.run(Work("m", "n", b"", start), exchange_of(front), None)
         assert isinstance(outcome, Asked)
         assert len(parking) == 1
@@ -538,7 +540,7 @@ async def test_what_was_answered_is_remembered_for_as_long_as_a_state_lives(monk
     monkeypatch.setattr("toolyard.conversation.parking.time.time", clock)
     async with Yard() as yard:
         front = Front(yard, Serving(), door="test")
-        parking = Parking(Seal(b"x"), 60)
+        parking = Parking(Seal(lambda: b"x"), 60)
         work = Work("m", "n", b"", start)
         for _ in range(20):
             outcome = await parking.run(work, exchange_of(front), None)

@@ -1,5 +1,6 @@
 import random
 import statistics
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -165,6 +166,29 @@ async def test_a_cursor_outlives_a_restart_where_the_secret_does(monkeypatch: py
     monkeypatch.setenv("TOOLYARD_SECRET", "another")
     async with Yard(tools=many()) as yard:
         assert failure(await yard.call("search_tools", {"query": "create", "cursor": cursor})).code == "invalid_input"
+
+
+async def test_without_a_given_secret_the_state_directory_decides_who_takes_a_cursor(tmp_path: Path) -> None:
+    here, elsewhere = str(tmp_path / "here"), str(tmp_path / "elsewhere")
+    async with Yard(tools=many(), state_dir=here) as yard:
+        cursor = (await ask(yard, "search_tools", query="create"))["next_cursor"]
+    outcomes: list[bool] = []
+    for place in (here, elsewhere):
+        async with Yard(tools=many(), state_dir=place) as yard:
+            outcomes.append((await yard.call("search_tools", {"query": "create", "cursor": cursor})).success)
+
+    assert outcomes == [True, False]
+
+
+def is_there(path: Path) -> bool:
+    return path.exists()
+
+
+async def test_a_yard_that_seals_nothing_keeps_no_secret(tmp_path: Path) -> None:
+    async with Yard(tools=many(), state_dir=str(tmp_path)) as yard:
+        await ask(yard, "search_tools", query="create", limit=100)
+
+    assert not is_there(tmp_path / "secret")
 
 
 async def test_what_is_published_or_withdrawn_later_is_found_or_not() -> None:

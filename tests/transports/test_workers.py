@@ -135,8 +135,10 @@ async def test_ctrl_c_at_a_terminal_reaches_all_of_them_and_interrupts_nothing_t
     assert (status, b"Traceback" in err) == (130, False)
 
 
-async def test_one_that_is_killed_is_started_anew_and_knows_what_others_sealed(program: Any, path: Path) -> None:
-    running = await program(SOURCE, str(path))
+@pytest.mark.parametrize("kept", [True, False])
+async def test_one_that_is_killed_is_started_anew_and_knows_what_others_sealed(program: Any, path: Path, kept: bool) -> None:  # noqa: FBT001 - whether there is a place for the secret
+    state = path.with_name("state") if kept else path.with_name("program.py") / "state"
+    running = await program(SOURCE, str(path), TOOLYARD_STATE_DIR=str(state))
     workers = [await opened(running), await opened(running)]
     asked = await receive(await send(path, "wipe", {}))
 
@@ -150,7 +152,7 @@ async def test_one_that_is_killed_is_started_anew_and_knows_what_others_sealed(p
     running.process.send_signal(signal.SIGTERM)
 
     assert answer["structuredContent"]["data"] is True
-    assert (await running.end())[0] == 143
+    assert ((await running.end())[0], is_there(state / "secret")) == (143, kept)
 
 
 async def test_they_end_when_the_program_is_killed(program: Any, path: Path, until: Any) -> None:

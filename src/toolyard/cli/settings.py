@@ -47,7 +47,13 @@ def apply_settings(yard: Yard, config: Config) -> None:
     origins = {name: str(config.origins[key]) for name, key in known.items() if key in config.origins}
     if origins:
         allow_eval = settings.allow_eval if "allow_eval" in origins else None
-        yard.configure(limits=config.given("limits"), profile=settings.profile, allow_eval=allow_eval, origins=origins)
+        yard.configure(
+            limits=config.given("limits"),
+            profile=settings.profile,
+            allow_eval=allow_eval,
+            state_dir=settings.state_dir,
+            origins=origins,
+        )
 
 
 def _checked(given: Mapping[str, Any], terminal: Terminal, *, path: str | None, in_code: bool = False) -> Config:

@@ -24,7 +24,7 @@ VARIABLE: Final = f"{PREFIX}CONFIG"
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _OTHERS: Final = frozenset({"SECRET"})  # read where it is used, because it is no setting to show
 _SEARCH: Final = "SEARCH_"  # settings of search, which are read and checked where it is made
-_PATHS: Final = frozenset({"serve.socket", "serve.tls_cert", "serve.tls_key"})
+_PATHS: Final = frozenset({"state_dir", "serve.socket", "serve.tls_cert", "serve.tls_key"})
 
 Kind = Literal["flag", "code", "environment", "file", "default"]
 
@@ -141,7 +141,7 @@ def _flat(document: dict[str, Any], path: Path) -> Iterator[tuple[str, Any]]:
 
 def _beside(path: Path, key: str, value: Any) -> Any:
     """Return a path as seen from here, because in a file it is seen from the file."""
-    is_file = key in _PATHS or (key == "target" and value.partition(":")[0].endswith(".py"))
+    is_file = (key in _PATHS and not value.startswith("~")) or (key == "target" and value.partition(":")[0].endswith(".py"))
     return str(path.parent / value) if is_file else value
 
 

@@ -8,7 +8,6 @@ from toolyard.conversation.changes import Changes
 from toolyard.conversation.lists import Lists
 from toolyard.conversation.parking import Parking
 from toolyard.profile import EVERYTHING, Profile
-from toolyard.seal import own_seal
 from toolyard.serving import Serving
 from toolyard.wire.answers import Answers, Server
 from toolyard.wire.headers import param_names
@@ -29,9 +28,8 @@ class Front:
         self.serving = serving
         self.door = door
         self.silent_door = Door(name=door)
-        seal = own_seal()
-        self.lists = Lists(yard, serving, seal)
-        self.parking = Parking(seal, serving.ask_seconds)
+        self.lists = Lists(yard, serving, yard.seal)
+        self.parking = Parking(yard.seal, serving.ask_seconds)
         self.changes = Changes(yard, self.lists)
         self.closing = asyncio.Event()
         """Set when the server ends, so that those who only listen are told."""

@@ -16,7 +16,6 @@ from toolyard.metatools.shapes import Shapes
 from toolyard.metatools.subject import Subject
 from toolyard.profile import METATOOLS
 from toolyard.providers import Publish
-from toolyard.seal import own_seal
 from toolyard.tools import Tool
 
 __all__ = ["GUIDE", "LEARNING", "METATOOL_NAMES", "Metatools", "known_metatools"]
@@ -89,7 +88,7 @@ class Metatools:
             catalogue.close()
 
     def _tools(self, catalogue: Catalogue, shapes: Shapes) -> list[Tool]:
-        cursors = Cursors(own_seal())
+        cursors = Cursors(self._subject.seal)
         every: list[Any] = [
             make_search(catalogue, cursors),
             *make_describe(catalogue, shapes.of),

@@ -5,6 +5,7 @@ from typing import Protocol
 from toolyard.dispatcher import Dispatcher
 from toolyard.limits import Limits
 from toolyard.registry import Registry
+from toolyard.seal import Seal
 
 __all__ = ["Subject"]
 
@@ -20,6 +21,11 @@ class Subject(Protocol):
     @property
     def limits(self) -> Limits:
         """Return the numbers it keeps to."""
+        ...
+
+    @property
+    def seal(self) -> Seal:
+        """Return what its cursors are sealed with."""
         ...
 
     @property

@@ -97,6 +97,7 @@ def run_server(yard: Yard, serving: Serving, guard: "Guard | None" = None, *, re
     try:
         if ready is not None:
             ready(transport)
+        yard.seal.prepare()  # what one worker seals another must open
         run_workers(serving.workers, work)
     finally:
         run(transport.close())

@@ -6,7 +6,6 @@ They share the socket and nothing else, so they can serve only what keeps nothin
 import asyncio
 import logging
 import os
-import secrets
 import signal
 import time
 from collections.abc import Callable, Iterable
@@ -44,7 +43,6 @@ def run_workers(count: int, work: Work) -> None:
         Terminated: SIGTERM came, and all of them ended.
         KeyboardInterrupt: SIGINT came, and all of them ended.
     """
-    os.environ.setdefault("TOOLYARD_SECRET", secrets.token_hex(32))  # what one worker seals another must open
     started: dict[int, float] = {}
     told: list[int] = []
     pipe = os.pipe()

@@ -1,0 +1,93 @@
+"""The state directory: where what must outlive a process is kept, for its owner's eyes alone.
+
+Nothing is made before something is written. Whatever is wrong with the directory is an `OSError`, so that whoever can do
+without it needs to expect nothing else.
+"""
+
+import errno
+import os
+import secrets
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+__all__ = ["find_state_dir", "read_private", "write_atomically", "write_once"]
+
+_VARIABLE: Final = "TOOLYARD_STATE_DIR"
+_HOME: Final = "XDG_STATE_HOME"
+_OTHERS: Final = 0o077
+
+
+def find_state_dir(given: str | os.PathLike[str] | None = None) -> Path:
+    """Return the directory: the given one, or what the environment names, or the usual place of the user.
+
+    Raises:
+        OSError: The user has no home.
+    """
+    named = given or os.environ.get(_VARIABLE)
+    home = os.environ.get(_HOME, "")
+    try:
+        if named:
+            return Path(named).expanduser().absolute()
+        return (Path(home) if Path(home).is_absolute() else Path("~/.local/state").expanduser()) / "toolyard"
+    except RuntimeError:
+        raise OSError(errno.ENOENT, "There is no home directory") from None
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that whoever reads it finds all of the old content or all of the new.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    with _written_beside(path, content) as fresh:
+        fresh.replace(path)
+
+
+def write_once(path: Path, content: bytes) -> bytes:
+    """Write a file unless it is there, and return what is in it; all who do so at the same time get the same.
+
+    Raises:
+        OSError: It cannot be written or read, or others can read it.
+    """
+    if not path.exists():
+        with _written_beside(path, content) as fresh, suppress(FileExistsError):  # another was quicker
+            path.hardlink_to(fresh)  # unlike a rename it never takes the place of a file
+    return read_private(path)
+
+
+def read_private(path: Path) -> bytes:
+    """Return what is in a file that nobody else may read or write.
+
+    Raises:
+        OSError: It cannot be read, or others can read it or wrote it.
+    """
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        if status.st_mode & _OTHERS or status.st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "Others can read or change it", str(path))
+        return file.read()
+
+
+@contextmanager
+def _written_beside(path: Path, content: bytes) -> Generator[Path]:
+    """Write content to a file beside the path, which is gone afterwards unless it was moved."""
+    _make_private(path.parent)
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    number = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(number, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(number)
+        yield fresh
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder and those above it that are missing, closed to others."""
+    if not folder.is_dir():
+        _make_private(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
