@@ -376,6 +376,26 @@ def test_a_foreign_tool_that_is_mended_leaves_quarantine(registry: Registry) -> 
     assert registry.withheld(EVERYTHING) == []
 
 
+def test_what_a_source_withholds_is_known_with_its_reason_and_cannot_be_used(registry: Registry) -> None:
+    registry.publish("up", [made("a"), made("b")], withheld={("tool", "a"): "It changed.", ("prompt", "b"): "It is another."})
+
+    assert names(registry) == ["b"]
+    refused = refusal(registry, "a")
+    assert refused.details == {"status": "withheld", "similar": []}
+    assert refused.message == "'a' is withheld. It changed."
+    assert [(held.spec.name, held.status) for held in registry.withheld(EVERYTHING)] == [("a", "withheld")]
+
+
+def test_what_is_withheld_after_it_was_published_is_gone_and_comes_back(registry: Registry, changes: list[Change]) -> None:
+    registry.publish("up", [made("a")])
+    registry.publish("up", [made("a")], withheld={("tool", "a"): "It changed."})
+    assert refusal(registry, "a").details["status"] == "withheld"
+    registry.publish("up", [made("a")])
+
+    assert kinds(changes) == [("registered", "a"), ("withdrawn", "a"), ("registered", "a")]
+    assert registry.withheld(EVERYTHING) == []
+
+
 def told(registry: Registry, name: str, profile: Profile) -> dict[str, Any]:
     error = refusal(registry, name, profile)
     return {**vars(error), "args": error.args}
@@ -396,7 +416,10 @@ def test_a_tool_that_the_profile_denies_looks_exactly_like_none() -> None:
     quarantined = filled()
     quarantined.publish("up", [made("wipe", operation="destroy", description="")], foreign=True)
 
-    for registry in (with_it, gated, withdrawn, quarantined):
+    withheld = filled()
+    withheld.publish("up", [made("wipe", operation="destroy")], withheld={("tool", "wipe"): "It changed."}, foreign=True)
+
+    for registry in (with_it, gated, withdrawn, quarantined, withheld):
         assert told(registry, "wipe", READ_ONLY) == told(without, "wipe", READ_ONLY)
         assert told(registry, "erase", READ_ONLY) == told(without, "erase", READ_ONLY)
         assert [held for held in registry.withheld(READ_ONLY) if held.spec.name == "wipe"] == []
@@ -692,6 +715,17 @@ def test_a_wrong_resource_of_a_stranger_is_quarantined_and_the_rest_are_publishe
     assert [held.spec.uri for held in registry.withheld(EVERYTHING, "resource")] == ["x://a", "x://b", "x://c", "x://{?q}"]
     assert {held.status for held in registry.withheld(EVERYTHING, "resource")} == {"quarantined"}
     assert registry.withheld(EVERYTHING) == []
+
+
+def test_no_template_stands_in_for_a_resource_that_is_withheld(registry: Registry) -> None:
+    given = [readable("x://a"), readable("x://b"), readable("x://{any}")]
+    registry.publish("up", resources=given, prompts=[said("a")], withheld={("resource", "x://a"): "It changed."})
+
+    with pytest.raises(ToolError, match=r"is withheld\. It changed\.") as refused:
+        registry.find_resource("x://a", EVERYTHING)
+    assert (refused.value.code, refused.value.details["status"]) == ("not_found", "withheld")
+    assert registry.find_resource("x://c", EVERYTHING).variables == {"any": "c"}
+    assert registry.find_prompt("a", EVERYTHING)
 
 
 def test_resources_and_prompts_give_way_and_come_back(registry: Registry) -> None:

@@ -18,7 +18,7 @@ from toolyard.profile import METATOOLS, Profile, listed
 from toolyard.prompts import Prompt, check_prompt
 from toolyard.resources import Resource, check_resource
 from toolyard.spec import Kind, PromptSpec, ResourceSpec, ToolSpec
-from toolyard.table import ChangeKind, Status, Table, Withheld
+from toolyard.table import NOTHING_WITHHELD, ChangeKind, Status, Table, Withheld, WithheldReasons
 from toolyard.tools import Tool, check_tool
 from toolyard.uri_template import UriTemplate
 
@@ -81,20 +81,21 @@ class Registry:
         *,
         resources: Iterable[Resource] = (),
         prompts: Iterable[Prompt] = (),
+        withheld: WithheldReasons = NOTHING_WITHHELD,
         foreign: bool = False,
         gives_way: bool = False,
     ) -> None:
         """Make these the tools, resources and prompts of a source, all or none; what it published before and does not now is withdrawn.
 
         A wrong one of a foreign source is quarantined and the rest are published. Those that give way are left out, with a
-        warning, where another source has the name.
+        warning, where another source has the name. What is withheld, by kind and key, is known with its reason and cannot be used.
 
         Raises:
             PublishError: One of our own is wrong or its name is taken.
         """
-        planned_tools = self._tools.plan(source, tools, foreign=foreign, gives_way=gives_way)
-        planned_resources = self._resources.plan(source, resources, foreign=foreign, gives_way=gives_way)
-        planned_prompts = self._prompts.plan(source, prompts, foreign=foreign, gives_way=gives_way)
+        planned_tools = self._tools.plan(source, tools, withheld=withheld, foreign=foreign, gives_way=gives_way)
+        planned_resources = self._resources.plan(source, resources, withheld=withheld, foreign=foreign, gives_way=gives_way)
+        planned_prompts = self._prompts.plan(source, prompts, withheld=withheld, foreign=foreign, gives_way=gives_way)
         self._tools.apply(planned_tools)
         self._resources.apply(planned_resources)
         self._prompts.apply(planned_prompts)
@@ -136,6 +137,10 @@ class Registry:
         resource = self._resources.things.get(uri)
         if resource is not None and not resource.spec.is_template and profile.allows(resource.spec):
             return FoundResource(resource, {})
+        held = self._resources.held(uri, profile)
+        if held is not None and held.status == "withheld":  # no template may stand in for it
+            message = f"'{uri}' is withheld. {held.reason}"
+            raise ToolError("not_found", message, reason="unknown_uri", may_have_run=False, uri=uri, status=held.status)
         for template, candidate in self._ready_templates():
             variables = template.match(uri)
             if variables is not None and _allows_as(profile, candidate.spec, uri):

@@ -4,8 +4,9 @@ The registry has one for each kind. It publishes, withdraws and finds; it runs n
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, Generic, Literal, Protocol, Self, TypeVar
 
 import msgspec
@@ -14,10 +15,14 @@ from toolyard.names import Names
 from toolyard.profile import Profile
 from toolyard.spec import AnySpec, Kind, PublishError
 
-__all__ = ["ChangeKind", "Plan", "Published", "Status", "Table", "Withheld"]
+__all__ = ["NOTHING_WITHHELD", "ChangeKind", "Plan", "Published", "Status", "Table", "Withheld", "WithheldReasons"]
 
 ChangeKind = Literal["registered", "updated", "withdrawn"]
-Status = Literal["gated", "quarantined", "withdrawn"]
+Status = Literal["gated", "quarantined", "withdrawn", "withheld"]
+WithheldReasons = Mapping[tuple[Kind, str], str]
+"""Why a source withholds some of what it publishes: by kind, and the key it is published under."""
+
+NOTHING_WITHHELD: Final[WithheldReasons] = MappingProxyType({})
 
 _REMEMBERED: Final = 1000
 _log = logging.getLogger(__name__)
@@ -88,7 +93,7 @@ class Table(Generic[P]):
         self._withdrawn: dict[str, Withheld] = {}
         self._names = Names()
 
-    def plan(self, source: str, things: Iterable[P], *, foreign: bool, gives_way: bool) -> Plan[P]:
+    def plan(self, source: str, things: Iterable[P], *, withheld: WithheldReasons, foreign: bool, gives_way: bool) -> Plan[P]:
         """Return what publishing these would do.
 
         Raises:
@@ -108,11 +113,13 @@ class Table(Generic[P]):
                 plan.aside.append(thing)
                 continue
             claimed.update(thing.keys)
-            gated = self._gate(thing)
-            if gated is None:
-                plan.wanted[key] = thing
-            else:
+            reason, gated = withheld.get((self.kind, key)), self._gate(thing)
+            if reason is not None:
+                plan.held[key] = Withheld(thing.spec, "withheld", reason)
+            elif gated is not None:
                 plan.held[key] = Withheld(thing.spec, "gated", gated)
+            else:
+                plan.wanted[key] = thing
         return plan
 
     def apply(self, plan: Plan[P]) -> None:

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from toolyard.prompts import Prompt
 from toolyard.resources import Resource
+from toolyard.table import NOTHING_WITHHELD, WithheldReasons
 from toolyard.tools import Tool
 
 __all__ = ["Provider", "Publish"]
@@ -21,9 +22,13 @@ class Publish(Protocol):
         *,
         resources: Iterable[Resource] = (),
         prompts: Iterable[Prompt] = (),
+        withheld: WithheldReasons = NOTHING_WITHHELD,
         foreign: bool = False,
     ) -> None:
-        """Publish; of what is not our own, a wrong one is quarantined instead of failing all."""
+        """Publish; of what is not our own, a wrong one is quarantined instead of failing all.
+
+        What is withheld, by its kind and its name or URI, is known and cannot be used; whoever asks for it is told the reason.
+        """
         ...
 
     def updated(self, uri: str) -> None:

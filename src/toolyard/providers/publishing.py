@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from toolyard.prompts import Prompt
 from toolyard.registry import Registry
 from toolyard.resources import Resource
+from toolyard.table import NOTHING_WITHHELD, WithheldReasons
 from toolyard.tools import Tool
 
 __all__ = ["Publishing"]
@@ -26,10 +27,19 @@ class Publishing:
         *,
         resources: Iterable[Resource] = (),
         prompts: Iterable[Prompt] = (),
+        withheld: WithheldReasons = NOTHING_WITHHELD,
         foreign: bool = False,
     ) -> None:
         """Make these the tools, resources and prompts of the provider."""
-        self._registry.publish(self._source, tools, resources=resources, prompts=prompts, foreign=foreign, gives_way=self._gives_way)
+        self._registry.publish(
+            self._source,
+            tools,
+            resources=resources,
+            prompts=prompts,
+            withheld=withheld,
+            foreign=foreign,
+            gives_way=self._gives_way,
+        )
 
     def updated(self, uri: str) -> None:
         """Tell who watches that the content of a resource changed."""
