@@ -15,9 +15,9 @@ from toolyard import Call, Yard, tool
 from toolyard.caller import ANYONE
 from toolyard.conversation import Front, duplex
 from toolyard.conversation.duplex import Duplex
+from toolyard.pipes.lines import Lines
 from toolyard.serving import Serving
 from toolyard.testing import FakeSink
-from toolyard.transports.lines import Lines
 from toolyard.wire.faults import INTERNAL, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from typing import Final
 from toolyard.caller import ANYONE
 from toolyard.conversation import Front
 from toolyard.conversation.duplex import Duplex
+from toolyard.pipes.lines import Lines
+from toolyard.pipes.reader import Reader
+from toolyard.pipes.writer import Writer
 from toolyard.serving import Serving
 from toolyard.transports.address import Address
-from toolyard.transports.lines import Lines
-from toolyard.transports.reader import Reader
-from toolyard.transports.writer import Writer
 from toolyard.yard import Yard
 
 __all__ = ["Stdio"]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.transports.lines import Lines
+from toolyard.pipes.lines import Lines
 
 
 class Taken:

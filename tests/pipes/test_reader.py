@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from toolyard.transports.reader import Reader
+from toolyard.pipes.reader import Reader
 
 PATIENCE = 20.0
 
@@ -109,7 +109,7 @@ async def test_a_source_that_fails_has_ended(pipe: tuple[int, int], monkeypatch:
     def read(_descriptor: int, _size: int) -> bytes:
         raise results.pop(0)
 
-    monkeypatch.setattr("toolyard.transports.reader.os.read", read)
+    monkeypatch.setattr("toolyard.pipes.reader.os.read", read)
     taken.read(source)
     os.write(sink, b"x")
     await taken.wait_for_the_end()
