@@ -3,12 +3,13 @@
 The public names are loaded when first used, so that importing the package costs next to nothing.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
 from toolyard import _version
+from toolyard.loading import load
 
+TYPE_CHECKING = False  # as type checkers know it; `typing` itself is more than all the rest here
 if TYPE_CHECKING:
+    from typing import Any
+
     from toolyard.asks import Ask, Question
     from toolyard.call import Call, Handler, Middleware, current_call
     from toolyard.caller import Caller, Door
@@ -113,12 +114,11 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module 'toolyard' has no attribute '{name}'")
-    found = getattr(import_module(f"toolyard.{home}"), name)
-    globals()[name] = found
+    found = globals()[name] = getattr(load(f"toolyard.{home}"), name)
     return found
 
 

@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Callable
-from difflib import SequenceMatcher
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from difflib import SequenceMatcher
 
 __all__ = ["Names"]
 
@@ -55,6 +57,8 @@ class _Likeness:
     """How alike names are to one name; words in another order count as nearly the same."""
 
     def __init__(self, name: str) -> None:
+        from difflib import SequenceMatcher  # noqa: PLC0415 - only for what somebody got wrong
+
         self._straight = SequenceMatcher(None, "", name.lower(), autojunk=False)
         self._sorted = SequenceMatcher(None, "", " ".join(sorted(_words(name))), autojunk=False)
 

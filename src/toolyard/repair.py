@@ -3,7 +3,6 @@
 It proposes readings; whether one fits is for the tool's own check to say.
 """
 
-import json
 from collections.abc import Iterable
 from itertools import chain, islice, product, repeat
 from typing import Any, Final, NamedTuple, cast
@@ -142,6 +141,8 @@ def _candidates(schema: dict[str, Any], value: object) -> list[object]:
 
 
 def _from_text(types: set[str], text: str) -> list[object]:
+    import json  # noqa: PLC0415 - only for what somebody got wrong
+
     try:
         meant: object = json.loads(text.strip(), parse_constant=_refuse)
     except (ValueError, RecursionError):

@@ -4,11 +4,14 @@ It knows nothing of tools; a schema is a dictionary.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
-import jsonschema_rs
 import msgspec
+
+from toolyard.plain_schema import is_plain
+
+if TYPE_CHECKING:
+    import jsonschema_rs
 
 __all__ = [
     "ISSUES",
@@ -79,9 +82,16 @@ def check_schema(schema: object, *, max_bytes: int, max_depth: int) -> None:
         raise SchemaError(f"it cannot be written as JSON ({error})") from error
     if size > max_bytes:
         raise SchemaError(f"it is larger than {max_bytes} bytes")
+    if not is_plain(cast("object", schema)):
+        _check_by_compiling(cast("dict[str, Any]", schema))
+
+
+def _check_by_compiling(schema: Schema) -> None:
+    from jsonschema_rs import ReferencingError  # noqa: PLC0415 - as for the validator
+
     try:
-        _compile(cast("dict[str, Any]", schema))
-    except (jsonschema_rs.ReferencingError, ValueError) as error:
+        _compile(schema)
+    except (ReferencingError, ValueError) as error:
         raise SchemaError(f"it is no JSON Schema ({str(error).splitlines()[0]})") from error
 
 
@@ -109,7 +119,7 @@ class SchemaValidator:
                 break
         return found[:ISSUES]
 
-    def _ready(self) -> jsonschema_rs.Draft202012Validator:
+    def _ready(self) -> "jsonschema_rs.Draft202012Validator":
         self._validator = _compile(self._schema)
         return self._validator
 
@@ -141,6 +151,8 @@ def resolve(root: Schema, node: Any) -> Any:
 
 def near_miss(name: str, known: Sequence[str]) -> str | None:
     """Return the known name that was probably meant."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only for what somebody got wrong
+
     close = get_close_matches(name, known, n=1, cutoff=0.6)
     return close[0] if close else None
 
@@ -185,9 +197,11 @@ class _Inliner:
             self._within.pop()
 
 
-def _compile(schema: Schema) -> jsonschema_rs.Draft202012Validator:
+def _compile(schema: Schema) -> "jsonschema_rs.Draft202012Validator":
     """Return a validator that fetches nothing and whose messages repeat no value."""
-    return jsonschema_rs.Draft202012Validator(cast("dict[str, Any]", schema), mask="it", retriever=_refuse)
+    from jsonschema_rs import Draft202012Validator  # noqa: PLC0415 - dear to load, and a server of plain tools starts without
+
+    return Draft202012Validator(cast("dict[str, Any]", schema), mask="it", retriever=_refuse)
 
 
 def _refuse(uri: str) -> Any:
@@ -222,7 +236,7 @@ def _step(node: Any, part: str | int, root: Schema) -> Any:
     return None
 
 
-def _issues_of(error: jsonschema_rs.ValidationError, root: Schema) -> list[Issue]:
+def _issues_of(error: "jsonschema_rs.ValidationError", root: Schema) -> list[Issue]:
     path: Path = tuple(error.instance_path)
     kind: Any = error.kind
     name = str(kind.name)

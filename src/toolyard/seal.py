@@ -7,7 +7,6 @@ know the same secret: the one that `TOOLYARD_SECRET` gives them, or else the one
 import hmac
 import logging
 import os
-import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error
 from collections.abc import Callable
@@ -82,7 +81,7 @@ def _kept(state_dir: str | None) -> bytes:
 
     try:
         path = find_state_dir(state_dir) / _FILE
-        secret = write_once(path, secrets.token_bytes(_BYTES))
+        secret = write_once(path, os.urandom(_BYTES))
     except OSError as error:
         return _unkept(str(error.filename or state_dir), error.strerror or "unknown")
     return secret if len(secret) >= _BYTES else _unkept(str(path), "It is too short")
@@ -92,4 +91,4 @@ def _kept(state_dir: str | None) -> bytes:
 def _unkept(path: str, reason: str) -> bytes:
     """Return a secret of this process, and warn once that no other process knows it."""
     _log.warning("secret_unkept path=%s reason=%s", quoted(path), quoted(reason))
-    return secrets.token_bytes(_BYTES)
+    return os.urandom(_BYTES)

@@ -6,7 +6,7 @@ A session belongs to an owner, which is a text; who that is, and how a call came
 import asyncio
 import inspect
 import logging
-import secrets
+import os
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal
@@ -112,7 +112,7 @@ class Sessions:
                 hint="End a session you no longer need, or wait until one has been idle.",
                 available_sessions=self.ids(owner),
             )
-        session = Session(session_id or f"s_{secrets.token_hex(6)}", owner=owner, kind=kind, now=self._clock())
+        session = Session(session_id or f"s_{os.urandom(6).hex()}", owner=owner, kind=kind, now=self._clock())
         self._live[session.id] = session
         self._owned.setdefault(owner, {})[session.id] = session
         return session

@@ -15,6 +15,7 @@ from toolyard.call import Arguments, Handler
 from toolyard.envelope import encode
 from toolyard.errors import ToolError
 from toolyard.limits import Limits
+from toolyard.plain_schema import is_plain, plainly_fits
 from toolyard.repair import readings
 from toolyard.schema import Issue, Schema, SchemaValidator
 from toolyard.spec import Kind, Operation, PromptSpec, PublishError, ResourceSpec, ToolSpec
@@ -194,9 +195,13 @@ def check_tool(tool: Tool, limits: Limits, *, foreign: bool = False) -> None:
 
 def _check_defaults(spec: ToolSpec) -> None:
     validator = SchemaValidator({**spec.input_schema, "required": []})
+    plain = is_plain(spec.input_schema)
     for name, inner in spec.input_schema.get("properties", {}).items():
         if isinstance(inner, dict) and "default" in inner:
-            issues = validator.issues({name: cast("dict[str, Any]", inner)["default"]})
+            default = cast("dict[str, Any]", inner)["default"]
+            if plain and plainly_fits(cast("dict[str, Any]", inner), default):
+                continue
+            issues = validator.issues({name: default})
             if any(issue.field.split(".")[0] == name for issue in issues):
                 raise PublishError(f"Tool '{spec.name}' has a default for '{name}' that does not fit its schema.")
 

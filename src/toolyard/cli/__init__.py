@@ -3,8 +3,9 @@
 Its names are loaded when first used, because a program that only serves a yard needs no parser.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from toolyard.loading import load
 
 if TYPE_CHECKING:
     from toolyard.cli.page import reference
@@ -16,4 +17,4 @@ __all__ = ["main", "reference"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'toolyard.cli' has no attribute '{name}'")
-    return getattr(import_module("toolyard.cli.program" if name == "main" else "toolyard.cli.page"), name)
+    return getattr(load("toolyard.cli.program" if name == "main" else "toolyard.cli.page"), name)

@@ -1,7 +1,7 @@
 """Causes: what went wrong in somebody's module, in half a sentence that names the file and the line."""
 
 import os
-import sysconfig
+from functools import cache
 from pathlib import Path
 from traceback import walk_tb
 from typing import Final, cast
@@ -13,7 +13,6 @@ __all__ = ["cause_of", "innermost", "is_own", "shown_path"]
 _LENGTH: Final = 300
 _OURS: Final = f"{Path(toolyard.__file__).parent}{os.sep}"
 _COMPILED: Final = ".pyx"
-_INSTALLED: Final = tuple(f"{sysconfig.get_paths()[key]}{os.sep}" for key in ("stdlib", "purelib", "platlib"))
 
 
 def cause_of(error: BaseException) -> str:
@@ -58,4 +57,11 @@ def _others(error: BaseException) -> tuple[list[tuple[str, int]], list[tuple[str
     """Return the places on the way of an exception that are not in our code, and those of them that are somebody's own."""
     places = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
     others = [place for place in places if not place[0].startswith(("<", _OURS))]
-    return others, [place for place in others if not place[0].startswith(_INSTALLED) and not place[0].endswith(_COMPILED)]
+    return others, [place for place in others if not place[0].startswith(_installed()) and not place[0].endswith(_COMPILED)]
+
+
+@cache
+def _installed() -> tuple[str, ...]:
+    import sysconfig  # noqa: PLC0415 - only for what went wrong
+
+    return tuple(f"{sysconfig.get_paths()[key]}{os.sep}" for key in ("stdlib", "purelib", "platlib"))

@@ -5,12 +5,12 @@ A command is imported only when it is asked for, because most bring the whole ya
 
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 
 from toolyard.cli.exits import CLOSED_PIPE, DEFECT, INTERRUPTED, USAGE, CommandError
 from toolyard.cli.logs import logging_to
 from toolyard.cli.parser import make_parsers, read_options
 from toolyard.cli.terminal import Terminal
+from toolyard.loading import load
 
 __all__ = ["main"]
 
@@ -48,6 +48,6 @@ def _run(arguments: Sequence[str], terminal: Terminal) -> int:
         return USAGE
     terminal.quiet = options.quiet
     with logging_to(terminal, verbose=options.verbose, quiet=options.quiet):
-        command = import_module(f"toolyard.cli.{options.command}")
+        command = load(f"toolyard.cli.{options.command}")
         status: int = command.run(options, terminal)
         return status

@@ -1,7 +1,6 @@
 """`toolyard serve`: a yard for MCP clients, and the same for programs that serve a yard of their own."""
 
 import logging
-import shutil
 import sys
 from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
@@ -102,6 +101,8 @@ def _supervise(folder: Path, config: Config, terminal: Terminal) -> None:
 
 def _command(options: "Options") -> list[str]:
     """Return the command that serves the same from anywhere, as a client must start it."""
+    import shutil  # noqa: PLC0415 - a program that serves a yard of its own needs no command
+
     program = ["toolyard"] if shutil.which("toolyard") else [sys.executable, "-m", "toolyard"]
     flags: list[str] = []
     for key, value in options.given.items():

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from toolyard.cli.cause import cause_of, innermost, is_own
 from toolyard.cli.exits import DEFECT, CommandError
-from toolyard.cli.hint import hint
 from toolyard.cli.reload import Turn, end_with_supervisor
 from toolyard.cli.terminal import Terminal
 from toolyard.config import Config
@@ -45,6 +44,8 @@ def serve_yard(yard: Yard, config: Config, terminal: Terminal, *, command: Seque
         listening.append(about.address)
         _log.info("serving yard=%s transport=%s address=%s", quoted(yard.name), quoted(about.name), about.address)
         if terminal.attended and not terminal.quiet:
+            from toolyard.cli.hint import hint  # noqa: PLC0415 - only a person reads it
+
             keyed = bool(config.settings.auth.api_keys)
             lines = hint(yard.name, about.address, transport=about.name, command=command, keyed=keyed)
             for line in [next(lines)] if turn == "again" else lines:

@@ -3,7 +3,6 @@
 What others wrote, such as a description or a result, cannot move the cursor: control characters are shown, not sent.
 """
 
-import json
 import os
 import re
 import sys
@@ -176,4 +175,6 @@ def _encodable(text: str, stream: TextIO) -> str:
 
 
 def _escape_json(text: str, pattern: re.Pattern[str]) -> str:
+    import json  # noqa: PLC0415 - a server writes no data here
+
     return pattern.sub(lambda match: json.dumps(match[0])[1:-1], text)

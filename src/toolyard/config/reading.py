@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, cast
@@ -196,5 +195,7 @@ def _warnings(variables: Mapping[str, str]) -> Iterator[str]:
         rest = name.removeprefix(PREFIX)
         if rest == name or rest in known or rest in _OTHERS or rest.startswith(_SEARCH):
             continue
+        from difflib import get_close_matches  # noqa: PLC0415 - only for what somebody got wrong
+
         for near in get_close_matches(rest, known, n=1, cutoff=0.7):
             yield f"The variable '{name}' sets nothing. Did you mean '{PREFIX}{near}'?"

@@ -5,7 +5,7 @@ where it is, in this process, under a sealed state that expires.
 """
 
 import asyncio
-import secrets
+import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
@@ -134,7 +134,7 @@ class Parking:
         self._seconds = seconds
         self._parked: dict[str, tuple[_Run, asyncio.TimerHandle]] = {}
         self._answered: dict[str, float] = {}
-        self._mark = secrets.token_hex(4)
+        self._mark = os.urandom(4).hex()
         self._keys = count(1)
 
     def __len__(self) -> int:

@@ -3,7 +3,6 @@
 What it answers is what the tool answers. It knows no way around the dispatcher.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn, cast
 
@@ -84,6 +83,8 @@ def unwrapped(args: Arguments, tool: Tool, *, repair: bool) -> tuple[Arguments, 
 def object_in(value: object) -> Arguments | None:
     """Return a value that is an object, be it written as text."""
     if isinstance(value, str):
+        import json  # noqa: PLC0415 - only for what somebody got wrong
+
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):

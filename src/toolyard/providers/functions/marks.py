@@ -5,7 +5,6 @@ The function stays a function: it can be called, tested and imported as before, 
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from difflib import get_close_matches
 from typing import Any, ClassVar, TypeVar, cast
 
 import msgspec
@@ -36,6 +35,8 @@ def make_marks(kind: type[M], options: dict[str, Any]) -> M:
     """
     for name in options:
         if name not in kind.__struct_fields__:
+            from difflib import get_close_matches  # noqa: PLC0415 - only for what somebody got wrong
+
             meant = get_close_matches(name, kind.__struct_fields__, n=1)
             raise TypeError(f"'@{kind.kind}' has no option '{name}'." + (f" Did you mean '{meant[0]}'?" if meant else ""))
     return kind(**options)

@@ -1,0 +1,51 @@
+import gc
+import sys
+from collections.abc import Generator
+
+import pytest
+
+from toolyard import errors
+from toolyard.loading import load
+
+
+@pytest.fixture(autouse=True)
+def collector() -> Generator[None]:
+    yield
+    gc.unfreeze()
+    gc.enable()
+
+
+def test_loading_leaves_the_collector_at_work_and_every_object_to_it() -> None:
+    assert load("toolyard.errors") is errors
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+
+
+def test_nothing_is_collected_while_a_module_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+
+    class Finder:
+        def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+            seen.append(gc.isenabled())
+
+    monkeypatch.setattr(sys, "meta_path", [Finder()])
+    with pytest.raises(ModuleNotFoundError):
+        load("nothing_of_ours")
+
+    assert seen == [False]
+    assert gc.isenabled()
+
+
+def test_loading_leaves_alone_a_collector_that_is_off() -> None:
+    gc.disable()
+    load("toolyard.errors")
+
+    assert not gc.isenabled()
+
+
+def test_loading_leaves_alone_what_a_program_has_frozen() -> None:
+    gc.freeze()
+    load("toolyard.errors")
+
+    assert gc.isenabled()
+    assert gc.get_freeze_count()
