@@ -17,6 +17,7 @@ __all__ = ["find_state_dir", "read_private", "write_atomically", "write_once"]
 _VARIABLE: Final = "TOOLYARD_STATE_DIR"
 _HOME: Final = "XDG_STATE_HOME"
 _OTHERS: Final = 0o077
+_PRIVATE: Final = 0o600
 
 
 def find_state_dir(given: str | os.PathLike[str] | None = None) -> Path:
@@ -35,13 +36,13 @@ def find_state_dir(given: str | os.PathLike[str] | None = None) -> Path:
         raise OSError(errno.ENOENT, "There is no home directory") from None
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that whoever reads it finds all of the old content or all of the new.
+def write_atomically(path: Path, content: bytes, *, mode: int = _PRIVATE) -> None:
+    """Write a file so that whoever reads it finds all of the old content or all of the new; only its owner may, unless the mode says so.
 
     Raises:
         OSError: It cannot be written.
     """
-    with _written_beside(path, content) as fresh:
+    with _written_beside(path, content, mode) as fresh:
         fresh.replace(path)
 
 
@@ -52,7 +53,7 @@ def write_once(path: Path, content: bytes) -> bytes:
         OSError: It cannot be written or read, or others can read it.
     """
     if not path.exists():
-        with _written_beside(path, content) as fresh, suppress(FileExistsError):  # another was quicker
+        with _written_beside(path, content, _PRIVATE) as fresh, suppress(FileExistsError):  # another was quicker
             path.hardlink_to(fresh)  # unlike a rename it never takes the place of a file
     return read_private(path)
 
@@ -71,11 +72,11 @@ def read_private(path: Path) -> bytes:
 
 
 @contextmanager
-def _written_beside(path: Path, content: bytes) -> Generator[Path]:
+def _written_beside(path: Path, content: bytes, mode: int) -> Generator[Path]:
     """Write content to a file beside the path, which is gone afterwards unless it was moved."""
     _make_private(path.parent)
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    number = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    number = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(number, "wb") as file:
             file.write(content)
