@@ -1,0 +1,5 @@
+"""Upstreams over HTTP: streamable HTTP of both eras, and the legacy pair of a stream and an address to post to."""
+
+from toolyard.providers.upstream.http.link import HttpLink
+
+__all__ = ["HttpLink"]

@@ -1,0 +1,259 @@
+"""Streamable HTTP: a request for each message, whose response holds the answer or a stream that ends with it; for both eras."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from toolyard.providers.upstream.http.address import read_address
+from toolyard.providers.upstream.http.courier import Courier
+from toolyard.providers.upstream.http.ear import Ear, delay_before
+from toolyard.providers.upstream.http.exchange import Exchange
+from toolyard.providers.upstream.http.troubles import fault_in, frame_of, messages_in, trouble_of
+from toolyard.providers.upstream.link import OPEN, Credentials, LinkError, Listener
+from toolyard.providers.upstream.settings import UpstreamSettings
+from toolyard.wire.events import Event
+from toolyard.wire.messages import Id
+
+__all__ = ["HttpLink"]
+
+_VERSION: Final = "MCP-Protocol-Version"
+_INITIALIZED: Final = b'"notifications/initialized"'
+_GOODBYE_SECONDS: Final = 1.0
+_LINGER_SECONDS: Final = 1.0
+_TRIES: Final = 5
+_OK: Final = 200
+_CLIENT: Final = 400
+_log = logging.getLogger(__name__)
+
+
+class HttpLink:
+    """A link over streamable HTTP."""
+
+    def __init__(self, name: str, settings: UpstreamSettings, credentials: Credentials = OPEN) -> None:
+        self._name = name
+        self._settings = settings
+        self._credentials = credentials
+        self._listener: Listener
+        self._courier: Courier
+        self._loop: asyncio.AbstractEventLoop
+        self._version: str | None = None
+        self._waiting: dict[Id, Exchange] = {}
+        self._others: set[Exchange] = set()
+        self._greeting: Exchange | None = None
+        self._held: list[Exchange] = []
+        self._ear: Ear | None = None
+        self._is_open = False
+        self._parted = asyncio.Event()
+
+    async def open(self, listener: Listener) -> None:
+        """Get ready to send; the first message connects.
+
+        Raises:
+            LinkError: The address is none.
+        """
+        address = read_address(self._name, self._settings.url or "")
+        self._loop = asyncio.get_running_loop()
+        self._courier = Courier(self._name, address, settings=self._settings, credentials=self._credentials)
+        self._listener = listener
+        self._is_open = True
+
+    def send(self, message: bytes, request_id: Id | None, headers: Mapping[str, str]) -> None:
+        """Send a message, soon; with an id it is a request, whose answer or loss the listener is told."""
+        if not self._is_open:
+            self._send_nothing(request_id)
+            return
+        exchange = self._exchange(message, request_id, headers)
+        version = headers.get(_VERSION)
+        if version is not None:
+            self._version = version
+        if request_id is None:
+            self._others.add(exchange)
+            exchange.timer = self._loop.call_later(self._settings.connect_seconds, self._expire, exchange)
+        else:
+            self._waiting[request_id] = exchange
+        if self._greeting is not None:
+            self._held.append(exchange)
+            return
+        if request_id is None and _INITIALIZED in message:
+            self._greeting = exchange  # servers refuse what overtakes it
+        self._courier.send(exchange)
+
+    def drop(self, request_id: Id) -> None:
+        """Stop waiting for the answer to a request, and close its connection."""
+        exchange = self._waiting.pop(request_id, None)
+        if exchange is not None:
+            self._courier.drop(exchange)
+
+    def listen(self) -> None:
+        """Open the stream for what belongs to no request; an upstream that has none is left alone."""
+        limit = self._settings.message_bytes
+        self._ear = Ear(self._name, self._courier, limit=limit, headers=self._versioned, receive=self._overhear)
+        self._ear.start()
+
+    async def close(self) -> None:
+        """Say goodbye to the session and let go of everything."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        if self._ear is not None:
+            self._ear.stop()
+        for exchange in (*self._waiting.values(), *self._others):
+            self._courier.drop(exchange)
+        self._waiting.clear()
+        self._others.clear()
+        try:
+            if self._courier.head.session is not None:
+                await self._say_goodbye()
+        finally:
+            await self._courier.close()
+
+    def begun(self, exchange: Exchange) -> None:
+        """Remember the session that the first response names."""
+        session = exchange.replied.get(b"mcp-session-id")
+        if session is not None and exchange.session is None and exchange.status == _OK:
+            self._courier.head.session = session.decode("latin-1")
+
+    def heard(self, exchange: Exchange, event: Event) -> None:
+        """Take an event on the response to a message."""
+        exchange.tries = 0
+        exchange.last_event = event.id or exchange.last_event
+        exchange.retry = exchange.retry if event.retry is None else event.retry
+        if event.data and event.kind == "message" and not exchange.answered:
+            self._deliver(exchange, event.data)
+            if exchange.answered and exchange.connection is not None:
+                exchange.timer = self._loop.call_later(_LINGER_SECONDS, self._courier.drop, exchange)  # its end should follow
+
+    def ended(self, exchange: Exchange) -> None:
+        """Take a whole response: the answer, the end of a stream, or a refusal."""
+        if exchange.request_id is None:
+            self._end_other(exchange, None if exchange.status < _CLIENT or exchange.method == "DELETE" else trouble_of(exchange))
+        elif exchange.events is not None:
+            self._end_stream(exchange)
+        elif exchange.status == _OK and exchange.method == "POST":
+            self._deliver(exchange, exchange.body)
+            if not exchange.answered:
+                sentence = f"'{self._name}' answered with something that is no answer to the request."
+                self._lose(exchange, LinkError("refused", sentence, sent=True, status=_OK, text=exchange.text))
+        else:
+            self._refuse(exchange)
+
+    def failed(self, exchange: Exchange, error: LinkError) -> None:
+        """Take note that there is no response, or not all of it."""
+        if exchange.request_id is None:
+            self._end_other(exchange, error)
+        elif exchange.answered:
+            exchange.end()
+        elif exchange.last_event and error.trouble in {"lost", "unavailable"}:
+            self._resume(exchange)
+        else:
+            self._lose(exchange, error)
+
+    def _exchange(self, message: bytes, request_id: Id | None, headers: Mapping[str, str]) -> Exchange:
+        return Exchange(
+            self,
+            self._courier,
+            name=self._name,
+            limit=self._settings.message_bytes,
+            message=message,
+            request_id=request_id,
+            headers=headers,
+        )
+
+    def _send_nothing(self, request_id: Id | None) -> None:
+        if request_id is not None:
+            self._loop.call_soon(self._listener.lose, request_id, LinkError("lost", f"The link to '{self._name}' is closed."))
+
+    def _versioned(self) -> Mapping[str, str]:
+        return {} if self._version is None else {_VERSION: self._version}
+
+    def _overhear(self, message: bytes) -> None:
+        self._listener.receive(message, None)
+
+    def _deliver(self, exchange: Exchange, data: bytes) -> None:
+        """Hand on messages that came on an exchange; one of them may be what it was for."""
+        request_id = exchange.request_id
+        for message in messages_in(data):
+            is_message, answers = frame_of(message)
+            if answers == request_id:
+                exchange.answered = True
+                self._settle(exchange)
+            if is_message:
+                self._listener.receive(message, request_id)
+
+    def _settle(self, exchange: Exchange) -> None:
+        """Wait no longer for an answer."""
+        exchange.end()
+        request_id = exchange.request_id
+        if request_id is not None and self._waiting.get(request_id) is exchange:
+            del self._waiting[request_id]
+
+    def _lose(self, exchange: Exchange, error: LinkError) -> None:
+        self._settle(exchange)
+        if exchange.request_id is not None:
+            self._listener.lose(exchange.request_id, error)
+
+    def _refuse(self, exchange: Exchange) -> None:
+        """Take a response that is no answer: an error of JSON-RPC in its body is one after all."""
+        error = trouble_of(exchange)
+        if error.trouble == "session_lost" and self._courier.head.session == exchange.session:
+            self._courier.head.session = None
+        if exchange.method != "POST":
+            error.sent = True  # what was to be read is the answer to what had been sent
+        elif error.trouble == "refused" and exchange.request_id is not None:
+            fault = fault_in(exchange.body, exchange.request_id)
+            if fault is not None:
+                self._settle(exchange)
+                self._listener.receive(fault, exchange.request_id)
+                return
+        self._lose(exchange, error)
+
+    def _end_stream(self, exchange: Exchange) -> None:
+        if exchange.answered:
+            exchange.end()
+        elif exchange.last_event:
+            self._resume(exchange)
+        else:
+            self._lose(exchange, LinkError("lost", f"'{self._name}' ended its answer before it was there.", sent=True))
+
+    def _resume(self, exchange: Exchange) -> None:
+        """Ask, after a while, for what came after the last event."""
+        if exchange.tries == _TRIES:
+            sentence = f"'{self._name}' lost the stream of an answer, and it could not be found again."
+            self._lose(exchange, LinkError("lost", sentence, sent=True))
+            return
+        exchange.method = "GET"
+        exchange.headers = {**self._versioned(), "Last-Event-ID": exchange.last_event}
+        exchange.message = b""
+        exchange.renew()
+        exchange.timer = self._loop.call_later(delay_before(exchange.tries, exchange.retry), self._courier.send, exchange)
+        exchange.tries += 1
+
+    def _end_other(self, exchange: Exchange, error: LinkError | None) -> None:
+        """Take note of what became of a message that wants no answer; nobody waits for it, so a failure is only logged."""
+        exchange.end()
+        self._others.discard(exchange)
+        if exchange.method == "DELETE":
+            self._parted.set()
+        if error is not None:
+            _log.info("upstream_took_no_note upstream=%s trouble=%s status=%s", self._name, error.trouble, error.status)
+        if exchange is self._greeting:
+            self._greeting = None
+            held, self._held = self._held, []
+            for waiting in held:
+                self._courier.send(waiting)
+
+    def _expire(self, exchange: Exchange) -> None:
+        self._courier.drop(exchange)
+        self._end_other(exchange, LinkError("unavailable", f"'{self._name}' takes too long.", sent=True))
+
+    async def _say_goodbye(self) -> None:
+        limit = self._settings.message_bytes
+        exchange = Exchange(self, self._courier, name=self._name, limit=limit, method="DELETE", headers=self._versioned())
+        self._others.add(exchange)
+        self._courier.send(exchange)
+        try:
+            async with asyncio.timeout(_GOODBYE_SECONDS):
+                await self._parted.wait()
+        except TimeoutError:
+            self._courier.drop(exchange)
