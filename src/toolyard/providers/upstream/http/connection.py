@@ -51,6 +51,10 @@ class Home(Protocol):
 
     name: str
 
+    def keep(self, connection: "Connection") -> None:
+        """Take note of a connection that was made."""
+        ...
+
     def release(self, connection: "Connection") -> None:
         """Take a connection back that can be used again."""
         ...
@@ -87,6 +91,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Be ready."""
         self._transport = transport
+        self._home.keep(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell whoever waits for a response; one without a stated length is whole when the connection ends."""

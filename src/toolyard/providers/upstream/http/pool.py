@@ -42,11 +42,13 @@ class Pool:
                 connection.send(taker, data)
                 return
             connection.abort()
-        if urgent:
-            self._waiting.appendleft((taker, data))
-        else:
+        if not urgent:
             self._waiting.append((taker, data))
-        self._provide(self._bound + _SPARE if urgent else self._bound)
+            self._provide()
+            return
+        self._waiting.appendleft((taker, data))
+        if len(self._all) + len(self._connecting) < self._bound + _SPARE:
+            self._begin_connecting()
 
     def drop(self, taker: Taker) -> None:
         """Forget a request, and end the connection that it is on."""
@@ -54,6 +56,10 @@ class Pool:
             taker.connection.abort()
         else:
             self._waiting = deque(item for item in self._waiting if item[0] is not taker)
+
+    def keep(self, connection: Connection) -> None:
+        """Take note of a connection that was made."""
+        self._all.add(connection)
 
     def release(self, connection: Connection) -> None:
         """Take a connection back that can be used again."""
@@ -72,36 +78,35 @@ class Pool:
             self._emptied.set()
         if connection in self._idle:
             self._idle.remove(connection)
-        self._provide(self._bound)
+        self._provide()
 
-    def abort(self) -> None:
-        """End all connections, now or in the loop's next turn."""
+    async def close(self) -> None:
+        """End all connections, and wait until they are gone."""
         self._waiting.clear()
         if self._sweep is not None:
             self._sweep.cancel()
         for task in self._connecting:
             task.cancel()
+        await asyncio.gather(*self._connecting, return_exceptions=True)
+        self._emptied.clear()
         for connection in self._all:
             connection.abort()
-
-    async def close(self) -> None:
-        """End all connections, and wait until they are gone."""
-        self._emptied.clear()
-        self.abort()
-        await asyncio.gather(*self._connecting, return_exceptions=True)
         if self._all:
             await self._emptied.wait()
 
-    def _provide(self, bound: int) -> None:
-        """Begin as many connections as requests wait for one."""
-        while len(self._connecting) < min(len(self._waiting), bound - len(self._all)):
-            task = self._loop.create_task(self._connect())
-            self._connecting.add(task)
-            task.add_done_callback(self._end_connecting)
+    def _provide(self) -> None:
+        """Begin as many connections as requests wait for one, within the bound."""
+        while len(self._connecting) < min(len(self._waiting), self._bound - len(self._all)):
+            self._begin_connecting()
+
+    def _begin_connecting(self) -> None:
+        task = self._loop.create_task(self._connect())
+        self._connecting.add(task)
+        task.add_done_callback(self._end_connecting)
 
     def _end_connecting(self, task: asyncio.Task[None]) -> None:
         self._connecting.discard(task)
-        self._provide(self._bound)
+        self._provide()
 
     async def _connect(self) -> None:
         try:
@@ -110,7 +115,6 @@ class Pool:
             if self._waiting:
                 self._waiting.popleft()[0].fail(error)
             return
-        self._all.add(connection)
         self.release(connection)
 
     async def _reach(self) -> Connection:
