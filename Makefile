@@ -7,7 +7,7 @@ UV := $(BIN)/uv
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run tour test check lint types house unit generate lock clean
+.PHONY: help run demo test check lint types house unit generate lock clean
 
 help: ## Show these commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -20,10 +20,11 @@ $(READY): pyproject.toml requirements/bootstrap.txt requirements/dev.txt
 	@touch $@
 
 run: $(READY) ## Serve the example yard over HTTP, at http://127.0.0.1:8321/mcp
+	@echo "'make demo' shows what an agent sees of a yard with hundreds of tools." >&2
 	@$(BIN)/toolyard serve examples/bank.py --transport http || [ $$? -eq 130 ]
 
-tour: $(READY) ## Show the example yard: what it offers, and a few calls
-	@$(BIN)/python scripts/tour.py
+demo: $(READY) ## Show what an agent sees of a yard with hundreds of tools
+	@$(BIN)/toolyard demo
 
 test: $(READY) ## Everything: gates, all tests, coverage, other Pythons that are installed
 	@scripts/test

@@ -1,4 +1,4 @@
-"""The examples and the tour run as a user would run them, and say something."""
+"""The examples run as a user would run them, and say something."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SERVER = ROOT / "examples" / "everything.py"
-PROGRAMS = [*sorted({*(ROOT / "examples").glob("*.py")} - {SERVER}), ROOT / "scripts" / "tour.py"]
+PROGRAMS = sorted({*(ROOT / "examples").glob("*.py")} - {SERVER})
 
 
 def _run(program: Path, said: str = "", **environment: str) -> "subprocess.CompletedProcess[str]":
@@ -34,14 +34,3 @@ def test_the_example_that_is_a_server_answers_on_stdio_and_ends_with_its_client(
     assert ran.returncode == 0
     assert json.loads(ran.stdout) == {"jsonrpc": "2.0", "id": 1, "result": {}}
     assert re.fullmatch(r"\S+ INFO toolyard\.cli\.server serving yard=everything transport=stdio address=stdio\n", ran.stderr)
-
-
-def test_the_tour_shows_what_it_is_about() -> None:
-    told = _run(ROOT / "scripts" / "tour.py").stdout
-
-    for expected in ("'bank'", '"invalid_input"', '"coerced"', '"not_enough_money"', '"handle": "r_1"', '{"$ref": "r_1"}'):
-        assert expected in told
-
-
-def test_the_tour_has_no_colours_where_there_is_no_terminal() -> None:
-    assert "\x1b" not in _run(ROOT / "scripts" / "tour.py").stdout

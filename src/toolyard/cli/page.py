@@ -24,13 +24,15 @@ Data goes to stdout and everything else to stderr, also what a module or a tool 
 _TARGET: Final = """\
 ## TARGET
 
-Every command but `config`, `key` and `version` works on a yard:
+Every command but `config`, `demo`, `eval`, `key` and `version` works on a yard:
 
 | TARGET | is |
 |---|---|
 | `module:attr` | an attribute of a module that can be imported from here |
 | `file.py` | the one yard at the top of a file |
 | `file.py:attr` | an attribute of a file, where there are several yards in it |
+
+`toolyard.demo:yard` is one that comes along, with invented tools to try commands on.
 
 The module is loaded and the yard opened; when the command ends, and on Ctrl-C and SIGTERM, it is closed and its sessions are
 ended. If that fails, one sentence names the file, the line and the cause; `-vv` shows the traceback, too."""
@@ -66,11 +68,19 @@ command is run. [Settings](settings.md) has every key and variable; `toolyard co
 Over stdio, stdout belongs to the client. Where stderr is a terminal, it tells where the server listens and how to connect clients;
 otherwise it gets one log line, `serving …`. When the client goes the server ends with status 0."""
 
+_EVALUATING: Final = """\
+### Labelled tools and questions
+
+A tool is a line with `id`, `name` and, where known, `namespace`, `description`, `tags` and `input_schema`; a question is a line with
+`query` and `relevant`, the ids of the tools that answer it. What is printed is told in [Search tools](../guides/search.md). Times are
+those of the processor."""
+
 _SURROUNDINGS: Final = """\
 ## Surroundings
 
 - Colours are used where stdout is a terminal, `NO_COLOR` is unset or empty, and `TERM` is not `dumb`.
-- `toolyard list` prints a table as wide as the terminal, or tab-separated lines without titles where stdout is none.
+- `toolyard list` prints a table as wide as the terminal, or tab-separated lines without titles where stdout is none;
+  `toolyard search` paragraphs, or tab-separated lines with name, signature and why.
 - Control characters in what tools and their authors wrote are shown and not sent to the terminal.
 - Log lines are `<ISO time> <LEVEL> <logger> <message>`; the message is an event and then `key=value` facts. Warnings are
   shown by default, information with `-v`, everything with `-vv`, errors alone with `--quiet`."""
@@ -80,7 +90,7 @@ _STATUS_HEAD: Final = """\
 
 A failed call exits with the status of its code; every code has one."""
 
-_MORE: Final = {"call": _ARGUMENTS, "serve": _SERVING}
+_MORE: Final = {"call": _ARGUMENTS, "eval": _EVALUATING, "serve": _SERVING}
 
 
 def reference() -> str:

@@ -3,7 +3,7 @@
 They import no command, so that `--help` and `version` cost next to nothing.
 """
 
-from argparse import SUPPRESS, Action, ArgumentParser, BooleanOptionalAction, Namespace
+from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from types import MappingProxyType
@@ -31,6 +31,8 @@ _SETTINGS: Final = (
     ("profile", "NAME", "the profile of callers that have no other (default: the yard's own)"),
     ("allow_eval", "", "publish the tools that run code, too"),
 )
+_OPERATIONS: Final = ("query", "command", "destroy", "eval")
+_MOST: Final = 100
 _PROFILE: Final = "see the yard as callers of this profile do (default: the yard's own)"
 
 
@@ -47,6 +49,13 @@ class Options(Namespace):
     output: str | None = None
     json: bool = False
     markdown: bool = False
+    words: str = ""
+    namespace: str | None = None
+    operation: str | None = None
+    limit: int = 5
+    tools: str = ""
+    queries: str = ""
+    strategy: str | None = None
     given: Mapping[str, str | bool] = _NOTHING
     config: str | None = None
     verbose: int = 0
@@ -133,6 +142,9 @@ def make_parsers() -> Parsers:
     _add_call(add("call", "call a tool and print what it answers"))
     _add_describe(add("describe", "describe a tool: what it takes, does and answers"))
     _add_manifest(add("manifest", "print every tool of a yard, as JSON or as a page to read"))
+    _add_search(add("search", "find tools of a yard by what they do"))
+    _add_eval(add("eval", "measure how well search finds the right tools, with questions of yours"))
+    add("demo", "show what an agent sees of a yard with hundreds of tools, without a network or a model")
     _add_version(add("version", "print the version of Toolyard"))
     for parser in added.values():
         _add_volume(parser)
@@ -236,6 +248,30 @@ def _add_manifest(parser: Parser) -> None:
     _add_view(parser)
     parser.add_argument("--json", action="store_true", help="print JSON (default)")
     parser.add_argument("--markdown", action="store_true", help="print a tool reference to read")
+
+
+def _add_search(parser: Parser) -> None:
+    parser.add_argument("words", metavar="WORDS", help="what the tool should do, in quotes if there are several words")
+    parser.add_argument("target", metavar="TARGET", nargs="?", default="", help=f"{_TARGET} (default: the 'target' of 'toolyard.toml')")
+    parser.add_argument("--namespace", metavar="NAME", help="only tools of this namespace")
+    parser.add_argument("--operation", choices=_OPERATIONS, metavar="NAME", help=f"only tools of this operation: {', '.join(_OPERATIONS)}")
+    parser.add_argument("--limit", type=_count, metavar="NUMBER", default=5, help="how many tools, from 1 to 100 (default: 5)")
+    _add_view(parser)
+    parser.add_argument("--json", action="store_true", help="print an object")
+
+
+def _add_eval(parser: Parser) -> None:
+    parser.add_argument("name", metavar="WHAT", choices=("search",), help="what to measure: 'search'")
+    parser.add_argument("--tools", metavar="FILE", required=True, help="the tools, one JSON object a line")
+    parser.add_argument("--queries", metavar="FILE", required=True, help="the questions and their right tools, one JSON object a line")
+    parser.add_argument("--strategy", metavar="NAME", help="how to rank: 'lexical' (default), 'bm25', 'hybrid' or an installed one")
+    parser.add_argument("--json", action="store_true", help="print an object")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST:
+        raise ArgumentTypeError(f"'{text}' is no number from 1 to {_MOST}")
+    return int(text)
 
 
 def _add_version(parser: Parser) -> None:

@@ -106,7 +106,7 @@ def _read(lines: Iterable[str | bytes], kind: type[_Line]) -> list[_Line]:
         if line.strip():
             try:
                 found.append(msgspec.json.decode(line, type=kind))
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise EvaluationError(f"Line {number} cannot be read: {str(error).rstrip('.')}.") from error
     return found
 

@@ -1,0 +1,127 @@
+"""`toolyard demo`: a tour without a network or a model, of what an agent sees of a yard with hundreds of tools."""
+
+import json
+import time
+from collections.abc import Iterator
+from textwrap import wrap
+from typing import Final
+
+import msgspec
+
+from toolyard.cli.outline import Line, outline
+from toolyard.cli.parser import Options
+from toolyard.cli.terminal import Painted, Terminal
+from toolyard.demo.making import make_yard
+from toolyard.demo.story import Bill, Lists, Scene, Turn, bill_of, lists_of, tell
+from toolyard.metatools.signature import one_line
+from toolyard.signals import run as run_until_told
+from toolyard.yard import Yard
+
+__all__ = ["run"]
+
+_WIDEST: Final = 96
+_NARROWEST: Final = 72
+_LONGEST: Final = 19
+_MARGIN: Final = "   "
+_INNER: Final = "     "
+
+
+def run(options: Options, terminal: Terminal) -> int:  # noqa: ARG001 - every command is run alike
+    """Tell the story, each scene when it has happened."""
+    run_until_told(_show(terminal, max(min(terminal.width, _WIDEST), _NARROWEST)))
+    return 0
+
+
+async def _show(terminal: Terminal, width: int) -> None:
+    began = time.perf_counter()
+    async with make_yard() as yard:
+        lists = lists_of(yard)
+        _write(terminal, _opening(lists, yard, width))
+        scenes: list[Scene] = []
+        async for scene in tell(yard):
+            scenes.append(scene)
+            _write(terminal, _scene(len(scenes) + 1, scene, width))
+        _write(terminal, _closing(lists, bill_of(scenes), time.perf_counter() - began, width=width))
+
+
+def _write(terminal: Terminal, lines: Iterator[Line]) -> None:
+    for line in lines:
+        terminal.write(*line)
+    terminal.flush()
+
+
+def _opening(lists: Lists, yard: Yard, width: int) -> Iterator[Line]:
+    yield from _title("Toolyard", "every tool an agent uses, behind one dispatcher")
+    yield from _text(
+        f"Ada Moreau was charged twice; the second payment is 'ch_1042'. An agent that has {lists.tools} tools is to help her. "
+        "There is no network here and no model: what the agent asks was written down before, and a real yard answers it now. "
+        "Its tools are invented. Calls and answers are JSON, laid out to be read.",
+        width,
+    )
+    yield from _title("1", "What the agent is shown")
+    yield from _text(f"Five tools in place of {lists.tools}, and how to use them: {lists.shown:,} tokens.", width)
+    yield ("",)
+    for spec in yard.list():
+        yield (_INNER, Painted(f"{spec.name:<15}", "bold"), one_line(spec.description, width - len(_INNER) - 15))
+
+
+def _title(mark: str, text: str) -> Iterator[Line]:
+    yield ("",)
+    yield (Painted(f"{mark}  ", "good"), Painted(text, "bold"))
+
+
+def _text(text: str, width: int) -> Iterator[Line]:
+    yield from ((_MARGIN, line) for line in wrap(text, width - len(_MARGIN), break_on_hyphens=False))
+
+
+def _scene(number: int, scene: Scene, width: int) -> Iterator[Line]:
+    yield from _title(str(number), scene.title)
+    yield from _text(scene.words, width)
+    for turn in scene.turns:
+        yield ("",)
+        yield from _call(turn, width)
+        yield from _answer(turn, width)
+
+
+def _call(turn: Turn, width: int) -> Iterator[Line]:
+    head: Line = (_MARGIN, Painted("→ ", "good"), Painted(turn.tool, "bold"))
+    written = json.dumps(turn.arguments, ensure_ascii=False)
+    if len(_INNER) + len(turn.tool) + 1 + len(written) <= width:
+        yield (*head, f" {written}")
+        return
+    yield head
+    yield from ((_INNER, *line) for line in outline(turn.arguments, width - len(_INNER)))
+
+
+def _answer(turn: Turn, width: int) -> Iterator[Line]:
+    answer, meta = turn.answer, turn.answer.meta
+    mark = Painted("← ", "good" if answer.success else "bad")
+    put_right = f", put right: {', '.join(meta.coerced)}" if meta.coerced else ""
+    yield (_MARGIN, mark, Painted(f"{meta.estimated_tokens:,} tokens{put_right}", "faint"))
+    told = answer.data if answer.error is None else {"error": msgspec.to_builtins(answer.error)}
+    lines = list(outline(told, width - len(_INNER)))
+    yield from ((_INNER, *line) for line in lines[:_LONGEST])
+    if len(lines) > _LONGEST:
+        yield (_INNER, Painted(f"… and {len(lines) - _LONGEST} lines more", "faint"))
+
+
+def _closing(lists: Lists, bill: Bill, seconds: float, *, width: int) -> Iterator[Line]:
+    yield from _title("8", "What it cost, in tokens")
+    yield ("",)
+    yield (_INNER, Painted(f"{'':<30}{'here':>8}{'without':>10}", "faint"))
+    for what, here, without in (
+        ("to find the tool", lists.shown + bill.finding, lists.everything),
+        ("to search a month of payments", bill.looking, bill.large),
+    ):
+        yield (_INNER, f"{what:<30}{here:>8,}{without:>10,}", Painted(f"{without / here:>6.0f} times less", "good"))
+    yield ("",)
+    yield from _text(
+        "'Here' is the short list with the search and the description, and the three answers about the large result. 'Without' is "
+        f"the list of all {lists.tools} tools, and the whole result. Four characters count as a token.",
+        width,
+    )
+    yield ("",)
+    yield (_MARGIN, f"Told in {seconds:.1f} seconds. The same yard is yours to try:")
+    yield ("",)
+    yield (_INNER, "toolyard search 'book a room' toolyard.demo:yard")
+    yield (_INNER, "toolyard serve toolyard.demo:yard --transport http")

@@ -1,0 +1,55 @@
+"""`toolyard demo`: the first thing people see, so it must read well wherever it is read."""
+
+import re
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+from toolyard.cli.terminal import width_of
+
+Run = Callable[..., tuple[int, str, str]]
+Process = Callable[..., "subprocess.CompletedProcess[str]"]
+Terminal = Callable[..., str]
+
+
+def test_it_tells_the_whole_story_in_a_process_of_its_own(in_process: Process) -> None:
+    done = in_process("demo", PYTHONWARNINGS="error")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.findall(r"^(\d)  \S", done.stdout, re.MULTILINE) == list("12345678")
+    for expected in ("payments__refund_charge(", "code: invalid_input", "put right: amount_cents", "handle: r_1", '{"$ref": "r_1"}'):
+        assert expected in done.stdout
+
+
+def test_its_sums_are_those_of_its_parts(toolyard: Run) -> None:
+    _, out, _ = toolyard("demo")
+
+    spent = [int(number.replace(",", "")) for number in re.findall(r"← ([\d,]+) tokens", out)]
+    shown = int(re.findall(r"how to use them: ([\d,]+) tokens", out)[0].replace(",", ""))
+    rows = re.findall(r"([\d,]+) +([\d,]+) +(\d+) times less", out)
+    (finding, everything, fewer), (looking, large, much_fewer) = [[int(cell.replace(",", "")) for cell in row] for row in rows]
+    assert finding == shown + sum(spent[:2])
+    assert looking == sum(spent[-3:])
+    assert (fewer, much_fewer) == (round(everything / finding), round(large / looking))
+
+
+@pytest.mark.parametrize("columns", [72, 80, 100, 200])
+def test_no_line_is_wider_than_the_terminal(columns: int, toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+
+    _, out, _ = toolyard("demo")
+
+    assert [line for line in out.splitlines() if width_of(line) > min(columns, 96)] == []
+
+
+def test_what_is_cut_is_said_to_be(toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+    assert re.search(r"… and \d+ lines more", toolyard("demo")[1])
+
+
+def test_colours_are_for_terminals_that_want_them(in_terminal: Terminal, toolyard: Run) -> None:
+    assert "\x1b[1mIt searches\x1b[0m" in in_terminal("demo", columns=90)
+    assert "\x1b" not in in_terminal("demo", columns=90, NO_COLOR="1")
+    assert "\x1b" not in toolyard("demo")[1]

@@ -1,0 +1,144 @@
+"""`toolyard search`: paragraphs for people, lines for programs, JSON for both."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from toolyard import Operation
+from toolyard.cli.parser import make_parsers
+from toolyard.cli.terminal import width_of
+
+Run = Callable[..., tuple[int, str, str]]
+Process = Callable[..., "subprocess.CompletedProcess[str]"]
+Terminal = Callable[..., str]
+Write = Callable[..., Path]
+
+MANY = """
+from toolyard import Yard
+
+def make(number):
+    def work(text: str, number: int = 0, flag: bool = False, others: list[str] | None = None) -> dict[str, int]:
+        return {}
+    work.__name__ = f"write_letter_{number}"
+    work.__doc__ = "Write a letter to somebody, with all that a good letter has, and a signature below it, in ink."
+    return work
+
+yard = Yard("office", tools=[make(number) for number in range(8)])
+"""
+
+
+def test_programs_get_name_signature_and_why(shop: str, toolyard: Run) -> None:
+    status, out, _ = toolyard("search", "show the newest orders", shop)
+
+    name, signature, why = out.splitlines()[0].split("\t")
+    assert status == 0
+    assert name == "list_orders"
+    assert signature == "list_orders(limit?: int, kind?: 'open'|'closed') -> list[int]"
+    assert "'orders' in name" in why
+
+
+def test_json_is_an_object(shop: str, toolyard: Run) -> None:
+    _, out, _ = toolyard("search", "orders", shop, "--json", "--limit", "1")
+
+    found = json.loads(out)
+    assert [hit["name"] for hit in found["hits"]] == ["list_orders"]
+    assert set(found["hits"][0]) == {"name", "signature", "description", "operation", "source", "why"}
+    assert found["closest"] == []
+
+
+def test_it_can_be_narrowed(shop: str, toolyard: Run) -> None:
+    assert toolyard("search", "wipe", shop, "--operation", "query", "--json")[1].count('"wipe"') == 0
+    assert toolyard("search", "wipe", shop, "--operation", "destroy", "--namespace", "shop")[1].startswith("wipe\t")
+    assert toolyard("search", "wipe", shop, "--profile", "readers")[1] == ""
+
+
+def test_an_unknown_namespace_is_refused_with_what_was_meant(shop: str, toolyard: Run) -> None:
+    status, out, err = toolyard("search", "orders", shop, "--namespace", "shp")
+
+    assert (status, out) == (2, "")
+    assert "'shop'" in err
+
+
+def test_where_nothing_fits_the_closest_namespaces_are_named(shop: str, toolyard: Run) -> None:
+    status, out, err = toolyard("search", "sourdough fermentation", shop)
+
+    assert (status, out) == (0, "")
+    assert err == "Nothing fits 'sourdough fermentation'. The closest namespaces: 'shop'.\n"
+    assert json.loads(toolyard("search", "sourdough fermentation", shop, "--json")[1])["closest"] == ["shop"]
+    assert toolyard("search", "sourdough fermentation", shop, "--quiet") == (0, "", "")
+
+
+def test_a_yard_without_tools_has_no_namespace_to_name(write: Write, toolyard: Run) -> None:
+    write("from toolyard import Yard\nyard = Yard(metatools=False)\n")
+
+    assert toolyard("search", "letters", "app.py") == (0, "", "Nothing fits 'letters'.\n")
+
+
+def test_that_there_is_more_is_said(write: Write, toolyard: Run) -> None:
+    write(MANY)
+
+    assert toolyard("search", "letter", "app.py")[2] == "More tools fit; '--limit' shows up to 100.\n"
+    assert toolyard("search", "letter", "app.py", "--limit", "100")[2] == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["search"],
+        ["search", "  ", "shop.py"],
+        ["search", "orders", "shop.py", "--limit", "0"],
+        ["search", "orders", "shop.py", "--limit", "many"],
+        ["search", "orders", "shop.py", "--limit", "101"],
+        ["search", "orders", "shop.py", "--operation", "look"],
+        ["search", "orders", "shop.py", "more"],
+        ["search", "orders"],
+    ],
+)
+def test_wrong_usage_is_one_line_and_status_2(arguments: list[str], shop: str, toolyard: Run) -> None:
+    status, out, err = toolyard(*arguments)
+
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1
+
+
+def test_the_target_may_stand_in_the_file_of_settings(shop: str, write: Write, in_process: Process) -> None:
+    write(f'target = "{shop}"\n', "toolyard.toml")
+
+    done = in_process("search", "orders")
+
+    assert (done.returncode, done.stdout.split("\t")[0]) == (0, "list_orders")
+
+
+@pytest.mark.parametrize("metatools", ["True", "False"])
+def test_a_search_that_cannot_be_had_is_one_sentence(metatools: str, write: Write, in_process: Process) -> None:
+    write(f"from toolyard import Yard\nyard = Yard(metatools={metatools})\n")
+
+    done = in_process("search", "letters", "app.py", TOOLYARD_SEARCH_STRATEGY="guessing")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "There is no search strategy 'guessing'" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("columns", [100, 72, 40])
+def test_people_get_paragraphs_as_wide_as_the_terminal(columns: int, write: Write, in_terminal: Terminal) -> None:
+    write(MANY)
+
+    lines = in_terminal("search", "letter", "app.py", columns=columns, NO_COLOR="1").splitlines()
+
+    assert lines[0].startswith("write_letter_0(text: str")
+    assert lines.count("") == 4
+    assert all(width_of(line) <= columns for line in lines[:-1])
+
+
+def test_a_terminal_shows_the_name_in_bold(shop: str, in_terminal: Terminal) -> None:
+    assert "\x1b[1mlist_orders\x1b[0m(limit?: int" in in_terminal("search", "orders", shop)
+
+
+def test_the_operations_are_those_that_there_are() -> None:
+    choices = next(action.choices for action in make_parsers().commands["search"].actions if action.dest == "operation")
+
+    assert list(choices or ()) == list(Operation)
