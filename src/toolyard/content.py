@@ -3,10 +3,10 @@
 A block is no JSON: it rides beside the envelope, and the data says only what kind of block it is and how large.
 """
 
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from typing import Any, Final, Literal, cast
 
-__all__ = ["Audio", "Blob", "Block", "Embedded", "Image", "Message", "ResourceLink", "Role", "Text", "block_of"]
+__all__ = ["Audio", "Blob", "Block", "Embedded", "Foreign", "Image", "Message", "ResourceLink", "Role", "Text", "block_of"]
 
 Role = Literal["user", "assistant"]
 
@@ -79,6 +79,27 @@ class Embedded(Block):
         """Return the resource in the words of MCP."""
         content = {"blob": b64encode(self.data).decode()} if self.text is None else {"text": self.text}
         return {"uri": self.uri, "mimeType": self.mime_type, **content}
+
+
+class Foreign(Block):
+    """A block as another MCP server said it, passed on untouched."""
+
+    __slots__ = ("kind", "told")
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        resource = told.get("resource")
+        holder = cast("dict[str, Any]", resource) if isinstance(resource, dict) else told
+        text = holder.get("text")
+        encoded = str(holder.get("blob", holder.get("data", "")))
+        super().__init__(text.encode("utf-8", "replace") if isinstance(text, str) else _decoded(encoded), str(holder.get("mimeType", "")))
+        self.kind: Literal["image", "audio", "resource"] = told["type"] if told.get("type") in {"image", "audio"} else "resource"
+        self.told = told
+
+    def describe(self) -> dict[str, object]:
+        """Return what the envelope's data says of the block."""
+        uri = self.told.get("uri") or cast("dict[str, Any]", self.told.get("resource") or {}).get("uri")
+        located = {} if uri is None else {"uri": uri}
+        return {**super().describe(), "type": self.told.get("type", "resource"), **located}
 
 
 class ResourceLink:
@@ -158,6 +179,13 @@ _SIGNATURES: Final[tuple[tuple[bytes, int, type[Image | Audio], str], ...]] = (
     (b"fLaC", 0, Audio, "audio/flac"),
     (b"ID3", 0, Audio, "audio/mpeg"),
 )
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return b64decode(text)
+    except ValueError:
+        return b""  # what others say wrongly is passed on as they said it, and counts for nothing here
 
 
 def block_of(data: bytes) -> Block:

@@ -25,6 +25,8 @@ def end(call: Call, fitted: Fitted, sinks: Sequence[Sink], *, slow: float) -> En
     answer = Envelope(error is None, fitted.data, error, meta)
     if fitted.content:
         answer.beside(fitted.content)
+    if fitted.passed is not None:
+        answer.passing(fitted.passed)
     if sinks:
         _record(call, answer, elapsed, sinks)
     if elapsed - call.aside > slow:

@@ -15,7 +15,7 @@ import msgspec
 from toolyard.content import Block, ResourceLink, Text
 from toolyard.errors import CODES, Blame, CodeName, ToolError
 
-__all__ = ["Content", "Encoded", "Envelope", "Failure", "Meta", "encode", "encode_data", "encode_sorted", "estimate_tokens"]
+__all__ = ["Content", "Encoded", "Envelope", "Failure", "Meta", "Passed", "encode", "encode_data", "encode_sorted", "estimate_tokens"]
 
 Content = Block | Text | ResourceLink
 
@@ -50,6 +50,18 @@ class Meta(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     session_id: str | None = None
     coerced: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+
+class Passed(msgspec.Struct, frozen=True, gc=False):
+    """What another MCP server answered: its result as it came, and what of it an envelope says."""
+
+    data: Any
+    said: bytes
+    """Content and structured content, as an object in JSON."""
+    characters: int
+    """How much of it an agent reads."""
+    content: tuple[Content, ...] = ()
+    meta: dict[str, Any] = {}
 
 
 class Envelope(msgspec.Struct, frozen=True, dict=True):
@@ -96,6 +108,16 @@ class Envelope(msgspec.Struct, frozen=True, dict=True):
     def content(self) -> tuple[Content, ...]:
         """Return the blocks that follow the envelope; they are no part of its JSON."""
         return self.__dict__.get("content", ())
+
+    @property
+    def passed(self) -> Passed | None:
+        """Return what another server answered, if the answer is that and was not cut."""
+        return self.__dict__.get("passed")
+
+    def passing(self, passed: Passed) -> Self:
+        """Return the envelope with what another server answered beside it."""
+        vars(self)["passed"] = passed  # pyright: ignore[reportIndexIssue] - a frozen struct still has its dictionary
+        return self
 
     def beside(self, content: Sequence[Content]) -> Self:
         """Return the envelope with these blocks beside it."""

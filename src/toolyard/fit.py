@@ -7,7 +7,7 @@ import msgspec
 
 from toolyard.call import Call
 from toolyard.content import Block, Text, block_of
-from toolyard.envelope import Content, Encoded, Envelope, Failure, encode, encode_data
+from toolyard.envelope import Content, Encoded, Envelope, Failure, Passed, encode, encode_data
 from toolyard.errors import CODES, ToolError
 from toolyard.tools import Tool
 
@@ -27,6 +27,8 @@ class Fitted(msgspec.Struct, frozen=True, gc=False):
     error: Failure | None = None
     content: tuple[Content, ...] = ()
     encoded: Encoded | None = None
+    passed: Passed | None = None
+    """What another server answered, where that is what it is."""
 
     def cut(self, instead: dict[str, Any]) -> "Fitted":
         """Return the same with something short in place of its data."""
@@ -48,6 +50,9 @@ def fit(call: Call, tool: Tool, result: object) -> Fitted:
         ToolError: `invalid_output` if it cannot.
     """
     if type(result) not in _PLAIN:  # asked first because asking for an envelope costs more than the rest
+        if isinstance(result, Passed):
+            encoded = Encoded(result.data, encode(result.data), result.characters, result.content)
+            return Fitted(result.data, None, result.content, encoded, result)
         if isinstance(result, Envelope):
             return _kept(call, tool, result)
         if isinstance(result, _BYTES):
@@ -92,7 +97,7 @@ def _kept(call: Call, tool: Tool, envelope: Envelope) -> Fitted:
     call.inner_session_id = envelope.meta.session_id
     call.coerced = tuple(dict.fromkeys((*call.coerced, *envelope.meta.coerced)))
     call.warnings = tuple(dict.fromkeys((*call.warnings, *envelope.meta.warnings)))
-    return Fitted(encoded.data, error, (*envelope.content, *encoded.content), encoded)
+    return Fitted(encoded.data, error, (*envelope.content, *encoded.content), encoded, envelope.passed)
 
 
 def _encoded(tool: Tool, value: object) -> Encoded:

@@ -122,6 +122,8 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     deprecated: str | None = None
     shape: Literal["envelope", "plain"] = "envelope"
     annotations: Annotations | None = None
+    extra: dict[str, Any] = {}
+    """What lists show of it besides, in the words of MCP, such as icons."""
     kind: Kind = "tool"
     """What is called: the query that reads a resource or makes a prompt has a spec, too, and is never listed as a tool."""
 
@@ -180,6 +182,8 @@ class ResourceSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     tags: tuple[str, ...] = ()
     annotations: dict[str, Any] | None = None
     """Whom it is for and how much it matters, in the words of MCP."""
+    extra: dict[str, Any] = {}
+    """What lists show of it besides, in the words of MCP."""
 
     def __post_init__(self) -> None:
         _make_tuples(self, "tags")
@@ -213,6 +217,8 @@ class PromptSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     arguments: tuple[PromptArgument, ...] = ()
     source: str = ""
     tags: tuple[str, ...] = ()
+    extra: dict[str, Any] = {}
+    """What lists show of it besides, in the words of MCP."""
 
     def __post_init__(self) -> None:
         _make_tuples(self, "tags")

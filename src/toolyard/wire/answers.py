@@ -43,9 +43,13 @@ class Answers:
         self._bad = b',"isError":true' + self._done
         self.empty = self.whole(b"{}")
 
-    def whole(self, result: bytes, *, cacheable: bool = False) -> bytes:
-        """Return a result, which is an object as JSON, with what every result has."""
+    def whole(self, result: bytes, *, cacheable: bool = False, meta: Mapping[str, Any] | None = None) -> bytes:
+        """Return a result, which is an object as JSON, with what every result has, and with more to say beside it if there is."""
         end = self._cached if cacheable else self._done
+        if meta is not None:
+            own: dict[str, Any] = {SERVER: self._server} if self.version.modern else {}
+            kind = b',"resultType":"complete"' if self.version.modern else b""
+            end = b'%b,"_meta":%b}' % (kind, encode({**meta, **own}))
         inner = result[:-1]
         return inner + (end.removeprefix(b",") if inner == b"{" else end)
 
@@ -63,6 +67,11 @@ class Answers:
 
     def plain(self, envelope: Envelope) -> bytes:
         """Return the good answer of a plain tool: its blocks, or its data as text; data that is an object is structured content, too."""
+        passed = envelope.passed
+        if passed is not None:
+            warnings = envelope.meta.warnings
+            beside = {**passed.meta, **({"warnings": warnings} if warnings else {})} if passed.meta or warnings else None
+            return self.whole(passed.said[:-1] + b',"isError":false}', meta=beside)
         blocks = [to_mcp(block) for block in envelope.content]
         if envelope.content:
             return b"".join((b'{"content":', encode(blocks), self._good))
@@ -107,7 +116,7 @@ def tool_item(spec: ToolSpec, version: Version, *, schemas: bool = False) -> byt
             item["title"] = spec.title
         if schemas:
             item["outputSchema"] = _output_schema(spec)
-    return encode(item)
+    return encode({**item, **spec.extra} if spec.extra else item)
 
 
 def _output_schema(spec: ToolSpec) -> dict[str, Any]:
@@ -122,17 +131,17 @@ def _output_schema(spec: ToolSpec) -> dict[str, Any]:
 
 def resource_item(spec: ResourceSpec, version: Version) -> bytes:
     """Return a resource as lists show it."""
-    return encode({"uri": spec.uri, **_told(spec, version), **_mime_type(spec)})
+    return encode({"uri": spec.uri, **_told(spec, version), **_mime_type(spec), **spec.extra})
 
 
 def template_item(spec: ResourceSpec, version: Version) -> bytes:
     """Return a template of resources as lists show it."""
-    return encode({"uriTemplate": spec.uri, **_told(spec, version), **_mime_type(spec)})
+    return encode({"uriTemplate": spec.uri, **_told(spec, version), **_mime_type(spec), **spec.extra})
 
 
 def prompt_item(spec: PromptSpec, version: Version) -> bytes:
     """Return a prompt as lists show it."""
-    return encode({**_told(spec, version), "arguments": spec.arguments})
+    return encode({**_told(spec, version), "arguments": spec.arguments, **spec.extra})
 
 
 def _told(spec: ResourceSpec | PromptSpec, version: Version) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from base64 import b64encode
 from hashlib import sha256
 from typing import Any
 
-from toolyard.content import Block, Embedded, ResourceLink, Text
+from toolyard.content import Block, Embedded, Foreign, ResourceLink, Text
 from toolyard.envelope import Content
 
 __all__ = ["to_mcp"]
@@ -14,6 +14,8 @@ def to_mcp(block: Content) -> dict[str, Any]:
     """Return a block as an MCP content block."""
     if isinstance(block, Text):
         return {"type": "text", "text": block.text}
+    if isinstance(block, Foreign):
+        return block.told
     if isinstance(block, ResourceLink):
         return {"type": "resource_link", **block.told()}
     if block.kind == "resource":

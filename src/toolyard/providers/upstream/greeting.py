@@ -1,0 +1,125 @@
+"""Greeting: finding out which era an upstream speaks, and what it says of itself."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from toolyard._version import VERSION
+from toolyard.providers.upstream.link import Link, LinkError
+from toolyard.providers.upstream.peer import ASKED, Peer
+from toolyard.wire.faults import UNSUPPORTED_VERSION, Fault
+from toolyard.wire.params import SERVER
+from toolyard.wire.requests import Client, Requests
+from toolyard.wire.versions import HANDSHAKE, LATEST, LATEST_HANDSHAKE, MODERN, VERSIONS, Version
+
+__all__ = ["Era", "Greeting", "SilentError", "greet"]
+
+Era = Literal["auto", "2025", "2026"]
+
+PROBE_SECONDS: Final = 3.0
+"""How long an upstream may take to say that it speaks the newer era; those of the older one may say nothing at all."""
+
+_CLIENT: Final = Client("toolyard", VERSION)
+_OLDER: Final = frozenset({"refused", "session_lost"})
+
+
+class SilentError(LinkError):
+    """An upstream went away when it was asked for its era: with the handshake of the older one it may stay."""
+
+
+class Greeting(msgspec.Struct, frozen=True):
+    """What an upstream says of itself."""
+
+    version: Version
+    server: Mapping[str, Any]
+    capabilities: Mapping[str, Any]
+    instructions: str
+
+
+class _Initialized(msgspec.Struct, rename="camel"):
+    protocol_version: str
+    capabilities: dict[str, Any] = {}
+    server_info: dict[str, Any] = {}
+    instructions: str | None = None
+
+
+class _Discovered(msgspec.Struct, rename="camel"):
+    supported_versions: list[str]
+    capabilities: dict[str, Any] = {}
+    server_info: dict[str, Any] = {}
+    instructions: str | None = None
+    meta: dict[str, Any] = msgspec.field(default_factory=dict[str, Any], name="_meta")
+
+
+class _Refusal(msgspec.Struct):
+    supported: list[str] = []
+
+
+async def greet(peer: Peer, link: Link, era: Era, *, known: str | None = None) -> Greeting:
+    """Return what the upstream says of itself; `known` is the version it spoke last time, which spares the question.
+
+    Raises:
+        LinkError: It cannot be reached, or speaks no version that we do.
+        SilentError: It went away when asked for its era.
+    """
+    try:
+        if era == "2025" or (era == "auto" and known in HANDSHAKE):
+            return await _shake_hands(peer, link)
+        found = await _discover(peer, patient=era == "2026" or known in MODERN)
+        if found is None and era == "2026":
+            raise LinkError("unavailable", f"'{peer.name}' does not speak {LATEST.name}.")
+        return found or await _shake_hands(peer, link)
+    except Fault as fault:
+        said = f"'{peer.name}' refused the greeting: {fault.message.removesuffix('.')} ({fault.code})."
+        raise LinkError("unavailable", said, text=fault.message) from fault
+
+
+async def _discover(peer: Peer, *, patient: bool) -> Greeting | None:
+    """Return what an upstream of the newer era says, or nothing if it is none."""
+    requests = Requests(LATEST, _CLIENT)
+    try:
+        async with asyncio.timeout(None if patient else PROBE_SECONDS):
+            told = msgspec.json.decode(await peer.request(requests, "server/discover", {}), type=_Discovered)
+    except (TimeoutError, msgspec.DecodeError):
+        return None
+    except Fault as fault:
+        return _from_refusal(fault, peer)
+    except LinkError as error:
+        if error.trouble == "lost" and not patient:
+            raise SilentError(error.trouble, error.message, text=error.text) from error
+        if error.trouble in _OLDER and not patient:
+            return None
+        raise
+    if LATEST.name not in told.supported_versions:
+        return None
+    peer.requests = requests
+    server = told.server_info or told.meta.get(SERVER) or {}
+    return Greeting(LATEST, server, told.capabilities, told.instructions or "")
+
+
+def _from_refusal(fault: Fault, peer: Peer) -> None:
+    """Take a fault for the older era, unless it says that no version of ours is spoken at all."""
+    if fault.code != UNSUPPORTED_VERSION:
+        return
+    try:
+        spoken = msgspec.convert(fault.data, _Refusal).supported
+    except msgspec.ValidationError:
+        return
+    if spoken and not set(spoken) & set(VERSIONS):
+        raise LinkError("unavailable", f"'{peer.name}' speaks none of our versions, only {', '.join(spoken)}.")
+
+
+async def _shake_hands(peer: Peer, link: Link) -> Greeting:
+    result = await peer.initialize(Requests(LATEST_HANDSHAKE, _CLIENT), ASKED)
+    try:
+        told = msgspec.json.decode(result, type=_Initialized)
+    except msgspec.DecodeError as error:
+        raise LinkError("unavailable", f"'{peer.name}' answered the handshake with something else.") from error
+    if told.protocol_version not in HANDSHAKE:
+        raise LinkError("unavailable", f"'{peer.name}' speaks version '{told.protocol_version}', which we do not.")
+    requests = peer.requests = Requests(VERSIONS[told.protocol_version], _CLIENT)
+    peer.notify(requests, "notifications/initialized")
+    link.listen()
+    return Greeting(requests.version, told.server_info, told.capabilities, told.instructions or "")

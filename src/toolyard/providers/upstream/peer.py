@@ -1,0 +1,255 @@
+"""A peer: the client half of one conversation with an upstream, over whatever link carries it.
+
+It knows which answer belongs to which request, and whose question an upstream's question is. It starts nothing and repeats nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from itertools import count
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from toolyard.asks import Ask
+from toolyard.errors import ToolError
+from toolyard.progress import Note
+from toolyard.providers.upstream.link import Link, LinkError
+from toolyard.wire.faults import INTERNAL, METHOD_NOT_FOUND, Fault
+from toolyard.wire.messages import Id, Message, decode, encode_fault, encode_notification, encode_result
+from toolyard.wire.requests import NOTHING, Requests
+
+__all__ = ["ALONE", "ASKED", "Behalf", "Peer"]
+
+ASKED: Final[Mapping[str, Any]] = {"elicitation": {}}
+"""What an upstream of the older era may ask, whoever calls: a person, because a call that cannot have one says so."""
+
+_ASKS: Final = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=msgspec.Struct)
+PutAsks = Callable[[Mapping[str, Ask]], Awaitable[Mapping[str, Any]]]
+
+
+class Behalf(msgspec.Struct, frozen=True, kw_only=True):
+    """On whose behalf a request is made, and how that one can be reached meanwhile."""
+
+    owner: str = ""
+    progress: Callable[[Note], None] | None = None
+    log: Callable[[str, str], None] | None = None
+    ask: PutAsks | None = None
+    capabilities: Mapping[str, Any] = NOTHING
+    """What whoever it is can be asked."""
+    meta: Mapping[str, Any] = NOTHING
+    """What is said beside the params, such as the trace it is part of."""
+    headers: Mapping[str, str] = NOTHING
+    """What HTTP has beside it."""
+
+
+ALONE: Final = Behalf()
+"""On nobody's behalf but the yard's own."""
+
+
+class _Progress(msgspec.Struct, rename="camel"):
+    progress_token: Id
+    progress: float
+    total: float | None = None
+    message: str = ""
+
+
+class _Cancelled(msgspec.Struct, rename="camel"):
+    request_id: Id | None = None
+
+
+class _Said(msgspec.Struct):
+    data: Any = None
+    level: str = "info"
+
+
+class _Fault(msgspec.Struct):
+    code: int = INTERNAL
+    message: str = ""
+    data: Any = None
+
+
+class Peer:
+    """One conversation with an upstream; it is the listener of its link."""
+
+    def __init__(
+        self, name: str, link: Link, *, http: bool, note: Callable[[str, msgspec.Raw], None], ended: Callable[[LinkError], None]
+    ) -> None:
+        self.name = name
+        self.requests: Requests | None = None
+        """How requests are written, once the version is known."""
+        self._link = link
+        self._http = http
+        self._note = note
+        self._ended = ended
+        self._ids = count(1)
+        self._waiting: dict[Id, tuple[asyncio.Future[msgspec.Raw], Behalf]] = {}
+        self._asking: dict[Id, asyncio.Task[None]] = {}
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def in_flight(self) -> int:
+        """Return how many requests are not answered yet."""
+        return len(self._waiting)
+
+    async def request(
+        self, requests: Requests, method: str, params: Mapping[str, Any], *, name: str | None = None, behalf: Behalf = ALONE
+    ) -> msgspec.Raw:
+        """Send a request and return its result, which stays JSON; whoever stops waiting for it cancels it.
+
+        Raises:
+            Fault: The upstream answered with an error of JSON-RPC.
+            LinkError: It did not get through, or there is no answer.
+        """
+        request_id = next(self._ids)
+        meta = behalf.meta if behalf.progress is None else {**behalf.meta, "progressToken": request_id}
+        message = requests.encode(request_id, method, params, capabilities=behalf.capabilities, meta=meta)
+        headers = requests.headers(method, name)
+        return await self._sent(request_id, message, {**headers, **behalf.headers} if behalf.headers else headers, behalf)
+
+    async def initialize(self, requests: Requests, capabilities: Mapping[str, Any]) -> msgspec.Raw:
+        """Send the request that a handshake begins with and return its result.
+
+        Raises:
+            Fault: The upstream answered with an error of JSON-RPC.
+            LinkError: It did not get through, or there is no answer.
+        """
+        request_id = next(self._ids)
+        return await self._sent(request_id, requests.initialize(request_id, capabilities), {}, ALONE)
+
+    def notify(self, requests: Requests, method: str, params: Mapping[str, Any] | None = None) -> None:
+        """Send a message that wants no answer."""
+        self._link.send(encode_notification(method, params), None, requests.headers(method, None))
+
+    async def _sent(self, request_id: Id, message: bytes, headers: Mapping[str, str], behalf: Behalf) -> msgspec.Raw:
+        future: asyncio.Future[msgspec.Raw] = self._loop.create_future()
+        self._waiting[request_id] = (future, behalf)
+        try:
+            self._link.send(message, request_id, headers)
+            return await future
+        except asyncio.CancelledError:
+            self._give_up(request_id)
+            raise
+        finally:
+            del self._waiting[request_id]
+
+    def _give_up(self, request_id: Id) -> None:
+        self._link.drop(request_id)
+        if self._http and (self.requests is None or self.requests.version.modern):
+            return  # there the connection that closes says it all
+        told = encode_notification("notifications/cancelled", {"requestId": request_id, "reason": "Nobody waits for it any more."})
+        self._reply(told)
+
+    def receive(self, data: bytes, about: Id | None) -> None:
+        """Take one message of the upstream; what is none is left alone, because who sent it cannot be helped by us."""
+        try:
+            message = decode(data)
+        except Fault as fault:
+            _log.warning("upstream_says_nonsense upstream=%s why=%s", self.name, fault.message)
+            return
+        if message.method is None:
+            self._settle(message)
+        elif message.is_request:
+            self._answer(message, about)
+        else:
+            self._hear(message, about)
+
+    def lose(self, request_id: Id, error: LinkError) -> None:
+        """Fail one request."""
+        waiting = self._waiting.get(request_id)
+        if waiting is not None and not waiting[0].done():
+            waiting[0].set_exception(error)
+
+    def end(self, error: LinkError) -> None:
+        """Fail every request, because the link is gone."""
+        for request_id in tuple(self._waiting):
+            self.lose(request_id, error)
+        self._stop_asking()
+        self._ended(error)
+
+    async def close(self) -> None:
+        """Let go of the link; what is still waiting is lost."""
+        self._stop_asking()
+        await self._link.close()
+        for request_id in tuple(self._waiting):
+            self.lose(request_id, LinkError("lost", f"'{self.name}' was stopped.", sent=True))
+
+    def _stop_asking(self) -> None:
+        for task in self._asking.values():
+            task.cancel()
+
+    def _settle(self, message: Message) -> None:
+        waiting = self._waiting.get(message.id)  # pyright: ignore[reportArgumentType] - what is no id finds nothing
+        if waiting is None or waiting[0].done():
+            return  # nobody waits for it any more
+        if message.error:
+            fault = _read(message.error, _Fault) or _Fault(message="The upstream answered with an error that is none.")
+            waiting[0].set_exception(Fault(fault.code, fault.message, fault.data))
+        else:
+            waiting[0].set_result(message.result)
+
+    def _hear(self, message: Message, about: Id | None) -> None:
+        if message.method == "notifications/progress":
+            told = _read(message.params, _Progress)
+            waiting = None if told is None else self._waiting.get(told.progress_token)
+            if told is not None and waiting is not None and waiting[1].progress is not None:
+                waiting[1].progress(Note(told.progress, told.total, told.message))
+        elif message.method == "notifications/message":
+            said = _read(message.params, _Said)
+            behalf = self._whose(about)
+            if said is not None and behalf is not None and behalf.log is not None:
+                behalf.log(said.level, said.data if isinstance(said.data, str) else msgspec.json.encode(said.data).decode())
+        elif message.method == "notifications/cancelled":
+            cancelled = _read(message.params, _Cancelled)
+            task = None if cancelled is None or cancelled.request_id is None else self._asking.get(cancelled.request_id)
+            if task is not None:
+                task.cancel()
+        else:
+            self._note(str(message.method), message.params)
+
+    def _answer(self, message: Message, about: Id | None) -> None:
+        """Answer a request of the upstream, at once or when whoever it is for has."""
+        request_id: Any = message.id
+        if message.method == "ping":
+            self._reply(encode_result(request_id, b"{}"))
+            return
+        behalf = self._whose(about) if message.method in _ASKS else None
+        if behalf is None or behalf.ask is None:
+            fault = Fault(METHOD_NOT_FOUND, f"Nobody here can be asked '{message.method}'.")
+            self._reply(encode_fault(request_id, fault))
+            return
+        task = self._loop.create_task(self._put(request_id, message, behalf.ask))
+        self._asking[request_id] = task
+        task.add_done_callback(lambda _: self._asking.pop(request_id, None))
+
+    async def _put(self, request_id: Id, message: Message, ask: PutAsks) -> None:
+        params: Any = msgspec.json.decode(message.params or b"{}")
+        method: Any = message.method
+        try:
+            answers = await ask({"answer": Ask(method, params)})
+            answer = encode_result(request_id, msgspec.json.encode(answers["answer"]))
+        except ToolError as error:
+            answer = encode_fault(request_id, Fault(METHOD_NOT_FOUND if error.code == "not_supported" else INTERNAL, error.message))
+        self._reply(answer)
+
+    def _reply(self, message: bytes) -> None:
+        headers = {} if self.requests is None or self.requests.version.modern else self.requests.headers("", None)
+        self._link.send(message, None, headers)
+
+    def _whose(self, about: Id | None) -> Behalf | None:
+        """Return on whose behalf an upstream must be speaking: never a guess between two owners."""
+        if about is not None:
+            waiting = self._waiting.get(about)
+            return None if waiting is None else waiting[1]
+        candidates = [behalf for _, behalf in self._waiting.values() if behalf is not ALONE]
+        return candidates[-1] if len({behalf.owner for behalf in candidates}) == 1 else None
+
+
+def _read(raw: msgspec.Raw, kind: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(raw or b"{}", type=kind)
+    except msgspec.DecodeError:
+        return None

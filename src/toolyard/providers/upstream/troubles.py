@@ -1,0 +1,57 @@
+"""Troubles: what went wrong with an upstream, as an answer can say it."""
+
+from typing import Any, Final
+
+from toolyard.errors import ToolError
+from toolyard.providers.upstream.link import LinkError
+from toolyard.wire.faults import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Fault
+
+__all__ = ["failure_of", "fault_of", "refusal_of"]
+
+_UNHEARD: Final = frozenset({INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS})
+_SERVER_ERROR: Final = 500
+_WORDS: Final = 2000
+_DETAILS: Final = 20_000
+
+
+def failure_of(name: str, error: LinkError) -> ToolError:
+    """Return the failure that a link's trouble is."""
+    details: dict[str, Any] = {"upstream": name}
+    if error.status is not None:
+        details["status"] = error.status
+    if error.text:
+        details["text"] = error.text[:_DETAILS]
+    if error.retry_after is not None:
+        details["retry_after_ms"] = round(error.retry_after * 1000)
+    if error.trouble == "unauthenticated":
+        return ToolError(
+            "unauthenticated",
+            error.message,
+            hint=f"Ask whoever runs the yard to sign in: 'toolyard login {name}'.",
+            next_actions=[f"toolyard login {name}"],
+            blame="upstream",
+            **details,
+        )
+    if error.trouble == "rate_limited":
+        return ToolError("rate_limited", error.message, blame="upstream", **details)
+    if error.trouble == "refused":
+        ran = error.sent and (error.status or 0) >= _SERVER_ERROR
+        return ToolError("upstream_error", error.message, may_have_run=ran, **details)
+    return ToolError("upstream_unavailable", error.message, may_have_run=error.sent, **details)
+
+
+def fault_of(name: str, fault: Fault) -> ToolError:
+    """Return the failure that an upstream's JSON-RPC error is, with its own code and words."""
+    details: dict[str, Any] = {"upstream": name, "code": fault.code, "text": fault.message[:_DETAILS]}
+    if fault.data is not None:
+        details["data"] = fault.data
+    said = fault.message.strip()[:_WORDS].removesuffix(".") or "no words"
+    return ToolError("upstream_error", f"'{name}' answered with an error: {said}.", may_have_run=fault.code not in _UNHEARD, **details)
+
+
+def refusal_of(name: str, text: str, structured: object) -> ToolError:
+    """Return the failure that an upstream's tool said its result is, with its own words."""
+    details: dict[str, Any] = {"upstream": name, "text": text[:_DETAILS]}
+    if structured is not None:
+        details["data"] = structured
+    return ToolError("upstream_error", text.strip()[:_WORDS] or f"'{name}' says that it failed, and no more.", **details)
