@@ -177,6 +177,13 @@ class Peer:
         for request_id in tuple(self._waiting):
             self.lose(request_id, LinkError("lost", f"'{self.name}' was stopped.", sent=True))
 
+    async def retire(self, seconds: float) -> None:
+        """Let go of the link once those who wait are answered, or have waited that long."""
+        waiting = [future for future, _ in self._waiting.values()]
+        if waiting:
+            await asyncio.wait(waiting, timeout=seconds)
+        await self.close()
+
     def _stop_asking(self) -> None:
         for task in self._asking.values():
             task.cancel()

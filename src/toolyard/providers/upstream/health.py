@@ -1,0 +1,101 @@
+"""Health: how an upstream is doing, by what happened to those who used it, and whether it may be used now."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from toolyard.providers.upstream.breaker import Breaker
+from toolyard.providers.upstream.link import Credentials, LinkError
+from toolyard.providers.upstream.status import State
+
+__all__ = ["Health"]
+
+_SMOOTH: Final = 0.2
+_SERVER_ERROR: Final = 500
+_log = logging.getLogger(__name__)
+
+
+class Health:
+    """The state of one upstream, and why it is so."""
+
+    def __init__(self, name: str, credentials: Credentials, *, clock: Callable[[], float], changed: Callable[[], None]) -> None:
+        self.state: State = "cold"
+        self.reason = "Nothing has been asked of it yet."
+        self.since = time.time()
+        self.last_error = ""
+        self.calls = 0
+        self.failures = 0
+        self.latency_ms: float | None = None
+        self._breaker = Breaker(clock)
+        self._name = name
+        self._credentials = credentials
+        self._clock = clock
+        self._changed = changed
+        self._refused: tuple[LinkError, Mapping[str, str] | None] | None = None
+
+    @property
+    def wait(self) -> float:
+        """Return the seconds that nobody may try for."""
+        return self._breaker.wait
+
+    @property
+    def may_be_looked_at(self) -> bool:
+        """Return whether nothing stands against trying it now, unasked."""
+        return not self._breaker.wait and self._refused is None
+
+    def admit(self) -> None:
+        """Let a call try, or refuse at once what cannot work now.
+
+        Raises:
+            LinkError: It cannot.
+        """
+        if self._refused is not None:
+            error, shown = self._refused
+            if self._credentials.ready() == shown:
+                raise error
+            self._refused = None  # somebody signed in meanwhile
+        wait = self._breaker.admit()
+        if wait:
+            said = f"'{self._name}' is left alone for {wait:.1f} seconds. {self.last_error}".strip()
+            raise LinkError("unavailable", said, retry_after=wait)
+
+    def abandon(self) -> None:
+        """Take note that whoever tried gave up before it was clear."""
+        self._breaker.abandon()
+
+    def succeed(self, began: float) -> None:
+        """Take note that something that began then went well."""
+        took = (self._clock() - began) * 1000
+        self.latency_ms = took if self.latency_ms is None else self.latency_ms + _SMOOTH * (took - self.latency_ms)
+        if self.state != "ready":
+            self.become("ready", "")
+        if self._breaker.failures:
+            self._breaker.succeed()
+
+    def fail(self, began: float, error: LinkError) -> None:
+        """Take note that something that began then went wrong."""
+        self.failures += 1
+        self.last_error = error.message
+        if error.trouble == "unauthenticated":
+            self._breaker.abandon()
+            self._refused = (error, self._credentials.ready())
+            self.become("auth_needed", error.message)
+        elif error.trouble == "session_lost" or (error.trouble == "refused" and (error.status or 0) < _SERVER_ERROR):
+            self._breaker.abandon()
+        else:
+            self._breaker.fail(began, retry_after=error.retry_after)
+            self.become("backing_off" if self._breaker.wait else "degraded", error.message)
+
+    def forgive(self) -> None:
+        """Hold nothing against the upstream any more, because a person says so."""
+        self._breaker.reset()
+        self._refused = None
+
+    def become(self, state: State, reason: str) -> None:
+        """Be in this state from now on."""
+        if (state, reason) == (self.state, self.reason):
+            return
+        self.state, self.reason, self.since = state, reason, time.time()
+        _log.info("upstream_%s upstream=%s reason=%s", state, self._name, reason)
+        self._changed()
