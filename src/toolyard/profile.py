@@ -15,13 +15,16 @@ import msgspec
 from toolyard.envelope import encode
 from toolyard.spec import AnySpec, Operation, ToolSpec
 
-__all__ = ["EVERYTHING", "METATOOLS", "UNLISTED", "Profile", "Surface", "Toolset", "cost", "listed"]
+__all__ = ["EVERYTHING", "METATOOLS", "PINNED", "UNLISTED", "Profile", "Surface", "Toolset", "cost", "listed"]
 
 METATOOLS: Final = "metatools"
 """The source of the tools about tools, which are listed where the rest is not."""
 
 UNLISTED: Final = "unlisted"
 """The tag of a metatool that is on no list."""
+
+PINNED: Final = "pinned"
+"""The tag of a tool that is on every list."""
 
 _SLACK: Final = 0.25
 
@@ -115,7 +118,7 @@ def listed(profile: Profile, specs: Sequence[ToolSpec], *, budget: int, was_meta
     An automatic surface flips from what it was only when the cost is a quarter past the budget, so that clients can cache the list.
     Where there is no metatool to find the rest with, everything is listed; where everything is, no metatool needs to be.
     """
-    pinned = [spec for spec in specs if _shows(spec) or _any_fits(spec, profile.pins)]
+    pinned = [spec for spec in specs if _shows(spec) or PINNED in spec.tags or _any_fits(spec, profile.pins)]
     rest = [spec for spec in specs if spec.source != METATOOLS or _any_fits(spec, profile.pins)]
     if profile.surface is Surface.META:
         return pinned, True

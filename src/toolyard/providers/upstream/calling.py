@@ -1,0 +1,183 @@
+"""Calling: the tools, resources and prompts of an upstream as ours, each with what runs it over there."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from toolyard.call import Arguments, Call
+from toolyard.envelope import Envelope, Passed
+from toolyard.errors import ToolError
+from toolyard.progress import Note
+from toolyard.prompts import Prompt
+from toolyard.providers.upstream.link import LinkError
+from toolyard.providers.upstream.naming import foreign_uri, with_our_uris
+from toolyard.providers.upstream.peer import ALONE, Behalf
+from toolyard.providers.upstream.reading import Answer, asks_of, passed_of, read_answer
+from toolyard.providers.upstream.settings import UpstreamSettings
+from toolyard.providers.upstream.supervisor import Supervisor
+from toolyard.providers.upstream.translating import ForeignTool, prefix_of
+from toolyard.providers.upstream.troubles import failure_of, fault_of
+from toolyard.resources import Resource
+from toolyard.schema import Schema, SchemaValidator
+from toolyard.spec import PromptSpec, ResourceSpec
+from toolyard.tools import Check, Complete, InvalidArgumentsError, Tool
+from toolyard.uri_template import variables_of
+from toolyard.wire.faults import Fault
+from toolyard.wire.headers import param_headers, param_names
+
+__all__ = ["Calls"]
+
+_ROUNDS: Final = 20
+"""How often an upstream may ask something before it answers."""
+_ASKABLE: Final = frozenset({"elicitation", "sampling", "roots"})
+_MISFIT: Final = "The upstream answered what its own output schema forbids."
+
+
+class _Completion(msgspec.Struct):
+    values: list[str] = []
+
+
+class _Completed(msgspec.Struct):
+    completion: _Completion = msgspec.field(default_factory=_Completion)
+
+
+class Calls:
+    """Makes what an upstream offers callable."""
+
+    def __init__(self, name: str, settings: UpstreamSettings, supervisor: Supervisor) -> None:
+        self._name = name
+        self._prefix = prefix_of(name, settings)
+        self._supervisor = supervisor
+        self._forwarded = tuple(header.lower() for header in settings.forward_headers)
+        self._checks_outputs = settings.outputs == "warn"
+
+    def tool(self, foreign: ForeignTool) -> Tool:
+        """Return a tool that runs over there."""
+        spec = foreign.spec
+        headers = param_names(foreign.schema)
+        output = SchemaValidator(spec.output_schema) if spec.output_schema is not None and self._checks_outputs else None
+
+        async def handler(call: Call) -> Passed:
+            arguments = {**call.arguments, **foreign.fixed} if foreign.fixed else call.arguments
+            beside = param_headers(headers, arguments) if headers else {}
+            params = {"name": foreign.own, "arguments": arguments}
+            _, answer = await self._answered(call, "tools/call", params, name=foreign.own, headers=beside)
+            passed = passed_of(self._name, answer, self._prefix)
+            if output is not None and not output.fits(passed.data):
+                call.warnings = (*call.warnings, _MISFIT)
+            return passed
+
+        return Tool(spec=spec, handler=handler, check=_check(spec.input_schema), may_return_none=True)
+
+    def resource(self, spec: ResourceSpec, *, completes: bool) -> Resource:
+        """Return a resource or a template that is read over there."""
+
+        async def handler(call: Call) -> Envelope:
+            uri = foreign_uri(self._prefix, call.name)
+            result, _ = await self._answered(call, "resources/read", {"uri": uri}, name=uri)
+            read: Any = msgspec.json.decode(result)
+            return Envelope.ok({"contents": with_our_uris(self._prefix, read.get("contents") or [])})
+
+        reference = {"type": "ref/resource", "uri": foreign_uri(self._prefix, spec.uri)}
+        return Resource.of(spec, handler, complete=self._completions(reference, variables_of(spec.uri)) if completes else None)
+
+    def prompt(self, spec: PromptSpec, own: str, *, completes: bool) -> Prompt:
+        """Return a prompt that is made over there."""
+
+        async def handler(call: Call) -> Envelope:
+            result, _ = await self._answered(call, "prompts/get", {"name": own, "arguments": call.arguments}, name=own)
+            made: Any = msgspec.json.decode(result)
+            messages = with_our_uris(self._prefix, made.get("messages") or [])
+            return Envelope.ok({"description": made.get("description") or spec.description, "messages": messages})
+
+        names = [argument.name for argument in spec.arguments]
+        return Prompt.of(spec, handler, complete=self._completions({"type": "ref/prompt", "name": own}, names) if completes else None)
+
+    def _completions(self, reference: Mapping[str, str], names: Sequence[str]) -> dict[str, Complete]:
+        return {name: partial(self._complete, reference, name) for name in names}
+
+    async def _complete(self, reference: Mapping[str, str], argument: str, value: str, settled: dict[str, str]) -> Sequence[str]:
+        params: dict[str, Any] = {"ref": reference, "argument": {"name": argument, "value": value}}
+        if settled:
+            params["context"] = {"arguments": settled}
+        try:
+            result = await self._supervisor.request("completion/complete", params, name=None, behalf=ALONE, safe=True)
+        except Fault as fault:
+            raise fault_of(self._name, fault) from fault
+        except LinkError as error:
+            raise failure_of(self._name, error) from error
+        return msgspec.json.decode(result, type=_Completed).completion.values
+
+    async def _answered(
+        self, call: Call, method: str, params: dict[str, Any], *, name: str, headers: Mapping[str, str] | None = None
+    ) -> tuple[msgspec.Raw, Answer]:
+        """Return what came of a request, after all that the upstream wanted to know first was asked.
+
+        Raises:
+            ToolError: It failed, or there is no end to what it wants to know.
+        """
+        behalf = self._behalf(call, headers or {})
+        wanted = params
+        for _ in range(_ROUNDS):
+            result = await self._sent(call, method, wanted, name=name, behalf=behalf)
+            answer = read_answer(self._name, result)
+            asks = asks_of(self._name, answer)
+            if asks is None:
+                return result, answer
+            wanted = {**params, "inputResponses": dict(await call.ask_all(asks)) if asks else {}}
+            if answer.request_state is not None:
+                wanted["requestState"] = answer.request_state
+        raise ToolError("upstream_error", f"'{self._name}' asked {_ROUNDS} times before it answered.", upstream=self._name)
+
+    async def _sent(self, call: Call, method: str, params: dict[str, Any], *, name: str, behalf: Behalf) -> msgspec.Raw:
+        began = time.monotonic()
+        try:
+            return await self._supervisor.request(method, params, name=name, behalf=behalf, safe=call.spec.safe)
+        except Fault as fault:
+            raise fault_of(self._name, fault) from fault
+        except LinkError as error:
+            raise failure_of(self._name, error) from error
+        except asyncio.CancelledError:
+            if call.stopped == "timeout":
+                call.at_fault = "upstream"
+                self._supervisor.time_out(began)
+            raise
+
+    def _behalf(self, call: Call, headers: Mapping[str, str]) -> Behalf:
+        """Return how the upstream reaches whoever calls; of his headers it gets only those that its settings name."""
+        door = call.door
+        passed_on = {name: door.headers[name] for name in self._forwarded if name in door.headers}
+        return Behalf(
+            owner=call.caller.owner,
+            progress=None if door.progress is None else partial(_tell, call),
+            log=partial(_say, call),
+            ask=None if door.ask is None else call.ask_all,
+            capabilities={name: {} for name in door.capabilities & _ASKABLE} if door.capabilities else {},
+            meta={**door.meta, **door.trace} if door.meta or door.trace else {},
+            headers={**passed_on, **headers} if passed_on or headers else {},
+        )
+
+
+def _check(schema: Schema) -> Check:
+    """Return the check that a foreign schema says; defaults are left to the upstream, which knows them."""
+    validator = SchemaValidator(schema)
+
+    def check(text: bytes) -> Arguments:
+        arguments = msgspec.json.decode(text)
+        if not validator.fits(arguments):
+            raise InvalidArgumentsError(validator.issues(arguments))
+        return arguments
+
+    return check
+
+
+def _tell(call: Call, note: Note) -> None:
+    call.progress(note.done, note.total, note.text)
+
+
+def _say(call: Call, level: str, text: str) -> None:
+    call.log(level, text)

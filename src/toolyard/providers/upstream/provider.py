@@ -1,0 +1,217 @@
+"""The upstream provider: publishes what another MCP server offers, from what is known of it, before and without a connection."""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from toolyard.providers import Publish
+from toolyard.providers.upstream.calling import Calls
+from toolyard.providers.upstream.catalogue import Catalogue, load, save
+from toolyard.providers.upstream.link import OPEN, Credentials, Link
+from toolyard.providers.upstream.naming import our_uri
+from toolyard.providers.upstream.settings import UpstreamSettings
+from toolyard.providers.upstream.status import Status
+from toolyard.providers.upstream.supervisor import Supervisor, Watcher
+from toolyard.providers.upstream.translating import prefix_of, prompts_of, resources_of, tools_of
+from toolyard.spec import Kind
+from toolyard.state_dir import write_atomically
+from toolyard.table import NOTHING_WITHHELD, WithheldReasons
+
+__all__ = ["Judge", "Upstream"]
+
+Judge = Callable[[Catalogue], WithheldReasons]
+"""Says of what an upstream offers, by kind and its own name or URI, what is not to be used, and why."""
+
+_RESTART: Final = "restart"
+_STATUS: Final = "status.json"
+_log = logging.getLogger(__name__)
+
+
+class Upstream:
+    """One upstream, while it is open."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: UpstreamSettings,
+        *,
+        link: Callable[[], Link],
+        folder: Path | None = None,
+        credentials: Credentials = OPEN,
+        judge: Judge | None = None,
+        longest: int = 48,
+        beat: float = 1.0,
+    ) -> None:
+        self.name = name
+        self.settings = settings
+        self.instructions = ""
+        self._make_link = link
+        self._folder = folder
+        self._credentials = credentials
+        self._judge = judge
+        self._longest = longest
+        self._beat = beat
+        self._catalogue: Catalogue | None = None
+        self._withheld: WithheldReasons = NOTHING_WITHHELD
+        self._supervisor: Supervisor | None = None
+        self._publish: Publish | None = None
+        self._first = asyncio.Event()
+        self._opened = 0.0
+        self._kept: Status | None = None
+
+    @property
+    def supervisor(self) -> Supervisor:
+        """Return what owns the connection.
+
+        Raises:
+            RuntimeError: The upstream is not open.
+        """
+        if self._supervisor is None:
+            raise RuntimeError(f"The upstream '{self.name}' is not open.")
+        return self._supervisor
+
+    @asynccontextmanager
+    async def open(self, publish: Publish) -> AsyncGenerator[None]:
+        """Publish what is known, and look after the connection meanwhile."""
+        self._opened = time.time()
+        self._publish = publish
+        self._first = asyncio.Event()
+        known = None if self._folder is None else load(self._folder, self.settings)
+        watcher = Watcher(fetched=self._take, updated=self._update, changed=self._tell)
+        self._supervisor = Supervisor(
+            self.name, self.settings, link=self._make_link, credentials=self._credentials, watcher=watcher, known=known
+        )
+        if known is not None:
+            self._show(known)
+        care = asyncio.get_running_loop().create_task(self._care())
+        try:
+            yield
+        finally:
+            care.cancel()
+            await asyncio.gather(care, return_exceptions=True)
+            await self._supervisor.close()
+
+    async def settled(self) -> None:
+        """Wait until something was published for the first time, or it is clear that nothing can be for now."""
+        await self._first.wait()
+
+    async def restart(self) -> None:
+        """Stop the upstream, forgive it everything, and look at it anew."""
+        await self.supervisor.restart()
+        await self.supervisor.refresh()
+
+    def judge_again(self) -> None:
+        """Publish again what is known, because what is accepted may have changed."""
+        if self._catalogue is not None:
+            self._show(self._catalogue)
+
+    def status(self) -> Status:
+        """Return how it is."""
+        health, catalogue = self.supervisor.health, self._catalogue
+        known: dict[str, Any] = {}
+        if catalogue is not None:
+            resources = len(catalogue.resources) + len(catalogue.templates)
+            counts = {"tools": len(catalogue.tools), "resources": resources, "prompts": len(catalogue.prompts)}
+            known = {**counts, "version": catalogue.version, "server": str(catalogue.server.get("name", "")), "seen": catalogue.seen}
+        return Status(
+            name=self.name,
+            state=health.state,
+            reason=health.reason,
+            since=health.since,
+            withheld=len(self._withheld),
+            calls=health.calls,
+            failures=health.failures,
+            latency_ms=health.latency_ms,
+            last_error=health.last_error,
+            retry_at=time.time() + health.wait if health.wait else None,
+            pid=os.getpid(),
+            **known,
+        )
+
+    async def _care(self) -> None:
+        """Do now and then what nobody asks for: look at what is stale, stop what is idle, restart what somebody wants restarted."""
+        supervisor = self.supervisor
+        while True:
+            try:
+                if self._is_wanted_anew():
+                    await self.restart()
+                elif supervisor.is_stale:
+                    await supervisor.refresh()
+                await supervisor.stop_if_idle()
+            except Exception:  # noqa: BLE001 - care must go on, whatever one round of it meets
+                _log.exception("upstream_care_failed upstream=%s", self.name)
+            self._first.set()
+            self._keep_status()
+            await asyncio.sleep(self._beat)
+
+    def _is_wanted_anew(self) -> bool:
+        """Return whether somebody asked, since the last time, for a restart: by a file, because he is another process."""
+        if self._folder is None:
+            return False
+        try:
+            asked = (self._folder / _RESTART).stat().st_mtime
+        except OSError:
+            return False
+        newer, self._opened = asked > self._opened, max(asked, self._opened)
+        return newer
+
+    def _take(self, catalogue: Catalogue) -> None:
+        if self._folder is not None:
+            try:
+                save(self._folder, catalogue)
+            except OSError as error:
+                _log.warning("catalogue_not_kept upstream=%s why=%s", self.name, error.strerror)
+        self._show(catalogue)
+
+    def _show(self, catalogue: Catalogue) -> None:
+        """Publish what an upstream offers, less what must not be used."""
+        assert self._publish is not None  # noqa: S101 - it is open
+        self._catalogue = catalogue
+        judged = NOTHING_WITHHELD if self._judge is None else self._judge(catalogue)
+        prefix, calls = prefix_of(self.name, self.settings), Calls(self.name, self.settings, self.supervisor)
+        tools = tools_of(self.name, catalogue, self.settings, longest=self._longest)
+        prompts = prompts_of(self.name, catalogue, self.settings, longest=self._longest)
+        completes = "completions" in catalogue.capabilities
+        ours: dict[tuple[Kind, str], str] = {
+            **{("tool", tool.own): tool.spec.name for tool in tools},
+            **{("prompt", own): spec.name for spec, own in prompts},
+        }
+        self._withheld = {(kind, ours.get((kind, own), our_uri(prefix, own))): reason for (kind, own), reason in judged.items()}
+        self.instructions = catalogue.instructions
+        self._publish(
+            [calls.tool(tool) for tool in tools],
+            resources=[calls.resource(spec, completes=completes) for spec in resources_of(self.name, catalogue, self.settings)],
+            prompts=[calls.prompt(spec, own, completes=completes) for spec, own in prompts],
+            withheld=self._withheld,
+            foreign=True,
+        )
+        self._first.set()
+
+    def _update(self, uri: str) -> None:
+        if self._publish is not None:
+            self._publish.updated(our_uri(prefix_of(self.name, self.settings), uri))
+
+    def _tell(self) -> None:
+        if self.supervisor.health.state in {"degraded", "backing_off", "auth_needed"}:
+            self._first.set()
+        self._keep_status()
+
+    def _keep_status(self) -> None:
+        """Keep how it is where commands of other processes find it."""
+        if self._folder is None:
+            return
+        status = self.status()
+        if status == self._kept:
+            return
+        self._kept = status
+        try:
+            write_atomically(self._folder / _STATUS, msgspec.json.encode(status))
+        except OSError as error:
+            _log.debug("status_not_kept upstream=%s why=%s", self.name, error.strerror)
