@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-__all__ = ["find_state_dir", "read_private", "write_atomically", "write_once"]
+__all__ = ["find_state_dir", "make_private", "read_private", "write_atomically", "write_once"]
 
 _VARIABLE: Final = "TOOLYARD_STATE_DIR"
 _HOME: Final = "XDG_STATE_HOME"
@@ -34,6 +34,17 @@ def find_state_dir(given: str | os.PathLike[str] | None = None) -> Path:
         return (Path(home) if Path(home).is_absolute() else Path("~/.local/state").expanduser()) / "toolyard"
     except RuntimeError:
         raise OSError(errno.ENOENT, "There is no home directory") from None
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder and those above it that are missing, closed to others.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    if not folder.is_dir():
+        make_private(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def write_atomically(path: Path, content: bytes, *, mode: int = _PRIVATE) -> None:
@@ -74,7 +85,7 @@ def read_private(path: Path) -> bytes:
 @contextmanager
 def _written_beside(path: Path, content: bytes, mode: int) -> Generator[Path]:
     """Write content to a file beside the path, which is gone afterwards unless it was moved."""
-    _make_private(path.parent)
+    make_private(path.parent)
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     number = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
@@ -85,10 +96,3 @@ def _written_beside(path: Path, content: bytes, mode: int) -> Generator[Path]:
         yield fresh
     finally:
         fresh.unlink(missing_ok=True)
-
-
-def _make_private(folder: Path) -> None:
-    """Make a folder and those above it that are missing, closed to others."""
-    if not folder.is_dir():
-        _make_private(folder.parent)
-        folder.mkdir(mode=0o700, exist_ok=True)

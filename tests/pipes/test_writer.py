@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from toolyard.pipes import writer as module
 from toolyard.pipes.writer import Writer
 
 PATIENCE = 20.0
@@ -102,12 +101,11 @@ async def test_the_end_waits_for_a_slow_reader(pipe: tuple[int, int]) -> None:
     await asyncio.wait_for(closing, PATIENCE)
 
 
-async def test_the_end_does_not_wait_for_ever(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_end_does_not_wait_for_ever(pipe: tuple[int, int]) -> None:
     _, sink = pipe
-    monkeypatch.setattr(module, "_PATIENCE", 0.02)
     writer = Writer(sink, limit=100)
     writer.write(MUCH)
-    await asyncio.wait_for(writer.close(), PATIENCE)
+    await asyncio.wait_for(writer.close(patience=0.02), PATIENCE)
 
 
 async def test_a_reader_that_is_gone_does_no_harm(pipe: tuple[int, int]) -> None:
@@ -115,7 +113,9 @@ async def test_a_reader_that_is_gone_does_no_harm(pipe: tuple[int, int]) -> None
     os.close(source)
     writer = Writer(sink, limit=2)
     writer.write(b"one")
+    assert not writer.is_broken
     await until(lambda: not writer.is_full)
+    assert writer.is_broken
     writer.write(b"two")
     assert not writer.is_full
     await asyncio.wait_for(writer.close(), PATIENCE)

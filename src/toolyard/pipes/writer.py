@@ -31,6 +31,11 @@ class Writer:
         """Return whether the other side is too slow for more."""
         return self._size > self._limit
 
+    @property
+    def is_broken(self) -> bool:
+        """Return whether nothing can be sent any more, because the other side is gone or this one was closed."""
+        return self._broken
+
     def write(self, piece: bytes) -> None:
         """Send a piece, together with whatever else is said in this turn of the loop."""
         if self._broken:
@@ -41,9 +46,9 @@ class Writer:
             self._scheduled = True
             self._loop.call_soon(self._flush)
 
-    async def close(self) -> None:
-        """Send what is left, for as long as the other side takes something."""
-        deadline = self._loop.time() + _PATIENCE
+    async def close(self, *, patience: float = _PATIENCE) -> None:
+        """Send what is left, if the other side takes it within so many seconds."""
+        deadline = self._loop.time() + patience
         while self._size and not self._broken and self._loop.time() < deadline:
             before = self._size
             self._flush()

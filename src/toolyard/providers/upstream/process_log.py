@@ -1,0 +1,143 @@
+"""The log of a process: what it says on stderr, with the time, in a file that stays small, and its last words at hand.
+
+However much comes, at most so much a second is written; the rest is counted, and the file says how much is missing.
+"""
+
+import contextlib
+import logging
+import os
+import re
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Literal
+
+from toolyard.logline import facts_of
+from toolyard.pipes.lines import Lines
+from toolyard.state_dir import make_private
+
+__all__ = ["ProcessLog", "older"]
+
+Source = Literal["stderr", "stdout", "toolyard"]
+
+_FILE_BYTES: Final = 1024 * 1024
+_LINE_BYTES: Final = 16 * 1024
+_SECOND_BYTES: Final = 1024 * 1024
+_LAST_BYTES: Final = 4096
+_LAST_LINES: Final = 20
+_ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
+_log = logging.getLogger(__name__)
+
+
+def older(path: Path) -> Path:
+    """Return where the lines are that were moved out of a log to make room."""
+    return path.with_name(f"{path.name}.1")
+
+
+class ProcessLog:
+    """Writes lines to a file; when it is full it becomes the older one, and the one before that is gone."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+        self._size = 0
+        self._pending: list[bytes] = []
+        self._last = b""
+        self._second = 0.0
+        self._used = 0
+        self._missing = 0
+        self._lines = Lines(lambda line: self._add("stderr", line), limit=_LINE_BYTES, too_long=self._note_length)
+        self._open()
+
+    @property
+    def is_flooded(self) -> bool:
+        """Return whether more comes than is written."""
+        return self._missing > 0
+
+    @property
+    def last_words(self) -> str:
+        """Return the last few lines, without what moves cursors."""
+        lines = _ESCAPES.sub("", self._last.decode(errors="replace")).splitlines()
+        if len(self._last) == _LAST_BYTES:
+            lines = lines[1:] or lines  # the first one has lost its beginning
+        return "\n".join(lines[-_LAST_LINES:])
+
+    def feed(self, piece: bytes) -> None:
+        """Take a piece of what came on stderr."""
+        self._last = (self._last + piece[-_LAST_BYTES:])[-_LAST_BYTES:]
+        if self._has_room(len(piece)):
+            self._lines.feed(piece)
+            self._write()
+
+    def note(self, source: Source, line: bytes) -> None:
+        """Write one line that did not come on stderr: from stdout, where it was no message, or from us."""
+        line = line[:_LINE_BYTES]
+        if source == "stdout":
+            self._last = (self._last + line[-_LAST_BYTES:] + b"\n")[-_LAST_BYTES:]
+        if self._has_room(len(line)):
+            self._add(source, line)
+            self._write()
+
+    def close(self) -> None:
+        """Write what came without an end, and close the file."""
+        self._lines.end()
+        self._tell_missing()
+        self._write()
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _has_room(self, size: int) -> bool:
+        now = time.monotonic()
+        if now - self._second >= 1:
+            self._second, self._used = now, 0
+            self._tell_missing()
+        if self._used + size <= _SECOND_BYTES:
+            return True
+        self._lines.end()  # what follows does not continue it
+        self._missing += size
+        return False
+
+    def _tell_missing(self) -> None:
+        if self._missing:
+            self._add("toolyard", b"%d bytes are missing here, because too many came at a time." % self._missing)
+            self._missing = 0
+
+    def _note_length(self) -> None:
+        self._add("toolyard", b"A line of more than %d bytes is missing here." % _LINE_BYTES)
+
+    def _add(self, source: Source, line: bytes) -> None:
+        self._pending.append(source.encode() + b" " + line + b"\n")
+
+    def _write(self) -> None:
+        """Write what has been added, all with the same time; without a file it is lost, and nothing else."""
+        if not self._pending:
+            return
+        stamp = datetime.now(UTC).isoformat(timespec="milliseconds").encode() + b" "
+        text = stamp + stamp.join(self._pending)
+        self._pending.clear()
+        self._used += len(text)
+        if self._size and self._size + len(text) > _FILE_BYTES:
+            self._rotate()
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):  # such as a full disk
+                self._size += os.write(self._descriptor, text)
+
+    def _rotate(self) -> None:
+        """Begin a new file, unless another process that writes to it has done so already."""
+        if self._descriptor is None:
+            return
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(self._descriptor), self._path.stat()):
+                self._path.replace(older(self._path))
+        os.close(self._descriptor)
+        self._open()
+
+    def _open(self) -> None:
+        self._descriptor = None
+        try:
+            make_private(self._path.parent)
+            self._descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            self._size = os.fstat(self._descriptor).st_size
+        except OSError as error:
+            _log.warning("process_log_lost%s", facts_of({"path": self._path, "why": error.strerror}))
