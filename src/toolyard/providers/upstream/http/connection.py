@@ -19,7 +19,7 @@ TEXT: Final = 500
 """Letters of what an upstream said that are told on."""
 _HEAD_BYTES: Final = 64 * 1024
 _KEPT_SECONDS: Final = 30.0
-_QUIET_SECONDS: Final = 1.0
+_MARGIN_SECONDS: Final = 1.0
 _KEEP_ALIVE: Final = re.compile(rb"timeout=(\d{1,6})")
 _OK: Final = 200
 
@@ -73,6 +73,7 @@ class Connection(asyncio.Protocol):
         self._home = home
         self._parser: Any = httptools.HttpResponseParser(self)
         self._transport: Any = None
+        self._poll = select.poll()
         self._taker: Taker | None = None
         self._kept = _KEPT_SECONDS
         self._is_over = False
@@ -91,6 +92,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Be ready."""
         self._transport = transport
+        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
         self._home.keep(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -109,17 +111,14 @@ class Connection(asyncio.Protocol):
         taker.fail(LinkError("lost", f"'{self._home.name}' closed the connection {when}.", sent=True))
 
     def is_fit(self, now: float) -> bool:
-        """Return whether it can be used once more: nothing that was sent on it is ever sent again, so a doubt is a no."""
-        idle = now - self.since
-        if self._is_over or idle > self._kept or self._transport.is_closing():
-            return False
-        return idle < _QUIET_SECONDS or not self._has_spoken()
+        """Return whether it can be used once more.
 
-    def _has_spoken(self) -> bool:
-        """Return whether something waits to be read, which on an idle connection is mostly its end."""
-        poll = select.poll()
-        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
-        return bool(poll.poll(0))
+        What was sent is never sent again, so a connection about which there is a doubt is not used: one that waits to be read
+        has mostly come to its end, which the loop will tell us only after we have sent.
+        """
+        if self._is_over or now - self.since > self._kept or self._transport.is_closing():
+            return False
+        return not self._poll.poll(0)
 
     def send(self, taker: Taker, data: bytes) -> None:
         """Send a request, whose response goes to the taker."""
@@ -173,7 +172,7 @@ class Connection(asyncio.Protocol):
     def _end(self, taker: Taker) -> None:
         alive = self._headers.get(b"keep-alive")
         if alive is not None and (found := _KEEP_ALIVE.search(alive)):
-            self._kept = min(_KEPT_SECONDS, int(found[1]) - _QUIET_SECONDS)  # before it gives up on us
+            self._kept = min(_KEPT_SECONDS, int(found[1]) - _MARGIN_SECONDS)  # before it gives up on us
         self._let_go()
         if self._keeps and not self._is_broken:
             self._forget_response()
@@ -209,8 +208,9 @@ class Connection(asyncio.Protocol):
             self._size = 0
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of the body."""
-        self._pieces.append(body)
+        """Take a piece of the body; that of a response which nobody asked for is dropped."""
+        if not self._is_whole:
+            self._pieces.append(body)
 
     def on_message_complete(self) -> None:
         """Take note that the response is whole."""

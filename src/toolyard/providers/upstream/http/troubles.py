@@ -20,6 +20,7 @@ _UNAVAILABLE: Final = 503
 _SERVER: Final = 500
 _MOVED: Final = frozenset({301, 302, 303, 307, 308})
 _CLIENT: Final = 400
+_DAY: Final = 86400.0
 
 
 class _Frame(msgspec.Struct, gc=False):
@@ -99,10 +100,11 @@ def _asked_to_wait(exchange: Exchange) -> LinkError:
 
 
 def seconds_of(value: str) -> float | None:
-    """Return how long the header 'Retry-After' asks to wait: it names seconds or a date."""
+    """Return how long the header 'Retry-After' asks to wait: it names seconds or a date; a day is the most that is believed."""
     from email.utils import parsedate_to_datetime  # noqa: PLC0415 - only where somebody asks to be left alone
 
     try:
-        return float(value) if value.isdecimal() else max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+        seconds = float(value) if value.isdecimal() else parsedate_to_datetime(value).timestamp() - time.time()
+        return min(max(seconds, 0.0), _DAY)
     except (ValueError, OverflowError):
         return None
