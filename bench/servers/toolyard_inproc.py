@@ -13,6 +13,9 @@ __all__ = ["toolyard"]
 
 _ARGUMENTS: Final = {"a": 1, "b": 2}
 _MENDABLE: Final = {"a": "1", "b": 2}
+_STEP: Final[dict[str, Any]] = {"tool_id": "add", "args": _ARGUMENTS}
+_CHAIN: Final = {"steps": [_STEP] * 8}
+_PASSING: Final = {"steps": [_STEP, *({"tool_id": "add", "args": {"a": {"$from": step}, "b": 0}} for step in range(7))]}
 
 
 class Bench(Protocol):
@@ -32,6 +35,9 @@ async def toolyard(bench: Bench) -> None:
         await bench("Yard.call, answer as JSON", lambda: _as_json(yard), lambda text: b'"data":3' in text)
         await bench("Yard.call, argument repaired", lambda: yard.call("add", _MENDABLE), _is_right)
         await bench("Yard.call, one call inside", lambda: yard.call("add_by_invoking", _ARGUMENTS), _is_right)
+        await bench("Yard.call of run_tool", lambda: yard.call("run_tool", _STEP), _is_right)
+        await bench("Yard.call of run_chain, 8 steps", lambda: yard.call("run_chain", _CHAIN), _ends_right)
+        await bench("Yard.call of run_chain, 8 steps that pass it on", lambda: yard.call("run_chain", _PASSING), _ends_right)
     async with Yard(tools=_base()) as yard:
         await bench("Yard.call, no sinks", lambda: yard.call("add", _ARGUMENTS), _is_right)
     async with Yard(tools=_base(), sinks=[Ring()], middleware=[_pass_on], decide=_allow, turn=_go) as yard:
@@ -52,6 +58,10 @@ def _base() -> Sequence[Callable[..., Any]]:
 
 def _is_right(answer: Envelope) -> bool:
     return answer.success and answer.data == 3
+
+
+def _ends_right(answer: Envelope) -> bool:
+    return answer.success and answer.data["final"] == 3
 
 
 async def _as_json(yard: Yard) -> bytes:

@@ -23,10 +23,11 @@ from toolyard.saying import DONE, Done, quietly, runs_in
 from toolyard.session import Session, Sessions
 from toolyard.spec import NOTHING, ToolSpec
 
-__all__ = ["Arguments", "Call", "Decide", "Funnel", "Handler", "Middleware", "Release", "Turn", "ambient", "current_call"]
+__all__ = ["Answering", "Arguments", "Call", "Decide", "Funnel", "Handler", "Middleware", "Release", "Turn", "ambient", "current_call"]
 
 T = TypeVar("T")
 
+Answering = Coroutine[Any, Any, Envelope]
 Arguments = dict[str, Any]
 Handler = Callable[["Call"], Awaitable[object]]
 Middleware = Callable[[Handler], Handler]
@@ -63,7 +64,7 @@ class Funnel(Protocol):
         """Let another thread be made while this one waits."""
         ...
 
-    async def invoke(self, parent: "Call", name: str, arguments: Mapping[str, Any] | None, how: Nested) -> Envelope:
+    def invoke(self, parent: "Call", name: str, arguments: Mapping[str, Any] | None, how: Nested) -> Coroutine[Any, Any, Envelope]:
         """Dispatch a call from inside a call."""
         ...
 
@@ -143,9 +144,9 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
         """Return what the yard's lifespan yielded."""
         return self.funnel.state
 
-    async def invoke(self, name: str, arguments: Mapping[str, Any] | None = None, *, how: Nested = NESTED) -> Envelope:
+    def invoke(self, name: str, arguments: Mapping[str, Any] | None = None, *, how: Nested = NESTED) -> Coroutine[Any, Any, Envelope]:
         """Call another tool from inside this one, through the whole funnel."""
-        return await self.funnel.invoke(self, name, arguments, how)
+        return self.funnel.invoke(self, name, arguments, how)
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for something async, such as `invoke` or `ask`, from a handler that runs in a thread.
@@ -250,8 +251,7 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
 
     def adopt(self, child: "Call") -> None:
         """Note a call that this one started."""
-        if self.children is None:
-            self.children = set()
+        self.children = self.children or set()
         self.children.add(child)
 
     def disown(self, child: "Call") -> None:

@@ -12,7 +12,7 @@ from toolyard.asks import Ask
 from toolyard.profile import Profile
 from toolyard.progress import Note
 
-__all__ = ["ANYONE", "LIBRARY", "NESTED", "Caller", "Door", "Nested"]
+__all__ = ["ANYONE", "FILLED", "LIBRARY", "NESTED", "Caller", "Door", "Nested"]
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +79,13 @@ class Nested(msgspec.Struct, frozen=True, kw_only=True):
     """It may take no longer, whatever its tool says."""
     filled: bool = False
     """Whether references to stored results are filled in already, so that what looks like one is data."""
+    checked: dict[str, Any] | None = None
+    """The arguments as they came out of a check, so that the same check need not look at them again."""
+    checked_by: object = None
+    """That check: it may have been another tool's by the time of the call."""
+    coerced: tuple[str, ...] = ()
+    """What was put right before they passed it."""
 
 
 NESTED: Final = Nested()
+FILLED: Final = Nested(filled=True)

@@ -19,8 +19,8 @@ from typing import Any, Final, Literal, TypeVar, cast
 
 import msgspec
 
-from toolyard.call import Call, Decide, Middleware, Turn
-from toolyard.caller import ANYONE, LIBRARY, Caller, Door, Nested
+from toolyard.call import Answering, Call, Decide, Middleware, Turn
+from toolyard.caller import ANYONE, LIBRARY, NESTED, Caller, Door, Nested
 from toolyard.completions import suggest
 from toolyard.ending import end
 from toolyard.envelope import Encoded, Envelope, encode
@@ -87,10 +87,9 @@ class Dispatcher:
         caller: Caller = ANYONE,
         door: Door = LIBRARY,
         parent: Call | None = None,
-        filled: bool = False,
-        seconds: float | None = None,
+        how: Nested = NESTED,
     ) -> Envelope:
-        """Answer one call; references in arguments that are filled in already are left as they are."""
+        """Answer one call, from outside or, with its parent, from inside another."""
         call = Call(  # written out here as in '_begin', because a function more would be felt by every call
             id=f"c_{next(self._ids):x}",
             name=name,
@@ -101,14 +100,18 @@ class Dispatcher:
             started=time.perf_counter(),
             parent=parent,
             depth=0 if parent is None else parent.depth + 1,
-            seconds=seconds,
+            seconds=how.seconds,
         )
         try:
             tool = self._find(call)
-            text = written(arguments, self._limits)
-            if not filled and text.find(b"$") >= 0 and text.find(_REFERENCE) >= 0:  # one byte is found far sooner than four
-                text = encode(await self.results.fill_in(msgspec.json.decode(text), tool.spec.input_schema, caller.owner))
-            self._admit(call, tool, text)
+            if how.checked is not None and how.checked_by is tool.check:
+                call.arguments, call.coerced = how.checked, how.coerced
+            else:
+                text = written(arguments, self._limits)
+                if not how.filled and text.find(b"$") >= 0 and text.find(_REFERENCE) >= 0:  # one byte is found far sooner than four
+                    text = encode(await self.results.fill_in(msgspec.json.decode(text), tool.spec.input_schema, caller.owner))
+                self._check(call, tool, text)
+            self._admit(call)
             answer = fit(call, tool, await self._flights.run(call))
             if self.learn is not None and call.running and tool.spec.output_schema is None:
                 self.learn(tool.spec, answer.data)
@@ -161,10 +164,10 @@ class Dispatcher:
         find = self._registry.find_prompt if kind == "prompt" else self._registry.find_template
         return await suggest(call, find(name, call.profile), argument, value, settled=settled, seconds=self._limits.timeout)
 
-    async def invoke(self, parent: Call, name: str, arguments: Mapping[str, Any] | None, how: Nested) -> Envelope:
+    def invoke(self, parent: Call, name: str, arguments: Mapping[str, Any] | None, how: Nested) -> Answering:
         """Dispatch a call from inside a call."""
         door = parent.door if parent.door.progress is how.progress else msgspec.structs.replace(parent.door, progress=how.progress)
-        return await self.dispatch(name, arguments, caller=parent.caller, door=door, parent=parent, filled=how.filled, seconds=how.seconds)
+        return self.dispatch(name, arguments, caller=parent.caller, door=door, parent=parent, how=how)
 
     def in_thread(self, call: Call, function: Callable[[], object]) -> Awaitable[object]:
         """Run something that blocks in a worker thread."""
@@ -238,7 +241,8 @@ class Dispatcher:
         call.at_fault = "yard"
 
     def _find(self, call: Call) -> Tool:
-        if self._closed or call.parent is not None:
+        parent = call.parent
+        if self._closed or (parent is not None and (parent.finished or call.depth > self._limits.depth)):
             self._check_place(call)
         tool = self._registry.find(call.name, call.profile)
         call.spec, call.handler = tool.spec, tool.handler
@@ -253,15 +257,17 @@ class Dispatcher:
             message = f"Calls may be nested {self._limits.depth} deep."
             raise ToolError("limit_exceeded", message, may_have_run=False, limit="depth", maximum=self._limits.depth)
 
-    def _admit(self, call: Call, tool: Tool, text: bytes) -> None:
-        """Check the arguments, guard what would be evaluated and find the session."""
-        spec = call.spec
+    def _check(self, call: Call, tool: Tool, text: bytes) -> None:
         call.at_fault = "tool"
         try:
             call.arguments = tool.check(text)
         except InvalidArgumentsError as error:
             call.arguments, call.coerced = tool.mend(text, error.issues, repair=self._limits.repair)
         call.at_fault = "yard"
+
+    def _admit(self, call: Call) -> None:
+        """Warn of names that are old, guard what would be evaluated and find the session."""
+        spec = call.spec
         if call.name != spec.name:
             call.warnings += (f"'{call.name}' is now called '{spec.name}'.",)
         if spec.deprecated is not None:

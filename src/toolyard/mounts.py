@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import msgspec
 
 from toolyard.call import Arguments, Call
-from toolyard.caller import Caller
+from toolyard.caller import FILLED, Caller
 from toolyard.dispatcher import Dispatcher
 from toolyard.envelope import Envelope
 from toolyard.profile import METATOOLS, Profile
@@ -65,7 +65,7 @@ class Mount:
 
         async def handler(call: Call) -> Envelope:
             return await self._dispatcher.dispatch(
-                spec.name, call.arguments, caller=self._inside(call), door=call.door, parent=call, filled=True
+                spec.name, call.arguments, caller=self._inside(call), door=call.door, parent=call, how=FILLED
             )
 
         outside = msgspec.structs.replace(spec, source=self._name, session="none", serial=False)

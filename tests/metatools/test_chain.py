@@ -1,11 +1,14 @@
 import asyncio
+import json
 from typing import Any
 
 import pytest
 from ticket_tools import Bench, ask, failure, made
 
-from toolyard import Call, Envelope, Question, Yard, tool
-from toolyard.testing import FakeSink, connect
+from toolyard import Call, Envelope, Question, Tool, Yard, tool
+from toolyard.envelope import encode
+from toolyard.schema import SchemaValidator
+from toolyard.testing import FakeProvider, FakeSink, connect
 
 ADD = {"tool_id": "add", "args": {"a": 1}}
 
@@ -33,6 +36,82 @@ async def test_what_came_before_replaces_an_argument_even_if_it_is_nothing() -> 
     steps = [{"tool_id": "nothing"}, {"tool_id": "echo", "args": {"previous": "mine"}, "use_previous": True}]
     async with Yard(tools=[Bench(), nothing]) as yard:
         assert (await ask(yard, "run_chain", steps=steps, final_only=True)) == {"final": {"previous": None}}
+
+
+async def test_arguments_are_checked_once_unless_they_take_a_result() -> None:
+    checked: list[bytes] = []
+    plain = made("note", properties={"text": {}})
+
+    def check(text: bytes) -> dict[str, Any]:
+        checked.append(text)
+        return plain.check(text)
+
+    noting = Tool(spec=plain.spec, handler=plain.handler, check=check)
+    steps = [{"tool_id": "note", "args": {"text": 1}}, {"tool_id": "note", "args": {"text": {"$from": 0, "path": "/text"}}}]
+    async with Yard(tools=[noting]) as yard:
+        assert (await ask(yard, "run_chain", steps=steps))["final"] == {"text": 1}
+
+    assert checked == [b'{"text":1}', b'{"text":1}']
+
+
+async def test_a_tool_that_is_replaced_while_a_chain_runs_checks_for_itself() -> None:
+    provider = FakeProvider("other", [made("note", properties={"text": {}})])
+
+    @tool
+    async def replace() -> str:
+        """Replace the other tool by one that takes less."""
+        provider.change([made("note", properties={"number": {}})])
+        return "replaced"
+
+    async with Yard(tools=[replace], providers=[provider]) as yard:
+        answer = await yard.call("run_chain", {"steps": [{"tool_id": "replace"}, {"tool_id": "note", "args": {"text": 1}}]})
+
+    assert failure(answer).details["cause_code"] == "invalid_input"
+
+
+async def test_a_policy_sees_the_steps_as_they_were_given() -> None:
+    seen: list[Any] = []
+
+    async def decide(call: Call) -> Envelope | None:
+        seen.append(json.loads(encode(call.arguments["steps"])) if call.name == "run_chain" else call.arguments)
+        return None
+
+    steps = [{"id": "x", **ADD}, {"tool_id": "echo", "use_previous": True, "timeout_s": 5}]
+    async with Yard(tools=[Bench()], decide=decide) as yard:
+        await ask(yard, "run_chain", steps=steps)
+
+    assert seen == [steps, {"a": 1, "b": 1}, {"previous": 2}]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"steps": []},
+        {"steps": [ADD] * 33},
+        {"steps": [{**ADD, "id": None}]},
+        {"steps": [{**ADD, "timeout_s": 0}]},
+        {"steps": [{**ADD, "extra": 1}]},
+        {"steps": [ADD], "timeout_s": 3601},
+        {"steps": [ADD], "dry_run": "perhaps"},
+        {"steps": "none"},
+        {},
+    ],
+)
+async def test_what_the_schema_forbids_is_refused_as_it_says(given: dict[str, Any]) -> None:
+    bench = Bench()
+    async with Yard(tools=[bench]) as yard:
+        error = failure(await yard.call("run_chain", given))
+        schema = yard.registry.find("run_chain", yard.profile).spec.input_schema
+
+    assert (error.code, bench.ran) == ("invalid_input", [])
+    assert [issue["code"] for issue in error.details["issues"]] == [issue.code for issue in SchemaValidator(schema).issues(given)]
+
+
+async def test_what_models_get_wrong_about_steps_is_put_right() -> None:
+    async with Yard(tools=[Bench()]) as yard:
+        answer = await yard.call("run_chain", {"steps": json.dumps([ADD]), "final_only": "true"})
+
+    assert (answer.data, set(answer.meta.coerced)) == ({"final": 2}, {"steps", "final_only"})
 
 
 @pytest.mark.parametrize("wrapped", [False, True])

@@ -2,32 +2,31 @@
 
 import asyncio
 import time
-from typing import Any, Final, cast
+from collections.abc import Awaitable, Sequence
+from typing import Annotated, Any, Final, cast
 
 import msgspec
 
 from toolyard.call import Arguments, Call
-from toolyard.caller import Nested
 from toolyard.envelope import Envelope, Failure
 from toolyard.errors import ToolError
 from toolyard.metatools.catalogue import Catalogue
 from toolyard.metatools.making import TEXT, fields, make, outcome
 from toolyard.metatools.pace import Pace
-from toolyard.metatools.plan import PREVIOUS, Plan, Step
-from toolyard.metatools.references import Reference, filled
+from toolyard.metatools.plan import PREVIOUS, Plan, Seconds, Step
+from toolyard.metatools.references import filled
 from toolyard.metatools.subject import Subject
 from toolyard.progress import Note
-from toolyard.results import at_pointer
 from toolyard.spec import Operation
-from toolyard.tools import Tool
+from toolyard.tools import Check, Tool, check_by_schema
 
 __all__ = ["make_chain"]
 
 _STEPS: Final = 32
 _SECONDS: Final[dict[str, Any]] = {"type": "number", "exclusiveMinimum": 0, "maximum": 3600}
 _FLAG: Final[dict[str, Any]] = {"type": "boolean"}
-_FILLED: Final = Nested(filled=True)
 _PENDING: Final = "approval_required"
+_QUERY: Final = Operation.QUERY  # a member of an enumeration is slow to find
 _STEP: Final = fields(
     "tool_id",
     id=TEXT,
@@ -67,6 +66,30 @@ _ANSWERS: Final = outcome(
 )
 
 
+class _Given(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The arguments, as they are read in one go where nothing is wrong with them."""
+
+    steps: Annotated[list[Step], msgspec.Meta(min_length=1, max_length=_STEPS)]
+    timeout_s: Seconds = 0.0
+    final_only: bool = False
+    dry_run: bool = False
+
+
+def _check() -> Check:
+    """Return the check that the schema says, which reads steps as what they are; the schema itself tells what is wrong."""
+    decode = msgspec.json.Decoder(_Given).decode
+    by_schema = check_by_schema(_TAKES)
+
+    def check(text: bytes) -> Arguments:
+        try:
+            given = decode(text)
+        except msgspec.ValidationError:
+            return msgspec.structs.asdict(msgspec.convert(by_schema(text), _Given))
+        return msgspec.structs.asdict(given)
+
+    return check
+
+
 def make_chain(subject: Subject, catalogue: Catalogue) -> Tool:
     """Return the tool `run_chain`."""
 
@@ -84,6 +107,7 @@ def make_chain(subject: Subject, catalogue: Catalogue) -> Tool:
         answers=_ANSWERS,
         listed=True,
         wraps=True,
+        check=_check(),
     )
 
 
@@ -93,7 +117,7 @@ class _Chain:
     def __init__(self, call: Call, plan: Plan) -> None:
         self._call = call
         self._plan = plan
-        self._seconds: float | None = call.arguments.get("timeout_s")
+        self._seconds: float = call.arguments.get("timeout_s", 0.0)
         self._began = time.perf_counter()
         self._aside = call.aside
         self._results: list[Any] = [None] * len(plan.steps)
@@ -107,124 +131,123 @@ class _Chain:
         Raises:
             ToolError: `chain_step_failed` with what came of the steps before.
         """
-        total = len(self._plan.steps)
-        told = self._call.door.progress is not None
+        plan, total = self._plan, len(self._plan.steps)
         with Pace(self._call, Note(0, total, "")) as pace:
-            for stage in self._plan.stages():
-                if told:
-                    pace.note(Note(stage[0].index, total, f"running {stage[0].tool_id}"))
-                if len(stage) == 1:
-                    answers = [await self._run_step(stage[0], self._final)]
+            for stage in plan.stages:
+                if pace.heard:
+                    pace.note(Note(stage[0], total, f"running {plan.steps[stage[0]].tool_id}"))
+                if len(stage) > 1:
+                    answers = await asyncio.gather(*map(self._begin, stage))
                 else:
-                    answers = await asyncio.gather(*(self._run_step(step, self._final) for step in stage))
+                    answer = await self._begin(stage[0])
+                    if answer.error is None and not _is_pending(answer.data):
+                        self._keep(stage[0], answer)
+                        continue
+                    answers = [answer]
                 pending = self._settle(stage, answers)
                 if pending is not None:
                     return pending
             pace.note(Note(total, total, "the chain is done"))
         return self._outcome()
 
-    async def _run_step(self, step: Step, previous: Any) -> Envelope | ToolError:
+    def _begin(self, index: int) -> Awaitable[Envelope]:
+        step, how, found = self._plan.steps[index], self._plan.hows[index], self._plan.references[index]
+        args = step.args
         try:
-            seconds = self._left(step)
-            args = self._filled(step, previous)
+            if found:
+                args = filled(args, found, self._results)
+            if step.use_previous:
+                args = {**args, PREVIOUS: self._final}
+            if self._seconds or step.timeout_s:
+                how = msgspec.structs.replace(how, seconds=self._left(step))
         except ToolError as error:
-            return error
-        how = _FILLED if seconds is None else Nested(seconds=seconds, filled=True)
-        return await self._call.funnel.invoke(self._call, step.tool_id, args, how)
+            return _refused(error, step.tool_id)
+        return self._call.funnel.invoke(self._call, step.tool_id, args, how)
 
-    def _left(self, step: Step) -> float | None:
+    def _left(self, step: Step) -> float:
         """Return how long a step may take: no longer than it says, nor than the chain has left."""
-        if self._seconds is None:
-            return step.seconds
+        if not self._seconds:
+            return step.timeout_s
         left = self._seconds - (time.perf_counter() - self._began) + self._call.aside - self._aside
         if left <= 0:
             raise ToolError("timeout", f"The {self._seconds:g} seconds of the chain were over before the step began.", may_have_run=False)
-        return left if step.seconds is None else min(left, step.seconds)
+        return min(left, step.timeout_s) if step.timeout_s else left
 
-    def _filled(self, step: Step, previous: Any) -> Arguments:
-        args: Arguments = filled(step.args, step.references, self._follow) if step.references else step.args
-        return {**args, PREVIOUS: previous} if step.use_previous else args
-
-    def _follow(self, reference: Reference) -> Any:
-        target = cast("int", self._plan.index_of(reference))
-        if not reference.pointer:
-            return self._results[target]
-        try:
-            return at_pointer(self._results[target], reference.pointer)
-        except LookupError:
-            message = f"Step {target} answered nothing at {reference.pointer!r}."
-            issue = {"field": ".".join(map(str, reference.at)), "code": "unknown_path", "message": message}
-            raise ToolError("invalid_input", message, may_have_run=False, issues=[issue]) from None
-
-    def _settle(self, stage: list[Step], answers: list[Envelope | ToolError]) -> dict[str, Any] | None:
+    def _settle(self, stage: list[int], answers: Sequence[Envelope]) -> dict[str, Any] | None:
         """Note what a stage answered; return the chain's answer if a step waits for a person.
 
         Raises:
             ToolError: `chain_step_failed` if one failed.
         """
-        failed: tuple[Step, Failure] | None = None
-        pending: tuple[Step, Any] | None = None
-        for step, answer in zip(stage, answers, strict=True):
-            if isinstance(answer, Envelope) and answer.error is None:
-                if _is_pending(answer.data):
-                    pending = pending or (step, answer.data)
-                else:
-                    self._keep(step, answer)
-                continue
-            failure = answer.error if isinstance(answer, Envelope) else Envelope.fail(answer, tool_id=step.tool_id).error
-            assert failure is not None  # noqa: S101 - asked only of failures
-            self._changed = self._changed or failure.may_have_run
-            failed = failed or (step, failure)
+        failed: tuple[int, Failure] | None = None
+        pending: tuple[int, Any] | None = None
+        for index, answer in zip(stage, answers, strict=True):
+            error = answer.error
+            if error is not None:
+                self._changed = self._changed or error.may_have_run
+                failed = failed or (index, error)
+            elif _is_pending(answer.data):
+                pending = pending or (index, answer.data)
+            else:
+                self._keep(index, answer)
         if failed is not None:
             raise self._failure(*failed)
         if pending is not None:
-            return {"status": _PENDING, "step_index": pending[0].index, "pending": pending[1], **self._outcome()}
+            return {"status": _PENDING, "step_index": pending[0], "pending": pending[1], **self._outcome()}
         return None
 
-    def _keep(self, step: Step, answer: Envelope) -> None:
-        self._results[step.index] = self._final = answer.data
-        self._changed = self._changed or step.tool.spec.operation is not Operation.QUERY
-        told: dict[str, Any] = {"step": step.index, "tool_id": step.tool_id, "data": answer.data}
-        coerced = (*step.coerced, *answer.meta.coerced)
-        if step.id is not None:
+    def _keep(self, index: int, answer: Envelope) -> None:
+        plan = self._plan
+        step = plan.steps[index]
+        self._results[index] = self._final = answer.data
+        if plan.tools[index].spec.operation is not _QUERY:
+            self._changed = True
+        told: dict[str, Any] = {"step": index, "tool_id": step.tool_id, "data": answer.data}
+        if step.id:
             told["id"] = step.id
-        if coerced:
-            told["coerced"] = coerced
+        if answer.meta.coerced:
+            told["coerced"] = answer.meta.coerced
         self._told.append(told)
 
     def _outcome(self) -> dict[str, Any]:
         return {"final": self._final} if self._call.arguments.get("final_only") else {"results": self._told, "final": self._final}
 
-    def _failure(self, step: Step, cause: Failure) -> ToolError:
-        named = f"{step.index}" if step.id is None else f"{step.index} '{step.id}'"
+    def _failure(self, index: int, cause: Failure) -> ToolError:
+        step = self._plan.steps[index]
+        named = f"{index} '{step.id}'" if step.id else f"{index}"
         return ToolError(
             "chain_step_failed",
             f"Step {named} ('{step.tool_id}') failed: {cause.message}",
-            hint=f"{cause.hint} The steps before {step.index} have run: do not run them again.",
+            hint=f"{cause.hint} The steps before {index} have run: do not run them again.",
             next_actions=cause.next_actions or (f"describe_tool(tool_id={step.tool_id!r})",),
             blame=cause.blame,
             may_have_run=self._changed,
             data={"results": self._told, "final": self._final},
-            step_index=step.index,
-            step_id=step.id,
+            step_index=index,
+            step_id=step.id or None,
             cause_code=cause.code,
             cause=msgspec.to_builtins(cause),
         )
 
 
 def _is_pending(data: object) -> bool:
-    return isinstance(data, dict) and cast("dict[str, Any]", data).get("status") == _PENDING
+    return type(data) is dict and cast("dict[str, Any]", data).get("status") == _PENDING
+
+
+async def _refused(error: ToolError, tool_id: str) -> Envelope:
+    """Return the answer of a step that cannot begin."""
+    return Envelope.fail(error, tool_id=tool_id)
 
 
 def _told(plan: Plan, *, has_policy: bool) -> list[dict[str, Any]]:
     """Return the plan as an answer: what would run when, what it waits for, and whether a person is asked first, where that is known."""
     told: list[dict[str, Any]] = []
-    for stage, steps in enumerate(plan.stages()):
-        for step in steps:
-            spec = step.tool.spec
+    for number, stage in enumerate(plan.stages):
+        for index in stage:
+            spec, step = plan.tools[index].spec, plan.steps[index]
             asks = True if spec.question is not None else None if has_policy else False
-            waits = sorted({plan.index_of(reference) or 0 for reference in step.references})
-            one: dict[str, Any] = {"step": step.index, "tool_id": spec.name, "operation": str(spec.operation), "stage": stage}
+            waits = sorted({reference.target for reference in plan.references[index]})
+            one: dict[str, Any] = {"step": index, "tool_id": spec.name, "operation": str(spec.operation), "stage": number}
             one |= {"needs_approval": asks, **({"waits_for": waits} if waits else {}), **({"id": step.id} if step.id else {})}
             told.append(one)
     return told

@@ -45,6 +45,11 @@ class Pace:
         self._call.progress(note.done, note.total, note.text)
 
     @property
+    def heard(self) -> bool:
+        """Return whether anybody is told."""
+        return self._timer is not None
+
+    @property
     def silent(self) -> bool:
         """Return whether no inner call said anything of its own."""
         return not self._told

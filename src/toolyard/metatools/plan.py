@@ -1,11 +1,12 @@
 """The plan of a chain: its steps, checked as far as they can be before the first one runs."""
 
 from collections.abc import Sequence
-from typing import Any, Final, cast
+from typing import Annotated, Final, cast
 
 import msgspec
 
 from toolyard.call import Arguments
+from toolyard.caller import FILLED, Nested
 from toolyard.envelope import encode
 from toolyard.errors import ToolError
 from toolyard.metatools.catalogue import Catalogue
@@ -15,31 +16,35 @@ from toolyard.profile import Profile
 from toolyard.schema import Issue, Schema, field_name, inlined, unexpected
 from toolyard.tools import InvalidArgumentsError, Tool
 
-__all__ = ["PREVIOUS", "Plan", "Step"]
+__all__ = ["PREVIOUS", "Plan", "Seconds", "Step"]
 
 PREVIOUS: Final = "previous"
+_POINTERS: Final = ("", "/")
+
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):  # a struct, because a chain makes one for every step
-    """One call of a chain, whose tool is known."""
+class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
+    """One call of a chain, as it was asked for."""
 
-    index: int
-    tool: Tool
     tool_id: str
-    args: Arguments
-    id: str | None = None
-    references: Sequence[Reference] = ()
-    coerced: tuple[str, ...] = ()
+    args: Arguments = {}
+    id: str = ""
     use_previous: bool = False
-    group: str | None = None
-    seconds: float | None = None
+    parallel: str = ""
+    timeout_s: Seconds = 0.0
 
 
 class Plan:
     """The steps of one chain, in stages: the steps of a stage run side by side."""
 
     def __init__(self, catalogue: Catalogue, profile: Profile, *, repair: bool) -> None:
-        self.steps: list[Step] = []
+        self.steps: Sequence[Step] = ()
+        self.stages: list[list[int]] = []
+        self.tools: list[Tool] = []
+        self.references: list[list[Reference]] = []
+        self.hows: list[Nested] = []
+        """How each step is run: with arguments that are checked already, if nothing of them comes from another step."""
         self._catalogue = catalogue
         self._profile = profile
         self._repair = repair
@@ -47,110 +52,118 @@ class Plan:
         self._similar: list[str] = []
         self._named: dict[str, int] = {}
 
-    def read(self, given: list[dict[str, Any]]) -> "Plan":
+    def read(self, steps: Sequence[Step]) -> "Plan":
         """Take the steps in, and return the plan.
 
         Raises:
             ToolError: `invalid_input` with everything that is wrong with any of them.
         """
-        for index, raw in enumerate(given):
-            self._take(index, raw, given)
+        self.steps = steps
+        group = ""
+        for index, step in enumerate(steps):
+            if group and step.parallel == group:
+                self.stages[-1].append(index)
+            else:
+                self.stages.append([index])
+                group = step.parallel
+            self._take(index, step)
         if self._issues:
-            first = self._issues[0]
-            named = first.field.split(".")[1]
-            more = f" {len(self._issues) - 1} more of it is wrong, too." if len(self._issues) > 1 else ""
-            raise ToolError(
-                "invalid_input",
-                f"The chain cannot run, and nothing of it did: {first.message}{more}",
-                hint="Mend what 'issues' names, then run the whole chain again.",
-                next_actions=[f"describe_tool(tool_id={given[int(named)]['tool_id']!r})"],
-                issues=self._issues,
-                similar=self._similar,
-                step_index=int(named),
-            )
+            raise self._refusal()
         return self
 
-    def stages(self) -> list[list[Step]]:
-        """Return the steps, those of one parallel group that follow each other together."""
-        stages: list[list[Step]] = []
-        for step in self.steps:
-            if stages and step.group is not None and stages[-1][-1].group == step.group:
-                stages[-1].append(step)
-            else:
-                stages.append([step])
-        return stages
+    def _refusal(self) -> ToolError:
+        first = self._issues[0]
+        index = int(first.field.split(".")[1])
+        more = f" {len(self._issues) - 1} more of it is wrong, too." if len(self._issues) > 1 else ""
+        return ToolError(
+            "invalid_input",
+            f"The chain cannot run, and nothing of it did: {first.message}{more}",
+            hint="Mend what 'issues' names, then run the whole chain again.",
+            next_actions=[f"describe_tool(tool_id={self.steps[index].tool_id!r})"],
+            issues=self._issues,
+            similar=self._similar,
+            step_index=index,
+        )
 
-    def index_of(self, reference: Reference) -> int | None:
-        """Return the step that a reference means, by its id or its place."""
-        return self._named.get(reference.step) if isinstance(reference.step, str) else reference.step
-
-    def _take(self, index: int, raw: dict[str, Any], given: list[dict[str, Any]]) -> None:
-        get = raw.get
-        args, identifier, uses_previous = get("args", {}), get("id"), get("use_previous", False)
+    def _take(self, index: int, step: Step) -> None:
+        args = step.args
         found = references(args)
-        before = len(self._issues)
         for reference in found:
-            fault = self._fault(index, reference, given)
+            fault = self._resolve(index, reference)
             if fault is not None:
                 self._issues.append(Issue(f"steps.{index}.args.{field_name(reference.at)}", *fault))
-        if uses_previous and _stage_begin(index, given) == 0:
+        if step.use_previous and self.stages[-1][0] == 0:
             self._add(index, "use_previous", "no_previous", "There is no step before it.")
-        if identifier is not None and self._named.setdefault(identifier, index) != index:
-            self._add(index, "id", "duplicate_id", f"Two steps have the id '{identifier}'.")
-        tool = self._find(index, raw["tool_id"])
-        if tool is None:
-            return
-        coerced: tuple[str, ...] = ()
-        if found or uses_previous:
-            args = {**args, PREVIOUS: None} if uses_previous else args
-            self._issues += [_moved(index, issue) for issue in _certain(tool.spec.input_schema, args)]
-        else:
-            args, coerced = self._checked(index, tool, args)
-        if len(self._issues) == before:
-            step = Step(index=index, tool=tool, tool_id=raw["tool_id"], args=args, id=identifier, references=found, coerced=coerced,
-                        use_previous=uses_previous, group=get("parallel"), seconds=get("timeout_s"))  # fmt: skip
-            self.steps.append(step)
-
-    def _find(self, index: int, name: str) -> Tool | None:
+        if step.id and self._named.setdefault(step.id, index) != index:
+            self._add(index, "id", "duplicate_id", f"Two steps have the id '{step.id}'.")
         try:
-            return self._catalogue.find(name, self._profile)
+            tool = self._catalogue.registry.find(step.tool_id, self._profile)
         except ToolError as error:
-            similar = cast("list[str]", error.details.get("similar", []))
-            self._similar += [near for near in similar if near not in self._similar]
-            meant = similar[0] if similar else None
-            self._issues.append(Issue(f"steps.{index}.tool_id", "tool_not_found", error.message, did_you_mean=meant))
-            return None
+            self._miss(index, error)
+            return
+        self.tools.append(tool)
+        self.references.append(found)
+        if found or step.use_previous:
+            self._check_names(index, tool.spec.input_schema, {**args, PREVIOUS: None} if step.use_previous else args)
+            self.hows.append(FILLED)
+        else:
+            self.hows.append(self._checked(index, tool, args))
 
-    def _fault(self, index: int, reference: Reference, given: list[dict[str, Any]]) -> tuple[str, str] | None:
-        """Return what is wrong with a reference, as a code and a sentence."""
-        target = self.index_of(reference)
+    def _miss(self, index: int, error: ToolError) -> None:
+        similar = cast("list[str]", error.details.get("similar", []))
+        self._similar += [near for near in similar if near not in self._similar]
+        meant = similar[0] if similar else None
+        self._issues.append(Issue(f"steps.{index}.tool_id", "tool_not_found", error.message, did_you_mean=meant))
+
+    def _resolve(self, index: int, reference: Reference) -> tuple[str, str] | None:
+        """Find the step that a reference means, or return what is wrong with it, as a code and a sentence."""
+        named = reference.step
+        target = named if type(named) is int else self._named.get(cast("str", named))
+        if target is not None and 0 <= target < self.stages[-1][0] and reference.pointer[:1] in _POINTERS:
+            reference.target = target
+            return None
+        return self._fault(index, reference, target)
+
+    def _fault(self, index: int, reference: Reference, target: int | None) -> tuple[str, str]:
+        named = reference.step
         if target is None:
-            later = any(raw.get("id") == reference.step for raw in given[index:])
-            return ("later_step", f"'{reference.step}' is not before it.") if later else _unknown(f"'{reference.step}'")
-        if not 0 <= target < len(given):
+            later = any(step.id == named for step in self.steps[index:])
+            return ("later_step", f"'{named}' is not before it.") if later else _unknown(f"'{named}'")
+        if not 0 <= target < len(self.steps):
             return _unknown(f"{target}; the first one is 0")
         if target >= index:
             return "later_step", f"Step {target} is not before it."
-        if given[index].get("parallel") is not None and target >= _stage_begin(index, given):
+        if target >= self.stages[-1][0]:
             return "same_group", f"Step {target} runs at the same time."
-        if reference.pointer and not reference.pointer.startswith("/"):
-            return "unknown_path", "A path is empty or begins with '/'."
-        return None
+        return "unknown_path", "A path is empty or begins with '/'."
 
-    def _checked(self, index: int, tool: Tool, args: Arguments) -> tuple[Arguments, tuple[str, ...]]:
-        """Return arguments that fit, or will once they are put right, and note what is wrong with those that do not."""
+    def _checked(self, index: int, tool: Tool, args: Arguments) -> Nested:
+        """Return arguments that fit, be it once they are put right, and note what is wrong with those that do not."""
         text = encode(args)
         try:
-            tool.check(text)
+            return Nested(filled=True, checked=tool.check(text), checked_by=tool.check)
         except InvalidArgumentsError as error:
             inner, moved = unwrapped(args, tool, repair=self._repair)
             if moved:
-                return inner, moved
+                return Nested(filled=True, checked=tool.check(encode(inner)), checked_by=tool.check, coerced=moved)
             try:
-                tool.mend(text, error.issues, repair=self._repair)
+                arguments, coerced = tool.mend(text, error.issues, repair=self._repair)
             except ToolError:
                 self._issues += [_moved(index, issue) for issue in error.issues]
-        return args, ()
+                return FILLED
+            return Nested(filled=True, checked=arguments, checked_by=tool.check, coerced=coerced)
+
+    def _check_names(self, index: int, schema: Schema, args: Arguments) -> None:
+        """Note what no result that is filled in later can put right: arguments that are missing, and those that are not known."""
+        known = schema.get("properties", {})
+        for name in schema.get("required", ()):
+            if name not in args:
+                issue = Issue(name, "missing", f"'{name}' is required.", inlined(schema, known.get(name)))
+                self._issues.append(_moved(index, issue))
+        if schema.get("additionalProperties") is False:
+            for name in args:
+                if name not in known:
+                    self._issues.append(_moved(index, unexpected((name,), list(known))))
 
     def _add(self, index: int, field: str, code: str, message: str) -> None:
         self._issues.append(Issue(f"steps.{index}.{field}", code, message))
@@ -160,26 +173,5 @@ def _unknown(step: str) -> tuple[str, str]:
     return "unknown_step", f"There is no step {step}."
 
 
-def _stage_begin(index: int, given: list[dict[str, Any]]) -> int:
-    """Return the first step of the group that a step is in, or the step itself."""
-    group = given[index].get("parallel")
-    while index and group is not None and given[index - 1].get("parallel") == group:
-        index -= 1
-    return index
-
-
 def _moved(index: int, issue: Issue) -> Issue:
     return Issue(f"steps.{index}.args.{issue.field}", issue.code, issue.message, issue.expected, issue.did_you_mean)
-
-
-def _certain(schema: Schema, args: Arguments) -> list[Issue]:
-    """Return what no result that is filled in later can put right: arguments that are missing, and those that are not known."""
-    known = schema.get("properties", {})
-    required = schema.get("required", ())
-    strict = schema.get("additionalProperties") is False
-    if args.keys() >= set(required) and (not strict or args.keys() <= known.keys()):
-        return []
-    return [
-        *(Issue(name, "missing", f"'{name}' is required.", inlined(schema, known.get(name))) for name in required if name not in args),
-        *(unexpected((name,), list(known)) for name in args if strict and name not in known),
-    ]

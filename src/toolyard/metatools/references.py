@@ -1,67 +1,82 @@
 """References: places in the arguments of a step that take what an earlier step answered."""
 
-from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple, cast
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, cast
 
-from toolyard.schema import Path
+import msgspec
+
+from toolyard.errors import ToolError
+from toolyard.results import at_pointer
 
 __all__ = ["Reference", "filled", "references"]
 
 _FROM: Final = "$from"
-_CONTAINERS: Final = (dict, list)
-_STEP: Final = (int, str)
 _DEPTH: Final = 32
 
 
-class Reference(NamedTuple):
+class Reference(msgspec.Struct, gc=False):
     """Which step a place takes the result of, which part of it, and where the place is."""
 
     step: str | int
     pointer: str
-    at: Path
+    at: tuple[str | int, ...]
+    target: int = 0
+    """The place of that step, once it is known."""
 
 
 def references(args: dict[str, Any]) -> list[Reference]:
     """Return the references in arguments."""
     found: list[Reference] = []
     for key, value in args.items():
-        if type(value) in _CONTAINERS:
+        if type(value) is dict or type(value) is list:
             _collect(value, (key,), found)
     return found
 
 
-def filled(args: dict[str, Any], found: Iterable[Reference], follow: Callable[[Reference], Any]) -> dict[str, Any]:
-    """Return the arguments with what `follow` finds in the places that refer to something."""
-    result = dict(args)
+def filled(args: dict[str, Any], found: Iterable[Reference], results: Sequence[Any]) -> dict[str, Any]:
+    """Return the arguments with what the steps before answered in the places that refer to it.
+
+    Raises:
+        ToolError: `invalid_input` if one answered nothing there.
+    """
+    filling: dict[Any, Any] = dict(args)
     for reference in found:
-        first, *rest = reference.at
-        value = follow(reference)
-        result[cast("str", first)] = _with(result[cast("str", first)], rest, value) if rest else value
-    return result
+        value = results[reference.target]
+        if reference.pointer:
+            value = _part(value, reference)
+        at = reference.at
+        filling[at[0]] = value if len(at) == 1 else _with(filling[at[0]], at[1:], value)
+    return filling
 
 
-def _collect(value: Any, at: Path, found: list[Reference]) -> None:
-    if len(at) > _DEPTH:
-        return
-    if isinstance(value, dict):
-        pairs = cast("dict[str, Any]", value)
-        if _FROM in pairs and _refers(pairs):
-            found.append(Reference(pairs[_FROM], pairs.get("path", ""), at))
-            return
-    items = cast("dict[str, Any]", value).items() if isinstance(value, dict) else enumerate(cast("list[Any]", value))
-    for key, item in items:
-        if type(item) in _CONTAINERS:
-            _collect(item, (*at, key), found)
+def _part(result: Any, reference: Reference) -> Any:
+    try:
+        return at_pointer(result, reference.pointer)
+    except LookupError:
+        message = f"Step {reference.target} answered nothing at {reference.pointer!r}."
+        issue = {"field": ".".join(map(str, reference.at)), "code": "unknown_path", "message": message}
+        raise ToolError("invalid_input", message, may_have_run=False, issues=[issue]) from None
 
 
-def _with(container: Any, path: list[str | int], value: Any) -> Any:
+def _collect(value: Any, at: tuple[str | int, ...], found: list[Reference]) -> None:
+    if type(value) is list:
+        pairs = enumerate(cast("list[Any]", value))
+    else:
+        step = value.get(_FROM)
+        if type(step) is int or type(step) is str:
+            path = value.get("path", "")
+            if type(path) is str and len(value) == 1 + ("path" in value):
+                found.append(Reference(step, path, at))
+                return
+        pairs = cast("dict[str, Any]", value).items()
+    if len(at) < _DEPTH:
+        for key, item in pairs:
+            if type(item) is dict or type(item) is list:
+                _collect(item, (*at, key), found)
+
+
+def _with(container: Any, path: Sequence[str | int], value: Any) -> Any:
     """Return a copy of a container with something else in one place."""
     copied = container.copy()
     copied[path[0]] = _with(container[path[0]], path[1:], value) if len(path) > 1 else value
     return copied
-
-
-def _refers(pairs: dict[str, Any]) -> bool:
-    if len(pairs) != 1 + ("path" in pairs):
-        return False
-    return type(pairs[_FROM]) in _STEP and isinstance(pairs.get("path", ""), str)
