@@ -39,7 +39,7 @@ def codes() -> str:
         "nothing may have run, or running twice does no harm. *recoverable* says that other arguments or another tool can still reach",
         "the goal. *ran* says whether something may have happened already: where it is `maybe`, the answer knows. A tool's own failures",
         "use one of these codes and a reason: see [Fail well](../guides/fail-well.md). Some codes are for parts that are not there yet,",
-        "such as approvals, chains and runtimes; a tool of yours may use any of them.",
+        "such as approvals and runtimes; a tool of yours may use any of them.",
         "",
         "| code | fires when | http | exit | retry | recoverable | blame | ran | hint, unless the failure brings its own |",
         "|---|---|---|---|---|---|---|---|---|",

@@ -1,5 +1,6 @@
 """The catalogue: hundreds of tools that can be published, called and found."""
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from toolyard.limits import Limits
 from toolyard.search.evaluate import evaluate, read_queries, read_tools
 from toolyard.tools import Tool, check_by_schema, check_tool
 
+ROOT = Path(__file__).parent.parent.parent
 QUERIES = Path(__file__).with_name("queries.jsonl")
 
 
@@ -32,6 +34,14 @@ def test_it_has_some_hundred_tools_of_many_kinds(entries: list[Entry]) -> None:
     assert min(spaces.values()) >= 8
     assert min(operations[kind] for kind in (Operation.QUERY, Operation.COMMAND, Operation.DESTROY)) >= 15
     assert all(entry.id == f"{entry.namespace}__{entry.name}" for entry in entries)
+
+
+def test_the_pages_count_them_right(entries: list[Entry]) -> None:
+    page, changes = (ROOT / "docs" / "guides" / "demo.md").read_text(), (ROOT / "CHANGELOG.md").read_text()
+
+    assert re.findall(r"(\d+)\s+tools", page) == [str(len(entries))]
+    assert re.findall(r"(\d+) invented services", page) == [str(len({entry.namespace for entry in entries}))]
+    assert f"a yard with {len(entries)} invented" in changes
 
 
 def test_each_tool_can_be_published_as_one_of_our_own(entries: list[Entry]) -> None:

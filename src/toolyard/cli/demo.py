@@ -28,11 +28,10 @@ _INNER: Final = "     "
 
 def run(options: Options, terminal: Terminal) -> int:  # noqa: ARG001 - every command is run alike
     """Tell the story, each scene when it has happened."""
-    run_until_told(_show(terminal, max(min(terminal.width, _WIDEST), _NARROWEST)))
-    return 0
+    return run_until_told(_show(terminal, max(min(terminal.width, _WIDEST), _NARROWEST)))
 
 
-async def _show(terminal: Terminal, width: int) -> None:
+async def _show(terminal: Terminal, width: int) -> int:
     began = time.perf_counter()
     async with make_yard() as yard:
         lists = lists_of(yard)
@@ -42,6 +41,7 @@ async def _show(terminal: Terminal, width: int) -> None:
             scenes.append(scene)
             _write(terminal, _scene(len(scenes) + 1, scene, width))
         _write(terminal, _closing(lists, bill_of(scenes), time.perf_counter() - began, width=width))
+    return 0
 
 
 def _write(terminal: Terminal, lines: Iterator[Line]) -> None:

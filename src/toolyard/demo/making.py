@@ -9,6 +9,7 @@ from toolyard.demo.invention import invent
 from toolyard.demo.ledger import COMPUTED
 from toolyard.envelope import encode_sorted
 from toolyard.errors import ToolError
+from toolyard.limits import Limits
 from toolyard.providers.given import Given
 from toolyard.schema import SchemaValidator
 from toolyard.spec import Operation
@@ -22,6 +23,8 @@ _FOUND: Final = {"type": "array", "items": {"type": "object", "properties": {"id
 _DONE: Final = {"type": "object", "properties": {"id": _TEXT, "text": _TEXT}}
 """What is answered by tools that do not say what they answer."""
 _SEEDS: Final = 40
+_SLOW: Final = 10.0
+"""Seconds after which a call is warned of: on a busy machine the first search should not bring a warning into the story."""
 
 
 def make_yard() -> Yard:
@@ -29,7 +32,8 @@ def make_yard() -> Yard:
     tools: dict[str, list[Tool]] = {}
     for entry in read_catalogue():
         tools.setdefault(entry.namespace, []).append(_tool(entry))
-    return Yard("demo", providers=[Given(name, several, resources=(), prompts=()) for name, several in tools.items()])
+    providers = [Given(name, several, resources=(), prompts=()) for name, several in tools.items()]
+    return Yard("demo", providers=providers, limits=Limits(slow=_SLOW))
 
 
 def _tool(entry: Entry) -> Tool:
