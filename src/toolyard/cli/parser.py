@@ -135,6 +135,7 @@ def make_parsers() -> Parsers:
         added[name] = commands.add_parser(name, help=text, description=f"{text[:1].upper()}{text[1:]}.")
         return added[name]
 
+    add("demo", "show what an agent sees of a yard with hundreds of tools")
     _add_settings(add("serve", "serve a yard to MCP clients, over stdio or HTTP"))
     _add_config(add("config", "print every setting with its value and where it came from"))
     _add_key(add("key", "make an API key and print what 'toolyard.toml' keeps of it"))
@@ -143,8 +144,7 @@ def make_parsers() -> Parsers:
     _add_describe(add("describe", "describe a tool: what it takes, does and answers"))
     _add_manifest(add("manifest", "print every tool of a yard, as JSON or as a page to read"))
     _add_search(add("search", "find tools of a yard by what they do"))
-    _add_eval(add("eval", "measure how well search finds the right tools, with questions of yours"))
-    add("demo", "show what an agent sees of a yard with hundreds of tools, without a network or a model")
+    _add_eval(add("eval", "measure how well search finds the right tools"))
     _add_version(add("version", "print the version of Toolyard"))
     for parser in added.values():
         _add_volume(parser)
