@@ -1,56 +1,50 @@
-"""Logs: what the yard has to say about itself, as lines on stderr that grep and parse.
+"""`toolyard logs`: what upstreams that are programs say on stderr; it reads their files, so no server need run."""
 
-A line is `<ISO time> <LEVEL> <logger> <message>`, and a message is an event and then facts.
-"""
+import time
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Final
 
-import logging
-from collections.abc import Generator
-from contextlib import contextmanager
-from datetime import UTC, datetime
-
+from toolyard.cli.exits import CommandError
+from toolyard.cli.parser import Options
+from toolyard.cli.settings import settings_of_options
 from toolyard.cli.terminal import Terminal
+from toolyard.providers.upstream.log_reader import LogReader
+from toolyard.providers.upstream.process_log import names_of_logs, path_of_log
+from toolyard.state_dir import find_state_dir
 
-__all__ = ["logging_to"]
+__all__ = ["run"]
+
+_PAUSE: Final = 0.2
 
 
-@contextmanager
-def logging_to(terminal: Terminal, *, verbose: int, quiet: bool) -> Generator[None]:
-    """Log to the terminal meanwhile: warnings, with one `verbose` information, with two everything, when `quiet` errors alone."""
-    handler = _Lines(terminal)
-    root = logging.getLogger()
-    before = root.level
-    root.addHandler(handler)
-    root.setLevel(logging.ERROR if quiet else (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)])
+def run(options: Options, terminal: Terminal) -> int:
+    """Print the last lines of an upstream's log, and go on with what comes if that is wanted."""
     try:
-        yield
-    finally:
-        root.setLevel(before)
-        root.removeHandler(handler)
+        state = find_state_dir(settings_of_options(options, terminal).settings.state_dir)
+        names = names_of_logs(state)
+    except OSError as error:
+        raise CommandError(f"The state directory cannot be read: {error.strerror}.") from error
+    if options.name not in names:
+        raise CommandError(f"There is no log of '{options.name}'.{_which(options.name, names)}")
+    with LogReader(path_of_log(state, options.name)) as reader:
+        _write(reader.read_last(options.lines), terminal)
+        while options.follow:
+            time.sleep(_PAUSE)
+            _write(reader.read_on(), terminal)
+    return 0
 
 
-class _Lines(logging.Handler):
-    """Says each record on the terminal, where it does not get between the pieces of a progress line."""
-
-    def __init__(self, terminal: Terminal) -> None:
-        super().__init__()
-        self._terminal = terminal
-        self.setFormatter(_Line("%(asctime)s %(levelname)s %(name)s %(message)s"))
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Say the record."""
-        try:
-            self._terminal.say(self.format(record))
-        except Exception:  # noqa: BLE001 - a line that cannot be formatted must not fail what it tells of
-            self.handleError(record)
+def _write(lines: Sequence[str], terminal: Terminal) -> None:
+    for line in lines:
+        terminal.write(line)
+    terminal.flush()
 
 
-class _Line(logging.Formatter):
-    """Writes a record as one line, and its traceback, if it has one, below."""
-
-    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: ARG002, N802 - logging's own name
-        """Return when it was, in UTC."""
-        return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
-        """Return the line, with no break inside."""
-        return super().formatMessage(record).replace("\n", "\\n")
+def _which(name: str, names: Sequence[str]) -> str:
+    near = get_close_matches(name, names, n=1)
+    if near:
+        return f" Did you mean '{near[0]}'?"
+    if names:
+        return " There are logs of " + ", ".join(f"'{known}'" for known in names) + "."
+    return " An upstream that is a program has one once it was started."

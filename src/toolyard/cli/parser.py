@@ -33,6 +33,7 @@ _SETTINGS: Final = (
 )
 _OPERATIONS: Final = ("query", "command", "destroy", "eval")
 _MOST: Final = 100
+_CONFIG: Final = "the file to read settings from (default: 'toolyard.toml', if it is there)"
 _PROFILE: Final = "see the yard as callers of this profile do (default: the yard's own)"
 
 
@@ -58,6 +59,8 @@ class Options(Namespace):
     strategy: str | None = None
     given: Mapping[str, str | bool] = _NOTHING
     config: str | None = None
+    follow: bool = False
+    lines: int = 100
     verbose: int = 0
     quiet: bool = False
 
@@ -139,6 +142,7 @@ def make_parsers() -> Parsers:
     _add_settings(add("serve", "serve a yard to MCP clients, over stdio or HTTP"))
     _add_config(add("config", "print every setting with its value and where it came from"))
     _add_key(add("key", "make an API key and print what 'toolyard.toml' keeps of it"))
+    _add_logs(add("logs", "print what an upstream that is a program said on stderr"))
     _add_list(add("list", "list the tools of a yard"))
     _add_call(add("call", "call a tool and print what it answers"))
     _add_describe(add("describe", "describe a tool: what it takes, does and answers"))
@@ -193,7 +197,7 @@ def _add_view(parser: Parser) -> None:
 
 def _add_settings(parser: Parser) -> None:
     parser.add_argument("target", metavar="TARGET", nargs="?", default="", help=f"{_TARGET} (default: the 'target' of the file)")
-    parser.add_argument("--config", metavar="FILE", help="the file to read settings from (default: 'toolyard.toml', if it is there)")
+    parser.add_argument("--config", metavar="FILE", help=_CONFIG)
     for key, value, text in _SETTINGS:
         option = f"--{key.rpartition('.')[2].replace('_', '-')}"
         if value:
@@ -216,6 +220,19 @@ def _add_key(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", help="whose key it is, as one word")
     parser.add_argument("--profile", metavar="NAME", help="the profile that its owner gets (default: that of the yard)")
     parser.add_argument("--json", action="store_true", help="print an object")
+
+
+def _add_logs(parser: Parser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the upstream")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on with what comes, until it is interrupted")
+    parser.add_argument("-n", "--lines", metavar="NUMBER", type=_number, help="how many of the last lines (default: 100)")
+    parser.add_argument("--config", metavar="FILE", help=_CONFIG)
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal():
+        raise ArgumentTypeError(f"'{text}' is not a number of lines.")
+    return int(text)
 
 
 def _add_list(parser: Parser) -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from toolyard.cli.exits import CLOSED_PIPE, DEFECT, INTERRUPTED, USAGE, CommandError
-from toolyard.cli.logs import logging_to
+from toolyard.cli.log_lines import logging_to
 from toolyard.cli.parser import make_parsers, read_options
 from toolyard.cli.terminal import Terminal
 from toolyard.loading import load

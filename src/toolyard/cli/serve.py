@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from toolyard.cli.exits import INTERRUPTED, CommandError
-from toolyard.cli.logs import logging_to
+from toolyard.cli.log_lines import logging_to
 from toolyard.cli.reload import Turn, supervise, turn_of
 from toolyard.cli.server import serve_yard
 from toolyard.cli.settings import apply_settings, settings_of_code, settings_of_options

@@ -14,9 +14,10 @@ from typing import Final, Literal
 
 from toolyard.logline import facts_of
 from toolyard.pipes.lines import Lines
+from toolyard.providers.upstream.pins import folder_of
 from toolyard.state_dir import make_private
 
-__all__ = ["ProcessLog", "older"]
+__all__ = ["ProcessLog", "names_of_logs", "older", "path_of_log"]
 
 Source = Literal["stderr", "stdout", "toolyard"]
 
@@ -27,6 +28,16 @@ _LAST_BYTES: Final = 4096
 _LAST_LINES: Final = 20
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 _log = logging.getLogger(__name__)
+
+
+def path_of_log(state: Path, name: str) -> Path:
+    """Return where the log of an upstream is in the state directory."""
+    return folder_of(state, name) / "stderr.log"
+
+
+def names_of_logs(state: Path) -> list[str]:
+    """Return the names of the upstreams that have a log."""
+    return sorted(path.parent.name for path in state.glob(str(path_of_log(Path(), "*"))))
 
 
 def older(path: Path) -> Path:

@@ -26,7 +26,7 @@ _KEPT: Final = frozenset(
 )
 _KEPT_PREFIXES: Final = ("LC_", "XDG_")
 _SHELL: Final = "/bin/sh"
-_KEEP: Final = 'read -r _; kill -s TERM -- "-$1"; sleep 2; kill -s KILL -- "-$1"'
+_KEEP: Final = 'read -r _; kill -s TERM -- "-$1" && sleep 2 && kill -s KILL -- "-$1"'
 _EOF_SECONDS: Final = 1.0
 _TERM_SECONDS: Final = 2.0
 _KILL_SECONDS: Final = 1.0

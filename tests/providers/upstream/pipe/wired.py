@@ -99,3 +99,9 @@ def is_alive(pid: int) -> bool:
 def descriptors() -> int:
     """Return how many descriptors this process has."""
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def children(pid: int | None = None) -> list[int]:
+    """Return the processes that one started, by default this one, in the order in which it did."""
+    folder = Path(f"/proc/{pid or 'self'}/task")
+    return sorted(int(child) for thread in folder.iterdir() for child in (thread / "children").read_text().split())

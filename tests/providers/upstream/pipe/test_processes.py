@@ -1,0 +1,221 @@
+import asyncio
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from wired import SERVER, Told, Wired, children, descriptors, is_alive, until
+
+from toolyard.providers.upstream import pipe, processes
+from toolyard.providers.upstream.link import LinkError
+from toolyard.providers.upstream.processes import environment_of
+from toolyard.providers.upstream.settings import UpstreamSettings
+
+CHILD_SUBREAPER = 36
+CYCLES = 200
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give programs little time to end by themselves."""
+    monkeypatch.setattr(processes, "_EOF_SECONDS", 0.05)
+    monkeypatch.setattr(processes, "_TERM_SECONDS", 0.05)
+
+
+@pytest.fixture
+def first_process() -> Generator[None]:
+    """Be the parent of whatever loses its own, as the first process of a container is."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(CHILD_SUBREAPER, 1, 0, 0, 0)
+    yield
+    libc.prctl(CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+def test_a_program_gets_few_of_our_variables_and_all_of_its_own() -> None:
+    ours = {
+        "PATH": "/bin",
+        "HOME": "/h",
+        "LC_ALL": "C",
+        "XDG_CACHE_HOME": "/c",
+        "TOOLYARD_API_KEYS": "secret",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "OPENAI_API_KEY": "secret",
+        "PYTHONPATH": "/ours",
+    }
+    settings = UpstreamSettings(command="x", env={"HOME": "/theirs", "TOKEN": "t"})
+
+    assert environment_of(settings, ours) == {"PATH": "/bin", "HOME": "/theirs", "LC_ALL": "C", "XDG_CACHE_HOME": "/c", "TOKEN": "t"}
+
+
+async def test_a_program_does_not_see_what_is_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLYARD_STATE_DIR", str(tmp_path))
+    monkeypatch.setenv("SOME_API_KEY", "secret")
+    async with Wired(tmp_path, env={"GIVEN": "1"}) as wired:
+        names = (await wired.call("environment")).split()
+
+    assert {"GIVEN", "PATH"} <= set(names)
+    assert not {"TOOLYARD_STATE_DIR", "SOME_API_KEY"} & set(names)
+
+
+async def test_a_program_runs_in_its_folder_and_is_found_from_there(tmp_path: Path) -> None:
+    program = tmp_path / "where"
+    program.write_text('#!/bin/sh\necho "{\\"in\\":\\"$PWD\\"}"\n')
+    program.chmod(0o755)
+    async with Wired(tmp_path, command="./where", args=(), cwd=str(tmp_path)) as wired:
+        await until(lambda: bool(wired.told.messages))
+
+    assert wired.told.messages == [f'{{"in":"{tmp_path}"}}'.encode()]
+
+
+async def test_a_program_is_found_on_the_path_that_it_is_given(tmp_path: Path) -> None:
+    program = tmp_path / "only-here"
+    program.write_text("#!/bin/sh\necho '{}'\n")
+    program.chmod(0o755)
+    path = f"/nowhere:{tmp_path}:/bin"
+    async with Wired(tmp_path, command="only-here", args=(), env={"PATH": path}) as wired:
+        await until(lambda: bool(wired.told.messages))
+
+
+async def test_a_home_is_understood_in_programs_and_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "cat").symlink_to("/bin/cat")
+    async with Wired(tmp_path, command="~/cat", args=(), cwd="~") as wired:
+        await wired.ask("ping")
+
+
+async def refused(tmp_path: Path, **settings: object) -> str:
+    with pytest.raises(LinkError) as caught:
+        await Wired(tmp_path, **settings).pipe.open(Told())
+    assert caught.value.trouble == "unavailable"
+    return caught.value.message
+
+
+async def test_what_cannot_be_run_is_said_plainly(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("not a program")
+    (tmp_path / "broken").write_bytes(b"\x00\x01 not a program")
+    (tmp_path / "broken").chmod(0o755)
+
+    assert await refused(tmp_path, command="npxx") == ("There is no program 'npxx' to run for 'bad'. Install it, or give its full path.")
+    assert "There is no program" in await refused(tmp_path, command=str(tmp_path / "text"))
+    assert "There is no program" in await refused(tmp_path, command=str(tmp_path))
+    assert await refused(tmp_path, command="cat", cwd="/no/such/folder") == (
+        "There is no folder '/no/such/folder', in which 'bad' is to run."
+    )
+    assert "cannot be run for 'bad': Exec format error." in await refused(tmp_path, command=str(tmp_path / "broken"))
+    assert "cannot be run for 'bad': embedded null byte." in await refused(tmp_path, command="cat", args=("\0",))
+    assert not children()
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_program_that_does_not_want_to_end_is_made_to(tmp_path: Path) -> None:
+    async with Wired(tmp_path, "ignores_sigterm") as wired:
+        pid = int(await wired.call("pid"))
+
+    assert not is_alive(pid)
+    assert " toolyard 'bad' was ended by SIGKILL.\n" in wired.logged
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_program_is_asked_to_end_before_it_is_made_to(tmp_path: Path) -> None:
+    async with Wired(tmp_path, "never_reads") as wired:
+        wired.send("ping")
+
+    assert " toolyard 'bad' was ended by SIGTERM.\n" in wired.logged
+
+
+@pytest.mark.usefixtures("impatient", "first_process")
+async def test_what_a_program_started_ends_with_it_and_is_reaped(tmp_path: Path) -> None:
+    async with Wired(tmp_path, "spawns_grandchild") as wired:
+        grandchild = int(await wired.call("grandchild"))
+        assert is_alive(grandchild)
+
+    assert not is_alive(grandchild)
+    assert not children()
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_server_behind_a_shell_ends_with_it(tmp_path: Path) -> None:
+    script = f"{sys.executable} -I -S {SERVER} ignores_sigterm; true"
+    async with Wired(tmp_path, command="sh", args=("-c", script)) as wired:
+        pid = int(await wired.call("pid"))
+
+    assert not is_alive(pid)
+
+
+OURS = """
+import asyncio, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from wired import Wired
+async def main():
+    async with Wired(Path(sys.argv[2]), sys.argv[3]) as wired:
+        print(await wired.call("pid"), await wired.call("grandchild"), flush=True)
+        await asyncio.Event().wait()
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("mode", ["well", "ignores_sigterm", "spawns_grandchild"])
+def test_when_this_process_is_killed_nothing_is_left(tmp_path: Path, mode: str) -> None:
+    command = [sys.executable, "-c", OURS, str(Path(__file__).parent), str(tmp_path), mode]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as ours:  # noqa: S603 - our own code
+        assert ours.stdout is not None
+        pids = [int(word) for word in ours.stdout.readline().split() if word != b"0"]
+        keepers = children(ours.pid)
+        assert all(is_alive(pid) for pid in pids)
+        ours.kill()
+    asyncio.run(until(lambda: not any(is_alive(pid) for pid in [*pids, *keepers])))
+
+
+async def test_a_closing_that_is_cancelled_ends_the_program_at_once(tmp_path: Path) -> None:
+    async with Wired(tmp_path, "ignores_sigterm") as wired:
+        pid = int(await wired.call("pid"))
+        closing = asyncio.ensure_future(wired.pipe.close())
+        await asyncio.sleep(0)  # a turn of the loop, not a wait
+        inner = wired.pipe._closing  # pyright: ignore[reportPrivateUsage] - as a loop does that ends
+        assert inner is not None
+        await asyncio.sleep(0)  # a turn of the loop, not a wait
+        inner.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        assert not is_alive(pid)
+        wired.pipe._closing = None  # pyright: ignore[reportPrivateUsage] - it was not closed as it should be
+        wired.pipe._running = None  # pyright: ignore[reportPrivateUsage] - the same
+
+
+async def test_a_system_that_cannot_watch_processes_waits_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "pidfd_open")
+    async with Wired(tmp_path) as wired:
+        os.kill(int(await wired.call("pid")), signal.SIGKILL)
+        assert (await wired.end()).message == "'bad' was ended by SIGKILL."
+
+
+async def test_a_system_without_a_shell_runs_programs_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(processes, "_SHELL", "/no/such/shell")
+    async with Wired(tmp_path) as wired:
+        assert await wired.call("echo", text="hello") == "hello"
+
+    assert "keeper_missing" in caplog.text
+
+
+@pytest.mark.usefixtures("first_process")
+async def test_after_many_starts_and_ends_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipe, "_GRACE", 0.01)
+    commands = (("cat", ()), ("sh", ("-c", "sleep 60 >/dev/null 2>&1 & exec cat")), ("sh", ("-c", "cat; true")))
+    before = descriptors(), len(asyncio.all_tasks())
+    for cycle in range(CYCLES):
+        command, args = commands[cycle % 3]
+        async with Wired(tmp_path, command=command, args=args) as wired:
+            await wired.ask("ping")
+            if cycle % 2:
+                os.kill(children()[0], signal.SIGKILL)
+                await wired.end()
+
+    assert (descriptors(), len(asyncio.all_tasks())) == before
+    assert not children()
