@@ -122,13 +122,10 @@ class Process:
         """Wait until nobody is left in the group, and return whether that came in time."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        if not await self._exit.within(seconds):
-            return False
-        while self._is_inhabited():
-            if loop.time() > deadline:
-                return False
-            await asyncio.sleep(_TICK)  # nobody tells when a group is empty
-        return True
+        has_ended = await self._exit.within(seconds)
+        while has_ended and self._is_inhabited() and loop.time() < deadline:  # noqa: ASYNC110 - nobody tells when a group is empty
+            await asyncio.sleep(_TICK)
+        return has_ended and not self._is_inhabited()
 
     def _is_inhabited(self) -> bool:
         """Return whether anybody is left in the group of a program that has ended."""

@@ -49,5 +49,7 @@ def test_what_comes_is_read_when_the_file_is_begun_anew(path: Path) -> None:
 def test_a_log_that_is_not_there_yet_has_no_lines(path: Path) -> None:
     with LogReader(path) as reader:
         assert reader.read_last(5) == []
+    with LogReader(path) as reader:
+        assert reader.read_on() == []
         append(path, b"one\n")
         assert reader.read_on() == ["one"]

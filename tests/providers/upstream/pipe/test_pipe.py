@@ -164,6 +164,21 @@ async def test_requests_to_an_upstream_that_does_not_read_are_lost_beyond_a_boun
     assert (error.trouble, error.sent, error.message) == ("lost", False, "'bad' does not read what it is sent.")
 
 
+async def test_an_upstream_that_reads_again_is_sent_more(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    piece = b'{"a":"' + b"x" * 1_000_000 + b'"}'
+    async with Wired(tmp_path, command="sh", args=("-c", f"read -r _ < {gate}; exec cat")) as wired:
+        for number in range(6):
+            wired.pipe.send(piece, number, {})
+        await until(lambda: bool(wired.told.losses))
+        await asyncio.to_thread(gate.write_text, "go\n")
+        await until(lambda: len(wired.told.messages) == 5)
+        await wired.ask("ping")
+
+    assert [request_id for request_id, _ in wired.told.losses] == [5]
+
+
 async def test_a_request_after_the_end_is_lost(tmp_path: Path) -> None:
     async with Wired(tmp_path, "exits_at_once") as wired:
         await wired.end()

@@ -77,7 +77,7 @@ def test_what_comes_too_quickly_is_counted_instead(path: Path, monkeypatch: pyte
     log = ProcessLog(path)
     log.feed(b"one\nhalf")
     log.feed(b"x" * 2000 + b"\n")
-    log.feed(b"y" * 2000 + b"\n")
+    log.note("stdout", b"y" * 2001)
     assert log.is_flooded
     now[0] += 1
     log.feed(b"two\n")
