@@ -17,11 +17,19 @@ import msgspec
 from toolyard import CODES, Limits, cli
 from toolyard.cli.parser import make_parsers
 from toolyard.config import Authentication, Key, Setting, Settings, known_settings
+from toolyard.config.rules import ProfileTable
+from toolyard.profile import Toolset
+from toolyard.providers.upstream.settings import Login, Reshape, UpstreamSettings
 from toolyard.serving import Serving
 
 ROOT: Final = Path(__file__).parent.parent
 REFERENCE: Final = ROOT / "docs" / "reference"
 SECTIONS: Final[dict[str, type]] = {"": Settings, "serve": Serving, "limits": Limits, "auth": Authentication}
+TABLES: Final[dict[str, tuple[type[msgspec.Struct], str]]] = {
+    "upstreams": (UpstreamSettings, "Other MCP servers whose tools are published, by name."),
+    "profiles": (ProfileTable, "Rules of which tools exist for a caller, by name."),
+    "toolsets": (Toolset, "Named subsets of tools, which profiles name."),
+}
 NOTE: Final = "<!-- Written by scripts/generate.py; change the code, then run `make generate`. -->"
 
 
@@ -83,18 +91,56 @@ def settings() -> str:
         "Who may come in over HTTP. `api_keys` is a list of tables with `name`, `digest` and, if its owner gets one, `profile`.",
         "",
         *_table("auth"),
+        "",
+        "## `[upstreams.NAME]`",
+        "",
+        "Other MCP servers whose tools are published: see [Configuration](../guides/configuration.md#upstreams). These tables, and those",
+        "below, have no variables and no flags. `[upstream_defaults]` takes the same keys but `command` and `url`, for all of them.",
+        "",
+        *_fields(UpstreamSettings),
+        "",
+        "## `[upstreams.NAME.reshape.TOOL]`",
+        "",
+        *_fields(Reshape),
+        "",
+        "## `[upstreams.NAME.login]`",
+        "",
+        *_fields(Login),
+        "",
+        "## `[profiles.NAME]`",
+        "",
+        *_fields(ProfileTable),
+        "",
+        "## `[toolsets.NAME]`",
+        "",
+        "The fields of `Toolset`: see [Profiles](../guides/profiles.md#toolsets).",
+        "",
+        *_fields(Toolset),
     )
 
 
 def schema() -> str:
     """Return the JSON Schema of toolyard.toml."""
-    document = msgspec.json.schema(Settings)
-    for struct in (Settings, Serving, Limits, Authentication, Key):
+    structs = (Settings, Serving, Limits, Authentication, Key, UpstreamSettings, Login, Reshape, ProfileTable, Toolset)
+    _, definitions = msgspec.json.schema_components(structs, ref_template="#/$defs/{name}")
+    for struct in structs:
         told = meanings(struct)
-        properties = document["$defs"][struct.__name__]["properties"]
+        properties = definitions[struct.__name__]["properties"]
         for name, known in properties.items():
-            properties[name] = {**_without_null(known), "description": told[name]}
-    whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "toolyard.toml", **document}
+            properties[name] = {**_without_null(known), **({"description": told[name]} if name in told else {})}
+    del definitions["Toolset"]["properties"]["name"], definitions["Toolset"]["required"]  # its table is named so
+    definitions["Toolset"]["additionalProperties"] = False
+    top = definitions["Settings"]["properties"]
+    for name, (struct, meaning) in TABLES.items():
+        inner = {"$ref": f"#/$defs/{struct.__name__}"}
+        top[name] = {"type": "object", "additionalProperties": inner, "description": meaning}
+    top["upstream_defaults"] = {"$ref": "#/$defs/UpstreamSettings", "description": "What all upstreams have in common."}
+    whole = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "toolyard.toml",
+        "$ref": "#/$defs/Settings",
+        "$defs": definitions,
+    }
     return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -151,20 +197,35 @@ def _table(section: str) -> Iterator[str]:
         yield f"| `{key}` | `{setting.variable}`{_flag(setting)} | {_default(setting)} | {meaning} |"
 
 
+def _fields(struct: type[msgspec.Struct]) -> Iterator[str]:
+    told = meanings(struct)
+    yield "| key | default | means |"
+    yield "|---|---|---|"
+    for field in msgspec.structs.fields(struct):
+        if not field.required:
+            default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+            yield f"| `{field.name}` | {_shown(field.name, default)} | {told[field.name]} |"
+
+
 def _flag(setting: Setting) -> str:
     flags = {action.dest for action in make_parsers().commands["serve"].actions if action.option_strings}
     return f", `{setting.flag}`" if setting.key in flags else ""
 
 
 def _default(setting: Setting) -> str:
-    value = setting.default
+    return _shown(setting.name, setting.default)
+
+
+def _shown(name: str, value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    if setting.name == "port":
+    if name == "port":
         return str(value)  # a name more than a number
     if isinstance(value, int | float):
         return f"{value:,g}" if isinstance(value, float) else f"{value:,}"
-    return f"`{value}`" if isinstance(value, str) else "none"
+    if isinstance(value, tuple) and value:
+        return f"`{json.dumps(value)}`"
+    return f"`{value}`" if isinstance(value, str) and value else "none"
 
 
 def _said(fact: bool) -> str:  # noqa: FBT001 - it is said in words

@@ -58,14 +58,23 @@ class Toolset(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     names: tuple[str, ...] = ()
+    """Patterns of names."""
     tags: tuple[str, ...] = ()
+    """Tags."""
     sources: tuple[str, ...] = ()
+    """Patterns of the providers' names."""
     operations: tuple[Operation, ...] = ()
+    """Operations."""
     deny: tuple[str, ...] = ()
+    """Patterns of names that are left out."""
     deny_tags: tuple[str, ...] = ()
+    """Tags that are left out."""
     deny_sources: tuple[str, ...] = ()
+    """Patterns of the names of providers that are left out."""
     deny_operations: tuple[Operation, ...] = ()
+    """Operations that are left out."""
     description: str = ""
+    """What it is for."""
 
     def __post_init__(self) -> None:
         _make_tuples(self, "names", "tags", "sources", "operations", "deny", "deny_tags", "deny_sources", "deny_operations")

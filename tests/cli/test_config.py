@@ -79,3 +79,62 @@ def test_a_misspelt_variable_is_told_unless_nobody_wants_to_hear(toolyard: Run, 
 
     assert toolyard("config")[2] == "The variable 'TOOLYARD_PROT' sets nothing. Did you mean 'TOOLYARD_PORT'?\n"
     assert toolyard("config", "--quiet")[2] == ""
+
+
+def test_upstreams_profiles_and_toolsets_are_told_without_what_may_be_secret(toolyard: Run, write: Write) -> None:
+    write(
+        """
+packs = ["system"]
+[toolsets.reading]
+operations = ["query"]
+[profiles.readers]
+toolsets = ["reading"]
+[upstreams.git]
+command = "npx"
+args = ["-y", "${SERVER}"]
+env = {TOKEN = "hush-1"}
+[upstreams.git.reshape.push]
+operation = "destroy"
+fixed = {key = "hush-2"}
+[upstreams.web]
+url = "https://hush-3@a.example/mcp?key=hush-4"
+headers = {Authorization = "Bearer hush-5"}
+login = {client_id = "us", client_secret = "hush-6"}
+""",
+        "other.toml",
+    )
+    status, out, _ = toolyard("config", "other.toml")
+    told = toolyard("config", "other.toml", "--json")[1]
+    rows = [line.split("\t") for line in out.splitlines()]
+
+    assert status == 0
+    assert "hush" not in out + told
+    assert ["packs", '["system"]', "file other.toml"] in rows
+    assert rows[-9:] == [
+        [key, value, "file other.toml"]
+        for key, value in (
+            ("profiles.readers.toolsets", '["reading"]'),
+            ("toolsets.reading.operations", '["query"]'),
+            ("upstreams.git.command", "npx"),
+            ("upstreams.git.args", '["-y","${SERVER}"]'),
+            ("upstreams.git.env", '{"TOKEN":"…"}'),
+            ("upstreams.git.reshape", '{"push":{"fixed":{"key":"…"},"operation":"destroy"}}'),
+            ("upstreams.web.url", "https://…@a.example/mcp?key=…"),
+            ("upstreams.web.headers", '{"Authorization":"…"}'),
+            ("upstreams.web.login", '{"client_id":"us","client_secret":"…","grant":"authorization_code"}'),
+        )
+    ]
+
+
+def test_upstreams_of_a_client_are_told_with_its_file(toolyard: Run, write: Write) -> None:
+    write('{"mcpServers": {"Git": {"command": "npx", "env": {"TOKEN": "hush"}}}}', "mcp.json")
+    status, out, err = toolyard("config", "mcp.json")
+
+    assert (status, err) == (0, "'mcpServers.Git' in 'mcp.json' is the upstream 'git' here.\n")
+    assert "upstreams.git.command\tnpx\tfile mcp.json\n" in out
+
+
+def test_an_address_is_told_as_the_target_that_it_is(toolyard: Run) -> None:
+    out = toolyard("config", "https://a.example/mcp")[1]
+
+    assert "upstreams.a-example.url\thttps://a.example/mcp\tflag TARGET\n" in out

@@ -172,7 +172,10 @@ def test_an_unknown_key_is_refused_with_what_was_probably_meant(text: str, key: 
 def test_an_unknown_key_that_is_like_no_other_is_refused_with_those_that_are_known(write: Write) -> None:
     write("zzz = 1")
 
-    assert "Known: target, profile, allow_eval, state_dir, auth, limits, serve." in refused()
+    assert (
+        "Known: target, profile, allow_eval, packs, state_dir, auth, limits, profiles, serve, toolsets, upstream_defaults, upstreams."
+        in refused()
+    )
 
 
 @pytest.mark.parametrize(
@@ -211,7 +214,7 @@ def test_a_wrong_type_is_refused_with_key_and_file(text: str, key: str, meant: s
         ({}, {"TOOLYARD_WORKERS": "many"}, "'TOOLYARD_WORKERS'"),
         ({}, {"TOOLYARD_LIMIT_TIMEOUT": "long"}, "'TOOLYARD_LIMIT_TIMEOUT'"),
         ({}, {"TOOLYARD_AUTH_API_KEYS": "["}, "'TOOLYARD_AUTH_API_KEYS'"),
-        ({}, {"TOOLYARD_AUTH_API_KEYS": '[{"name": 1}]'}, "'TOOLYARD_AUTH_API_KEYS[0]'"),
+        ({}, {"TOOLYARD_AUTH_API_KEYS": '[{"name": "a"}]'}, "'TOOLYARD_AUTH_API_KEYS[0]'"),
     ],
 )
 def test_a_wrong_text_is_refused_with_the_flag_or_variable(

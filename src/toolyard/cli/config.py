@@ -18,7 +18,7 @@ _WIDEST: Final = 40
 def run(options: Options, terminal: Terminal) -> int:
     """Print the settings that `toolyard serve` would have with the same flags."""
     config = settings_of_options(options, terminal)
-    rows = {key: (_shown(config.value(key)), config.origin(key)) for key in known_settings()}
+    rows = {key: (_shown(config.value(key)), config.origin(key)) for key in (*known_settings(), *config.tables)}
     if options.json:
         facts = {key: {"value": value, "from": origin.kind, "name": origin.name} for key, (value, origin) in rows.items()}
         terminal.write_json(encode(facts))

@@ -21,8 +21,12 @@ def settings_of_options(options: "Options", terminal: Terminal) -> Config:
     Raises:
         CommandError: One is wrong.
     """
-    target = {"target": options.target} if options.target else {}
-    return _checked({**options.given, **target}, terminal, path=options.config)
+    target, path = options.target, options.config
+    if target.endswith(".toml"):
+        if path is not None:
+            raise CommandError(f"'{target}' is a file with settings, and so is '{path}'. Name one of them.")
+        target, path = "", target
+    return _checked({**options.given, **({"target": target} if target else {})}, terminal, path=path)
 
 
 def settings_of_code(given: Mapping[str, Any], terminal: Terminal, path: str | None) -> Config:

@@ -1,14 +1,18 @@
 """Fitting: from what a person wrote, as text or in a file, to a value of the type that is wanted."""
 
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from types import UnionType
-from typing import Any, Final, NamedTuple, Union, cast, get_args, get_origin
+from typing import Any, Final, Literal, NamedTuple, Union, cast, get_args, get_origin
 
 import msgspec
 
 from toolyard.schema import near_miss
 
-__all__ = ["ConfigError", "Place", "fitted", "from_text", "unknown"]
+__all__ = ["ConfigError", "Place", "Table", "fitted", "fitted_fields", "from_text", "made", "table_of", "unknown"]
+
+Table = dict[str, Any]
+"""What a file says under one heading."""
 
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"0", "false", "no", "off"})
@@ -19,6 +23,7 @@ _MEANT: Final[dict[Any, str]] = {
     bool: "'true' or 'false'",
     tuple[str, ...]: "a list of texts",
     dict[str, str]: "a table of texts",
+    dict[str, Any]: "a table",
 }
 
 
@@ -47,8 +52,11 @@ def fitted(value: object, kind: Any, place: Place) -> Any:
     Raises:
         ConfigError: It does not fit.
     """
-    if _is_struct(kind):
-        return _fitted_struct(value, kind, place)
+    struct = next((part for part in _without_none(kind) if _is_struct(part)), None)
+    if struct is not None and (value is not None or struct is kind):
+        return made(struct, fitted_fields(value, struct, place), place)
+    if get_origin(kind) is dict and _is_struct(get_args(kind)[1]):
+        return {name: fitted(item, get_args(kind)[1], place.inside(f".{name}")) for name, item in table_of(value, place).items()}
     if get_origin(kind) is tuple and isinstance(value, list) and get_args(kind)[0] is not str:
         items = enumerate(cast("list[object]", value))
         return tuple(fitted(item, get_args(kind)[0], place.inside(f"[{number}]")) for number, item in items)
@@ -79,26 +87,52 @@ def from_text(text: str, kind: Any, place: Place) -> Any:
     return text if str in kinds else fitted(_json(text, place), kind, place)
 
 
+def fitted_fields(value: object, kind: type[msgspec.Struct], place: Place) -> Table:
+    """Return the fields of a struct that a table has, each as its type has it.
+
+    Raises:
+        ConfigError: It has others, or one does not fit.
+    """
+    fields = {field.name: field for field in msgspec.structs.fields(kind)}
+    given = table_of(value, place)
+    for name in given:
+        if name not in fields:
+            raise unknown(place.inside(f".{name}"), list(fields), elsewhere={})
+    return {name: fitted(item, fields[name].type, place.inside(f".{name}")) for name, item in given.items()}
+
+
+def made(kind: type[msgspec.Struct], fields: Table, place: Place) -> Any:
+    """Return the struct with these fields.
+
+    Raises:
+        ConfigError: One is missing, or they do not go together.
+    """
+    for field in msgspec.structs.fields(kind):
+        if field.required and field.name not in fields:
+            raise ConfigError(f"{place} needs '{field.name}'.")
+    try:
+        return kind(**fields)
+    except ValueError as error:
+        raise ConfigError(f"{place} makes no sense: {error}") from None
+
+
+def table_of(value: object, place: Place) -> Table:
+    """Return a value that must be a table.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    if not isinstance(value, dict):
+        raise ConfigError(f"{place} must be a table.")
+    return cast("Table", value)
+
+
 def unknown(place: Place, known: Sequence[str], *, elsewhere: Mapping[str, str]) -> ConfigError:
     """Return that something is not known, with what was probably meant; `elsewhere` is where other names belong."""
     name = place.name.rpartition(".")[2]
     meant = elsewhere.get(name) or near_miss(name, known)
     hint = f" Did you mean '{meant}'?" if meant else f" Known: {', '.join(known)}."
     return ConfigError(f"{place} is not known.{hint}")
-
-
-def _fitted_struct(value: object, kind: type[msgspec.Struct], place: Place) -> Any:
-    if not isinstance(value, dict):
-        raise ConfigError(f"{place} must be a table.")
-    fields = {field.name: field for field in msgspec.structs.fields(kind)}
-    given = cast("dict[str, object]", value)
-    for name in given:
-        if name not in fields:
-            raise unknown(place.inside(f".{name}"), list(fields), elsewhere={})
-    for name, field in fields.items():
-        if field.required and name not in given:
-            raise ConfigError(f"{place} needs '{name}'.")
-    return kind(**{name: fitted(item, fields[name].type, place.inside(f".{name}")) for name, item in given.items()})
 
 
 def _is_struct(kind: Any) -> bool:
@@ -118,4 +152,15 @@ def _without_none(kind: Any) -> tuple[Any, ...]:
 
 
 def _meant(kind: Any) -> str:
-    return " or ".join(_MEANT.get(part, "a list of tables") for part in _without_none(kind))
+    return " or ".join(_MEANT.get(part) or _choices(part) or "a list of tables" for part in _without_none(kind))
+
+
+def _choices(kind: Any) -> str:
+    """Return the words that may stand there, if there are only some."""
+    if get_origin(kind) is tuple and (several := _choices(get_args(kind)[0])):
+        return f"a list of these: {several.removeprefix('one of ')}"
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        words = [str(word.value) for word in kind]
+    else:
+        words = [str(word) for word in get_args(kind)] if get_origin(kind) is Literal else []
+    return f"one of {', '.join(repr(word) for word in words)}" if words else ""

@@ -6,12 +6,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
 import msgspec
 
-from toolyard.config.fitting import ConfigError, Place, fitted, from_text, unknown
+from toolyard.config.fitting import ConfigError, Place, Table, fitted, from_text, unknown
 from toolyard.config.settings import PREFIX, Setting, Settings, known_settings
+from toolyard.config.tables import FOREIGN, TABLES, is_foreign, read_tables
+from toolyard.profile import Profile
+
+if TYPE_CHECKING:
+    from toolyard.config.upstreams import Written  # it brings asyncio with it, and most yards have no upstream
 
 __all__ = ["FILE", "VARIABLE", "Config", "Origin", "read_config"]
 
@@ -50,6 +55,19 @@ class Config:
     origins: Mapping[str, Origin]
     path: Path | None
     warnings: tuple[str, ...]
+    upstreams: "Mapping[str, Written]"
+    """Upstreams by name, as they are written."""
+    profiles: Mapping[str, Profile]
+    """Profiles of the file by name."""
+    tables: Mapping[str, Any]
+    """What is said of upstreams, profiles and toolsets, by key, as it may be shown."""
+    files: tuple[Path, ...]
+    """Every file that was read."""
+
+    @property
+    def is_yard(self) -> bool:
+        """Return whether there is a yard without any code: upstreams or packs."""
+        return is_foreign(self.settings.target) or (self.settings.target is None and bool(self.upstreams or self.settings.packs))
 
     def origin(self, key: str) -> Origin:
         """Return where the value of a setting came from."""
@@ -57,6 +75,8 @@ class Config:
 
     def value(self, key: str) -> Any:
         """Return the value of a setting."""
+        if key in self.tables:
+            return self.tables[key]
         section, _, name = key.rpartition(".")
         return getattr(getattr(self.settings, section) if section else self.settings, name)
 
@@ -80,12 +100,27 @@ def read_config(
     """
     variables = os.environ if environment is None else environment
     file = _find(path, variables)
+    document = {} if file is None else _read_toml(file)
+    named = {name: document.pop(name) for name in TABLES if name in document}
     values: dict[str, Any] = {key: setting.default for key, setting in known_settings().items()}
     origins: dict[str, Origin] = {}
-    for layer in (_from_file(file), _from_environment(variables), _from_caller(given, origin)):
+    for layer in (_from_file(document, file), _from_environment(variables), _from_caller(given, origin)):
         for key, value, source in layer:
             values[key], origins[key] = value, source
-    return Config(settings=_assembled(values, origins), origins=origins, path=file, warnings=tuple(_warnings(variables)))
+    settings = _assembled(values, origins)
+    tables = read_tables(named, file, settings.target)
+    for key in tables.shown:
+        origins[key] = Origin("file", tables.sources[key]) if key in tables.sources else origins["target"]
+    return Config(
+        settings=settings,
+        origins=origins,
+        path=file,
+        warnings=(*_warnings(variables), *tables.warnings),
+        upstreams=tables.upstreams,
+        profiles=tables.profiles,
+        tables=tables.shown,
+        files=(*(() if file is None else (file,)), *tables.files),
+    )
 
 
 def _find(path: str | None, variables: Mapping[str, str]) -> Path | None:
@@ -95,15 +130,15 @@ def _find(path: str | None, variables: Mapping[str, str]) -> Path | None:
     return Path(FILE) if Path(FILE).is_file() else None
 
 
-def _from_file(path: Path | None) -> Layer:
+def _from_file(document: Table, path: Path | None) -> Layer:
     if path is None:
         return
-    for key, value in _flat(_read_toml(path), path):
+    for key, value in _flat(document, path):
         fits = fitted(value, known_settings()[key].type, Place(key, str(path)))
         yield key, _beside(path, key, fits), Origin("file", str(path))
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def _read_toml(path: Path) -> Table:
     import tomllib  # noqa: PLC0415 - most servers have no file to read
 
     try:
@@ -116,7 +151,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"The file '{path}' is no TOML: {str(error).removesuffix('.')}.") from None
 
 
-def _flat(document: dict[str, Any], path: Path) -> Iterator[tuple[str, Any]]:
+def _flat(document: Table, path: Path) -> Iterator[tuple[str, Any]]:
     """Return every value of a file under its whole key."""
     known = known_settings()
     sections = {setting.section for setting in known.values() if setting.section}
@@ -134,13 +169,14 @@ def _flat(document: dict[str, Any], path: Path) -> Iterator[tuple[str, Any]]:
             if key not in known:
                 section = key.rpartition(".")[0]
                 siblings = [setting.name for setting in known.values() if setting.section == section]
-                raise unknown(Place(key, str(path)), siblings if section else [*siblings, *sorted(sections)], elsewhere=belongs)
+                raise unknown(Place(key, str(path)), siblings if section else [*siblings, *sorted({*sections, *TABLES})], elsewhere=belongs)
             yield key, item
 
 
 def _beside(path: Path, key: str, value: Any) -> Any:
     """Return a path as seen from here, because in a file it is seen from the file."""
-    is_file = (key in _PATHS and not value.startswith("~")) or (key == "target" and value.partition(":")[0].endswith(".py"))
+    is_target = key == "target" and "://" not in value and value.partition(":")[0].endswith((".py", *FOREIGN))
+    is_file = is_target or (key in _PATHS and not value.startswith("~"))
     return str(path.parent / value) if is_file else value
 
 

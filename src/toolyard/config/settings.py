@@ -55,11 +55,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """What 'toolyard.toml' may say."""
 
     target: str | None = None
-    """The yard to serve: 'module:attr', 'file.py' or 'file.py:attr'."""
+    """The yard to serve: 'module:attr', 'file.py' or 'file.py:attr', a client's JSON file, or the address of a server."""
     profile: str | None = None
     """The profile of callers that have no other."""
     allow_eval: bool = False
     """Whether the tools that run code are published, too."""
+    packs: tuple[str, ...] = ()
+    """Packs whose tools are published, such as 'system'."""
     state_dir: str | None = None
     """The directory for what must outlive the program (default: 'toolyard' in '$XDG_STATE_HOME' or '~/.local/state')."""
     serve: Serving = msgspec.field(default_factory=Serving)

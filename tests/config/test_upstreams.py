@@ -1,0 +1,286 @@
+"""Upstreams: as files and addresses name them, and with everything they refer to."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolyard.config import Config, ConfigError, read_config
+from toolyard.providers.upstream.settings import Login, Reshape, UpstreamSettings
+
+
+def read(path: Path, text: str, target: str | None = None) -> Config:
+    (path / "toolyard.toml").write_text(text)
+    return read_config({} if target is None else {"target": target}, path=str(path / "toolyard.toml"), environment={})
+
+
+def refused(path: Path, text: str) -> str:
+    with pytest.raises(ConfigError) as refusal:
+        read(path, text)
+    return str(refusal.value)
+
+
+def settled(config: Config, name: str = "git", /, **variables: str) -> UpstreamSettings:
+    warnings: list[str] = []
+    found = config.upstreams[name].settled(variables, warnings.append)
+    assert warnings == []
+    return found
+
+
+def test_a_file_may_say_everything_of_an_upstream(tmp_path: Path) -> None:
+    text = """
+[upstreams.git]
+command = "npx"
+args = ["-y", "git"]
+env = {A = "b"}
+tools = ["list_*"]
+without = ["list_all"]
+idle_seconds = 5
+pin = "warn"
+[upstreams.git.login]
+scopes = ["read"]
+[upstreams.git.reshape.list_files]
+rename = "files"
+fixed = {depth = 1, deep = {x = [1]}}
+hidden = ["all"]
+operation = "query"
+"""
+    config = read(tmp_path, text)
+
+    assert config.upstreams["git"].settings == UpstreamSettings(
+        command="npx",
+        args=("-y", "git"),
+        env={"A": "b"},
+        tools=("list_*",),
+        without=("list_all",),
+        idle_seconds=5.0,
+        pin="warn",
+        login=Login(scopes=("read",)),
+        reshape={"list_files": Reshape(rename="files", fixed={"depth": 1, "deep": {"x": [1]}}, hidden=("all",), operation="query")},
+    )
+    assert str(config.origin("upstreams.git.pin")) == f"file {tmp_path}/toolyard.toml"
+    assert config.is_yard
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[upstreams.git]\ncomand = 'a'", "'upstreams.git.comand' in '{}' is not known. Did you mean 'command'?"),
+        ("[upstreams.git]\ncommand = 1", "'upstreams.git.command' in '{}' must be text."),
+        ("[upstreams.git]\ncommand = 'a'\npin = 'of'", "'upstreams.git.pin' in '{}' must be one of 'block', 'warn', 'off'."),
+        ("[upstreams.git]\ncommand = 'a'\ntransport = 'ws'", "'upstreams.git.transport' in '{}' must be one of 'stdio', 'http', 'sse'."),
+        ("[upstreams.git]\ncommand = 'a'\nlogin = 1", "'upstreams.git.login' in '{}' must be a table."),
+        ("[upstreams.git]\ncommand = 'a'\n[upstreams.git.login]\nscope = 1", "'upstreams.git.login.scope' in '{}' is not known."),
+        ("[upstreams.git]\ncommand = 'a'\nreshape = 1", "'upstreams.git.reshape' in '{}' must be a table."),
+        (
+            "[upstreams.git]\ncommand = 'a'\n[upstreams.git.reshape.x]\nrenam = 'b'",
+            "'upstreams.git.reshape.x.renam' in '{}' is not known. Did you mean 'rename'?",
+        ),
+        (
+            "[upstreams.git]\ncommand = 'a'\n[upstreams.git.reshape.x]\nfixed = 'b'",
+            "'upstreams.git.reshape.x.fixed' in '{}' must be a table.",
+        ),
+        ("[upstreams.git]\n", "'upstreams.git' in '{}' makes no sense: An upstream has either a 'command' or a 'url'."),
+        ("[upstreams]\ngit = 1", "'upstreams.git' in '{}' must be a table."),
+        ("upstreams = 1", "'upstreams' in '{}' must be a table."),
+        ("[upstreams.'My Git']\ncommand = 'a'", "'upstreams.My Git' in '{}' cannot be called so"),
+        ("[upstreams.system]\ncommand = 'a'", "'upstreams.system' in '{}' cannot be called so: 'system' is taken."),
+        ("[upstreams.a-b]\ncommand = 'a'\n[upstreams.a_b]\ncommand = 'a'", "'upstreams.a_b' in '{}' and 'upstreams.a-b' would"),
+        ("[upstream_defaults]\nidle_second = 1", "'upstream_defaults.idle_second' in '{}' is not known. Did you mean 'idle_seconds'?"),
+        ("[upstream_defaults]\nurl = 'a'", "'upstream_defaults.url' in '{}' makes no sense"),
+        ("[upstrems.git]\ncommand = 'a'", "'upstrems' in '{}' is not known. Did you mean 'upstreams'?"),
+    ],
+)
+def test_what_is_wrong_is_refused_with_its_key_and_the_file(text: str, said: str, tmp_path: Path) -> None:
+    assert refused(tmp_path, text).startswith(said.format(tmp_path / "toolyard.toml"))
+
+
+def test_what_upstreams_have_in_common_is_written_once(tmp_path: Path) -> None:
+    text = "[upstream_defaults]\nidle_seconds = 5\npin = 'off'\n[upstreams.a]\ncommand = 'a'\n[upstreams.b]\ncommand = 'b'\npin = 'warn'"
+    config = read(tmp_path, text)
+
+    assert [(one.settings.idle_seconds, one.settings.pin) for one in config.upstreams.values()] == [(5, "off"), (5, "warn")]
+
+
+@pytest.mark.parametrize(
+    ("text", "variables", "found"),
+    [
+        ("plain $A {A} $(A)", {}, "plain $A {A} $(A)"),
+        ("${A}", {"A": "1"}, "1"),
+        ("${A}", {"A": ""}, ""),
+        ("x${A}y${B}", {"A": "1", "B": "${A}"}, "x1y${A}"),
+        ("${env:A}", {"A": "1"}, "1"),
+        ("${A:-2}", {}, "2"),
+        ("${A:-2}", {"A": ""}, "2"),
+        ("${A:-2}", {"A": "1"}, "1"),
+        ("${A:-}", {}, ""),
+        ("${env:A:-b c}", {}, "b c"),
+        ("$${A}", {}, "${A}"),
+        ("${1} ${A:?x}", {}, "${1} ${A:?x}"),
+        ("secretref:env:A", {"A": "1"}, "1"),
+        ("Bearer ${secretref:env:A}", {"A": "1"}, "Bearer 1"),
+    ],
+)
+def test_variables_are_looked_up(text: str, variables: dict[str, str], found: str, tmp_path: Path) -> None:
+    config = read(tmp_path, f"[upstreams.git]\ncommand = 'a'\nenv = {{X = '{text}'}}")
+
+    assert settled(config, **variables).env == {"X": found}
+
+
+def test_variables_are_looked_up_wherever_an_upstream_is_reached_and_nowhere_else(tmp_path: Path) -> None:
+    text = """
+[upstreams.git]
+command = "${V}"
+args = ["-x", "${V}"]
+cwd = "${V}"
+prefix = "${V}"
+[upstreams.web]
+url = "https://${V}"
+headers = {"${V}" = "${V}"}
+[upstreams.web.login]
+client_id = "${V}"
+client_secret = "${V}"
+client_metadata_url = "${V}"
+scopes = ["${V}"]
+"""
+    config = read(tmp_path, text)
+    git, web = settled(config, V="1"), settled(config, "web", V="1")
+
+    assert (git.command, git.args, git.cwd, git.prefix) == ("1", ("-x", "1"), str(tmp_path / "1"), "${V}")
+    assert (web.url, web.headers) == ("https://1", {"${V}": "1"})
+    assert web.login == Login(client_id="1", client_secret="1", client_metadata_url="1", scopes=("1",))  # noqa: S106 - no secret
+
+
+@pytest.mark.parametrize(
+    ("line", "key", "said"),
+    [
+        ("command = '${A}'", "command", "needs the variable 'A', which is not set."),
+        ("command = 'a'\nargs = ['b', '${env:A}']", "args[1]", "needs the variable 'A'"),
+        ("command = 'a'\nenv = {X = '${A}'}", "env.X", "needs the variable 'A'"),
+        ("url = 'a'\nheaders = {X = '${A}'}", "headers.X", "needs the variable 'A'"),
+        ("url = 'a'\nlogin = {client_secret = '${A}'}", "login.client_secret", "needs the variable 'A'"),
+        ("command = 'a'\nenv = {X = '${input:token}'}", "env.X", "wants '${input:token}'"),
+        ("command = 'a'\nenv = {X = 'secretref:env:A'}", "env.X", "needs the secret 'secretref:env:A': the variable is not set."),
+        ("command = 'a'\nenv = {X = 'secretref:env:EMPTY'}", "env.X", "needs the secret 'secretref:env:EMPTY', which is empty."),
+        ("command = 'a'\nenv = {X = 'secretref:file:no'}", "env.X", "needs the secret 'secretref:file:no': the file cannot be read"),
+        ("command = 'a'\nenv = {X = 'secretref:file:odd'}", "env.X", "needs the secret 'secretref:file:odd': the file is not written"),
+        ("command = 'a'\nenv = {X = 'secretref:safe:A'}", "env.X", "refers to a secret in no known way."),
+        ("command = 'a'\nenv = {X = 'secretref:env'}", "env.X", "refers to a secret in no known way."),
+        ("command = 'a'\nenv = {X = 'secretref:keyring:A'}", "env.X", "needs the secret 'secretref:keyring:A': it is written"),
+    ],
+)
+def test_what_cannot_be_looked_up_is_refused_with_key_and_file(line: str, key: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "odd").write_bytes(b"\xff")
+    config = read(tmp_path, f"[upstreams.git]\n{line}")
+
+    with pytest.raises(ConfigError) as refusal:
+        settled(config, EMPTY="")
+    assert str(refusal.value).startswith(f"'upstreams.git.{key}' in '{tmp_path}/toolyard.toml' {said}")
+
+
+def test_a_secret_in_a_file_is_read_beside_the_one_that_refers_to_it(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("hush\n")
+    (tmp_path / "token").chmod(0o600)
+    config = read(tmp_path, "[upstreams.git]\ncommand = 'a'\nenv = {X = 'secretref:file:${NAME}'}")
+
+    assert settled(config, NAME="token").env == {"X": "hush"}
+
+
+def test_a_secret_that_everybody_can_read_is_warned_of_and_not_told(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("hush")
+    (tmp_path / "token").chmod(0o644)
+    config = read(tmp_path, "[upstreams.git]\ncommand = 'a'\nenv = {X = 'secretref:file:token'}")
+    warnings: list[str] = []
+    found = config.upstreams["git"].settled({}, warnings.append)
+
+    assert len(warnings) == 1
+    assert "hush" not in f"{warnings} {found!r}"
+
+
+class Keyring:
+    """A keyring with one secret, which breaks when it is asked for another."""
+
+    @staticmethod
+    def get_password(service: str, user: str) -> str | None:
+        if service == "broken":
+            raise OSError("hush")
+        return "hush" if (service, user) == ("a/b", "c") else None
+
+
+def test_a_secret_in_the_keyring_is_had_from_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def has(reference: str) -> dict[str, str]:
+        return settled(read(tmp_path, f"[upstreams.git]\ncommand = 'a'\nenv = {{X = 'secretref:keyring:{reference}'}}")).env
+
+    monkeypatch.setitem(sys.modules, "keyring", Keyring)
+    assert has("a/b/c") == {"X": "hush"}
+    with pytest.raises(ConfigError, match="'keyring set a c' puts it there"):
+        has("a/c")
+    with pytest.raises(ConfigError, match="does not open: OSError") as refusal:
+        has("broken/c")
+    assert "hush" not in str(refusal.value)
+    monkeypatch.setitem(sys.modules, "keyring", None)
+    with pytest.raises(ConfigError, match="pip install keyring"):
+        has("a/c")
+
+
+@pytest.mark.parametrize(("line", "cwd"), [("", "."), ("cwd = 'deep'", "deep"), ("cwd = '/'", "/")])
+def test_a_program_of_our_own_file_runs_beside_it(line: str, cwd: str, tmp_path: Path) -> None:
+    config = read(tmp_path, f"[upstreams.git]\ncommand = 'a'\n{line}")
+
+    assert settled(config).cwd == str(tmp_path / cwd)
+
+
+def test_a_clients_file_is_a_target_and_takes_the_place_of_our_own_upstreams(tmp_path: Path) -> None:
+    (tmp_path / "mcp.json").write_text('{"mcpServers": {"Git": {"command": "${V}"}, "off": {"command": "b", "disabled": true}}}')
+    config = read(tmp_path, "[upstreams.other]\ncommand = 'a'\n[limits]\ndepth = 2", target=str(tmp_path / "mcp.json"))
+
+    assert config.settings.limits.depth == 2
+    assert {name: one.settings.enabled for name, one in config.upstreams.items()} == {"git": True, "off": False}
+    assert settled(config, V="a").cwd is None
+    assert config.is_yard
+    assert config.files == (tmp_path / "toolyard.toml", tmp_path / "mcp.json")
+    assert config.warnings == (f"'mcpServers.Git' in '{tmp_path}/mcp.json' is the upstream 'git' here.",)
+    with pytest.raises(ConfigError, match=r"^'mcpServers.Git.command' in '.*mcp.json' needs the variable 'V'"):
+        settled(config)
+
+
+def test_a_clients_file_that_our_own_names_lies_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "mcp.jsonc").write_text('{"servers": {"git": {"command": "a"}}}')
+
+    assert list(read(tmp_path, "target = 'mcp.jsonc'").upstreams) == ["git"]
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [
+        ("https://mcp.example.com/mcp", "mcp-example-com"),
+        ("http://localhost:8000/x.json", "localhost"),
+        ("http://[::1]:80/", "1"),
+        ("https://hush:hush@a.b", "a-b"),
+    ],
+)
+def test_an_address_is_a_target_whose_tools_keep_their_names(address: str, name: str, tmp_path: Path) -> None:
+    config = read(tmp_path, "", target=address)
+
+    assert {name: one.settings for name, one in config.upstreams.items()} == {name: UpstreamSettings(url=address, prefix="")}
+    assert settled(config, name).url == address
+    assert config.is_yard
+    assert "hush" not in str(config.tables)
+
+
+@pytest.mark.parametrize("address", ["https://", "https://[", "http:///x"])
+def test_an_address_without_a_host_is_refused(address: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is no address"):
+        read(tmp_path, "", target=address)
+
+
+def test_an_upstream_is_never_shown_with_what_may_be_secret(tmp_path: Path) -> None:
+    config = read(tmp_path, "[upstreams.git]\ncommand = 'a'\nenv = {X = '${V}'}")
+
+    assert "hush" not in repr(settled(config, V="hush"))
+
+
+@pytest.mark.parametrize(("text", "target", "is_yard"), [("", None, False), ("packs = ['system']", None, True), ("", "bank.py", False)])
+def test_without_upstreams_and_packs_there_is_no_yard(text: str, target: Any, is_yard: bool, tmp_path: Path) -> None:  # noqa: FBT001 - the value under test
+    assert read(tmp_path, text, target=target).is_yard is is_yard
