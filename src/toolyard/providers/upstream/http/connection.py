@@ -6,6 +6,7 @@ The parser only notes what it finds; it is handed on afterwards, so that whoever
 import asyncio
 import re
 import select
+import socket
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
@@ -19,6 +20,7 @@ TEXT: Final = 500
 """Letters of what an upstream said that are told on."""
 _HEAD_BYTES: Final = 64 * 1024
 _KEPT_SECONDS: Final = 30.0
+_PROBE_SECONDS: Final = 60
 _MARGIN_SECONDS: Final = 1.0
 _KEEP_ALIVE: Final = re.compile(rb"timeout=(\d{1,6})")
 _OK: Final = 200
@@ -92,7 +94,10 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Be ready."""
         self._transport = transport
-        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        plug: Any = transport.get_extra_info("socket")
+        self._poll.register(plug.fileno(), select.POLLIN)
+        plug.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # so that a server that vanished is noticed
+        plug.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_SECONDS)
         self._home.keep(self)
 
     def connection_lost(self, exc: Exception | None) -> None:

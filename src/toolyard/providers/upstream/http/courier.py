@@ -20,6 +20,7 @@ _REDIRECTS: Final = frozenset({307, 308})
 _HOPS: Final = 3
 _RENEWALS: Final = 3
 _LONG_LIVED: Final = 8
+_INITIALIZED: Final = b'"notifications/initialized"'
 
 
 class Courier:
@@ -34,6 +35,8 @@ class Courier:
         self._pool = Pool(name, address, bound=settings.in_flight + _LONG_LIVED, seconds=settings.connect_seconds)
         self._unsent: list[Exchange] = []
         self._renewal: asyncio.Task[None] | None = None
+        self._greeting: Exchange | None = None
+        self._held: list[Exchange] = []
 
     def send(self, exchange: Exchange) -> None:
         """Send a request; its owner is told what becomes of it, later."""
@@ -55,6 +58,23 @@ class Courier:
             self._loop.call_soon(exchange.fail, LinkError("refused", f"Nothing was sent to '{self._name}'. {error}"))
             return
         self._pool.send(exchange, data, urgent=exchange.request_id is None)
+
+    def send_in_turn(self, exchange: Exchange) -> None:
+        """Send a message, after the notice that the handshake is done, if that is still on its way: servers refuse what overtakes it."""
+        if self._greeting is not None:
+            self._held.append(exchange)
+            return
+        if exchange.request_id is None and _INITIALIZED in exchange.message:
+            self._greeting = exchange
+        self.send(exchange)
+
+    def let_next(self, exchange: Exchange) -> None:
+        """Send what waited for a message that is done, if anything did."""
+        if exchange is self._greeting:
+            self._greeting = None
+            held, self._held = self._held, []
+            for waiting in held:
+                self.send(waiting)
 
     def drop(self, exchange: Exchange) -> None:
         """Stop an exchange; its owner is told nothing any more."""

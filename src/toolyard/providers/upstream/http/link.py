@@ -18,7 +18,6 @@ from toolyard.wire.messages import Id
 __all__ = ["HttpLink"]
 
 _VERSION: Final = "MCP-Protocol-Version"
-_INITIALIZED: Final = b'"notifications/initialized"'
 _GOODBYE_SECONDS: Final = 1.0
 _LINGER_SECONDS: Final = 1.0
 _TRIES: Final = 5
@@ -40,8 +39,6 @@ class HttpLink:
         self._version: str | None = None
         self._waiting: dict[Id, Exchange] = {}
         self._others: set[Exchange] = set()
-        self._greeting: Exchange | None = None
-        self._held: list[Exchange] = []
         self._ear: Ear | None = None
         self._is_open = False
         self._parted = asyncio.Event()
@@ -72,12 +69,7 @@ class HttpLink:
             exchange.timer = self._loop.call_later(self._settings.connect_seconds, self._expire, exchange)
         else:
             self._waiting[request_id] = exchange
-        if self._greeting is not None:
-            self._held.append(exchange)
-            return
-        if request_id is None and _INITIALIZED in message:
-            self._greeting = exchange  # servers refuse what overtakes it
-        self._courier.send(exchange)
+        self._courier.send_in_turn(exchange)
 
     def drop(self, request_id: Id) -> None:
         """Stop waiting for the answer to a request, and close its connection."""
@@ -237,11 +229,7 @@ class HttpLink:
             self._parted.set()
         if error is not None:
             _log.info("upstream_took_no_note upstream=%s trouble=%s status=%s", self._name, error.trouble, error.status)
-        if exchange is self._greeting:
-            self._greeting = None
-            held, self._held = self._held, []
-            for waiting in held:
-                self._courier.send(waiting)
+        self._courier.let_next(exchange)
 
     def _expire(self, exchange: Exchange) -> None:
         self._courier.drop(exchange)
