@@ -239,8 +239,11 @@ async def test_a_second_answer_that_nobody_asked_for_is_never_taken_for_the_next
 
 
 async def test_who_speaks_unasked_is_hung_up_on(raw: Serve, link: Connect) -> None:
+    go = asyncio.Event()
+
     async def late(asked: Asked) -> None:
         await asked.reply(200, result(asked.id))
+        await go.wait()
         await asked.write(HEAD + b"content-length: 2\r\n\r\n{}")
         await asked.gone()
 
@@ -248,6 +251,7 @@ async def test_who_speaks_unasked_is_hung_up_on(raw: Serve, link: Connect) -> No
     sender, told = await link(server.url)
     sender.send(request(1), 1, {})
     await told.message(about=1)
+    go.set()
     await server.left()
     sender.send(request(2), 2, {})
 

@@ -85,6 +85,14 @@ async def test_a_status_says_what_is_wrong_and_whether_the_message_may_have_been
     assert "'there'" in error.message
 
 
+@pytest.mark.parametrize("body", [b'{"error":"no"}', b'{"error":{"message":"no"}}', b"[]", b"null"])
+async def test_json_that_is_no_error_of_json_rpc_is_only_text(raw: Serve, link: Connect, body: bytes) -> None:
+    server = await raw(plain(body, 400))
+    sender, told = await link(server.url)
+
+    assert (await ask(sender, told)).text == body.decode()
+
+
 @pytest.mark.parametrize(("value", "seconds"), [("7", 7.0), ("0", 0.0), ("soon", None), ("", None), ("9" * 400, 86400.0), ("-3", None)])
 async def test_how_long_it_wants_to_be_left_alone_is_told(raw: Serve, link: Connect, value: str, seconds: float | None) -> None:
     server = await raw(plain(b"", 429, retry_after=value))
@@ -153,7 +161,7 @@ async def test_credentials_are_renewed_once_for_all_messages_that_were_refused(r
     sender.send(request(4), 4, {})
     sender.send(note(), None, {})
     async with asyncio.timeout(10):
-        while len(server.asked) < 5:  # noqa: ASYNC110 - what is waited for has no event
+        while len(sender._courier._unsent) < 5:  # noqa: ASYNC110 - what is waited for has no event
             await asyncio.sleep(0)  # a turn of the loop
     sender.drop(4)
     wallet.go.set()
@@ -183,15 +191,73 @@ async def test_who_comes_late_uses_what_was_renewed_meanwhile(raw: Serve, link: 
     assert wallet.challenges == []
 
 
-async def test_a_message_that_is_dropped_before_it_is_sent_again_is_not(raw: Serve, link: Connect) -> None:
+async def test_credentials_that_are_no_better_end_the_message(raw: Serve, link: Connect) -> None:
     server = await raw(guarded("new"))
     wallet = Wallet("old", "older")
     sender, told = await link(server.url, credentials=wallet)
-    sender.send(request(1), 1, {})
-    assert (await told.loss(1)).trouble == "unauthenticated"
 
-    assert wallet.challenges == ["Bearer scope=x"]
-    assert len(server.asked) == 2
+    assert (await ask(sender, told)).trouble == "unauthenticated"
+    assert (wallet.challenges, len(server.asked)) == (["Bearer scope=x"], 2)
+
+
+async def test_a_message_that_is_dropped_before_it_is_sent_again_is_forgotten(raw: Serve, link: Connect) -> None:
+    server = await raw(guarded("new"))
+    sender, told = await link(server.url)
+    wallet = Wallet("old", "new")
+    sender._courier._credentials = wallet
+    judge = sender._courier.judge
+
+    def drop(exchange: Any) -> None:
+        if exchange.request_id == 1:
+            wallet.tokens[:] = ["new"]  # as if somebody had been quicker
+        judge(exchange)
+        sender.drop(1)
+
+    sender._courier.judge = drop
+    sender.send(request(1), 1, {})
+    async with asyncio.timeout(10):
+        while sender._waiting:  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0)  # a turn of the loop
+    sender.send(request(2), 2, {})
+    await told.message(about=2)
+
+    assert [asked.id for asked in server.asked] == [1, 2]
+
+
+async def test_who_is_dropped_while_it_is_refused_for_good_is_told_nothing(raw: Serve, link: Connect) -> None:
+    server = await raw(guarded("new"))
+    sender, told = await link(server.url, credentials=Wallet("old", "older"))
+    judge = sender._courier.judge
+
+    def drop(exchange: Any) -> None:
+        judge(exchange)
+        if len(server.asked) == 2:
+            sender.drop(1)
+
+    sender._courier.judge = drop
+    sender.send(request(1), 1, {})
+    async with asyncio.timeout(10):
+        while sender._waiting:  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0)  # a turn of the loop
+    await sender.close()
+
+    assert told.told.empty()
+
+
+async def test_closing_stops_getting_credentials(raw: Serve, link: Connect) -> None:
+    server = await raw(guarded("new"))
+    wallet = Wallet("old", "new")
+    wallet.go.clear()
+    sender, told = await link(server.url, credentials=wallet)
+    sender.send(request(1), 1, {})
+    async with asyncio.timeout(10):
+        while not wallet.challenges:  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0)  # a turn of the loop
+
+    await sender.close()
+
+    assert told.told.empty()
+    assert len(server.asked) == 1
 
 
 async def test_credentials_that_ran_out_are_renewed_before_anything_is_sent(raw: Serve, link: Connect) -> None:

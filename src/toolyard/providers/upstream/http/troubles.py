@@ -12,8 +12,6 @@ from toolyard.wire.messages import Id, decode_batch
 
 __all__ = ["fault_in", "frame_of", "messages_in", "seconds_of", "trouble_of", "unauthenticated"]
 
-_UNAUTHORIZED: Final = 401
-_FORBIDDEN: Final = 403
 _NOT_FOUND: Final = 404
 _TOO_MANY: Final = 429
 _UNAVAILABLE: Final = 503
@@ -73,10 +71,8 @@ def unauthenticated(exchange: Exchange) -> LinkError:
 
 
 def trouble_of(exchange: Exchange) -> LinkError:
-    """Return what is wrong, by the status and the headers of a response that is no answer."""
+    """Return what is wrong, by the status and the headers of a response that is no answer and asks for no credentials."""
     status, name = exchange.status, exchange.name
-    if status == _UNAUTHORIZED or (status == _FORBIDDEN and exchange.header(b"www-authenticate")):
-        return unauthenticated(exchange)
     if status == _NOT_FOUND and exchange.session is not None:
         return LinkError("session_lost", f"'{name}' has forgotten the session.", status=status, text=exchange.text)
     if status in {_TOO_MANY, _UNAVAILABLE}:
