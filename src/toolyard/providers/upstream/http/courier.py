@@ -29,7 +29,9 @@ class Courier:
     def __init__(self, name: str, address: Address, *, settings: UpstreamSettings, credentials: Credentials) -> None:
         self.address = address
         self.head = Head(address, settings.headers)
-        self._name = name
+        self.name = name
+        self.limit = settings.message_bytes
+        """Bytes that one message may have."""
         self._credentials = credentials
         self._loop = asyncio.get_running_loop()
         self._pool = Pool(name, address, bound=settings.in_flight + _LONG_LIVED, seconds=settings.connect_seconds)
@@ -55,7 +57,7 @@ class Courier:
             else:
                 data = head.bare(exchange.method, exchange.headers, shown=shown, target=exchange.target)
         except UnfitError as error:
-            self._loop.call_soon(exchange.fail, LinkError("refused", f"Nothing was sent to '{self._name}'. {error}"))
+            self._loop.call_soon(exchange.fail, LinkError("refused", f"Nothing was sent to '{self.name}'. {error}"))
             return
         self._pool.send(exchange, data, urgent=exchange.request_id is None)
 
@@ -100,7 +102,7 @@ class Courier:
 
     def _follow(self, exchange: Exchange) -> bool:
         """Send a request to where it was pointed, if that is the same server."""
-        place = join(self._name, self.address, exchange.header(b"location"))
+        place = join(self.name, self.address, exchange.header(b"location"))
         exchange.hops += 1
         if place is None or exchange.hops > _HOPS:
             return False

@@ -35,19 +35,16 @@ class Ear:
 
     def __init__(
         self,
-        name: str,
         courier: Courier,
         *,
-        limit: int,
         headers: Callable[[], Mapping[str, str]],
         receive: Callable[[bytes], None],
     ) -> None:
-        self._name = name
         self._courier = courier
         self._headers = headers
         self._receive = receive
         self._loop = asyncio.get_running_loop()
-        self._exchange = Exchange(self, courier, name=name, limit=limit, method="GET", headers={})
+        self._exchange = Exchange(self, courier, method="GET", headers={})
 
     def start(self) -> None:
         """Ask for the stream."""
@@ -82,7 +79,7 @@ class Ear:
             self._come_back(wait or 0.0)
         else:
             exchange.end()
-            _log.debug("upstream_has_no_stream upstream=%s status=%d", self._name, exchange.status)
+            _log.debug("upstream_has_no_stream upstream=%s status=%d", self._courier.name, exchange.status)
 
     def failed(self, exchange: Exchange, error: LinkError) -> None:
         """Come back later, unless we are not let in."""
@@ -90,7 +87,7 @@ class Ear:
             self._come_back(0.0)
         else:
             exchange.end()
-            _log.info("upstream_stream_ended upstream=%s trouble=%s", self._name, error.trouble)
+            _log.info("upstream_stream_ended upstream=%s trouble=%s", self._courier.name, error.trouble)
 
     def _come_back(self, wait: float) -> None:
         exchange = self._exchange

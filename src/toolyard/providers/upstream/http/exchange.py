@@ -13,6 +13,7 @@ __all__ = ["Exchange", "Owner"]
 
 _OK: Final = 200
 _ERROR_BYTES: Final = 64 * 1024
+_NOTHING: Final[Mapping[bytes, bytes]] = {}
 
 
 class Owner(Protocol):
@@ -38,6 +39,9 @@ class Owner(Protocol):
 class _Judge(Protocol):
     """Who looks at a response that is not simply good, before its owner does."""
 
+    name: str
+    limit: int
+
     def judge(self, exchange: "Exchange") -> None:
         """Send the request once more, or tell its owner."""
         ...
@@ -46,84 +50,64 @@ class _Judge(Protocol):
 class Exchange:
     """One request, which may be sent more than once if the upstream wants it elsewhere or with other credentials."""
 
-    __slots__ = (
-        "_judge",
-        "_limit",
-        "_pieces",
-        "_size",
-        "answered",
-        "challenges",
-        "connection",
-        "events",
-        "headers",
-        "hops",
-        "is_over",
-        "last_event",
-        "message",
-        "method",
-        "name",
-        "owner",
-        "replied",
-        "request_id",
-        "retry",
-        "session",
-        "shown",
-        "status",
-        "target",
-        "timer",
-        "tries",
-    )
+    # What most exchanges never touch is said here once, because there is an exchange for every message.
+    connection: Connection | None = None
+    session: str | None = None
+    """The session it was last sent in."""
+    shown: Mapping[str, str] | None = None
+    """The credentials it was last sent with."""
+    target: str | None = None
+    """Where it is sent, if not where all are."""
+    hops = 0
+    challenges: tuple[tuple[int, str], ...] = ()
+    answered = False
+    """Whether the message it was for has come, though the stream goes on."""
+    last_event = ""
+    retry = 0
+    tries = 0
+    timer: asyncio.TimerHandle | None = None
+    is_over = False
+    status = 0
+    replied: Mapping[bytes, bytes] = _NOTHING
+    events: Events | None = None
+    _body: bytes | bytearray = b""
+    _size = 0
 
     def __init__(
         self,
         owner: Owner,
         judge: _Judge,
         *,
-        name: str,
-        limit: int,
-        method: Literal["POST", "GET", "DELETE"] = "POST",
+        headers: Mapping[str, str],
         message: bytes = b"",
         request_id: Id | None = None,
-        headers: Mapping[str, str],
+        method: Literal["POST", "GET", "DELETE"] = "POST",
     ) -> None:
         self.owner = owner
-        self.name = name
         self.method = method
         self.message = message
         self.request_id = request_id
         self.headers = headers
-        self.session: str | None = None
-        """The session it was last sent in."""
-        self.shown: Mapping[str, str] | None = None
-        """The credentials it was last sent with."""
-        self.target: str | None = None
-        """Where it is sent, if not where all are."""
-        self.hops = 0
-        self.challenges: tuple[tuple[int, str], ...] = ()
-        self.answered = False
-        """Whether the message it was for has come, though the stream goes on."""
-        self.last_event = ""
-        self.retry = 0
-        self.tries = 0
-        self.timer: asyncio.TimerHandle | None = None
-        self.is_over = False
         self._judge = judge
-        self._limit = limit
-        self.renew()
 
     def renew(self) -> None:
         """Forget the response, before the request is sent again."""
-        self.connection: Connection | None = None
+        self.connection = None
         self.status = 0
-        self.replied: Mapping[bytes, bytes] = {}
-        self.events: Events | None = None
-        self._pieces: list[bytes] = []
+        self.replied = _NOTHING
+        self.events = None
+        self._body = b""
         self._size = 0
+
+    @property
+    def name(self) -> str:
+        """Return the name of the upstream."""
+        return self._judge.name
 
     @property
     def body(self) -> bytes:
         """Return the body as far as it is there."""
-        return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        return bytes(self._body)
 
     @property
     def text(self) -> str:
@@ -145,16 +129,13 @@ class Exchange:
         self.status = status
         self.replied = headers
         if status == _OK and headers.get(b"content-type", b"").startswith(b"text/event-stream"):
-            self.events = Events(max_bytes=self._limit)
+            self.events = Events(max_bytes=self._judge.limit)
         self.owner.begun(self)
 
     def take(self, piece: bytes) -> None:
         """Take a piece of the body."""
         if self.events is None:
-            self._pieces.append(piece)
-            self._size += len(piece)
-            if self._size > (self._limit if self.status == _OK else _ERROR_BYTES):
-                self._overflow()
+            self._gather(piece)
             return
         try:
             for event in self.events.feed(piece):
@@ -162,6 +143,16 @@ class Exchange:
                 if self.is_over:
                     return
         except ValueError:
+            self._overflow()
+
+    def _gather(self, piece: bytes) -> None:
+        if not self._size:
+            self._body = piece
+        else:
+            self._body = self._body if isinstance(self._body, bytearray) else bytearray(self._body)
+            self._body += piece
+        self._size += len(piece)
+        if self._size > (self._judge.limit if self.status == _OK else _ERROR_BYTES):
             self._overflow()
 
     def finish(self) -> None:
@@ -180,7 +171,7 @@ class Exchange:
         if self.connection is not None:
             self.connection.abort()
         if self.status == _OK:
-            sentence = f"'{self.name}' answered with more than {self._limit} bytes."
+            sentence = f"'{self.name}' answered with more than {self._judge.limit} bytes."
             self.owner.failed(self, LinkError("refused", sentence, sent=True, status=_OK))
         else:
             self._judge.judge(self)

@@ -30,6 +30,9 @@ _RESERVED: Final = frozenset({
 })  # fmt: skip
 
 
+_PLAIN: Final = 256
+
+
 class UnfitError(ValueError):
     """A header holds what no header can."""
 
@@ -48,6 +51,8 @@ class Head:
             del self._usual["User-Agent"]
         self._shown: Mapping[str, str] = {}
         self._taken: frozenset[str] = frozenset()
+        self._plain: set[tuple[str, ...]] = set()
+        """Names of headers that go with the block as it is."""
         self._made: tuple[str, str | None] | None = None
         self._block = b""
 
@@ -57,15 +62,26 @@ class Head:
         Raises:
             UnfitError: A header cannot be sent.
         """
-        if self._made != (self.target, self.session) or shown != self._shown:
+        if shown != self._shown or self._made != (self.target, self.session):
             self._renew(shown)
-        names = [name.lower() for name in headers]
-        block = self._block
-        if target is not None or not self._taken.isdisjoint(names):
-            block = self._begin("POST", target, shown=shown, without=frozenset(names))
-        if not _RESERVED.isdisjoint(names):
-            headers = {name: value for name, value in headers.items() if name.lower() not in _RESERVED}
+        names = tuple(headers)
+        if target is None and names in self._plain:
+            block = self._block
+        else:
+            block, headers = self._merge(names, headers, shown=shown, target=target)
         return b"".join((block, _lines(headers), b"Content-Length: %d\r\n\r\n" % len(message), message))
+
+    def _merge(
+        self, names: tuple[str, ...], headers: Mapping[str, str], *, shown: Mapping[str, str], target: str | None
+    ) -> tuple[bytes, Mapping[str, str]]:
+        """Return the first lines for headers that were not seen before, and those of them that may be sent."""
+        lowered = frozenset(name.lower() for name in names)
+        kept = {name: value for name, value in headers.items() if name.lower() not in _RESERVED}
+        if target is None and len(kept) == len(names) and self._taken.isdisjoint(lowered):
+            if len(self._plain) < _PLAIN:
+                self._plain.add(names)
+            return self._block, headers
+        return self._begin("POST", target, shown=shown, without=lowered), kept
 
     def bare(self, method: str, headers: Mapping[str, str], *, shown: Mapping[str, str], target: str | None = None) -> bytes:
         """Return a request without a body, to read a stream or to say goodbye; its headers are our own.
@@ -81,6 +97,7 @@ class Head:
         self._made = (self.target, self.session)
         self._shown = dict(shown)
         self._taken = frozenset(self._own) | {name.lower() for name in shown}
+        self._plain = set()
 
     def _begin(self, method: str, target: str | None, *, shown: Mapping[str, str], without: frozenset[str]) -> bytes:
         """Return the first lines: a header of the message stands for one of the credentials, and that for one of the settings."""
@@ -94,8 +111,7 @@ class Head:
 
 def _lines(headers: Mapping[str, str]) -> bytes:
     text = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
-    count = len(headers)
-    if text.count("\n") != count or text.count("\r") != count or "\0" in text:
+    if text.count("\n") != len(headers) or text.count("\r") != len(headers) or "\0" in text:
         raise UnfitError("A header holds a line break.")
     try:
         return text.encode()

@@ -60,7 +60,7 @@ class HttpLink:
         if not self._is_open:
             self._send_nothing(request_id)
             return
-        exchange = self._exchange(message, request_id, headers)
+        exchange = Exchange(self, self._courier, headers=headers, message=message, request_id=request_id)
         version = headers.get(_VERSION)
         if version is not None:
             self._version = version
@@ -79,8 +79,7 @@ class HttpLink:
 
     def listen(self) -> None:
         """Open the stream for what belongs to no request; an upstream that has none is left alone."""
-        limit = self._settings.message_bytes
-        self._ear = Ear(self._name, self._courier, limit=limit, headers=self._versioned, receive=self._overhear)
+        self._ear = Ear(self._courier, headers=self._versioned, receive=self._overhear)
         self._ear.start()
 
     async def close(self) -> None:
@@ -140,17 +139,6 @@ class HttpLink:
             self._resume(exchange)
         else:
             self._lose(exchange, error)
-
-    def _exchange(self, message: bytes, request_id: Id | None, headers: Mapping[str, str]) -> Exchange:
-        return Exchange(
-            self,
-            self._courier,
-            name=self._name,
-            limit=self._settings.message_bytes,
-            message=message,
-            request_id=request_id,
-            headers=headers,
-        )
 
     def _send_nothing(self, request_id: Id | None) -> None:
         if request_id is not None:
@@ -236,8 +224,7 @@ class HttpLink:
         self._end_other(exchange, LinkError("unavailable", f"'{self._name}' takes too long.", sent=True))
 
     async def _say_goodbye(self) -> None:
-        limit = self._settings.message_bytes
-        exchange = Exchange(self, self._courier, name=self._name, limit=limit, method="DELETE", headers=self._versioned())
+        exchange = Exchange(self, self._courier, method="DELETE", headers=self._versioned())
         self._others.add(exchange)
         self._courier.send(exchange)
         try:

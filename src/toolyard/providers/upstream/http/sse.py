@@ -48,7 +48,7 @@ class SseLink:
         self._courier = Courier(self._name, address, settings=self._settings, credentials=self._credentials)
         self._listener = listener
         self._opening = self._loop.create_future()
-        self._stream = Exchange(self, self._courier, name=self._name, limit=self._settings.message_bytes, method="GET", headers={})
+        self._stream = Exchange(self, self._courier, method="GET", headers={})
         self._courier.send(self._stream)
         try:
             async with asyncio.timeout(self._settings.connect_seconds):
@@ -66,8 +66,7 @@ class SseLink:
             if request_id is not None:
                 self._loop.call_soon(self._listener.lose, request_id, LinkError("lost", f"The link to '{self._name}' is closed."))
             return
-        limit = self._settings.message_bytes
-        exchange = Exchange(self, self._courier, name=self._name, limit=limit, message=message, request_id=request_id, headers=headers)
+        exchange = Exchange(self, self._courier, headers=headers, message=message, request_id=request_id)
         exchange.timer = self._loop.call_later(self._settings.connect_seconds, self._expire, exchange)
         self._posts[exchange] = None
         self._courier.send_in_turn(exchange)
