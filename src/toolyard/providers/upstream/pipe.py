@@ -69,7 +69,7 @@ class Pipe:
             return
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._running.close())
-        await asyncio.shield(self._closing)  # whoever waits may go, but the program must end
+        await asyncio.wait((self._closing,))  # whoever waits may go, but the program must end
 
 
 class _Running:

@@ -14,6 +14,7 @@ from toolyard.providers.upstream import pipe, processes
 from toolyard.providers.upstream.link import LinkError
 from toolyard.providers.upstream.processes import environment_of
 from toolyard.providers.upstream.settings import UpstreamSettings
+from toolyard.transports.loops import fastest_loop
 
 CHILD_SUBREAPER = 36
 CYCLES = 200
@@ -171,20 +172,46 @@ def test_when_this_process_is_killed_nothing_is_left(tmp_path: Path, mode: str) 
     asyncio.run(until(lambda: not any(is_alive(pid) for pid in [*pids, *keepers])))
 
 
-async def test_a_closing_that_is_cancelled_ends_the_program_at_once(tmp_path: Path) -> None:
+def test_a_loop_that_ends_while_a_program_is_closed_ends_it_at_once(tmp_path: Path) -> None:
+    wired = Wired(tmp_path, "ignores_sigterm")
+
+    async def leave() -> int:
+        await wired.pipe.open(wired.told)
+        pid = int(await wired.call("pid"))
+        waiting = asyncio.ensure_future(wired.pipe.close())
+        for _ in range(10):
+            await asyncio.sleep(0)  # a turn of the loop, not a wait
+        waiting.cancel()
+        return pid
+
+    assert not is_alive(asyncio.run(leave()))
+
+
+async def test_a_closing_that_was_cut_short_may_be_done_again(tmp_path: Path) -> None:
     async with Wired(tmp_path, "ignores_sigterm") as wired:
         pid = int(await wired.call("pid"))
-        closing = asyncio.ensure_future(wired.pipe.close())
+        waiting = asyncio.ensure_future(wired.pipe.close())
         await asyncio.sleep(0)  # a turn of the loop, not a wait
-        inner = wired.pipe._closing  # pyright: ignore[reportPrivateUsage] - as a loop does that ends
-        assert inner is not None
-        await asyncio.sleep(0)  # a turn of the loop, not a wait
-        inner.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await closing
+        closing = wired.pipe._closing  # pyright: ignore[reportPrivateUsage] - cancelled as a loop does that ends
+        assert closing is not None
+        await asyncio.sleep(0)  # the same
+        closing.cancel()
+        await waiting
         assert not is_alive(pid)
-        wired.pipe._closing = None  # pyright: ignore[reportPrivateUsage] - it was not closed as it should be
-        wired.pipe._running = None  # pyright: ignore[reportPrivateUsage] - the same
+
+
+def test_it_is_the_same_on_the_fastest_loop(tmp_path: Path) -> None:
+    async def use() -> None:
+        before = descriptors()
+        for mode in ("well", "dies_midcall"):
+            async with Wired(tmp_path, mode) as wired:
+                await wired.ask("initialize")
+                wired.send("tools/call", {"name": "die"})
+                assert (await wired.end()).message == "'bad' ended with exit code 3."
+        assert descriptors() == before
+
+    with asyncio.Runner(loop_factory=fastest_loop()) as runner:
+        runner.run(use())
 
 
 async def test_a_system_that_cannot_watch_processes_waits_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
