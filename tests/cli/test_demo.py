@@ -3,6 +3,7 @@
 import re
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +44,19 @@ def test_no_line_is_wider_than_the_terminal(columns: int, toolyard: Run, monkeyp
     assert [line for line in out.splitlines() if width_of(line) > min(columns, 96)] == []
 
 
+def test_it_leaves_nothing_behind(toolyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLYARD_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.delenv("TOOLYARD_SECRET", raising=False)
+
+    toolyard("demo")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_needs_no_place_to_write(in_process: Process) -> None:
+    assert in_process("demo", TOOLYARD_STATE_DIR="/dev/null/nowhere", HOME="/dev/null").stderr == ""
+
+
 def test_what_is_cut_is_said_to_be(toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
@@ -53,3 +67,14 @@ def test_colours_are_for_terminals_that_want_them(in_terminal: Terminal, toolyar
     assert "\x1b[1mIt searches\x1b[0m" in in_terminal("demo", columns=90)
     assert "\x1b" not in in_terminal("demo", columns=90, NO_COLOR="1")
     assert "\x1b" not in toolyard("demo")[1]
+
+
+def test_a_yard_that_cannot_be_opened_is_one_sentence(in_process: Process) -> None:
+    done = in_process("demo", TOOLYARD_SEARCH_STRATEGY="guessing")
+
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "There is no search strategy 'guessing'" in done.stderr
+
+
+def test_calls_are_logged_if_asked(in_process: Process) -> None:
+    assert in_process("demo", "-v").stderr.count(" tool=payments__refund_charge ") == 2

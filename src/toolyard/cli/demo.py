@@ -1,6 +1,7 @@
 """`toolyard demo`: a tour without a network or a model, of what an agent sees of a yard with hundreds of tools."""
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from textwrap import wrap
@@ -8,17 +9,20 @@ from typing import Final
 
 import msgspec
 
+from toolyard.cli.opening import opened
 from toolyard.cli.outline import Line, outline
 from toolyard.cli.parser import Options
 from toolyard.cli.terminal import Painted, Terminal
 from toolyard.demo.making import make_yard
 from toolyard.demo.story import Bill, Lists, Scene, Turn, bill_of, lists_of, tell
 from toolyard.metatools.signature import one_line
+from toolyard.seal import Seal
 from toolyard.signals import run as run_until_told
 from toolyard.yard import Yard
 
 __all__ = ["run"]
 
+_SECRET_BYTES: Final = 32
 _WIDEST: Final = 96
 _NARROWEST: Final = 72
 _LONGEST: Final = 19
@@ -26,14 +30,16 @@ _MARGIN: Final = "   "
 _INNER: Final = "     "
 
 
-def run(options: Options, terminal: Terminal) -> int:  # noqa: ARG001 - every command is run alike
+def run(options: Options, terminal: Terminal) -> int:
     """Tell the story, each scene when it has happened."""
-    return run_until_told(_show(terminal, max(min(terminal.width, _WIDEST), _NARROWEST)))
+    return run_until_told(_show(terminal, max(min(terminal.width, _WIDEST), _NARROWEST), logged=options.verbose > 0))
 
 
-async def _show(terminal: Terminal, width: int) -> int:
+async def _show(terminal: Terminal, width: int, *, logged: bool) -> int:
     began = time.perf_counter()
-    async with make_yard() as yard:
+    yard = make_yard()
+    yard.seal = Seal(lambda: os.urandom(_SECRET_BYTES))  # the usual one would leave a file behind, or warn that it cannot
+    async with opened(yard, logged=logged):
         lists = lists_of(yard)
         _write(terminal, _opening(lists, yard, width))
         scenes: list[Scene] = []

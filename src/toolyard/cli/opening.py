@@ -18,7 +18,7 @@ from toolyard.yard import Yard
 if TYPE_CHECKING:
     from toolyard.cli.parser import Options  # a program that serves a yard of its own parses nothing
 
-__all__ = ["Work", "named_profile", "work_in_yard"]
+__all__ = ["Work", "named_profile", "opened", "work_in_yard"]
 
 Work = Callable[[Yard, Profile], Coroutine[Any, Any, int]]
 """What a command does with an open yard and the profile it was asked to take; it returns the exit status."""
@@ -42,7 +42,7 @@ async def _work(yard: Yard, options: "Options", work: Work) -> int:
     status: int | None = None
     yard.registry.allow_eval = yard.registry.allow_eval or options.allow_eval
     try:
-        async with _opened(yard, logged=options.verbose > 0):
+        async with opened(yard, logged=options.verbose > 0):
             status = await work(yard, named_profile(yard, options.profile))
     except Exception as error:
         if status is None:
@@ -53,7 +53,12 @@ async def _work(yard: Yard, options: "Options", work: Work) -> int:
 
 
 @asynccontextmanager
-async def _opened(yard: Yard, *, logged: bool) -> AsyncGenerator[None]:
+async def opened(yard: Yard, *, logged: bool) -> AsyncGenerator[None]:
+    """Open a yard, and log every call in it if asked.
+
+    Raises:
+        CommandError: It cannot be opened.
+    """
     async with AsyncExitStack() as stack:
         if logged:
             stack.callback(yard.add_sink(log_sink))
