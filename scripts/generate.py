@@ -19,6 +19,7 @@ from toolyard.cli.parser import make_parsers
 from toolyard.config import Authentication, Key, Setting, Settings, known_settings
 from toolyard.config.rules import ProfileTable
 from toolyard.profile import Toolset
+from toolyard.providers.upstream.scanning import ALL_RULES
 from toolyard.providers.upstream.settings import Login, Reshape, UpstreamSettings
 from toolyard.serving import Serving
 
@@ -116,6 +117,21 @@ def settings() -> str:
         "The fields of `Toolset`: see [Profiles](../guides/profiles.md#toolsets).",
         "",
         *_fields(Toolset),
+    )
+
+
+def scan_rules() -> str:
+    """Return the page of the rules of a scan."""
+    return _page(
+        "Rules of a scan",
+        "What `toolyard scan` looks for in the definitions of upstreams: names, titles, descriptions, schemas with all they contain,",
+        "annotations and instructions. *high* is hardly ever harmless and makes the command exit with 1; *medium* sometimes is; *low* is",
+        "worth a look. Phrases are searched in lower case, without hidden characters and with lookalike letters undone. See",
+        "[Pin what upstreams offer](../guides/pinning.md).",
+        "",
+        "| rule | severity | finds |",
+        "|---|---|---|",
+        *(f"| `{rule.id}` | {rule.severity} | {rule.meaning} |" for rule in ALL_RULES),
     )
 
 
@@ -238,6 +254,7 @@ def _page(title: str, *lines: str) -> str:
 
 PAGES: Final[dict[str, Callable[[], str]]] = {
     "codes.md": codes,
+    "scan.md": scan_rules,
     "settings.md": settings,
     "toolyard.schema.json": schema,
     "tools.md": tools,

@@ -7,6 +7,7 @@ withheld until somebody accepts it, so that a description cannot turn into an or
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from threading import Thread
 from typing import Final
 
 import msgspec
@@ -48,6 +49,7 @@ class Pins:
         self._judged: dict[str, object] = {}
         self._unwritten: dict[str, dict[Key, Pin]] = {}
         self._told: set[tuple[str, str]] = set()
+        self._scanned: set[tuple[str, str]] = set()
 
     def judge(self, name: str, catalogue: Catalogue, settings: UpstreamSettings) -> Judgement:
         """Compare what an upstream offers with what was accepted, and accept what is new if it is trusted."""
@@ -68,6 +70,7 @@ class Pins:
         reasons = {key: reason for key, one in definitions.items() if (reason := _reason(name, one, pins.get(key)))}
         self._keep(name, [one for key, one in definitions.items() if key not in reasons])
         self._tell(name, definitions, reasons, settings)
+        self._scan(name, [definitions[key] for key in {**dict.fromkeys(trusted), **reasons}])
         vanished = tuple(key for key in pins if key not in definitions)
         return _sentenced(reasons, settings, accepted=tuple(key for key in trusted if key not in reasons), vanished=vanished)
 
@@ -124,6 +127,13 @@ class Pins:
             self._told.add(mark)
             _log.warning("lock_unreadable%s", facts_of({"path": self.path, "error": error}))
 
+    def _scan(self, name: str, definitions: Iterable[Definition]) -> None:
+        """Look through definitions that were not seen before, beside everything else, because many take a while."""
+        unseen = [one for one in definitions if (name, one.hash) not in self._scanned]
+        self._scanned.update((name, one.hash) for one in unseen)
+        if unseen:
+            Thread(target=_log_findings, args=(name, unseen), name=f"toolyard-scan-{name}", daemon=True).start()
+
     def _tell(self, name: str, definitions: Definitions, reasons: Mapping[Key, str], settings: UpstreamSettings) -> None:
         """Log what differs, once."""
         for key in reasons:
@@ -160,6 +170,21 @@ def changed_fields(definition: Definition, pin: Pin) -> list[str]:
 def folder_of(state: Path, name: str) -> Path:
     """Return the folder in the state directory that is an upstream's."""
     return state / "upstreams" / name
+
+
+def _log_findings(name: str, definitions: Iterable[Definition]) -> None:
+    from toolyard.providers.upstream.scanning import scan  # noqa: PLC0415 - most starts see nothing new
+
+    for one in scan(name, definitions):
+        facts = {
+            "upstream": name,
+            "kind": one.kind,
+            "name": one.name or "-",
+            "field": one.field,
+            "rule": one.rule,
+            "severity": one.severity,
+        }
+        _log.log(logging.WARNING if one.severity == "high" else logging.INFO, "suspicious_definition%s", facts_of(facts))
 
 
 def _understood(path: Path) -> Locked | LockError:
