@@ -7,10 +7,14 @@ import sys
 import termios
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from toolyard.cli import main
+from toolyard.providers.upstream.catalogue import Catalogue, folder_of, save
+from toolyard.providers.upstream.pins import Pins
+from toolyard.providers.upstream.settings import UpstreamSettings
 
 SHOP = '''
 """A shop to try commands on."""
@@ -106,6 +110,21 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path
 def shop(write: Callable[..., Path]) -> str:
     """Return the target of the shop, in the folder that the test runs in."""
     return write(SHOP, "shop.py").name
+
+
+@pytest.fixture
+def serve_once(write: Callable[..., Path], tmp_path: Path) -> Callable[..., None]:
+    """Leave behind what a server leaves that looked at an upstream, whose tools have these descriptions, in the folder of the test."""
+    write('state_dir = "state"\n', "toolyard.toml")
+
+    def serve(name: str = "shop", *, instructions: str = "", first: Literal["trust", "ask"] = "trust", **tools: str) -> None:
+        listed = tuple({"name": tool, "description": text, "inputSchema": dict[str, str]()} for tool, text in tools.items())
+        catalogue = Catalogue(reached_by="0", seen=0.0, version="2025-11-25", instructions=instructions, tools=listed)
+        save(folder_of(tmp_path / "state", name), catalogue)
+        pins = Pins(tmp_path / "toolyard.lock", state=tmp_path / "state")
+        pins.judge(name, catalogue, UpstreamSettings(command=name, first=first))
+
+    return serve
 
 
 @pytest.fixture

@@ -7,9 +7,10 @@ from typing import Final
 
 from toolyard.errors import CODES, CodeName
 
-__all__ = ["CLOSED_PIPE", "DEFECT", "INTERRUPTED", "STATUSES", "TERMINATED", "USAGE", "CommandError", "status_of"]
+__all__ = ["CLOSED_PIPE", "DEFECT", "DIFFERENT", "INTERRUPTED", "STATUSES", "TERMINATED", "USAGE", "CommandError", "status_of"]
 
 DEFECT: Final = 1
+DIFFERENT: Final = 1
 USAGE: Final = 2
 INTERRUPTED: Final = 130
 CLOSED_PIPE: Final = 141
@@ -17,7 +18,7 @@ TERMINATED: Final = 143
 
 STATUSES: Final[dict[int, str]] = {
     0: "Success.",
-    DEFECT: "The yard did not close well, a file could not be written, or Toolyard itself has a defect.",
+    DEFECT: "`diff` or `scan` found something; or the yard did not close well, a file could not be used, or Toolyard has a defect.",
     USAGE: "The command is used wrongly, or TARGET cannot be loaded or opened.",
     INTERRUPTED: "Interrupted with Ctrl-C (SIGINT); the yard was closed first.",
     CLOSED_PIPE: "Whoever read the output closed it early, as `head` does.",

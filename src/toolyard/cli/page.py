@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from toolyard.cli.exits import STATUSES
-from toolyard.cli.parser import Parser, make_parsers
+from toolyard.cli.parser import make_parsers
+from toolyard.cli.parsing import Parser
 from toolyard.cli.tables import table
 from toolyard.errors import CODES
 
@@ -24,7 +25,7 @@ Data goes to stdout and everything else to stderr, also what a module or a tool 
 _TARGET: Final = """\
 ## TARGET
 
-Every command but `config`, `demo`, `eval`, `key` and `version` works on a yard:
+Every command but `accept`, `config`, `demo`, `diff`, `eval`, `key`, `logs`, `scan` and `version` works on a yard:
 
 | TARGET | is |
 |---|---|

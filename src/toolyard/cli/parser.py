@@ -3,16 +3,15 @@
 They import no command, so that `--help` and `version` cost next to nothing.
 """
 
-from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
+from argparse import SUPPRESS, ArgumentTypeError, Namespace
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple
 
 from toolyard._version import VERSION
-from toolyard.cli.exits import CommandError
+from toolyard.cli.parsing import Give, Parser, Switch, did_you_mean
 
-__all__ = ["Options", "Parser", "Parsers", "make_parsers", "read_options"]
+__all__ = ["Options", "Parsers", "make_parsers", "read_options"]
 
 _TARGET: Final = "the yard: 'module:attr', 'file.py' if there is one yard in it, or 'file.py:attr'"
 _NOTHING: Final[Mapping[str, str | bool]] = MappingProxyType({})
@@ -50,6 +49,8 @@ class Options(Namespace):
     output: str | None = None
     json: bool = False
     markdown: bool = False
+    all: bool = False
+    seen: str | None = None
     words: str = ""
     namespace: str | None = None
     operation: str | None = None
@@ -63,60 +64,6 @@ class Options(Namespace):
     lines: int = 100
     verbose: int = 0
     quiet: bool = False
-
-
-class _Give(Action):
-    """Notes the text that a setting is given, by its key."""
-
-    def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: str | None = None) -> None:  # noqa: ARG002 - argparse's shape
-        """Note it."""
-        namespace.given = {**namespace.given, self.dest: values}
-
-
-class _Switch(BooleanOptionalAction):
-    """Notes whether a setting is switched on or off, by its key."""
-
-    def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: str | None = None) -> None:  # noqa: ARG002 - argparse's shape
-        """Note it."""
-        namespace.given = {**namespace.given, self.dest: not str(option_string).startswith("--no-")}
-
-
-class Parser(ArgumentParser):
-    """A parser that takes options in full alone, remembers what was added to it, and fails with one sentence."""
-
-    def __init__(self, **settings: Any) -> None:
-        self.actions: list[Action] = []
-        super().__init__(allow_abbrev=False, add_help=False, **settings)
-        self.add_argument("-h", "--help", action="help", help="show this help and exit")
-
-    def add_argument(self, *names: str, **settings: Any) -> Action:
-        """Add an argument or an option."""
-        action = super().add_argument(*names, **settings)
-        self.actions.append(action)
-        return action
-
-    def error(self, message: str) -> NoReturn:
-        """Refuse what was given.
-
-        Raises:
-            CommandError: Always.
-        """
-        ending = "" if message.endswith((".", "?")) else "."
-        sentence = f"{message[:1].upper()}{message[1:]}{ending}"
-        raise CommandError(f"{sentence} See '{self.prog} --help'.")
-
-    def refuse_unknown(self, extras: Sequence[str]) -> None:
-        """Refuse what no argument and no option took, an option first.
-
-        Raises:
-            CommandError: There is something left.
-        """
-        for extra in sorted(extras, key=lambda extra: not extra.startswith("-")):
-            option = extra.partition("=")[0]
-            if not option.startswith("-"):
-                self.error(f"'{extra}' is one argument too many")
-            known = [name for action in self.actions for name in action.option_strings]
-            self.error(f"There is no option '{option}'.{_did_you_mean(option, known)}")
 
 
 class Parsers(NamedTuple):
@@ -149,6 +96,9 @@ def make_parsers() -> Parsers:
     _add_manifest(add("manifest", "print every tool of a yard, as JSON or as a page to read"))
     _add_search(add("search", "find tools of a yard by what they do"))
     _add_eval(add("eval", "measure how well search finds the right tools"))
+    _add_stored(add("diff", "show what upstreams changed since it was accepted"))
+    _add_accept(add("accept", "accept what an upstream offers now"))
+    _add_stored(add("scan", "look for hidden characters and orders to a model in what upstreams say"))
     _add_version(add("version", "print the version of Toolyard"))
     for parser in added.values():
         _add_volume(parser)
@@ -171,7 +121,7 @@ def read_options(arguments: Sequence[str]) -> Options:
     options.command = arguments[place]
     parser = commands.get(options.command)
     if parser is None:
-        program.error(f"There is no command '{options.command}'.{_did_you_mean(options.command, list(commands))}")
+        program.error(f"There is no command '{options.command}'.{did_you_mean(options.command, list(commands))}")
     options, extras = parser.parse_known_intermixed_args(arguments[place + 1 :], options)
     parser.refuse_unknown(extras)
     _refuse_contradictions(parser, options)
@@ -185,11 +135,6 @@ def _refuse_contradictions(parser: Parser, options: Options) -> None:
         parser.error("'--json' and '--markdown' contradict each other")
 
 
-def _did_you_mean(name: str, known: Sequence[str]) -> str:
-    near = get_close_matches(name, known, n=1)
-    return f" Did you mean '{near[0]}'?" if near else ""
-
-
 def _add_view(parser: Parser) -> None:
     parser.add_argument("--profile", metavar="NAME", help=_PROFILE)
     parser.add_argument("--allow-eval", action="store_true", help="publish the tools that run code, too")
@@ -201,9 +146,9 @@ def _add_settings(parser: Parser) -> None:
     for key, value, text in _SETTINGS:
         option = f"--{key.rpartition('.')[2].replace('_', '-')}"
         if value:
-            parser.add_argument(option, dest=key, action=_Give, default=SUPPRESS, metavar=value, help=text)
+            parser.add_argument(option, dest=key, action=Give, default=SUPPRESS, metavar=value, help=text)
         else:
-            parser.add_argument(option, dest=key, action=_Switch, default=SUPPRESS, help=text)
+            parser.add_argument(option, dest=key, action=Switch, default=SUPPRESS, help=text)
 
 
 def _add_volume(parser: Parser) -> None:
@@ -289,6 +234,25 @@ def _count(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= _MOST:
         raise ArgumentTypeError(f"'{text}' is no number from 1 to {_MOST}")
     return int(text)
+
+
+def _add_stored(parser: Parser) -> None:
+    parser.add_argument("name", metavar="NAME", nargs="?", default="", help="the upstream (default: all)")
+    parser.add_argument("--config", metavar="FILE", help=_CONFIG)
+    parser.add_argument("--json", action="store_true", help="print an array of objects")
+
+
+def _add_accept(parser: Parser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the upstream")
+    parser.add_argument(
+        "arguments", metavar="TOOL", nargs="*", default=[], help="what is accepted: a tool, a prompt, a URI or 'instructions'"
+    )
+    parser.add_argument("--all", action="store_true", help="accept everything that differs, also what is no longer offered")
+    parser.add_argument(
+        "--seen", metavar="DIGEST", help="accept only if what differs is still what 'toolyard diff' showed with this digest"
+    )
+    parser.add_argument("--config", metavar="FILE", help=_CONFIG)
+    parser.add_argument("--json", action="store_true", help="print an array of objects")
 
 
 def _add_version(parser: Parser) -> None:

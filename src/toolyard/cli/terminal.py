@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple, TextIO
 from unicodedata import combining, east_asian_width
 
-__all__ = ["Painted", "Part", "Terminal", "cut", "width_of"]
+__all__ = ["Painted", "Part", "Style", "Terminal", "cut", "width_of"]
 
 Style = Literal["bold", "faint", "good", "bad"]
 

@@ -9,10 +9,10 @@ import pytest
 
 from toolyard.providers.upstream import pins as pins_module
 from toolyard.providers.upstream.accepted import accepted_definition, read_accepted
-from toolyard.providers.upstream.catalogue import Catalogue, Item
+from toolyard.providers.upstream.catalogue import Catalogue, Item, folder_of
 from toolyard.providers.upstream.definitions import Key, definitions_of
 from toolyard.providers.upstream.lock import parse_lock
-from toolyard.providers.upstream.pins import Judgement, Pins, accept, folder_of
+from toolyard.providers.upstream.pins import Judgement, Pins, accept
 from toolyard.providers.upstream.settings import UpstreamSettings
 
 TRUST = UpstreamSettings(command="shop")

@@ -13,9 +13,10 @@ from toolyard.envelope import encode
 from toolyard.providers.upstream.definitions import Definition
 from toolyard.state_dir import write_atomically
 
-__all__ = ["accepted_definition", "keep_accepted", "read_accepted"]
+__all__ = ["Kept", "accepted_definition", "keep_accepted", "read_accepted"]
 
 Kept = dict[str, msgspec.Raw]
+"""Definitions as JSON, by hash."""
 
 _KEPT: Final = 5000
 _FILE: Final = "accepted.json"

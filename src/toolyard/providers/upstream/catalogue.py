@@ -49,11 +49,11 @@ def folder_of(state: Path, name: str) -> Path:
     return state / "upstreams" / name
 
 
-def load(folder: Path, settings: UpstreamSettings) -> Catalogue | None:
-    """Return the catalogue that was kept, unless there is none, or it is of another upstream of that name."""
+def load(folder: Path, settings: UpstreamSettings | None = None) -> Catalogue | None:
+    """Return the catalogue that was kept, unless there is none, or it is of another upstream of that name than the settings'."""
     with suppress(OSError, msgspec.DecodeError):
         kept = msgspec.json.decode(read_private(folder / _FILE), type=Catalogue)
-        return kept if kept.reached_by == reached_by(settings) else None
+        return kept if settings is None or kept.reached_by == reached_by(settings) else None
     return None
 
 

@@ -41,8 +41,8 @@ _UNSEEN: Final = re.compile(rf"[{_ZERO}{_BIDI}{_SELECTOR}\U000e0000-\U000e007f\u
 
 
 def visible(text: str) -> str:
-    """Return a text with what nobody would see written out."""
-    return _UNSEEN.sub(lambda match: ascii(match[0])[1:-1], text)
+    """Return a text as one line, with what nobody would see written out."""
+    return _UNSEEN.sub(lambda match: ascii(match[0])[1:-1], text).replace("\n", "\\n")
 
 
 def plain(text: str) -> str:

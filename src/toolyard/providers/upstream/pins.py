@@ -14,12 +14,12 @@ import msgspec
 
 from toolyard.logline import facts_of, is_word
 from toolyard.providers.upstream.accepted import keep_accepted
-from toolyard.providers.upstream.catalogue import Catalogue
+from toolyard.providers.upstream.catalogue import Catalogue, folder_of
 from toolyard.providers.upstream.definitions import Definition, Definitions, Key, definitions_of
 from toolyard.providers.upstream.lock import LOCK, Locked, LockError, Pin, change_lock, parse_lock, pin_of
 from toolyard.providers.upstream.settings import UpstreamSettings
 
-__all__ = ["Judgement", "Pins", "accept", "changed_fields", "folder_of"]
+__all__ = ["Judgement", "Pins", "accept", "changed_fields"]
 
 _UNREADABLE: Final = f"'{LOCK}' cannot be read, so nothing can be compared with it; 'toolyard diff {{}}' tells what is wrong."
 _log = logging.getLogger(__name__)
@@ -165,11 +165,6 @@ def changed_fields(definition: Definition, pin: Pin) -> list[str]:
     """Return the fields in which a definition differs from the accepted one."""
     fields = definition.field_hashes()
     return sorted(name for name in {*fields, *pin.fields} if fields.get(name) != pin.fields.get(name))
-
-
-def folder_of(state: Path, name: str) -> Path:
-    """Return the folder in the state directory that is an upstream's."""
-    return state / "upstreams" / name
 
 
 def _log_findings(name: str, definitions: Iterable[Definition]) -> None:

@@ -220,7 +220,12 @@ TEXT_RULES: Final[Sequence[Rule]] = (
         id="reads-keys",
         severity="high",
         meaning="It tells the model to read or hand over a file that holds keys, passwords or the configuration of agents.",
-        find=_read(r"\b@give\b@gap@keyfile", r"@keyfile@gap\b(?:and|then) @give\b", needs=KEYFILES),
+        find=_read(
+            r"\b@give\b@gap@keyfile",
+            r"\bcontents? of (?:the file )?\S{0,60}@keyfile",
+            r"@keyfile@gap(?:\b(?:and|then)|[;:,]) @give\b",
+            needs=KEYFILES,
+        ),
     ),
     Rule(
         id="reads-secrets",

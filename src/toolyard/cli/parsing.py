@@ -1,0 +1,70 @@
+"""Parsing: a parser that takes options in full alone and fails with one sentence, and how settings are noted."""
+
+from argparse import Action, ArgumentParser, BooleanOptionalAction, Namespace
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any, NoReturn
+
+from toolyard.cli.exits import CommandError
+
+__all__ = ["Give", "Parser", "Switch", "did_you_mean"]
+
+
+class Give(Action):
+    """Notes the text that a setting is given, by its key."""
+
+    def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: str | None = None) -> None:  # noqa: ARG002 - argparse's shape
+        """Note it."""
+        namespace.given = {**namespace.given, self.dest: values}
+
+
+class Switch(BooleanOptionalAction):
+    """Notes whether a setting is switched on or off, by its key."""
+
+    def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: str | None = None) -> None:  # noqa: ARG002 - argparse's shape
+        """Note it."""
+        namespace.given = {**namespace.given, self.dest: not str(option_string).startswith("--no-")}
+
+
+class Parser(ArgumentParser):
+    """A parser that takes options in full alone, remembers what was added to it, and fails with one sentence."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.actions: list[Action] = []
+        super().__init__(allow_abbrev=False, add_help=False, **settings)
+        self.add_argument("-h", "--help", action="help", help="show this help and exit")
+
+    def add_argument(self, *names: str, **settings: Any) -> Action:
+        """Add an argument or an option."""
+        action = super().add_argument(*names, **settings)
+        self.actions.append(action)
+        return action
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse what was given.
+
+        Raises:
+            CommandError: Always.
+        """
+        ending = "" if message.endswith((".", "?")) else "."
+        sentence = f"{message[:1].upper()}{message[1:]}{ending}"
+        raise CommandError(f"{sentence} See '{self.prog} --help'.")
+
+    def refuse_unknown(self, extras: Sequence[str]) -> None:
+        """Refuse what no argument and no option took, an option first.
+
+        Raises:
+            CommandError: There is something left.
+        """
+        for extra in sorted(extras, key=lambda extra: not extra.startswith("-")):
+            option = extra.partition("=")[0]
+            if not option.startswith("-"):
+                self.error(f"'{extra}' is one argument too many")
+            known = [name for action in self.actions for name in action.option_strings]
+            self.error(f"There is no option '{option}'.{did_you_mean(option, known)}")
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """Return the question whether a known name was meant, if one is near."""
+    near = get_close_matches(name, known, n=1)
+    return f" Did you mean '{near[0]}'?" if near else ""
