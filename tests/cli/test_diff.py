@@ -117,3 +117,18 @@ def test_a_lock_that_cannot_be_understood_is_named(toolyard: Run, tmp_path: Path
     path.unlink()
     path.mkdir()
     assert toolyard("diff") == (1, "", f"toolyard: '{path}' cannot be read: Is a directory.\n")
+
+
+def test_only_upstreams_that_are_configured_and_pinned_are_meant(toolyard: Run, serve_once: Serve, write: Callable[..., Path]) -> None:
+    serve_once("bank", lend="Lend.")
+    serve_once("club", join="Join.", first="ask")
+    tables = (
+        "[upstreams.shop]\ncommand = 'a'",
+        "[upstreams.bank]\ncommand = 'b'\nenabled = false",
+        "[upstreams.club]\ncommand='c'\npin='off'",
+    )
+    write("\n".join(("state_dir = 'state'", *tables)), "toolyard.toml")
+
+    assert toolyard("diff") == (0, "", "'shop' offers what was accepted.\n")
+    assert toolyard("diff", "club")[0] == 1
+    assert toolyard("scan")[2] == "0 findings in 5 definitions.\n"

@@ -33,7 +33,9 @@ def run(options: Options, terminal: Terminal) -> int:
     """Print what differs, and exit with 1 if anything does."""
     stored = read_stored(options, terminal)
     offered = {options.name: stored.offered_by(options.name)} if options.name else stored.offered(terminal)
-    compared = [_compared(stored, name, definitions) for name, definitions in offered.items()]
+    compared = [
+        _compared(stored, name, definitions) for name, definitions in offered.items() if name not in stored.unpinned or options.name
+    ]
     if options.json:
         terminal.write_json(encode(compared))
     else:

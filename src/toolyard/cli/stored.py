@@ -20,12 +20,13 @@ _UNKNOWN: Final = "What '{}' offers is not known on this machine. Serve it once,
 
 
 class Stored(NamedTuple):
-    """Where things are stored, what the lock says, and the upstreams that are meant when none is named."""
+    """Where things are stored, what the lock says, the upstreams that are meant when none is named, and those that are not pinned."""
 
     lock: Path
     state: Path
     locked: Locked
     names: list[str]
+    unpinned: frozenset[str]
 
     def offered(self, terminal: Terminal) -> dict[str, Definitions]:
         """Return what the upstreams that are meant offered when they were last looked at, and say of which that is not known."""
@@ -66,7 +67,9 @@ def read_stored(options: Options, terminal: Terminal) -> Stored:
         raise CommandError(str(error)) from error
     except OSError as error:
         raise CommandError(f"'{error.filename or 'The state directory'}' cannot be read: {error.strerror}.", status=DEFECT) from error
-    return Stored(lock, state, locked, sorted(locked) or _with_catalogue(state))
+    used = {name: written.settings for name, written in config.upstreams.items() if written.settings.enabled}
+    unpinned = frozenset(name for name, settings in used.items() if settings.pin == "off")
+    return Stored(lock, state, locked, sorted(used) or sorted(locked) or _with_catalogue(state), unpinned)
 
 
 def _is_name(name: str) -> bool:
