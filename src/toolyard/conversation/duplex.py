@@ -10,6 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, cast
 
+from msgspec import UNSET
+
 from toolyard.caller import Caller
 from toolyard.conversation.exchange import Notify
 from toolyard.conversation.front import Front
@@ -21,7 +23,7 @@ from toolyard.wire.params import Cancelled, read
 __all__ = ["Duplex"]
 
 Settle = Callable[[bytes | None], None]
-"""Takes the answer to a request, or that there is none because it was cancelled."""
+"""Takes the answer to a request of a batch, or that there is none because it was cancelled."""
 
 _WAITING: Final = 4
 _LEAST: Final = 10_000  # more than one reading of a pipe can bring
@@ -38,10 +40,10 @@ class Duplex:
         self._depth = front.serving.message_depth
         self._limit = front.serving.in_flight
         self._bytes = front.serving.message_bytes
-        self._running = 0
-        self._quiet = asyncio.Event()
-        self._quiet.set()
-        self._waiting: deque[tuple[Message, Settle]] = deque()
+        self._in_flight = self.conversation.in_flight
+        self._quiet: asyncio.Event | None = None
+        """There while somebody waits until nothing is in flight."""
+        self._waiting: deque[tuple[Message, Settle | None]] = deque()
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -58,7 +60,7 @@ class Duplex:
         except Fault as fault:
             self._write(encode_fault(id_of(data) if fault.code == INVALID_REQUEST else None, fault))
             return
-        self._take(message, self._answer)
+        self._take(message)
 
     def refuse_length(self) -> None:
         """Answer a message that is too long to be read."""
@@ -66,30 +68,34 @@ class Duplex:
 
     async def drain(self, seconds: float) -> None:
         """Wait until everything that came in is answered, or the time is up."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._quiet.wait()
+        if self._in_flight:
+            quiet = self._quiet = asyncio.Event()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await quiet.wait()
 
     def close(self) -> None:
         """Drop what waits, and interrupt what runs."""
         self._waiting.clear()
         self.conversation.close()
 
-    def _answer(self, answer: bytes | None) -> None:
-        if answer is not None:
+    def _answer(self, answer: bytes | None, settle: Settle | None) -> None:
+        if settle is not None:
+            settle(answer)
+        elif answer is not None:
             self._write(answer)
 
-    def _take(self, message: Message, settle: Settle) -> None:
+    def _take(self, message: Message, settle: Settle | None = None) -> None:
         if message.method is None:
             self.conversation.settle(message)
-        elif not message.is_request:
+        elif message.id is UNSET:
             self._take_note(message)
-        elif self._running < self._limit:
+        elif len(self._in_flight) < self._limit:
             self._begin(message, settle)
         elif len(self._waiting) < max(self._limit * _WAITING * _WAITING, _LEAST):
             self._waiting.append((message, settle))
         else:
-            settle(encode_fault(cast("Id", message.id), Fault(INTERNAL, "Too many requests are waiting already.")))
+            self._answer(encode_fault(cast("Id", message.id), Fault(INTERNAL, "Too many requests are waiting already.")), settle)
 
     def _take_note(self, message: Message) -> None:
         if message.method == "notifications/cancelled" and self._waiting:
@@ -101,38 +107,34 @@ class Duplex:
             request_id = read(message.params, Cancelled).request_id
             for waiting in [one for one in self._waiting if one[0].id == request_id]:
                 self._waiting.remove(waiting)
-                waiting[1](None)
+                self._answer(None, waiting[1])
 
-    def _begin(self, message: Message, settle: Settle) -> None:
-        if message.id in self.conversation.in_flight:
-            settle(self.conversation.refuse_twin(message))
+    def _begin(self, message: Message, settle: Settle | None) -> None:
+        if message.id in self._in_flight:
+            self._answer(self.conversation.refuse_twin(message), settle)
             return
-        self._running += 1
-        self._quiet.clear()
-        self.conversation.in_flight[message.id] = True
         # a task for each: what tools keep by task, such as a database session, must not reach the next caller
-        self._loop.create_task(self._serve(message, settle))
+        self._in_flight[message.id] = self._loop.create_task(self._serve(message, settle))
 
-    async def _serve(self, message: Message, settle: Settle) -> None:
-        in_flight = self.conversation.in_flight
+    async def _serve(self, message: Message, settle: Settle | None) -> None:
+        in_flight = self._in_flight
         answer: bytes | None = None
         try:
             if in_flight[message.id]:
-                in_flight[message.id] = asyncio.current_task() or True
                 answer = await self.conversation.serve(message, notify=self._write)
         finally:
             del in_flight[message.id]
-            settle(answer)
-            self._running -= 1
-            if self._waiting:
+            if answer is not None and settle is None:  # the everyday case of what '_answer' does
+                self._write(answer)
+            else:
+                self._answer(answer, settle)
+            if self._waiting or self._quiet is not None:
                 self._go_on()
-            elif not self._running:
-                self._quiet.set()
 
     def _go_on(self) -> None:
-        while self._waiting and self._running < self._limit:
+        while self._waiting and len(self._in_flight) < self._limit:
             self._begin(*self._waiting.popleft())
-        if not self._running:
+        if self._quiet is not None and not self._in_flight:
             self._quiet.set()
         if not self.is_full:
             self.on_room()
@@ -172,5 +174,5 @@ class Duplex:
         if message.is_request:
             self._take(message, settle)
         else:
-            self._take(message, self._answer)
+            self._take(message)
             settle(None)

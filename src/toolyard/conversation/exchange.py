@@ -49,6 +49,8 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
     """Lets go of the connection before the answer, which the client then comes back for."""
     standing: Door | None = None
     """The door of a quiet request on a line where all say the same, which need not be made anew."""
+    ready: Door | None = None
+    """The door of this request's call, where it was made before."""
     responses: dict[str, dict[str, Any]] = {}
     """Answers that came along with the request."""
 

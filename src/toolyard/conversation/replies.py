@@ -16,7 +16,7 @@ from toolyard.errors import ToolError
 from toolyard.wire import params as given
 from toolyard.wire.faults import INTERNAL, INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_CAPABILITY, Fault
 
-__all__ = ["Bare", "Reply", "name_of", "params_of", "reply"]
+__all__ = ["Bare", "Reply", "call_tool", "name_of", "params_of", "reply"]
 
 _NULL: Final = b"null"
 _COMPLETIONS: Final = 100
@@ -36,14 +36,14 @@ async def call_tool(exchange: Exchange, params: given.CallTool) -> bytes:
     if len(params.arguments) == len(_NULL) and bytes(params.arguments) == _NULL:
         raw = None
     yard = exchange.front.yard
-    if (exchange.capabilities and exchange.may_ask) or (params.request_state is not None and exchange.answers.version.modern):
+    if exchange.answers.version.modern and (params.request_state is not None or (exchange.capabilities and exchange.may_ask)):
         arguments = encode_sorted(_plain(raw))
         start: Start = partial(_start_tool, exchange, params.name, raw)
         outcome = await _parked(exchange, Work("tools/call", params.name, arguments, start), params.request_state)
         if isinstance(outcome, Asked):
             return exchange.answers.asked(outcome.asks, outcome.state)
     else:
-        outcome = await yard.call(params.name, raw, caller=exchange.caller, door=exchange.door())
+        outcome = await yard.call(params.name, raw, caller=exchange.caller, door=exchange.ready or exchange.door())
     if outcome.error is not None:
         _refuse_incapable(exchange, outcome)
     elif yard.registry.is_plain(params.name):
@@ -185,14 +185,26 @@ _REPLIES: Final[dict[str, tuple[type[msgspec.Struct], Reply]]] = {
 }
 
 
+_DECODE: Final[dict[str, Callable[[bytes], Any]]] = {}
+"""By method what reads its params, once it was needed."""
+
+
 def params_of(method: str, raw: msgspec.Raw) -> Any:
     """Return the params of a request as its method takes them, or of a method that is not here as nothing but `_meta`.
 
     Raises:
         Fault: They are something else.
     """
-    known = _REPLIES.get(method)
-    return given.read(raw, Bare if known is None else known[0])
+    decode = _DECODE.get(method)
+    if decode is None:
+        known = _REPLIES.get(method)
+        decode = given.decoder_of(Bare if known is None else known[0])
+        if known is not None:
+            _DECODE[method] = decode
+    try:
+        return decode(raw or b"{}")
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise given.misfit(error) from error
 
 
 def name_of(params: object) -> str | None:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from inspect import CORO_CREATED, getcoroutinestate
 from itertools import count
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from toolyard.conversation.changes import Subscription
 from toolyard.conversation.exchange import Exchange, Notify, check_can, encode_log
 from toolyard.conversation.front import Front
 from toolyard.conversation.lists import Kind
-from toolyard.conversation.replies import params_of, reply
+from toolyard.conversation.replies import call_tool, params_of, reply
 from toolyard.conversation.stateless import is_modern, open_exchange
 from toolyard.errors import ToolError
 from toolyard.wire.faults import INTERNAL, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Fault
@@ -49,12 +50,14 @@ class Conversation:
         self.version = version
         self.capabilities: Mapping[str, Any] = {}
         self.in_flight: dict[Any, asyncio.Task[Any] | bool] = {}
-        """By request id the task that works on it, or whether it may still be begun: not once it was cancelled."""
+        """By request id the task that works on it, or will, or false if that was cancelled before it began."""
         self.on_ask: Callable[[], None] = lambda: None
         """Called when the client is asked something, so that its answer is read."""
         self._send = send
         self._level = _INFO
         self._door = Door(name=front.door, log=self._tell)
+        self._standing: Exchange | None = None
+        """What all calls on the client's own line share that say nothing of themselves."""
         self._asked: dict[Id, asyncio.Future[Any]] = {}
         self._numbers = count(1)
         self._subscription: Subscription | None = None
@@ -76,6 +79,8 @@ class Conversation:
             params = params_of(method, message.params)
             if trace:
                 params.meta = {**trace, **(params.meta or {})}
+            if params.meta is None and method == "tools/call" and notify is self._send and self._standing is not None:
+                return encode_result(request_id, await call_tool(self._standing, params))
             if is_modern(method, params):
                 exchange = open_exchange(self.front, message, params, self.caller, notify=notify, headers=headers)
             elif method in _OWN or self.version is None:
@@ -94,6 +99,7 @@ class Conversation:
         if caller is not self._base:
             self._base = caller
             self.caller = self.front.caller(caller, {"name": self.caller.client})
+            self._standing = None
 
     def refuse_twin(self, message: Message) -> bytes:
         """Return what a request is answered with whose id is in flight already: without an id, which would be the other's."""
@@ -154,6 +160,9 @@ class Conversation:
         )
         if notify is not None and self.capabilities:
             exchange.ask_client = partial(self._ask, notify)
+        if notify is self._send and not params.meta and not headers:
+            exchange.ready = exchange.door()
+            self._standing = exchange
         return exchange
 
     def _reply(self, method: str, message: Message) -> bytes:
@@ -180,6 +189,7 @@ class Conversation:
             self._send(told)
 
     def _initialize(self, params: Initialize) -> bytes:
+        self._standing = None
         self.version = negotiated(params.protocol_version)
         self.capabilities = params.capabilities
         self.caller = self.front.caller(self.caller, params.client_info)
@@ -199,6 +209,7 @@ class Conversation:
         if level not in LEVELS:
             raise Fault(INVALID_PARAMS, f"There is no level '{level}'. Known: {', '.join(LEVELS)}.")
         self._level = LEVELS.index(level)
+        self._standing = None
 
     def _subscribe(self, uri: str) -> None:
         self._begin_notices()
@@ -215,10 +226,12 @@ class Conversation:
     def cancel(self, request_id: Id) -> None:
         """Interrupt a request, or see to it that it is not begun."""
         at_work = self.in_flight.get(request_id)
-        if isinstance(at_work, asyncio.Task):
-            at_work.cancel()
-        elif at_work is not None:
+        if not isinstance(at_work, asyncio.Task):
+            return
+        if getcoroutinestate(at_work.get_coro()) == CORO_CREATED:  # interrupted now, it would end without a word
             self.in_flight[request_id] = False
+        else:
+            at_work.cancel()
 
     @property
     def is_asking(self) -> bool:

@@ -13,10 +13,11 @@ _PATIENCE: Final = 5.0
 class Writer:
     """Writes to a pipe, a terminal or a file; what the other side does not take yet is kept, and said to be full beyond a limit."""
 
-    def __init__(self, descriptor: int, *, limit: int) -> None:
+    def __init__(self, descriptor: int, *, limit: int, end: bytes = b"") -> None:
         self.on_room: Callable[[], None] = lambda: None
         self._descriptor = descriptor
         self._limit = limit
+        self._end = end
         self._pieces: list[bytes] = []
         self._left = memoryview(b"")
         self._size = 0
@@ -37,11 +38,11 @@ class Writer:
         return self._broken
 
     def write(self, piece: bytes) -> None:
-        """Send a piece, together with whatever else is said in this turn of the loop."""
+        """Send a piece and its end, together with whatever else is said in this turn of the loop."""
         if self._broken:
             return
         self._pieces.append(piece)
-        self._size += len(piece)
+        self._size += len(piece) + len(self._end)
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._flush)
@@ -63,7 +64,8 @@ class Writer:
         if self._broken:
             return
         if self._pieces and not self._left:
-            self._left = memoryview(self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces))
+            self._pieces.append(b"")
+            self._left = memoryview(self._end.join(self._pieces))
             self._pieces.clear()
         try:
             written = os.write(self._descriptor, self._left) if self._left else 0

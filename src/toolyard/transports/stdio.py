@@ -48,8 +48,8 @@ class Stdio:
         """Serve the open yard until the client goes or the server is closed."""
         with _put_aside() as (source, sink):
             front = Front(yard, self._serving, door=self.name)
-            writer = Writer(sink, limit=self._serving.message_bytes)
-            duplex = Duplex(front, lambda message: writer.write(message + b"\n"), caller=ANYONE)
+            writer = Writer(sink, limit=self._serving.message_bytes, end=b"\n")
+            duplex = Duplex(front, writer.write, caller=ANYONE)
             lines = Lines(duplex.receive, limit=self._serving.message_bytes, too_long=duplex.refuse_length)
             reader = Reader(source, lines.feed, is_full=lambda: duplex.is_full or writer.is_full, on_end=self._ended.set)
             duplex.on_room = writer.on_room = reader.go_on

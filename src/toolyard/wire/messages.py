@@ -65,7 +65,8 @@ def decode(data: bytes, *, depth: int = 128) -> Message:
     """
     if not data.isascii():
         _check_text(data)
-    if (data.count(b"[") + data.count(b"{") > depth) if len(data) < _LARGE else _may_be_deep(data, depth):
+    # a level takes two bytes, and five if it is an object: what is shorter is not too deep, or no JSON
+    if len(data) > 2 * depth and (len(data) > 5 * depth or b"[" in data) and _may_be_deep(data, depth):
         _check_depth(data, depth)
     try:
         message = _decode_message(data)
@@ -117,7 +118,7 @@ def id_of(data: bytes) -> Id | None:
     """Return the id of a message that is wrong otherwise, if it has one that can be answered."""
     try:
         loose = _decode_loose(data)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     found = cast("dict[str, object]", loose).get("id") if isinstance(loose, dict) else None
     return found if isinstance(found, Id) and not isinstance(found, bool) else None
@@ -158,6 +159,8 @@ def _check_text(data: bytes) -> None:
 
 def _may_be_deep(data: bytes, depth: int) -> bool:
     """Return whether there are more brackets than levels; in a large message looking for them one by one is quicker than counting."""
+    if len(data) < _LARGE:
+        return data.count(b"[") + data.count(b"{") > depth
     found = 0
     for bracket in (b"[", b"{"):
         place = data.find(bracket)

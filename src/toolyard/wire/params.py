@@ -1,6 +1,6 @@
 """Params: what each method of MCP takes, and the `_meta` that every request may bring."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -26,7 +26,9 @@ __all__ = [
     "ReadResource",
     "SetLevel",
     "Wanted",
+    "decoder_of",
     "is_quiet",
+    "misfit",
     "read",
     "unreserved",
     "version_of",
@@ -162,7 +164,20 @@ class Complete(msgspec.Struct):
     meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
 
 
-_DECODERS: Final[dict[type[msgspec.Struct], msgspec.json.Decoder[Any]]] = {}
+_DECODERS: Final[dict[type[msgspec.Struct], Callable[[bytes], Any]]] = {}
+
+
+def decoder_of(kind: type[P]) -> Callable[[bytes], P]:
+    """Return what reads params of a kind; if they are something else, `misfit` says so."""
+    decode = _DECODERS.get(kind)
+    if decode is None:
+        decode = _DECODERS[kind] = msgspec.json.Decoder(kind).decode
+    return decode
+
+
+def misfit(error: Exception) -> Fault:
+    """Return the fault of params that cannot be read; it names the field."""
+    return Fault(INVALID_PARAMS, f"The params do not fit the method: {error}.")
 
 
 def read(params: msgspec.Raw, kind: type[P]) -> P:
@@ -171,13 +186,10 @@ def read(params: msgspec.Raw, kind: type[P]) -> P:
     Raises:
         Fault: They are something else; the fault names the field.
     """
-    decoder = _DECODERS.get(kind)
-    if decoder is None:
-        decoder = _DECODERS[kind] = msgspec.json.Decoder(kind)
     try:
-        return decoder.decode(params or b"{}")
+        return decoder_of(kind)(params or b"{}")
     except (msgspec.DecodeError, RecursionError) as error:
-        raise Fault(INVALID_PARAMS, f"The params do not fit the method: {error}.") from error
+        raise misfit(error) from error
 
 
 def version_of(meta: dict[str, Any] | None) -> Version:

@@ -87,8 +87,7 @@ async def serve_in_session(session: Session, request: Request, message: Message,
     if len(conversation.in_flight) >= serving.in_flight:
         raise RefusedError(503, "This session has too many requests in flight.", ((b"retry-after", b"1"),))
     stream = session.open_stream()
-    conversation.in_flight[message.id] = True
-    session.start(_serve(session, message, stream, request))
+    conversation.in_flight[message.id] = session.start(_serve(session, message, stream, request))
     session.busy += 1
     try:
         try:
@@ -169,7 +168,6 @@ async def _serve(session: Session, message: Message, stream: Stream, request: Re
     result: bytes | None = None
     try:
         if in_flight[message.id]:
-            in_flight[message.id] = asyncio.current_task() or True
             hang_up = stream.hang_up if request.streams and _primes(session) else None
             notify = stream.push if request.streams else None
             trace = request.trace()

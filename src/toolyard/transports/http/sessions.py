@@ -53,11 +53,12 @@ class Session:
         stream = self.standalone if number == "0" else self._streams.get(int(number[:18]))
         return None if stream is None else (stream, int(after[:18]))
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
+    def start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Work on a request of the session's."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def forget(self, stream: Stream) -> None:
         """Forget a stream that the client has whole."""
