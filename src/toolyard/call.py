@@ -81,7 +81,7 @@ async def _do_nothing(call: "Call") -> object:
     raise LookupError(call.name)
 
 
-class Call(msgspec.Struct, eq=False, kw_only=True):
+class Call(msgspec.Struct, eq=False):
     """One run of one tool: what it was given, for whom, and what it can do meanwhile."""
 
     id: str
@@ -238,9 +238,12 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
             self._task.cancel()
 
     def run_in(self, task: "asyncio.Task[Any]") -> None:
-        """Note the task that the call runs in from now on."""
+        """Note the task that the call runs in from now on; the call that this one came from is told."""
         self._task = task
         self._cancelling = task.cancelling()
+        if self.parent is not None:
+            self.parent.children = self.parent.children or set()
+            self.parent.children.add(self)
 
     def take_back(self, task: "asyncio.Task[Any]") -> bool:
         """Take this call's own interruptions of the task back, and return whether somebody else's remain."""
@@ -248,15 +251,6 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
             self._interruptions -= 1
             task.uncancel()
         return task.cancelling() > self._cancelling
-
-    def adopt(self, child: "Call") -> None:
-        """Note a call that this one started."""
-        self.children = self.children or set()
-        self.children.add(child)
-
-    def disown(self, child: "Call") -> None:
-        """Forget a call that is over."""
-        (self.children or set()).discard(child)
 
     def give_back(self) -> None:
         """Give back the turns, the last one taken first, even if some fail."""
@@ -272,6 +266,8 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
         self._task = None
         if self._notes is not None:
             self._notes.close()
+        if self.parent is not None and self.parent.children:
+            self.parent.children.discard(self)
         if self.children:
             for child in tuple(self.children):
                 child.stop("cancelled")

@@ -90,25 +90,17 @@ class Dispatcher:
         how: Nested = NESTED,
     ) -> Envelope:
         """Answer one call, from outside or, with its parent, from inside another."""
-        call = Call(  # written out here as in '_begin', because a function more would be felt by every call
-            id=f"c_{next(self._ids):x}",
-            name=name,
-            caller=caller,
-            profile=caller.profile or self._profile,
-            door=door,
-            funnel=self,
-            started=time.perf_counter(),
-            parent=parent,
-            depth=0 if parent is None else parent.depth + 1,
-            seconds=how.seconds,
-        )
+        # written out here, and without names, because what '_begin' does would be felt by every call
+        call = Call(f"c_{next(self._ids):x}", name, caller, caller.profile or self._profile, door, self, time.perf_counter())
+        if parent is not None:
+            call.parent, call.depth, call.seconds = parent, parent.depth + 1, how.seconds
         try:
             tool = self._find(call)
             if how.checked is not None and how.checked_by is tool.check:
                 call.arguments, call.coerced = how.checked, how.coerced
             else:
                 text = written(arguments, self._limits)
-                if not how.filled and text.find(b"$") >= 0 and text.find(_REFERENCE) >= 0:  # one byte is found far sooner than four
+                if text.find(b"$") >= 0 and not how.filled and text.find(_REFERENCE) >= 0:  # one byte is found far sooner than four
                     text = encode(await self.results.fill_in(msgspec.json.decode(text), tool.spec.input_schema, caller.owner))
                 self._check(call, tool, text)
             self._admit(call)
@@ -120,7 +112,7 @@ class Dispatcher:
         encoded = answer.encoded
         if encoded is not None and parent is None and encoded.characters > (door.result_characters or self._limits.result_characters):
             answer = await self._shorten(call, answer)
-        return self._end(call, answer)
+        return end(call, answer, self.sinks, slow=self._limits.slow) if call.session is None else self._end(call, answer)
 
     async def read(self, uri: str, *, caller: Caller = ANYONE, door: Door = LIBRARY, parent: Call | None = None) -> Envelope:
         """Answer one reading of a resource: the same funnel, and data that say what the contents are."""
@@ -244,7 +236,9 @@ class Dispatcher:
         parent = call.parent
         if self._closed or (parent is not None and (parent.finished or call.depth > self._limits.depth)):
             self._check_place(call)
-        tool = self._registry.find(call.name, call.profile)
+        tool = None if call.profile.toolsets else self._registry.named(call.name)  # a profile without rules has every tool
+        if tool is None:
+            tool = self._registry.find(call.name, call.profile)
         call.spec, call.handler = tool.spec, tool.handler
         return tool
 

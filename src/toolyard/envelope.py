@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
-from typing import Any, Final, Self, cast
+from typing import Any, ClassVar, Final, Self, cast
 
 import msgspec
 
@@ -71,6 +71,10 @@ class Envelope(msgspec.Struct, frozen=True, dict=True):
     data: Any = None
     error: Failure | None = None
     meta: Meta = msgspec.field(default=Meta("", 0, 0), name="_meta")
+    content: ClassVar[tuple[Content, ...]] = ()
+    """The blocks that follow the envelope; they are no part of its JSON, so one that has some keeps them beside its fields."""
+    passed: ClassVar[Passed | None] = None
+    """What another server answered, if the answer is that and was not cut; kept in the same way."""
 
     @classmethod
     def ok(cls, data: object, *, content: Sequence[Content] = ()) -> Self:
@@ -103,16 +107,6 @@ class Envelope(msgspec.Struct, frozen=True, dict=True):
             tool_id=tool_id,
         )
         return cls(success=False, data=error.data, error=failure)
-
-    @property
-    def content(self) -> tuple[Content, ...]:
-        """Return the blocks that follow the envelope; they are no part of its JSON."""
-        return self.__dict__.get("content", ())
-
-    @property
-    def passed(self) -> Passed | None:
-        """Return what another server answered, if the answer is that and was not cut."""
-        return self.__dict__.get("passed")
 
     def passing(self, passed: Passed) -> Self:
         """Return the envelope with what another server answered beside it."""
@@ -155,7 +149,7 @@ def encode(value: object) -> bytes:
     except TypeError:
         raise
     except Exception as error:  # a property or serialiser of the value may raise anything
-        raise TypeError(f"A value of type '{type(value).__name__}' cannot become JSON.") from error
+        raise _unwritable(value) from error
 
 
 def encode_sorted(value: object) -> bytes:
@@ -170,7 +164,10 @@ def encode_data(value: object) -> Encoded:
         TypeError: The value, or something in it, cannot become JSON.
     """
     if type(value) in _SCALARS:
-        text = encode(value)
+        try:
+            text = _ENCODER.encode(value)
+        except Exception as error:  # a number too large, or half a character
+            raise _unwritable(value) from error
         return Encoded(value, text, len(text) if text.isascii() else len(text.decode()))
     content: list[Content] = []
     _found.content = content
@@ -209,9 +206,13 @@ def _to_plain(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(cast("Mapping[object, object]", value))
     if isinstance(value, complex) or (core := sys.modules.get("pydantic_core")) is None:
-        raise TypeError(f"A value of type '{type(value).__name__}' cannot become JSON.")
+        raise _unwritable(value)
     to_jsonable = cast("Callable[[object], object]", core.to_jsonable_python)
     return to_jsonable(value)
+
+
+def _unwritable(value: object) -> TypeError:
+    return TypeError(f"A value of type '{type(value).__name__}' cannot become JSON.")
 
 
 def _keep_serialisable(details: dict[str, object]) -> dict[str, Any]:

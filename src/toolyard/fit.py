@@ -60,7 +60,12 @@ def fit(call: Call, tool: Tool, result: object) -> Fitted:
     elif result is None and not tool.may_return_none:
         raise _invalid(tool, "answered nothing")
     as_text = tool.spec.shape == "plain" and isinstance(result, str)
-    encoded = _encoded(tool, Text(cast("str", result)) if as_text else result)
+    try:
+        encoded = encode_data(Text(cast("str", result)) if as_text else result)
+    except TypeError:
+        raise _unwritable(tool) from None
+    if encoded.content:
+        _check_blocks(encoded)
     if tool.fits_output is not None and not tool.fits_output(encoded.data):
         raise _invalid(tool, "answered what its own schema forbids")
     return Fitted(encoded.data, None, encoded.content, encoded)
@@ -104,13 +109,21 @@ def _encoded(tool: Tool, value: object) -> Encoded:
     try:
         encoded = encode_data(value)
     except TypeError:
-        raise _invalid(tool, "answered what cannot be written as JSON") from None
-    size = sum(len(block.data) for block in encoded.content if isinstance(block, Block)) if encoded.content else 0
+        raise _unwritable(tool) from None
+    _check_blocks(encoded)
+    return encoded
+
+
+def _check_blocks(encoded: Encoded) -> None:
+    size = sum(len(block.data) for block in encoded.content if isinstance(block, Block))
     if size > _BLOCK_BYTES:
         raise ToolError(
             "too_large", f"The blocks have {size} bytes; at most {_BLOCK_BYTES} are sent.", may_have_run=True, limit=_BLOCK_BYTES
         )
-    return encoded
+
+
+def _unwritable(tool: Tool) -> ToolError:
+    return _invalid(tool, "answered what cannot be written as JSON")
 
 
 def _invalid(tool: Tool, what: str) -> ToolError:

@@ -6,7 +6,6 @@ It runs a call under its deadline and makes of an interruption what it stands fo
 import asyncio
 import logging
 from collections.abc import Awaitable, Sequence
-from contextvars import Token
 from typing import Any
 
 from toolyard.admission import Admission
@@ -32,7 +31,7 @@ class Flights:
         self._limits = limits
         self._deadlines = Deadlines(self.loop)
         self.admission = Admission(decide, turn, self._deadlines)
-        self._handler = _compose(middleware)
+        self._wrapped = _compose(middleware) if middleware else None
         self._empty: asyncio.Event | None = None
 
     async def run(self, call: Call) -> object:
@@ -44,34 +43,37 @@ class Flights:
         task = asyncio.current_task()
         if task is None or task.get_loop() is not self.loop:
             raise ToolError("not_supported", "The yard was opened in another event loop than the one that calls it.")
-        token = self._enter(call, task)
+        call.run_in(task)
+        self.calls[call.id] = call
+        token = ambient.set(call)
         waiting: dict[Call, float] | None = None
+        spec = call.spec
         try:
-            if self.admission.has_policy or call.spec.serial or call.spec.question is not None:
+            if self.admission.has_policy or spec.serial or spec.question is not None:
                 held = await self.admission.admit(call)
                 if held is not None:
                     return held
             call.running = True
             call.at_fault = "tool"
-            waiting = self._deadlines.start(call, self._timeout(call))
-            result = await self._handler(call)
+            everyday = spec.timeout is None and call.seconds is None
+            waiting = self._deadlines.start(call, self._limits.timeout if everyday else self._timeout(call))
+            result = await (call.handler(call) if self._wrapped is None else self._wrapped(call))
             call.at_fault = "yard"
             if call.stopped is None:
                 return result
             await asyncio.sleep(0)  # an interruption that the handler did not take arrives here, where it does no harm
             call.take_back(task)
         except BaseException as error:
-            if call.take_back(task):
-                call.stopped = call.stopped or "cancelled"
-                raise
-            if call.stopped is None and isinstance(error, asyncio.CancelledError):
-                raise RuntimeError("The handler cancelled itself.") from error
-            if call.stopped is None:
+            if not _is_own(call, task, error):
                 raise
         finally:
             if waiting is not None:
                 waiting.pop(call, None)
-            self._leave(call, token)
+            ambient.reset(token)
+            del self.calls[call.id]
+            call.finish()
+            if call.aside or call.releases or self._empty is not None:
+                self._leave(call)
         raise stopped(call, self._timeout(call))
 
     async def stop_all(self) -> None:
@@ -87,30 +89,29 @@ class Flights:
         self._deadlines.close()
         self.threads.close()
 
-    def _enter(self, call: Call, task: "asyncio.Task[Any]") -> Token[Call]:
-        call.run_in(task)
-        self.calls[call.id] = call
-        if call.parent is not None:
-            call.parent.adopt(call)
-        return ambient.set(call)
-
-    def _leave(self, call: Call, token: Token[Call]) -> None:
-        ambient.reset(token)
-        del self.calls[call.id]
+    def _leave(self, call: Call) -> None:
+        """Let go of what only some calls hold."""
         if self._empty is not None and not self.calls:
             self._empty.set()
-        if call.parent is not None:
-            call.parent.disown(call)
         if call.aside:
             self._deadlines.end(call)
         if call.releases:
             self.threads.when_free(call, call.give_back)
-        call.finish()
 
     def _timeout(self, call: Call) -> float:
         timeout = call.spec.timeout
         own = self._limits.timeout if timeout is None else timeout
         return own if call.seconds is None else min(call.seconds, own or call.seconds)
+
+
+def _is_own(call: Call, task: "asyncio.Task[Any]", error: BaseException) -> bool:
+    """Return whether a handler ended by an interruption of our own."""
+    if call.take_back(task):
+        call.stopped = call.stopped or "cancelled"
+        return False
+    if call.stopped is None and isinstance(error, asyncio.CancelledError):
+        raise RuntimeError("The handler cancelled itself.") from error
+    return call.stopped is not None
 
 
 def _compose(middleware: Sequence[Middleware]) -> Handler:

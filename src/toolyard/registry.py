@@ -66,6 +66,8 @@ class Registry:
             "prompt", check=lambda prompt, foreign: check_prompt(prompt, limits, foreign=foreign), announce=self._announce
         )
         self._by_name = self._tools.things
+        self.named: Callable[[str], Tool | None] = self._by_name.get
+        """Returns the tool that is published under exactly this name, whoever may see it."""
         self._templates: tuple[int, list[tuple[UriTemplate, Resource]]] = (0, [])
         self._watchers: list[Callable[[Change], None]] = []
         self._update_watchers: list[Callable[[str], None]] = []
@@ -116,10 +118,6 @@ class Registry:
         if tool is None or (profile.toolsets and not profile.allows(tool.spec)):
             raise self._tool_not_found(name, profile)
         return tool
-
-    def named(self, name: str) -> Tool | None:
-        """Return the tool that is published under exactly this name, whoever may see it."""
-        return self._by_name.get(name)
 
     def is_plain(self, name: str) -> bool:
         """Return whether a tool's good answers go out as they are, without the envelope."""

@@ -7,12 +7,12 @@ requests can still be cancelled, so they are kept in the same book.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
 from inspect import CORO_CREATED, getcoroutinestate
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -77,9 +77,10 @@ class Conversation:
         request_id: Id = message.id  # pyright: ignore[reportAssignmentType] - the same
         try:
             params = params_of(method, message.params)
+            meta: dict[str, Any] | None = params.meta
             if trace:
-                params.meta = {**trace, **(params.meta or {})}
-            if params.meta is None and method == "tools/call" and notify is self._send and self._standing is not None:
+                meta = params.meta = {**trace, **(meta or {})}
+            if meta is None and method == "tools/call" and notify is self._send and self._standing is not None:
                 return encode_result(request_id, await call_tool(self._standing, params))
             if is_modern(method, params):
                 exchange = open_exchange(self.front, message, params, self.caller, notify=notify, headers=headers)
@@ -228,7 +229,8 @@ class Conversation:
         at_work = self.in_flight.get(request_id)
         if not isinstance(at_work, asyncio.Task):
             return
-        if getcoroutinestate(at_work.get_coro()) == CORO_CREATED:  # interrupted now, it would end without a word
+        work = cast("Coroutine[Any, Any, Any]", at_work.get_coro())
+        if getcoroutinestate(work) == CORO_CREATED:  # interrupted now, it would end without a word
             self.in_flight[request_id] = False
         else:
             at_work.cancel()

@@ -66,7 +66,7 @@ def decode(data: bytes, *, depth: int = 128) -> Message:
     if not data.isascii():
         _check_text(data)
     # a level takes two bytes, and five if it is an object: what is shorter is not too deep, or no JSON
-    if len(data) > 2 * depth and (len(data) > 5 * depth or b"[" in data) and _may_be_deep(data, depth):
+    if len(data) > 2 * depth and (len(data) > 5 * depth or data.find(b"[") >= 0) and _may_be_deep(data, depth):
         _check_depth(data, depth)
     try:
         message = _decode_message(data)
