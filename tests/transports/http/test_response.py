@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from toolyard import Serving
+from toolyard.transports.http.patience import Patience
 from toolyard.transports.http.response import Response
 
 
@@ -42,7 +43,8 @@ async def client() -> Client:
 
 
 def response_to(client: Client, *, streams: bool = True, **settings: Any) -> Response:
-    return Response(client.send, client.receive, Serving(transport="http", **settings), streams=streams)
+    serving = Serving(transport="http", **settings)
+    return Response(client.send, client.receive, serving, patience=Patience(serving.hold_back), streams=streams)
 
 
 def message(number: int, size: int = 0) -> bytes:

@@ -13,6 +13,7 @@ from toolyard.transports.http.asgi import JSON, TooLargeError, answer, answer_fa
 from toolyard.transports.http.gate import RefusedError
 from toolyard.transports.http.handshake import named_version, read_stream, serve_batch, serve_in_session, serve_stateless, start_session
 from toolyard.transports.http.modern import check_headers, serve_modern
+from toolyard.transports.http.patience import Patience
 from toolyard.transports.http.request import Request
 from toolyard.transports.http.sessions import Session, Sessions
 from toolyard.wire.faults import INVALID_REQUEST, UNSUPPORTED_VERSION, Fault
@@ -34,6 +35,7 @@ class Endpoint:
         self._sessions = Sessions(front, serving)
         self._shown = tuple(name.lower().encode() for name in serving.request_headers)
         self._accepted: dict[bytes, bool] = {}
+        self._patience = Patience(serving.hold_back)
 
     async def serve(self, request: Request) -> None:
         """Answer one request.
@@ -114,19 +116,21 @@ class Endpoint:
         if message.method is None or message.id is UNSET:
             return self._take_note(request, message)
         if version in MODERN:
-            return serve_modern(self._front, request, message, params_of(message.method, message.params))
+            params = params_of(message.method, message.params)
+            return serve_modern(self._front, request, message, params=params, patience=self._patience)
         return self._take_older(request, message, version)
 
     def _take_older(self, request: Request, message: Message, version: str | None) -> Awaitable[None]:
         """Take a request that does not say by its header that it is of the newer era; its body may, and contradict it."""
         params = _params_of(message)
         if params is not None and is_modern(message.method, params):
-            return serve_modern(self._front, request, message, params)
+            return serve_modern(self._front, request, message, params=params, patience=self._patience)
         if version is not None and version not in VERSIONS:
             told = {"supported": list(VERSIONS), "requested": version}
             raise Fault(UNSUPPORTED_VERSION, f"Version '{version}' is not spoken here.", told)
         if self._serving.stateless:
-            return serve_stateless(self._front, request, message, params, named_version(version))
+            spoken = named_version(version)
+            return serve_stateless(self._front, request, message, params=params, version=spoken, patience=self._patience)
         if message.method == "initialize":
             return start_session(self._sessions, message, caller=request.caller, send=request.send)
         return serve_in_session(self._session(request), request, message, self._serving)

@@ -10,6 +10,7 @@ from toolyard.conversation.stateless import answer as answer_request
 from toolyard.serving import Serving
 from toolyard.transports.http.asgi import JSON, Receive, Send, answer, answer_fault, wait_until_gone
 from toolyard.transports.http.gate import RefusedError
+from toolyard.transports.http.patience import Patience
 from toolyard.transports.http.request import Request
 from toolyard.transports.http.response import STREAM, Response
 from toolyard.transports.http.sessions import Session, Sessions
@@ -31,9 +32,9 @@ def named_version(name: str | None) -> Version:
     return VERSIONS[name] if name is not None and name in HANDSHAKE else _UNSAID
 
 
-async def serve_stateless(front: Front, request: Request, message: Message, params: Any, version: Version) -> None:
+async def serve_stateless(front: Front, request: Request, message: Message, *, params: Any, version: Version, patience: Patience) -> None:
     """Answer one request of a client that has no session."""
-    response = Response(request.send, request.receive, front.serving, streams=request.streams)
+    response = Response(request.send, request.receive, front.serving, patience=patience, streams=request.streams)
     notify = response.notify if request.streams else None
     response.watch()
     try:

@@ -11,6 +11,7 @@ from toolyard.conversation.replies import name_of, reply
 from toolyard.conversation.stateless import open_exchange
 from toolyard.transports.http.asgi import Headers
 from toolyard.transports.http.gate import RefusedError, first_twice
+from toolyard.transports.http.patience import Patience
 from toolyard.transports.http.request import Request
 from toolyard.transports.http.response import Response
 from toolyard.wire.faults import HEADER_MISMATCH, INTERNAL, Fault
@@ -23,7 +24,7 @@ __all__ = ["check_headers", "serve_modern"]
 _log = logging.getLogger(__name__)
 
 
-async def serve_modern(front: Front, request: Request, message: Message, params: Any) -> None:
+async def serve_modern(front: Front, request: Request, message: Message, *, params: Any, patience: Patience) -> None:
     """Answer one request.
 
     Raises:
@@ -34,7 +35,7 @@ async def serve_modern(front: Front, request: Request, message: Message, params:
     listens = method == "subscriptions/listen"
     if listens and not request.wants_stream():
         raise RefusedError(406, "Listening needs 'text/event-stream' to be accepted.")
-    response = Response(request.send, request.receive, front.serving, streams=request.streams or listens)
+    response = Response(request.send, request.receive, front.serving, patience=patience, streams=request.streams or listens)
     _check_said(request, method, params)
     notify = response.notify if request.streams or listens else None
     exchange = open_exchange(front, message, params, request.caller, notify=notify, headers=request.shown)

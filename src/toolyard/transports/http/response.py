@@ -1,6 +1,6 @@
 """A response that is still open: plain JSON if the answer comes quickly and in silence, a stream of events otherwise.
 
-Its head is held back until the answer, the first message or a while. Nothing is started for a quick call but one timer.
+Its head is held back until the answer, the first message or a while. Nothing is started for a quick call under our own server.
 """
 
 import asyncio
@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from toolyard.serving import Serving
 from toolyard.transports.http.asgi import JSON, PLAIN, Receive, Send, answer, wait_until_gone
+from toolyard.transports.http.patience import Patience
 from toolyard.wire.events import KEEP_ALIVE, encode_event
 
 __all__ = ["STREAM", "Response"]
@@ -33,10 +34,11 @@ class Response:
     _timer: asyncio.TimerHandle | None = None
     _task: asyncio.Task[Any] | None = None
 
-    def __init__(self, send: Send, receive: Receive, serving: Serving, *, streams: bool) -> None:
+    def __init__(self, send: Send, receive: Receive, serving: Serving, *, patience: Patience, streams: bool) -> None:
         self._send = send
         self._receive = receive
         self._serving = serving
+        self._patience = patience
         self._streams = streams
         self._events: list[bytes] = []
 
@@ -47,7 +49,7 @@ class Response:
             self._task = own.task
             own.on_gone = self._gone
             if self._streams:
-                self._timer = asyncio.get_running_loop().call_later(self._serving.hold_back, self._start_stream)
+                self._patience.hold(self)
         else:
             self._task = asyncio.current_task()
             self._timer = asyncio.get_running_loop().call_later(_QUICK, self._be_slow)
@@ -60,7 +62,7 @@ class Response:
             return  # nobody reads, or too much is said at once; whoever reads nothing at all is found by the server
         self._size += len(message)
         self._events.append(encode_event(message))
-        self._start_stream()
+        self.start_stream()
 
     def finish_whole(self, message: bytes) -> bool:
         """Send a good answer at once, if it can be: nothing came before it, and our own server takes it in one piece."""
@@ -68,8 +70,7 @@ class Response:
         if self._pump is not None or whole is None:
             return False
         self._ended = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._patience.waiting.pop(self, None)
         whole(200, message, PLAIN)
         return True
 
@@ -94,6 +95,7 @@ class Response:
             self._pump.cancel()
 
     def _stop_watching(self) -> None:
+        self._patience.waiting.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()
         if self._watch is not None:
@@ -103,7 +105,7 @@ class Response:
         self._watch = asyncio.ensure_future(self._watch_client())
         if self._streams:
             wait = max(0.0, self._serving.hold_back - _QUICK)
-            self._timer = asyncio.get_running_loop().call_later(wait, self._start_stream)
+            self._timer = asyncio.get_running_loop().call_later(wait, self.start_stream)
 
     async def _watch_client(self) -> None:
         await wait_until_gone(self._receive)
@@ -116,7 +118,8 @@ class Response:
             if self._task is not None:
                 self._task.cancel()
 
-    def _start_stream(self) -> None:
+    def start_stream(self) -> None:
+        """Be a stream from now on."""
         if self._pump is None:
             self._wake = asyncio.Event()
             self._pump = asyncio.ensure_future(self._write())
