@@ -15,7 +15,19 @@ import msgspec
 from toolyard.content import Block, ResourceLink, Text
 from toolyard.errors import CODES, Blame, CodeName, ToolError
 
-__all__ = ["Content", "Encoded", "Envelope", "Failure", "Meta", "Passed", "encode", "encode_data", "encode_sorted", "estimate_tokens"]
+__all__ = [
+    "Content",
+    "Encoded",
+    "Envelope",
+    "Failure",
+    "Meta",
+    "Passed",
+    "encode",
+    "encode_data",
+    "encode_envelope",
+    "encode_sorted",
+    "estimate_tokens",
+]
 
 Content = Block | Text | ResourceLink
 
@@ -121,7 +133,7 @@ class Envelope(msgspec.Struct, frozen=True, dict=True):
 
     def to_json(self) -> bytes:
         """Return the envelope as compact JSON."""
-        return _ENCODER.encode(self)
+        return encode_envelope(self)
 
     @classmethod
     def from_json(cls, text: bytes | str) -> "Envelope":
@@ -240,4 +252,6 @@ def _speakable(said: object) -> str:
 
 _found = _Found()
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=_to_plain)
+encode_envelope: Final[Callable[[Envelope], bytes]] = _ENCODER.encode
+"""Returns an envelope as compact JSON; what is in it was encoded before, so it cannot fail."""
 _SORTING_ENCODER: Final = msgspec.json.Encoder(enc_hook=_to_plain, order="deterministic")

@@ -119,11 +119,6 @@ class Registry:
             raise self._tool_not_found(name, profile)
         return tool
 
-    def is_plain(self, name: str) -> bool:
-        """Return whether a tool's good answers go out as they are, without the envelope."""
-        tool = self._by_name.get(name)
-        return tool is not None and tool.spec.shape == "plain"
-
     def find_resource(self, uri: str, profile: Profile) -> FoundResource:
         """Return the resource of that URI, or else the most exact template that fits it, for callers of this profile.
 

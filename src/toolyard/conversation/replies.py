@@ -46,7 +46,7 @@ async def call_tool(exchange: Exchange, params: given.CallTool) -> bytes:
         outcome = await yard.call(params.name, raw, caller=exchange.caller, door=exchange.ready or exchange.door())
     if outcome.error is not None:
         _refuse_incapable(exchange, outcome)
-    elif yard.registry.is_plain(params.name):
+    elif (tool := yard.registry.named(params.name)) is not None and tool.spec.shape == "plain":
         return exchange.answers.plain(outcome)
     return exchange.answers.envelope(outcome)
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from toolyard.asks import Ask
-from toolyard.envelope import Envelope, encode
+from toolyard.envelope import Envelope, encode, encode_envelope
 from toolyard.spec import PromptSpec, ResourceSpec, ToolSpec
 from toolyard.wire.blocks import to_mcp
 from toolyard.wire.params import SERVER
@@ -55,7 +55,7 @@ class Answers:
 
     def envelope(self, envelope: Envelope) -> bytes:
         """Return the answer of a tool whose shape is the envelope: as text and, where the version has it, as structured content."""
-        text = envelope.to_json()
+        text = encode_envelope(envelope)
         # what is JSON already has no other characters that must be escaped inside a text
         said = text.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
         content = envelope.content
