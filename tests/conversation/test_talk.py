@@ -122,8 +122,9 @@ async def test_a_defect_of_ours_is_answered_and_the_conversation_goes_on(
             assert "result" in await peer.ask("tools/list")
 
 
-async def test_the_client_says_from_which_level_on_it_listens(meet: "Meet") -> None:
-    async with meet(era=OLD, tools=[say]) as peer:
+@pytest.mark.parametrize("capabilities", [{}, {"elicitation": {}}])
+async def test_the_client_says_from_which_level_on_it_listens(meet: "Meet", capabilities: dict[str, Any]) -> None:
+    async with meet(era=OLD, tools=[say], capabilities=capabilities) as peer:
         for level, heard in (("debug", False), ("info", True), ("error", True)):
             peer.call(1, "say", {"level": level})
             await peer.envelope()

@@ -63,6 +63,20 @@ async def test_what_is_said_in_one_turn_goes_out_in_one_piece(pipe: tuple[int, i
     assert os.get_blocking(sink)
 
 
+async def test_every_piece_gets_its_end_which_counts_until_it_is_written(pipe: tuple[int, int]) -> None:
+    source, sink = pipe
+    writer = Writer(sink, limit=8, end=b"\n")
+    writer.write(b"one")
+    writer.write(b"two")
+    assert not writer.is_full
+    writer.write(b"")
+    assert writer.is_full
+    assert await take(source, 9) == b"one\ntwo\n\n"
+    await writer.close()
+
+    assert not writer.is_full
+
+
 async def test_a_slow_reader_gets_everything_and_makes_it_full(pipe: tuple[int, int]) -> None:
     source, sink = pipe
     room: list[bool] = []
