@@ -35,7 +35,7 @@ class Front:
         """Set when the server ends, so that those who only listen are told."""
         server = Server(yard.name, yard.version)
         ttl = int(serving.list_seconds * 1000)
-        self._answers = {version: Answers(version, server, ttl_ms=ttl) for version in VERSIONS.values()}
+        self._answers = {name: Answers(version, server, ttl_ms=ttl) for name, version in VERSIONS.items()}
         self._local: dict[str, Caller] = {}
         self._callers: dict[tuple[str, str, str], Caller] = {}
         self.wanted_headers: dict[str, dict[tuple[str, ...], tuple[str, str]]] = {}
@@ -44,7 +44,7 @@ class Front:
 
     def answers(self, version: Version) -> Answers:
         """Return how clients of a version are answered."""
-        return self._answers[version]
+        return self._answers[version.name]  # by name, because the hash of a version is made anew each time
 
     def capabilities(self, profile: Profile, *, notifies: bool = True) -> dict[str, Any]:
         """Return what a client is told that it can do here; changes only if it can be told of them."""
