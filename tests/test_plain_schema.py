@@ -121,6 +121,7 @@ def test_what_is_wrong_or_takes_a_closer_look_is_not_plain(schema: object) -> No
         ({"type": "null"}, None),
         ({"enum": ["a", "b"]}, "b"),
         ({"type": "array"}, [1]),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, None),
     ],
 )
 def test_simple_values_plainly_fit(schema: dict[str, Any], value: object) -> None:
@@ -140,6 +141,7 @@ def test_simple_values_plainly_fit(schema: dict[str, Any], value: object) -> Non
         ({"enum": [1]}, 1),
         ({"type": ["string", "null"]}, "a"),
         ({"minLength": 1}, "a"),
+        ({"anyOf": [{"type": "string"}, True]}, 1),
     ],
 )
 def test_what_does_not_fit_or_takes_a_closer_look_does_not_plainly_fit(schema: dict[str, Any], value: object) -> None:

@@ -38,6 +38,8 @@ def plainly_fits(schema: dict[str, Any], value: object) -> bool:
             fits = type(wanted) is str and type(value) in _TYPES[wanted]
         elif key == "enum":
             fits = type(value) is str and value in wanted
+        elif key == "anyOf":
+            fits = any(type(branch) is dict and plainly_fits(branch, value) for branch in wanted)
         elif key == "minimum":
             fits = type(value) in {int, float} and cast("float", value) >= wanted
         elif key == "maximum":

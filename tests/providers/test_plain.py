@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
-from pydantic_core import SchemaValidator, ValidationError
+from pydantic_core import CoreSchema, SchemaValidator, ValidationError
 
-from toolyard.providers.functions.plain import plain
+from toolyard.plain_schema import plainly_fits
+from toolyard.providers.functions.plain import Plain, plain
 
 SCALARS: list[Any] = [str, int, float, bool, None, type(None), Any, object]
 PLAIN: list[Any] = [
@@ -106,10 +107,21 @@ def _outcome(validator: Any, value: object) -> tuple[bool, str]:
         return False, repr([(fault["type"], fault["loc"]) for fault in error.errors()])
 
 
+def _validator(known: Plain) -> SchemaValidator:
+    return SchemaValidator(cast("CoreSchema", known.core))
+
+
+@given(_ANNOTATIONS, _VALUES)
+def test_a_default_that_plainly_fits_need_not_be_checked(annotation: Any, value: object) -> None:
+    known = plain(annotation)
+    if known is not None and plainly_fits(known.schema, value):
+        assert _outcome(_validator(known), value)[0]
+
+
 def _same(annotation: Any, value: object) -> None:
     known = plain(annotation)
     assert known is not None
-    assert _outcome(SchemaValidator(known.core), value) == _outcome(TypeAdapter(annotation).validator, value)
+    assert _outcome(_validator(known), value) == _outcome(TypeAdapter(annotation).validator, value)
 
 
 @pytest.mark.parametrize("annotation", PLAIN, ids=str)

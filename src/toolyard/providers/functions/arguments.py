@@ -7,18 +7,21 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from enum import Enum
 from functools import partial
-from typing import Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
-from pydantic_core import SchemaValidator, ValidationError, core_schema
 
 from toolyard.call import Arguments
 from toolyard.envelope import encode
+from toolyard.plain_schema import plainly_fits
 from toolyard.providers.functions.issues import issues_of
 from toolyard.providers.functions.plain import Plain, plain
 from toolyard.providers.functions.signature import REQUIRED, Built, Factory, Parameter
 from toolyard.spec import PublishError
 from toolyard.tools import Check, InvalidArgumentsError
+
+if TYPE_CHECKING:
+    from pydantic_core import CoreSchema, ValidationError
 
 __all__ = ["Taken", "arguments_of"]
 
@@ -65,19 +68,25 @@ def _is_field(default: object) -> bool:
 
 
 def _light(parameters: tuple[Parameter, ...], plains: list[Plain]) -> Built:
-    fields: dict[str, core_schema.TypedDictField] = {}
+    fields: dict[str, Any] = {}
     properties: dict[str, Any] = {}
     required: list[str] = []
     for parameter, known in zip(parameters, plains, strict=True):
         needed = parameter.default is REQUIRED
-        fields[parameter.name] = core_schema.typed_dict_field(known.core, required=needed)
+        fields[parameter.name] = {"type": "typed-dict-field", "schema": known.core, "required": needed}
         properties[parameter.name] = dict(known.schema)
         if needed:
             required.append(parameter.name)
     schema = _object(properties, required)
-    validator = SchemaValidator(core_schema.typed_dict_schema(fields, extra_behavior="forbid"))
     defaults = {parameter.name: parameter.default for parameter in parameters if parameter.default is not REQUIRED}
-    return Built(schema, cast("Validate", validator.validate_json), defaults, {name: name for name in properties})
+    return Built(schema, partial(_validator_of, fields), defaults, {name: name for name in properties}, is_plain=True)
+
+
+def _validator_of(fields: dict[str, Any]) -> Validate:
+    from pydantic_core import SchemaValidator  # noqa: PLC0415 - dear to load, and no list of tools needs it
+
+    core = {"type": "typed-dict", "fields": fields, "extra_behavior": "forbid"}
+    return cast("Validate", SchemaValidator(cast("CoreSchema", core)).validate_json)
 
 
 def _object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
@@ -97,24 +106,36 @@ def _fill_defaults(what: str, built: Built) -> None:
             text = encode({key: default})
         except TypeError as error:
             raise PublishError(f"{what} has a default for '{name}' that cannot be written as JSON.") from error
-        try:
-            built.validate(text, strict=True)
-        except ValidationError as error:
-            if any(str(fault["loc"][0]) == key for fault in error.errors(include_url=False) if fault["loc"]):
-                raise PublishError(f"{what} has a default for '{name}' that does not fit its annotation.") from error
+        told = msgspec.json.decode(text)[key]
+        property_schema = built.schema["properties"][key]
+        if not (built.is_plain and plainly_fits(property_schema, told)):
+            _check_default(what, name, built, text)
         if default is not None:
-            built.schema["properties"][key]["default"] = msgspec.json.decode(text)[key]
+            property_schema["default"] = told
+
+
+def _check_default(what: str, name: str, built: Built, text: bytes) -> None:
+    try:
+        built.make_validate()(text, strict=True)
+    except ValueError as error:
+        faults = cast("ValidationError", error).errors(include_url=False)
+        if any(str(fault["loc"][0]) == built.keys[name] for fault in faults if fault["loc"]):
+            raise PublishError(f"{what} has a default for '{name}' that does not fit its annotation.") from error
 
 
 def _checking(built: Built) -> Check:
-    schema, validate, defaults = built.schema, built.validate, built.defaults
+    schema, defaults = built.schema, built.defaults
+    validate: Validate | None = None
     made_anew = {name: _maker(default) for name, default in defaults.items() if not isinstance(default, _IMMUTABLE)}
 
     def check(text: bytes) -> Arguments:
+        nonlocal validate
+        if validate is None:
+            validate = built.make_validate()
         try:
             checked = validate(text, strict=True)
-        except ValidationError as error:
-            raise InvalidArgumentsError(issues_of(error, schema, msgspec.json.decode(text))) from None
+        except ValueError as error:
+            raise InvalidArgumentsError(issues_of(cast("ValidationError", error), schema, msgspec.json.decode(text))) from None
         if not defaults:
             return checked
         fresh = {name: make() for name, make in made_anew.items() if name not in checked}

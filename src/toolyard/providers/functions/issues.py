@@ -2,18 +2,19 @@
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any, cast
-
-from pydantic_core import ErrorDetails, ValidationError
+from typing import TYPE_CHECKING, Any, cast
 
 from toolyard.schema import ISSUES, Issue, Path, Schema, field_name, inlined, subschema, unexpected
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails, ValidationError  # who has an issue has loaded it
 
 __all__ = ["issues_of"]
 
 _EXTRA = frozenset({"extra_forbidden", "unexpected_keyword_argument"})
 
 
-def issues_of(error: ValidationError, schema: Schema, arguments: object) -> list[Issue]:
+def issues_of(error: "ValidationError", schema: Schema, arguments: object) -> list[Issue]:
     """Return every issue, one for each field; where several types were tried, what each of them wanted."""
     by_path: dict[Path, list[ErrorDetails]] = {}
     for fault in islice(error.errors(include_url=False, include_input=False), ISSUES):
@@ -22,7 +23,7 @@ def issues_of(error: ValidationError, schema: Schema, arguments: object) -> list
     return [_issue(path, faults, schema) for path, faults in by_path.items()]
 
 
-def _issue(path: Path, faults: list[ErrorDetails], schema: Schema) -> Issue:
+def _issue(path: Path, faults: "list[ErrorDetails]", schema: Schema) -> Issue:
     field = field_name(path)
     code = faults[0]["type"] if len(faults) == 1 else "union"
     if code in _EXTRA:

@@ -56,7 +56,7 @@ def rich_arguments(what: str, parameters: tuple[Parameter, ...]) -> Built:
         schema = _schema(adapter, "validation")
     except _CANNOT as error:
         raise _blame(what, parameters) from error
-    return Built(schema, cast("Callable[..., Arguments]", adapter.validator.validate_json), defaults, keys)
+    return Built(schema, lambda: cast("Callable[..., Arguments]", adapter.validator.validate_json), defaults, keys)
 
 
 def rich_schema(annotation: Any) -> dict[str, Any] | None:

@@ -36,12 +36,14 @@ class Factory:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What parameters became: a schema, a validator of JSON text, defaults, and the name of each in the schema."""
+    """What parameters became: a schema, what makes a validator of JSON text, defaults, and the name of each in the schema."""
 
     schema: dict[str, Any]
-    validate: Callable[..., dict[str, Any]]
+    make_validate: Callable[[], Callable[..., dict[str, Any]]]
     defaults: dict[str, Any]
     keys: dict[str, str]
+    is_plain: bool = False
+    """Whether the schema says everything that the validator asks."""
 
 
 @dataclass(frozen=True, slots=True)
