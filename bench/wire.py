@@ -104,7 +104,7 @@ def cold(options: Options) -> Report:
             wall = time.perf_counter() - server.started
             return {"wall_ms": wall * 1e3, "cpu_ms": server.cpu_seconds() * 1e3, "rss_kb": server.memory_kb()}
 
-    for peer in peers:
+    for peer in _starting_peers(peers):
         for era in _spoken(options, peer):
             probes[era, peer.name] = peer.label, lambda peer=peer, era=era: probe(peer, era)
     columns = (Column("wall ms", "wall_ms", digits=0), Column("CPU ms", "cpu_ms", digits=0), Column("RSS MB", "rss_kb", 1024, 0))
@@ -242,6 +242,13 @@ def _listing_peers(peers: Iterable[Peer]) -> list[Peer]:
     whole = ours._replace(name="toolyard-whole", label="Toolyard, one page")
     plain = "toolyard-plain"
     return [row for peer in peers if peer.name != plain for row in ((paged, whole) if peer.name == OURS else (peer,))]
+
+
+def _starting_peers(peers: Iterable[Peer]) -> list[Peer]:
+    """Return the peers with ours twice, with functions and with ready-made tools; what a call answers makes no difference."""
+    ours = PEERS[OURS]
+    ready = ours._replace(name="toolyard-ready", label="Toolyard, ready-made tools", script="toolyard_ready_server.py", options=())
+    return [row for peer in peers if peer.name != "toolyard-plain" for row in ((peer, ready) if peer.name == OURS else (peer,))]
 
 
 def _walk(server: HttpServer, era: str) -> list[Message]:

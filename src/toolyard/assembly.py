@@ -19,7 +19,7 @@ __all__ = ["all_providers", "known_packs", "own_provider", "running"]
 def own_provider(name: str, tools: object, *, resources: object, prompts: object) -> Provider | None:
     """Return who publishes what a yard is given, if it is given anything.
 
-    What is ready-made needs no reading of functions, which brings pydantic's core with it; so a yard without functions starts sooner.
+    What is ready-made needs no reading of functions, so a yard without functions starts sooner.
     """
     if _are(tools, Tool) and _are(resources, Resource) and _are(prompts, Prompt):
         given = Given(name, _listed(tools), resources=_listed(resources), prompts=_listed(prompts))

@@ -1,0 +1,35 @@
+"""Toolyard, served over stdio with tools that are ready-made: a spec, a check and a handler each, and no signature to read."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from contract import functions, parse
+
+import toolyard
+from toolyard import Call, Operation, Profile, Surface, Tool, ToolSpec, Yard
+from toolyard.tools import check_by_schema
+
+_TYPES = {int: "integer", float: "number", str: "string", bool: "boolean"}
+
+
+def ready(function: Callable[..., Any]) -> Tool:
+    taken = {name: {"type": _TYPES[kind]} for name, kind in inspect.get_annotations(function).items() if name != "return"}
+    schema = {"type": "object", "properties": taken, "required": list(taken), "additionalProperties": False}
+    spec = ToolSpec(name=function.__name__, description=function.__doc__ or "", input_schema=schema, operation=Operation.QUERY)
+
+    async def handle(call: Call) -> object:
+        result = function(**call.arguments)
+        return await result if inspect.isawaitable(result) else result
+
+    return Tool(spec=spec, handler=handle, check=check_by_schema(schema))
+
+
+def main() -> None:
+    tools = [ready(function) for function in functions(parse().tools)]
+    yard = Yard("bench", tools=tools, profile=Profile(name="everything", surface=Surface.DIRECT))
+    toolyard.serve(yard, transport="stdio")
+
+
+if __name__ == "__main__":
+    main()
