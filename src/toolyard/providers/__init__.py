@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from toolyard.prompts import Prompt
 from toolyard.resources import Resource
 from toolyard.table import NOTHING_WITHHELD, WithheldReasons
 from toolyard.tools import Tool
 
-__all__ = ["Provider", "Publish"]
+__all__ = ["Provider", "Publish", "Settling"]
 
 
 class Publish(Protocol):
@@ -46,4 +46,13 @@ class Provider(Protocol):
 
     def open(self, publish: Publish) -> AbstractAsyncContextManager[None]:
         """Connect, publish, and disconnect on leaving."""
+        ...
+
+
+@runtime_checkable
+class Settling(Protocol):
+    """A provider that may publish only some time after it was opened."""
+
+    async def settled(self) -> None:
+        """Wait until it published, or it is clear that it cannot for now."""
         ...

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -14,20 +14,19 @@ import msgspec
 from toolyard.providers import Publish
 from toolyard.providers.upstream.calling import Calls
 from toolyard.providers.upstream.catalogue import Catalogue, load, save
+from toolyard.providers.upstream.definitions import Key
 from toolyard.providers.upstream.link import OPEN, Credentials, Link
 from toolyard.providers.upstream.naming import our_uri
+from toolyard.providers.upstream.pins import Pins
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.providers.upstream.status import Status
 from toolyard.providers.upstream.supervisor import Supervisor, Watcher
-from toolyard.providers.upstream.translating import prefix_of, prompts_of, resources_of, tools_of
-from toolyard.spec import Kind
+from toolyard.providers.upstream.translating import ForeignTool, prefix_of, prompts_of, resources_of, tools_of
+from toolyard.spec import Kind, PromptSpec
 from toolyard.state_dir import write_atomically
 from toolyard.table import NOTHING_WITHHELD, WithheldReasons
 
-__all__ = ["Judge", "Upstream"]
-
-Judge = Callable[[Catalogue], WithheldReasons]
-"""Says of what an upstream offers, by kind and its own name or URI, what is not to be used, and why."""
+__all__ = ["Upstream"]
 
 _RESTART: Final = "restart"
 _STATUS: Final = "status.json"
@@ -45,7 +44,7 @@ class Upstream:
         link: Callable[[], Link],
         folder: Path | None = None,
         credentials: Credentials = OPEN,
-        judge: Judge | None = None,
+        pins: Pins | None = None,
         longest: int = 48,
         beat: float = 1.0,
     ) -> None:
@@ -55,7 +54,7 @@ class Upstream:
         self._make_link = link
         self._folder = folder
         self._credentials = credentials
-        self._judge = judge
+        self._pins = pins
         self._longest = longest
         self._beat = beat
         self._catalogue: Catalogue | None = None
@@ -107,11 +106,6 @@ class Upstream:
         await self.supervisor.restart()
         await self.supervisor.refresh()
 
-    def judge_again(self) -> None:
-        """Publish again what is known, because what is accepted may have changed."""
-        if self._catalogue is not None:
-            self._show(self._catalogue)
-
     def status(self) -> Status:
         """Return how it is."""
         health, catalogue = self.supervisor.health, self._catalogue
@@ -144,6 +138,8 @@ class Upstream:
                     await self.restart()
                 elif supervisor.is_stale:
                     await supervisor.refresh()
+                elif self._catalogue is not None and self._pins is not None and self._pins.changed(self.name):
+                    self._show(self._catalogue)
                 await supervisor.stop_if_idle()
             except Exception:  # noqa: BLE001 - care must go on, whatever one round of it meets
                 _log.exception("upstream_care_failed upstream=%s", self.name)
@@ -174,17 +170,11 @@ class Upstream:
         """Publish what an upstream offers, less what must not be used."""
         assert self._publish is not None  # noqa: S101 - it is open
         self._catalogue = catalogue
-        judged = NOTHING_WITHHELD if self._judge is None else self._judge(catalogue)
-        prefix, calls = prefix_of(self.name, self.settings), Calls(self.name, self.settings, self.supervisor)
+        calls = Calls(self.name, self.settings, self.supervisor)
         tools = tools_of(self.name, catalogue, self.settings, longest=self._longest)
         prompts = prompts_of(self.name, catalogue, self.settings, longest=self._longest)
         completes = "completions" in catalogue.capabilities
-        ours: dict[tuple[Kind, str], str] = {
-            **{("tool", tool.own): tool.spec.name for tool in tools},
-            **{("prompt", own): spec.name for spec, own in prompts},
-        }
-        self._withheld = {(kind, ours.get((kind, own), our_uri(prefix, own))): reason for (kind, own), reason in judged.items()}
-        self.instructions = catalogue.instructions
+        self._withheld = self._judged(catalogue, tools, prompts)
         self._publish(
             [calls.tool(tool) for tool in tools],
             resources=[calls.resource(spec, completes=completes) for spec in resources_of(self.name, catalogue, self.settings)],
@@ -193,6 +183,20 @@ class Upstream:
             foreign=True,
         )
         self._first.set()
+
+    def _judged(
+        self, catalogue: Catalogue, tools: Sequence[ForeignTool], prompts: Sequence[tuple[PromptSpec, str]]
+    ) -> dict[tuple[Kind, str], str]:
+        """Return what must not be used, as it is called here, and why; instructions that must not be are not there."""
+        reasons: Mapping[Key, str] = {} if self._pins is None else self._pins.judge(self.name, catalogue, self.settings).withheld
+        self.instructions = "" if Key("instructions", "") in reasons else catalogue.instructions
+        prefix = prefix_of(self.name, self.settings)
+        ours: dict[Key, tuple[Kind, str]] = {
+            **{Key("tool", tool.own): ("tool", tool.spec.name) for tool in tools},
+            **{Key("prompt", own): ("prompt", spec.name) for spec, own in prompts},
+            **{key: ("resource", our_uri(prefix, key.name)) for key in reasons if key.kind in {"resource", "template"}},
+        }
+        return {ours[key]: reason for key, reason in reasons.items() if key in ours}
 
     def _update(self, uri: str) -> None:
         if self._publish is not None:

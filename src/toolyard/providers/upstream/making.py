@@ -1,0 +1,35 @@
+"""Making upstreams: from settings to a provider, with the link that its carrier wants and all that is kept of it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from toolyard.providers.upstream.catalogue import folder_of
+from toolyard.providers.upstream.link import OPEN, Credentials, Link
+from toolyard.providers.upstream.pins import Pins
+from toolyard.providers.upstream.provider import Upstream
+from toolyard.providers.upstream.settings import UpstreamSettings
+
+__all__ = ["make_upstream"]
+
+
+def make_upstream(name: str, settings: UpstreamSettings, *, state: Path, pins: Pins | None = None, longest: int = 48) -> Upstream:
+    """Return a provider of what an upstream offers; what is known of it is kept in the state directory."""
+    folder = folder_of(state, name)
+    credentials = OPEN
+    link = _link(name, settings, folder, credentials)
+    return Upstream(name, settings, link=link, folder=folder, credentials=credentials, pins=pins, longest=longest)
+
+
+def _link(name: str, settings: UpstreamSettings, folder: Path, credentials: Credentials) -> Callable[[], Link]:
+    """Return what makes a link; only the carrier that is used is loaded."""
+    if settings.carrier == "stdio":
+        from toolyard.providers.upstream.pipe import Pipe  # noqa: PLC0415 - see above
+
+        return lambda: Pipe(name, settings, log=folder / "stderr.log")
+    if settings.carrier == "sse":
+        from toolyard.providers.upstream.http.sse import SseLink  # noqa: PLC0415 - see above
+
+        return lambda: SseLink(name, settings, credentials)
+    from toolyard.providers.upstream.http.link import HttpLink  # noqa: PLC0415 - see above
+
+    return lambda: HttpLink(name, settings, credentials)

@@ -1,0 +1,108 @@
+"""Greetings: the era of an upstream is found out once, whatever it does when it is asked for another."""
+
+from typing import Any
+
+import pytest
+from scripted import HANDSHAKE, MODERN, ScriptedLink
+
+from toolyard.providers.upstream import greeting
+from toolyard.providers.upstream.greeting import Greeting, SilentError, greet
+from toolyard.providers.upstream.link import LinkError
+from toolyard.providers.upstream.peer import Peer
+from toolyard.wire.faults import UNSUPPORTED_VERSION, Fault
+
+
+async def greeted(link: ScriptedLink, era: Any = "auto", known: str | None = None) -> Greeting:
+    """Return what an upstream says of itself."""
+    peer = Peer("up", link, http=True, note=lambda *_: None, ended=lambda _: None)
+    await link.open(peer)
+    return await greet(peer, link, era, known=known)
+
+
+def methods(link: ScriptedLink) -> list[str]:
+    """Return what it was asked."""
+    return [message["method"] for message in link.sent]
+
+
+async def test_an_upstream_of_the_newer_era_is_asked_once_and_shakes_no_hands() -> None:
+    link = ScriptedLink(MODERN)
+    told = await greeted(link)
+
+    assert (told.version.name, told.server["name"], methods(link)) == ("2026-07-28", "scripted", ["server/discover"])
+
+
+async def test_one_of_the_older_era_that_refuses_shakes_hands_and_is_listened_to() -> None:
+    link = ScriptedLink(HANDSHAKE)
+    told = await greeted(link)
+
+    assert (told.version.name, told.instructions) == ("2025-11-25", "Be kind.")
+    assert methods(link) == ["server/discover", "initialize", "notifications/initialized"]
+    assert link.sent[1]["params"]["capabilities"] == {"elicitation": {}}
+    assert link.headers[2] == {"MCP-Protocol-Version": "2025-11-25"}
+    assert link.listens
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        LinkError("refused", "400.", status=400),
+        LinkError("session_lost", "404.", status=404),
+        Fault(UNSUPPORTED_VERSION, "No.", {"supported": ["2025-06-18"]}),
+        Fault(UNSUPPORTED_VERSION, "No.", "what?"),
+        {"something": "else"},
+        {"supportedVersions": ["2027-01-01"]},
+    ],
+)
+async def test_whatever_else_it_answers_it_gets_a_handshake(refusal: Any) -> None:
+    assert (await greeted(ScriptedLink({**HANDSHAKE, "server/discover": refusal}))).version.name == "2025-11-25"
+
+
+async def test_silence_means_the_older_era_after_a_short_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(greeting, "PROBE_SECONDS", 0.01)
+
+    assert (await greeted(ScriptedLink({**HANDSHAKE, "server/discover": None}))).version.name == "2025-11-25"
+
+
+async def test_one_that_goes_away_when_asked_may_be_tried_with_a_handshake() -> None:
+    with pytest.raises(SilentError):
+        await greeted(ScriptedLink({"server/discover": LinkError("lost", "Gone.", sent=True)}))
+
+
+async def test_one_that_cannot_be_reached_is_told_so() -> None:
+    with pytest.raises(LinkError, match="Nobody there"):
+        await greeted(ScriptedLink({"server/discover": LinkError("unavailable", "Nobody there.")}))
+
+
+@pytest.mark.parametrize(("known", "first"), [("2025-06-18", "initialize"), ("2026-07-28", "server/discover")])
+async def test_what_is_known_from_last_time_spares_the_question(known: str, first: str) -> None:
+    link = ScriptedLink({**HANDSHAKE, **MODERN})
+    await greeted(link, known=known)
+
+    assert methods(link)[0] == first
+
+
+async def test_one_that_must_be_of_the_newer_era_and_is_not_fails() -> None:
+    with pytest.raises(LinkError, match="does not speak 2026-07-28"):
+        await greeted(ScriptedLink(HANDSHAKE), era="2026")
+
+
+async def test_one_that_must_be_of_the_older_era_is_never_asked() -> None:
+    link = ScriptedLink({**HANDSHAKE, **MODERN})
+    await greeted(link, era="2025")
+
+    assert methods(link)[0] == "initialize"
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ({"server/discover": Fault(UNSUPPORTED_VERSION, "No.", {"supported": ["2031-01-01"]})}, "only 2031-01-01"),
+        ({**HANDSHAKE, "initialize": {"protocolVersion": "1999-01-01"}}, "speaks version '1999-01-01'"),
+        ({**HANDSHAKE, "initialize": {"hello": "you"}}, "something else"),
+        ({**HANDSHAKE, "initialize": Fault(-32000, "Go away.")}, r"refused the greeting: Go away \(-32000\)"),
+    ],
+)
+async def test_one_that_speaks_no_version_of_ours_is_unavailable_and_the_reason_says_why(script: Any, said: str) -> None:
+    with pytest.raises(LinkError, match=said) as caught:
+        await greeted(ScriptedLink(script))
+    assert caught.value.trouble == "unavailable"

@@ -1,0 +1,298 @@
+"""A peer: answers find their requests, questions find whom they are for, and nothing that an upstream says breaks it."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+from scripted import ScriptedLink
+
+from toolyard.asks import Ask
+from toolyard.errors import ToolError
+from toolyard.progress import Note
+from toolyard.providers.upstream.link import LinkError
+from toolyard.providers.upstream.peer import ALONE, Behalf, Peer
+from toolyard.wire.faults import Fault
+from toolyard.wire.requests import Client, Requests
+from toolyard.wire.versions import LATEST, LATEST_HANDSHAKE
+
+OLD = Requests(LATEST_HANDSHAKE, Client("test", "1"))
+NEW = Requests(LATEST, Client("test", "1"))
+
+
+class Ends:
+    """What a peer told its owner."""
+
+    def __init__(self) -> None:
+        self.notes: list[tuple[str, msgspec.Raw]] = []
+        self.ended: list[LinkError] = []
+
+
+async def open_peer(link: ScriptedLink, *, http: bool = False) -> tuple[Peer, Ends]:
+    """Return a peer over a link that is open."""
+    ends = Ends()
+    peer = Peer("up", link, http=http, note=lambda method, params: ends.notes.append((method, params)), ended=ends.ended.append)
+    peer.requests = OLD
+    await link.open(peer)
+    return peer, ends
+
+
+async def test_an_answer_comes_back_as_json_to_whoever_asked() -> None:
+    link = ScriptedLink({"tools/call": lambda params: {"echo": params["name"]}})
+    peer, _ = await open_peer(link)
+
+    first, second = await asyncio.gather(*(peer.request(OLD, "tools/call", {"name": name}) for name in "ab"))
+
+    assert (bytes(first), bytes(second)) == (b'{"echo":"a"}', b'{"echo":"b"}')
+    assert peer.in_flight == 0
+
+
+async def test_an_error_of_the_upstream_keeps_its_code_its_words_and_its_data() -> None:
+    peer, _ = await open_peer(ScriptedLink({"x": Fault(-32050, "Quota.", {"retry": 3})}))
+
+    with pytest.raises(Fault) as caught:
+        await peer.request(OLD, "x", {})
+    assert (caught.value.code, caught.value.message, caught.value.data) == (-32050, "Quota.", {"retry": 3})
+
+
+async def test_an_error_that_is_none_is_still_an_error() -> None:
+    link = ScriptedLink({"x": None})
+    peer, _ = await open_peer(link)
+    asked = asyncio.create_task(peer.request(OLD, "x", {}))
+    await link.until(lambda: link.sent)
+    peer.receive(b'{"jsonrpc":"2.0","id":1,"error":"no"}', None)
+
+    with pytest.raises(Fault):
+        await asked
+
+
+async def test_a_request_of_the_newer_era_says_who_asks_and_what_he_can_be_asked_in_body_and_headers() -> None:
+    link = ScriptedLink({"tools/call": {}})
+    peer, _ = await open_peer(link)
+    behalf = Behalf(capabilities={"elicitation": {}}, meta={"traceparent": "00-1"}, headers={"Mcp-Param-A": "1"})
+
+    await peer.request(NEW, "tools/call", {"name": "add"}, name="größe", behalf=behalf)
+
+    assert link.sent[0]["params"]["_meta"] == {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}},
+        "traceparent": "00-1",
+    }
+    assert link.headers[0] == {
+        "MCP-Protocol-Version": "2026-07-28",
+        "Mcp-Method": "tools/call",
+        "Mcp-Name": "=?base64?Z3LDtsOfZQ==?=",
+        "Mcp-Param-A": "1",
+    }
+
+
+async def test_progress_and_what_is_logged_reach_whoever_asked() -> None:
+    link = ScriptedLink({"x": None})
+    peer, _ = await open_peer(link)
+    notes: list[Note] = []
+    said: list[tuple[str, str]] = []
+    behalf = Behalf(owner="me", progress=notes.append, log=lambda level, text: said.append((level, text)))
+    asked = asyncio.create_task(peer.request(OLD, "x", {}, behalf=behalf))
+    await link.until(lambda: link.sent)
+
+    link.say("notifications/progress", {"progressToken": 1, "progress": 2, "total": 4, "message": "half"})
+    link.say("notifications/progress", {"progressToken": 99, "progress": 2})
+    link.say("notifications/progress", {"progressToken": {}})
+    link.say("notifications/message", {"level": "warning", "data": "careful"})
+    link.say("notifications/message", {"level": "info", "data": {"a": 1}}, about=1)
+    peer.lose(1, LinkError("lost", "Gone."))
+
+    with pytest.raises(LinkError):
+        await asked
+    assert notes == [Note(2, 4, "half")]
+    assert said == [("warning", "careful"), ("info", '{"a":1}')]
+    assert link.sent[0]["params"]["_meta"] == {"progressToken": 1}
+
+
+async def test_whoever_stops_waiting_cancels_the_request_over_there() -> None:
+    link = ScriptedLink({"x": None})
+    peer, _ = await open_peer(link)
+    asked = asyncio.create_task(peer.request(OLD, "x", {}))
+    await link.until(lambda: link.sent)
+    asked.cancel()
+    await asyncio.gather(asked, return_exceptions=True)
+
+    assert link.dropped == [1]
+    assert link.sent[1]["params"]["requestId"] == 1
+    peer.receive(b'{"jsonrpc":"2.0","id":1,"result":{}}', None)  # too late, and no harm
+    assert peer.in_flight == 0
+
+
+async def test_over_http_in_the_newer_era_the_closed_connection_is_the_cancellation() -> None:
+    link = ScriptedLink({"x": None})
+    peer, _ = await open_peer(link, http=True)
+    peer.requests = NEW
+    asked = asyncio.create_task(peer.request(NEW, "x", {}))
+    await link.until(lambda: link.sent)
+    asked.cancel()
+    await asyncio.gather(asked, return_exceptions=True)
+
+    assert (link.dropped, len(link.sent)) == ([1], 1)
+
+
+async def test_a_link_that_ends_fails_all_and_its_owner_is_told_once() -> None:
+    link = ScriptedLink({"x": None})
+    peer, ends = await open_peer(link)
+    asked = [asyncio.create_task(peer.request(OLD, "x", {})) for _ in range(3)]
+    await link.until(lambda: len(link.sent) == 3)
+    peer.end(LinkError("lost", "It died.", sent=True))
+
+    results = await asyncio.gather(*asked, return_exceptions=True)
+    assert [str(result) for result in results] == ["It died."] * 3
+    assert len(ends.ended) == 1
+
+
+async def test_closing_fails_what_still_waits() -> None:
+    link = ScriptedLink({"x": None})
+    peer, _ = await open_peer(link)
+    asked = asyncio.create_task(peer.request(OLD, "x", {}))
+    await link.until(lambda: link.sent)
+    await peer.retire(0.01)
+
+    with pytest.raises(LinkError, match="'up' was stopped"):
+        await asked
+    assert not link.is_open
+    await peer.retire(0.01)
+
+
+async def test_nonsense_is_left_alone_and_other_notes_go_to_the_owner() -> None:
+    link = ScriptedLink({})
+    peer, ends = await open_peer(link)
+    peer.receive(b"{", None)
+    peer.receive(b'{"jsonrpc":"2.0","id":77,"result":{}}', None)
+    link.say("notifications/message", {"data": "to nobody"})
+    link.say("notifications/tools/list_changed")
+
+    assert [method for method, _ in ends.notes] == ["notifications/tools/list_changed"]
+
+
+async def test_a_ping_is_answered_and_what_nobody_can_be_asked_is_refused() -> None:
+    link = ScriptedLink({})
+    await open_peer(link)
+    link.ask("p", "ping")
+    link.ask("q", "roots/list")
+
+    assert link.sent[0] == {"jsonrpc": "2.0", "id": "p", "result": {}}
+    assert link.sent[1]["error"]["code"] == -32601
+
+
+def answering(answer: Mapping[str, Any] | ToolError, asked: list[Ask]) -> Any:
+    """Return what answers every question the same, and remembers what was asked."""
+
+    async def ask(asks: Mapping[str, Ask]) -> Mapping[str, Any]:
+        asked.append(asks["answer"])
+        if isinstance(answer, ToolError):
+            raise answer
+        return {"answer": answer}
+
+    return ask
+
+
+@pytest.mark.parametrize("about", [1, None])
+async def test_a_question_reaches_whoever_the_request_is_for_and_its_answer_the_upstream(about: int | None) -> None:
+    link = ScriptedLink({"x": None})
+    peer, _ = await open_peer(link)
+    asked: list[Ask] = []
+    behalf = Behalf(owner="me", ask=answering({"action": "accept", "content": {"name": "Bo"}}, asked))
+    waiting = asyncio.create_task(peer.request(OLD, "x", {}, behalf=behalf))
+    await link.until(lambda: link.sent)
+    link.ask(5, "elicitation/create", {"message": "Who?"}, about=about)
+    await link.until(lambda: len(link.sent) > 1)
+
+    assert asked == [Ask("elicitation/create", {"message": "Who?"})]
+    assert link.sent[1] == {"jsonrpc": "2.0", "id": 5, "result": {"action": "accept", "content": {"name": "Bo"}}}
+    waiting.cancel()
+
+
+async def test_a_question_is_never_put_to_one_of_two_owners() -> None:
+    link = ScriptedLink({"x": None})
+    peer, _ = await open_peer(link)
+    asked: list[Ask] = []
+    behalves = [Behalf(owner=owner, ask=answering({"action": "accept"}, asked)) for owner in ("me", "you")]
+    waiting = [asyncio.create_task(peer.request(OLD, "x", {}, behalf=behalf)) for behalf in behalves]
+    await link.until(lambda: len(link.sent) == 2)
+    link.ask(5, "elicitation/create", {})
+    link.ask(6, "elicitation/create", {}, about=99)
+
+    assert [message["error"]["code"] for message in link.sent[2:]] == [-32601, -32601]
+    assert asked == []
+    for task in waiting:
+        task.cancel()
+
+
+@pytest.mark.parametrize(("code", "told"), [("not_supported", -32601), ("timeout", -32603)])
+async def test_a_question_that_cannot_be_answered_is_a_fault_for_the_upstream(code: Any, told: int) -> None:
+    link = ScriptedLink({"x": None})
+    peer, _ = await open_peer(link)
+    behalf = Behalf(owner="me", ask=answering(ToolError(code, "No."), []))
+    waiting = asyncio.create_task(peer.request(OLD, "x", {}, behalf=behalf))
+    await link.until(lambda: link.sent)
+    link.ask(5, "elicitation/create", {})
+    await link.until(lambda: len(link.sent) > 1)
+
+    assert link.sent[1]["error"]["code"] == told
+    waiting.cancel()
+
+
+async def test_an_upstream_may_take_its_question_back() -> None:
+    link = ScriptedLink({"x": None})
+    peer, _ = await open_peer(link)
+    begun, over = asyncio.Event(), asyncio.Event()
+
+    async def ask(_: Mapping[str, Ask]) -> Mapping[str, Any]:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            over.set()
+        return {}
+
+    waiting = asyncio.create_task(peer.request(OLD, "x", {}, behalf=Behalf(owner="me", ask=ask)))
+    await link.until(lambda: link.sent)
+    link.ask(5, "elicitation/create", {})
+    await begun.wait()
+    link.say("notifications/cancelled", {"requestId": 77})
+    link.say("notifications/cancelled", {})
+    link.say("notifications/cancelled", {"requestId": 5})
+    await over.wait()
+    waiting.cancel()
+
+
+async def test_questions_end_with_the_link() -> None:
+    link = ScriptedLink({"x": None})
+    peer, _ = await open_peer(link)
+    begun, over = asyncio.Event(), asyncio.Event()
+
+    async def ask(_: Mapping[str, Ask]) -> Mapping[str, Any]:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            over.set()
+        return {}
+
+    waiting = asyncio.create_task(peer.request(OLD, "x", {}, behalf=Behalf(owner="me", ask=ask)))
+    await link.until(lambda: link.sent)
+    link.ask(5, "elicitation/create", {})
+    await begun.wait()
+    peer.end(LinkError("lost", "It died."))
+    await over.wait()
+    await asyncio.gather(waiting, return_exceptions=True)
+
+
+async def test_what_the_yard_asks_on_its_own_has_nobody_behind_it() -> None:
+    link = ScriptedLink({"x": None})
+    peer, _ = await open_peer(link)
+    waiting = asyncio.create_task(peer.request(OLD, "x", {}, behalf=ALONE))
+    await link.until(lambda: link.sent)
+    link.ask(5, "elicitation/create", {})
+
+    assert link.sent[1]["error"]["code"] == -32601
+    waiting.cancel()

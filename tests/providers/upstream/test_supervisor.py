@@ -1,0 +1,350 @@
+"""A supervisor: one start for all who wait, no harm done twice, and nobody kept waiting for what is sick."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from scripted import HANDSHAKE, MODERN, Script, ScriptedLink
+
+from toolyard.providers.upstream.catalogue import Catalogue
+from toolyard.providers.upstream.link import OPEN, Credentials, LinkError
+from toolyard.providers.upstream.peer import ALONE
+from toolyard.providers.upstream.settings import UpstreamSettings
+from toolyard.providers.upstream.supervisor import Supervisor, Watcher
+from toolyard.wire.faults import Fault
+
+TOOLS: Script = {"tools/list": {"tools": [{"name": "add"}]}, "resources/list": {}, "prompts/list": {"prompts": []}}
+DEAD = LinkError("lost", "It died.", sent=True)
+
+
+class Bench:
+    """Links that are made one after the other, each with its script, and what the supervisor told."""
+
+    def __init__(self, *scripts: Script, cannot_open: LinkError | None = None) -> None:
+        self.scripts = scripts
+        self.links: list[ScriptedLink] = []
+        self.fetched: list[Catalogue] = []
+        self.updated: list[str] = []
+        self.changes = asyncio.Event()
+        self.now = 1000.0
+        self._cannot_open = cannot_open
+
+    def link(self) -> ScriptedLink:
+        """Return the next link; the last script is used again and again."""
+        script = self.scripts[min(len(self.links), len(self.scripts) - 1)]
+        self.links.append(ScriptedLink(script, cannot_open=self._cannot_open))
+        return self.links[-1]
+
+    @asynccontextmanager
+    async def opened(self, credentials: Credentials = OPEN, **settings: Any) -> AsyncGenerator[Supervisor]:
+        """Return a supervisor, and stop it afterwards."""
+        supervisor = Supervisor(
+            "up",
+            UpstreamSettings(url="http://up.test/mcp", **settings),
+            link=self.link,
+            credentials=credentials,
+            watcher=Watcher(fetched=self._take, updated=self.updated.append, changed=self.changes.set),
+            known=None,
+            clock=lambda: self.now,
+        )
+        try:
+            yield supervisor
+        finally:
+            await supervisor.close()
+
+    def _take(self, catalogue: Catalogue) -> None:
+        self.fetched.append(catalogue)
+        self.changes.set()
+
+    async def until(self, done: Callable[[], object]) -> None:
+        """Wait until what the supervisor tells makes this true."""
+        async with asyncio.timeout(5):
+            while not done():
+                self.changes.clear()
+                await self.changes.wait()
+
+
+async def ask(supervisor: Supervisor, method: str = "tools/call", *, safe: bool = False) -> bytes:
+    """Return what an upstream answers."""
+    return bytes(await supervisor.request(method, {}, name=None, behalf=ALONE, safe=safe))
+
+
+def failing(*answers: Any) -> Callable[[Mapping[str, Any]], Any]:
+    """Return what answers with each of these once, and then with the last again and again."""
+    left = list(answers)
+    return lambda _: left.pop(0) if len(left) > 1 else left[0]
+
+
+async def test_many_callers_start_it_once() -> None:
+    bench = Bench({**MODERN, **TOOLS, "tools/call": {"n": 1}})
+    async with bench.opened() as supervisor:
+        answers = await asyncio.gather(*(ask(supervisor) for _ in range(20)))
+
+        assert (answers, len(bench.links)) == ([b'{"n":1}'] * 20, 1)
+        assert (supervisor.health.state, supervisor.is_connected) == ("ready", True)
+
+
+async def test_that_one_of_those_who_wait_gives_up_does_not_end_the_start() -> None:
+    bench = Bench({**MODERN, **TOOLS, "tools/call": {}})
+    async with bench.opened() as supervisor:
+        first, second = asyncio.create_task(ask(supervisor)), asyncio.create_task(ask(supervisor))
+        await bench.until(lambda: bench.links)
+        first.cancel()
+
+        assert await second == b"{}"
+
+
+async def test_what_it_offers_is_looked_at_when_it_starts_and_when_it_says_that_it_changed() -> None:
+    bench = Bench({**HANDSHAKE, **TOOLS, "tools/call": {}})
+    async with bench.opened() as supervisor:
+        assert supervisor.is_stale
+        await ask(supervisor)
+        await bench.until(lambda: len(bench.fetched) == 1)
+        bench.links[0].say("notifications/tools/list_changed")
+        bench.links[0].say("notifications/prompts/list_changed")
+        bench.links[0].say("notifications/resources/updated", {"uri": "a://b"})
+        bench.links[0].say("notifications/resources/updated", {})
+        await bench.until(lambda: len(bench.fetched) == 2)
+
+        assert [tool["name"] for tool in bench.fetched[1].tools] == ["add"]
+        assert bench.updated == ["a://b"]
+        assert not supervisor.is_stale
+
+
+async def test_changes_noted_just_before_the_end_are_not_looked_at() -> None:
+    bench = Bench({**HANDSHAKE, **TOOLS, "tools/call": {}})
+    async with bench.opened() as supervisor:
+        await ask(supervisor)
+        await bench.until(lambda: bench.fetched)
+        bench.links[0].say("notifications/tools/list_changed")
+
+    assert (supervisor.health.state, bench.links[0].is_open) == ("stopped", False)
+
+
+async def test_a_crash_is_told_to_all_and_the_next_call_starts_it_anew() -> None:
+    bench = Bench({**MODERN, **TOOLS, "tools/call": None}, {**MODERN, **TOOLS, "tools/call": {}})
+    async with bench.opened() as supervisor:
+        asked = [asyncio.create_task(ask(supervisor)) for _ in range(10)]
+        await bench.until(lambda: bench.links)
+        await bench.links[0].until(lambda: len(bench.links[0].requests("tools/call")) == 10)
+        bench.links[0].listener.end(DEAD)
+        failures = await asyncio.gather(*asked, return_exceptions=True)
+
+        assert [str(failure) for failure in failures] == ["It died."] * 10
+        assert supervisor.health.state == "degraded"
+        assert await ask(supervisor) == b"{}"
+        assert (len(bench.links), supervisor.health.state) == (2, "ready")
+
+
+async def test_only_what_is_safe_is_sent_again_if_it_may_have_arrived() -> None:
+    bench = Bench({**MODERN, **TOOLS, "tools/call": failing(DEAD, {"again": True}, DEAD, {})})
+    async with bench.opened() as supervisor:
+        assert await ask(supervisor, safe=True) == b'{"again":true}'
+        with pytest.raises(LinkError):
+            await ask(supervisor)
+
+
+async def test_what_surely_did_not_arrive_is_sent_again() -> None:
+    bench = Bench({**MODERN, **TOOLS, "tools/call": failing(LinkError("lost", "Closed."), {})})
+    async with bench.opened() as supervisor:
+        assert await ask(supervisor) == b"{}"
+
+
+async def test_a_session_that_was_forgotten_is_begun_anew_once() -> None:
+    forgotten = LinkError("session_lost", "No such session.", status=404)
+    bench = Bench({**HANDSHAKE, **TOOLS, "tools/call": forgotten}, {**HANDSHAKE, **TOOLS, "tools/call": failing({}, forgotten)})
+    async with bench.opened() as supervisor:
+        assert await ask(supervisor) == b"{}"
+        assert len(bench.links) == 2
+        with pytest.raises(LinkError, match="No such session"):
+            await ask(supervisor)
+
+
+async def test_three_failures_in_a_row_keep_callers_away_at_once_and_one_tries_for_all() -> None:
+    bench = Bench({**MODERN, **TOOLS}, cannot_open=LinkError("unavailable", "Nobody there."))
+    async with bench.opened() as supervisor:
+        for _ in range(3):
+            bench.now += 0.01
+            with pytest.raises(LinkError, match="Nobody there"):
+                await ask(supervisor)
+        with pytest.raises(LinkError, match=r"'up' is left alone for .* Nobody there") as caught:
+            await ask(supervisor)
+
+        assert caught.value.retry_after
+        assert (supervisor.health.state, len(bench.links), supervisor.is_stale) == ("backing_off", 3, False)
+        bench.now += 10
+        with pytest.raises(LinkError, match="Nobody there"):
+            await ask(supervisor)
+        assert len(bench.links) == 4
+
+
+async def test_whoever_gives_up_does_not_keep_the_next_from_trying() -> None:
+    bench = Bench({**MODERN, **TOOLS, "tools/call": None})
+    async with bench.opened() as supervisor:
+        asked = asyncio.create_task(ask(supervisor))
+        await bench.until(lambda: supervisor.is_connected)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        bench.links[0].script["tools/call"] = {}
+
+        assert await ask(supervisor) == b"{}"
+
+
+async def test_calls_that_time_out_count_as_failures() -> None:
+    bench = Bench({**MODERN, **TOOLS, "tools/call": {}})
+    async with bench.opened() as supervisor:
+        for _ in range(3):
+            bench.now += 1
+            supervisor.time_out(bench.now)
+
+        assert supervisor.health.state == "backing_off"
+
+
+class Signing:
+    """Credentials that a person may renew."""
+
+    headers: Mapping[str, str] | None = None
+
+    def ready(self) -> Mapping[str, str] | None:
+        """Return what there is."""
+        return self.headers
+
+    async def renew(self, challenge: str) -> bool:
+        """Do nothing."""
+        del challenge
+        return False
+
+
+async def test_one_that_wants_credentials_is_not_tried_until_somebody_signed_in() -> None:
+    refused = LinkError("unauthenticated", "Sign in.", status=401)
+    bench = Bench({**MODERN, **TOOLS, "tools/call": failing(refused, {})})
+    signing = Signing()
+    async with bench.opened(signing) as supervisor:
+        for _ in range(3):
+            with pytest.raises(LinkError, match="Sign in"):
+                await ask(supervisor)
+        assert (supervisor.health.state, len(bench.links[0].requests("tools/call"))) == ("auth_needed", 1)
+        signing.headers = {"Authorization": "Bearer x"}
+
+        assert await ask(supervisor) == b"{}"
+        assert supervisor.health.state == "ready"
+
+
+async def test_an_error_of_the_caller_is_none_of_the_upstream() -> None:
+    bench = Bench({**MODERN, **TOOLS, "tools/call": failing(Fault(-32602, "No."), LinkError("refused", "400.", status=400))})
+    async with bench.opened() as supervisor:
+        with pytest.raises(Fault):
+            await ask(supervisor)
+        for _ in range(5):
+            with pytest.raises(LinkError):
+                await ask(supervisor)
+
+        assert supervisor.health.state == "ready"
+
+
+async def test_one_that_nobody_uses_is_stopped_and_started_at_the_next_call() -> None:
+    bench = Bench({**MODERN, **TOOLS, "tools/call": {}})
+    async with bench.opened(idle_seconds=60) as supervisor:
+        await supervisor.stop_if_idle()
+        await ask(supervisor)
+        await bench.until(lambda: bench.fetched)
+        bench.now += 59
+        await supervisor.stop_if_idle()
+        assert supervisor.is_connected
+        bench.now += 2
+        await supervisor.stop_if_idle()
+
+        assert (supervisor.is_connected, bench.links[0].is_open, supervisor.health.state) == (False, False, "cold")
+        assert await ask(supervisor) == b"{}"
+
+
+async def test_a_restart_forgives_and_lets_go() -> None:
+    bench = Bench({**MODERN, **TOOLS, "tools/call": {}})
+    async with bench.opened() as supervisor:
+        await ask(supervisor)
+        for _ in range(5):
+            bench.now += 1
+            supervisor.time_out(bench.now)
+        await supervisor.restart()
+
+        assert (supervisor.health.wait, supervisor.health.state, bench.links[0].is_open) == (0, "cold", False)
+        assert await ask(supervisor) == b"{}"
+
+
+async def test_it_works_on_no_more_calls_at_one_time_than_its_settings_say() -> None:
+    bench = Bench({**MODERN, **TOOLS, "tools/call": None})
+    async with bench.opened(in_flight=2) as supervisor:
+        asked = [asyncio.create_task(ask(supervisor)) for _ in range(5)]
+        await bench.until(lambda: bench.links)
+        link = bench.links[0]
+        await link.until(lambda: len(link.requests("tools/call")) == 2)
+        link.listener.lose(link.requests("tools/call")[0]["id"], LinkError("refused", "No.", status=400))
+        await link.until(lambda: len(link.requests("tools/call")) == 3)
+        for task in asked:
+            task.cancel()
+
+
+async def test_one_that_goes_away_when_asked_for_its_era_is_started_again_with_a_handshake() -> None:
+    bench = Bench({"server/discover": DEAD}, {**HANDSHAKE, **TOOLS, "tools/call": {}})
+    async with bench.opened() as supervisor:
+        assert await ask(supervisor) == b"{}"
+        assert (len(bench.links), bench.links[0].is_open) == (2, False)
+
+
+async def test_one_that_does_not_greet_in_time_is_unavailable_and_let_go() -> None:
+    bench = Bench({"server/discover": None, "initialize": None})
+    async with bench.opened(connect_seconds=0.02) as supervisor:
+        with pytest.raises(LinkError, match=r"did not greet within 0\.02 seconds"):
+            await ask(supervisor)
+        assert not bench.links[0].is_open
+
+
+@pytest.mark.parametrize(
+    ("listed", "why"),
+    [
+        (None, "in time"),
+        (Fault(-32603, "Broken."), "Broken"),
+        (DEAD, "It died"),
+        ({"tools": [], "nextCursor": "again"}, "no end"),
+        ([1], "no list"),
+    ],
+)
+async def test_what_cannot_be_listed_shows_in_the_state(listed: Any, why: str) -> None:
+    bench = Bench({**MODERN, "tools/list": listed, "tools/call": {}})
+    async with bench.opened(list_seconds=0.05) as supervisor:
+        await supervisor.refresh()
+
+        assert why in supervisor.health.reason
+        assert bench.fetched == []
+
+
+async def test_long_lists_are_read_to_their_end_and_missing_ones_are_empty() -> None:
+    pages = {None: {"tools": [{"name": "a"}, "junk"], "nextCursor": "2"}, "2": {"tools": [{"name": "b"}]}}
+    bench = Bench({**MODERN, "tools/list": lambda params: pages[params.get("cursor")], "resources/list": {"resources": None}})
+    async with bench.opened() as supervisor:
+        await supervisor.refresh()
+
+        assert [tool["name"] for tool in bench.fetched[0].tools] == ["a", "b"]
+        assert (bench.fetched[0].resources, bench.fetched[0].prompts) == ((), ())
+
+
+async def test_a_page_that_fails_in_the_middle_is_no_end_of_the_list() -> None:
+    answers = failing({"tools": [], "nextCursor": "2"}, Fault(-32601, "Gone."))
+    bench = Bench({**MODERN, "tools/list": answers})
+    async with bench.opened() as supervisor:
+        await supervisor.refresh()
+
+        assert bench.fetched == []
+
+
+async def test_an_upstream_of_the_newer_era_is_asked_to_tell_of_changes() -> None:
+    discovered = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {"listChanged": True}, "prompts": "?"}}
+    bench = Bench({"server/discover": discovered, **TOOLS, "tools/call": {}, "subscriptions/listen": None})
+    async with bench.opened() as supervisor:
+        await ask(supervisor)
+        link = bench.links[0]
+        await link.until(lambda: link.requests("subscriptions/listen"))
+
+        assert link.requests("subscriptions/listen")[0]["params"]["notifications"] == {"toolsListChanged": True}
