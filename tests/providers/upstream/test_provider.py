@@ -1,0 +1,191 @@
+"""An upstream as a provider: what real processes offer is listed before they run, and called when somebody calls."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from toolyard import Envelope, Yard
+from toolyard.providers.upstream.catalogue import folder_of
+from toolyard.providers.upstream.making import make_upstream
+from toolyard.providers.upstream.pins import Pins
+from toolyard.providers.upstream.provider import Upstream
+from toolyard.providers.upstream.settings import Reshape, UpstreamSettings
+
+BAD: Final = Path(__file__).parent / "servers" / "bad_server.py"
+
+
+def settings_of(mode: str = "well", era: str = "both", **more: Any) -> UpstreamSettings:
+    """Return the settings of a server that misbehaves as it is told."""
+    return UpstreamSettings(command=sys.executable, args=("-I", str(BAD), mode, era), **more)
+
+
+@asynccontextmanager
+async def running(
+    state: Path, settings: UpstreamSettings | None = None, *, pins: Pins | None = None
+) -> AsyncGenerator[tuple[Yard, Upstream]]:
+    """Return a yard with one upstream, and that upstream, once it is known what it offers."""
+    upstream = make_upstream("bad", settings or settings_of(), state=state, pins=pins)
+    async with Yard("gate", providers=[upstream], metatools=False) as yard:
+        async with asyncio.timeout(10):
+            await upstream.settled()
+        yield yard, upstream
+
+
+async def until(done: Callable[[], object]) -> None:
+    """Go on with everything else until something is so."""
+    async with asyncio.timeout(10):
+        for _ in count():
+            if done():
+                return
+            await asyncio.sleep(0)
+
+
+def refused(envelope: Envelope) -> Any:
+    """Return why a call failed."""
+    assert envelope.error is not None, envelope
+    return envelope.error
+
+
+@pytest.mark.parametrize("era", ["2025", "2026"])
+async def test_the_tools_of_an_upstream_are_called_by_its_name_and_theirs(tmp_path: Path, era: str) -> None:
+    async with running(tmp_path, settings_of(era=era)) as (yard, upstream):
+        answer = await yard.call("bad__echo", {"text": "hello"})
+
+        assert (answer.success, answer.data) == (True, "hello")
+        assert upstream.status().version == ("2025-11-25" if era == "2025" else "2026-07-28")
+        assert {spec.name: spec.operation for spec in yard.list()}["bad__wipe"] == "destroy"
+
+
+async def test_what_was_seen_once_is_listed_at_once_and_without_a_process(tmp_path: Path) -> None:
+    async with running(tmp_path):
+        pass
+    upstream = make_upstream("bad", settings_of("never_answers"), state=tmp_path)
+    kept = folder_of(tmp_path, "bad") / "catalogue.json"
+    assert kept.stat().st_mode & 0o777 == 0o600
+    async with Yard("gate", providers=[upstream]) as yard:
+        assert yard.registry.named("bad__echo") is None  # another command is another upstream
+    async with Yard("gate", providers=[make_upstream("bad", settings_of(), state=tmp_path)]) as yard:
+        assert yard.registry.named("bad__echo") is not None
+
+
+async def test_arguments_are_checked_here_before_anything_is_started(tmp_path: Path) -> None:
+    async with running(tmp_path) as (yard, upstream):
+        before = upstream.status().calls
+        error = refused(await yard.call("bad__echo", {"txt": "?"}))
+
+        assert (error.code, error.blame, error.may_have_run) == ("invalid_input", "caller", False)
+        assert upstream.status().calls == before
+
+
+async def test_a_tool_that_says_it_failed_is_an_upstream_error_in_its_own_words(tmp_path: Path) -> None:
+    async with running(tmp_path) as (yard, _):
+        error = refused(await yard.call("bad__fail", {}))
+
+        assert (error.code, error.blame, error.details["upstream"]) == ("upstream_error", "upstream", "bad")
+        assert error.details["text"]
+
+
+async def test_a_process_that_is_killed_during_calls_loses_them_truthfully_and_the_next_call_works(tmp_path: Path) -> None:
+    async with running(tmp_path) as (yard, upstream):
+        pid = (await yard.call("bad__pid", {})).data
+        calls = [asyncio.create_task(yard.call("bad__hang", {})) for _ in range(50)]
+        await until(lambda: upstream.status().calls >= 51)
+        os.kill(int(pid), signal.SIGKILL)
+        async with asyncio.timeout(5):
+            errors = [refused(answer) for answer in await asyncio.gather(*calls)]
+
+        assert {(error.code, error.may_have_run, error.retryable) for error in errors} == {("upstream_unavailable", True, False)}
+        again = await yard.call("bad__pid", {})
+        assert again.success
+        assert again.data != pid
+
+
+async def test_a_query_that_was_lost_with_its_process_is_asked_again(tmp_path: Path) -> None:
+    settings = settings_of("dies_midcall", reshape={"echo": Reshape(idempotent=True)})
+    async with running(tmp_path, settings) as (yard, upstream):
+        error = refused(await yard.call("bad__echo", {"text": "x"}))
+
+        assert (error.code, error.may_have_run) == ("upstream_unavailable", True)
+        assert upstream.status().failures >= 2
+
+
+async def test_a_call_that_takes_too_long_is_a_timeout_of_the_upstream(tmp_path: Path) -> None:
+    async with running(tmp_path, settings_of(call_seconds=0.2)) as (yard, _):
+        error = refused(await yard.call("bad__hang", {}))
+
+        assert (error.code, error.blame, error.may_have_run) == ("timeout", "upstream", True)
+
+
+async def test_one_bad_schema_is_quarantined_and_the_rest_are_published(tmp_path: Path) -> None:
+    async with running(tmp_path, settings_of("bad_schema")) as (yard, _):
+        held = yard.registry.withheld(yard.profile)
+
+        assert held
+        assert {one.status for one in held} == {"quarantined"}
+        assert (await yard.call("bad__echo", {"text": "x"})).success
+
+
+async def test_tools_that_change_are_withheld_until_somebody_accepts_them(tmp_path: Path) -> None:
+    pins = Pins(tmp_path / "toolyard.lock", state=tmp_path)
+    async with running(tmp_path, settings_of("changes_tools"), pins=pins) as (yard, upstream):
+        names = {spec.name for spec in yard.list()}
+        await yard.call("bad__echo", {"text": "x"})
+        await until(lambda: {spec.name for spec in yard.list()} != names or yard.registry.withheld(yard.profile))
+
+        assert upstream.status().state == "ready"
+
+
+@pytest.mark.parametrize("mode", ["exits_at_once", "garbage"])
+async def test_one_that_cannot_be_greeted_says_why_and_hurts_nobody(tmp_path: Path, mode: str) -> None:
+    async with running(tmp_path, settings_of(mode, connect_seconds=1)) as (yard, upstream):
+        status = upstream.status()
+
+        assert status.state in {"degraded", "backing_off"}
+        assert status.last_error
+        assert (yard.list(), status.tools) == ([], 0)
+
+
+async def test_what_its_settings_reshape_is_reshaped(tmp_path: Path) -> None:
+    shapes = {
+        "echo": Reshape(rename="say", description="Say it.", fixed={"text": "always"}, operation="command", pinned=True),
+        "pi*": Reshape(title="Process"),
+    }
+    settings = settings_of(tools=("echo", "p*"), without=("p_*",), reshape=shapes, prefix="b")
+    async with running(tmp_path, settings) as (yard, _):
+        specs = {spec.name: spec for spec in yard.list()}
+
+        assert list(specs) == ["b__pid", "b__say"]
+        assert (specs["b__say"].description, specs["b__say"].operation) == ("Say it.", "command")
+        assert specs["b__say"].input_schema["properties"] == {}
+        assert specs["b__pid"].title == "Process"
+        assert (await yard.call("b__say", {})).data == "always"
+
+
+async def test_a_restart_is_asked_for_by_a_file_of_another_process(tmp_path: Path) -> None:
+    async with running(tmp_path) as (yard, upstream):
+        pid = (await yard.call("bad__pid", {})).data
+        (folder_of(tmp_path, "bad") / "restart").touch()
+        await until(lambda: upstream.status().state == "starting")
+
+        assert (await yard.call("bad__pid", {})).data != pid
+
+
+async def test_closing_the_yard_ends_the_process(tmp_path: Path) -> None:
+    async with running(tmp_path, settings_of("ignores_sigterm")) as (yard, _):
+        pid = int((await yard.call("bad__pid", {})).data)
+
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+async def test_an_upstream_that_is_not_open_has_no_status(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="'bad' is not open"):
+        make_upstream("bad", settings_of(), state=tmp_path).status()
