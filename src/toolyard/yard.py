@@ -19,7 +19,7 @@ from toolyard.mounts import Mount
 from toolyard.packs import make_pack
 from toolyard.profile import EVERYTHING, Profile
 from toolyard.providers import Provider, Publish
-from toolyard.providers.publishing import Publishing
+from toolyard.providers.gathered import Gathered
 from toolyard.record import Sink
 from toolyard.registry import Registry
 from toolyard.results import Results
@@ -33,6 +33,7 @@ from toolyard.store import Clock, MemoryStore, Store
 __all__ = ["Lifespan", "Yard"]
 
 _SUGGESTED: Final = 100
+_SETTLED: Final = 2.0  # seconds that opening waits for who publishes later: clients wait three for their first answer
 
 Lifespan = Callable[["Yard"], AbstractAsyncContextManager[Any]]
 Completed = Literal["resource", "prompt"]
@@ -84,7 +85,7 @@ class Yard:
         self._packs = known_packs(packs)
         self._metatools = known_metatools(metatools)
         own = own_provider(name, tools, resources=resources, prompts=prompts)
-        self._providers = all_providers(own, providers, packs=self._packs)
+        self._given = all_providers(own, providers, packs=self._packs)
         self._lifespan = lifespan
         self._middleware = tuple(middleware)
         self._sinks = list(sinks)
@@ -100,16 +101,18 @@ class Yard:
         profile: str | None = None,
         allow_eval: bool | None = None,
         state_dir: str | None = None,
+        providers: Iterable[Provider] = (),
     ) -> None:
-        """Settle before opening what was left open in code: some limits, the yard's own profile, whether code may run.
+        """Settle before opening what was left open in code: limits, the yard's own profile, whether code may run, more providers.
 
         Raises:
             KeyError: There is no profile of that name.
-            ValueError: A limit makes no sense.
+            ValueError: A limit makes no sense, or two providers have the same name.
             RuntimeError: The yard is open.
         """
         if self._dispatcher is not None:
             raise RuntimeError(f"The yard '{self.name}' is open: it can be configured only before.")
+        self._given = all_providers(None, [*self._given, *providers], packs=self._packs)
         self.profile = self.profile_of(profile)
         self.limits = Limits(**{**self.limits.as_dict(), **limits})
         self.origins = dict(origins)
@@ -226,7 +229,7 @@ class Yard:
     def instructions_for(self, profile: Profile) -> str:
         """Return what a client is told of the yard: its own words, and where most tools are not listed how to find them."""
         guided = "search_tools" in self._metatools and self.registry.is_short(profile)
-        return f"{self.instructions}\n\n{GUIDE}".strip() if guided else self.instructions
+        return "\n\n".join(part for part in (self.instructions, GUIDE if guided else "", self.providers.instructions()) if part)
 
     def profile_of(self, profile: Profile | str | None) -> Profile:
         """Return a profile of the yard by its name, its own by default.
@@ -264,6 +267,7 @@ class Yard:
 
     def _equip(self, *, allow_eval: bool) -> None:
         self.registry = Registry(self.limits, allow_eval=allow_eval)
+        self.providers = Gathered(self.registry, notify=self.notify_updated)
         self.sessions = Sessions(self.limits, clock=self._clock)
         self._store = self._given_store or MemoryStore(max_bytes=self.limits.store_bytes, clock=self._clock)
 
@@ -285,16 +289,13 @@ class Yard:
         await stack.enter_async_context(running(self.sessions.sweep_forever()))
         if self._lifespan is not None:
             dispatcher.state = await stack.enter_async_context(self._lifespan(self))
-        for provider in self._providers:
-            await self._connect(stack, provider, gives_way=False)
+        stack.push_async_callback(self.providers.remove_all)
+        for provider in self._given:
+            await self.providers.add(provider)
         for pack in self._packs:
-            await self._connect(stack, make_pack(pack, self), gives_way=True)
+            await self.providers.add(make_pack(pack, self), gives_way=True)
         if self._metatools:
-            await self._connect(stack, Metatools(self, self._metatools), gives_way=True)
+            await self.providers.add(Metatools(self, self._metatools), gives_way=True)
+        await self.providers.settled(_SETTLED)
         stack.push_async_callback(self.sessions.end_all)
         stack.push_async_callback(dispatcher.close)
-
-    async def _connect(self, stack: AsyncExitStack, provider: Provider, *, gives_way: bool) -> None:
-        publish = Publishing(self.registry, provider.name, gives_way=gives_way, notify=self.notify_updated)
-        stack.callback(self.registry.withdraw, provider.name)
-        await stack.enter_async_context(provider.open(publish))

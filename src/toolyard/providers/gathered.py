@@ -1,0 +1,73 @@
+"""Gathered providers: those of an open yard, each of which can come and go without the others."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
+from typing import Final
+
+from toolyard.providers import Provider, Settling
+from toolyard.providers.publishing import Publishing
+from toolyard.registry import Registry
+
+__all__ = ["Gathered"]
+
+_CHARACTERS: Final = 1000
+_ALL_CHARACTERS: Final = 4000
+
+
+class Gathered:
+    """The providers that are open now, by name, in the order they came."""
+
+    def __init__(self, registry: Registry, *, notify: Callable[[str], None]) -> None:
+        self._registry = registry
+        self._notify = notify
+        self._open: dict[str, tuple[Provider, AsyncExitStack]] = {}
+
+    def get(self, name: str) -> Provider | None:
+        """Return the provider of that name, if it is open."""
+        found = self._open.get(name)
+        return None if found is None else found[0]
+
+    def __iter__(self) -> Iterator[Provider]:
+        return iter([provider for provider, _ in self._open.values()])
+
+    async def add(self, provider: Provider, *, gives_way: bool = False) -> None:
+        """Open a provider, which then publishes.
+
+        Raises:
+            ValueError: One of that name is open.
+        """
+        name = provider.name
+        if name in self._open:
+            raise ValueError(f"Two providers are named '{name}': give one of them another name.")
+        async with AsyncExitStack() as stack:
+            publish = Publishing(self._registry, name, gives_way=gives_way, notify=self._notify)
+            stack.callback(self._registry.withdraw, name)
+            await stack.enter_async_context(provider.open(publish))
+            self._open[name] = (provider, stack.pop_all())
+
+    async def remove(self, name: str) -> None:
+        """Close a provider, if it is open; what it published is withdrawn."""
+        found = self._open.pop(name, None)
+        if found is not None:
+            await found[1].aclose()
+
+    async def remove_all(self) -> None:
+        """Close all of them, the last one first, even if some fail."""
+        async with AsyncExitStack() as stack:
+            for name in self._open:
+                stack.push_async_callback(self.remove, name)
+
+    async def settled(self, seconds: float) -> None:
+        """Wait until each that publishes later has done so, or it is clear that it cannot for now; but no longer than that."""
+        waits = [asyncio.ensure_future(provider.settled()) for provider in self if isinstance(provider, Settling)]
+        if waits:
+            _, late = await asyncio.wait(waits, timeout=seconds)
+            for wait in late:
+                wait.cancel()
+
+    def instructions(self) -> str:
+        """Return what the providers want clients to be told, each with its name, and none without end."""
+        said = {provider.name: str(getattr(provider, "instructions", "")).strip() for provider in self}
+        parts = [f"About '{name}': {text[:_CHARACTERS]}" for name, text in said.items() if text]
+        return "\n\n".join(parts)[:_ALL_CHARACTERS]

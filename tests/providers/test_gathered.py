@@ -1,0 +1,116 @@
+"""Providers of an open yard come and go one by one, and what they want to be told is told."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from toolyard import Yard, tool
+from toolyard.providers import Publish
+from toolyard.providers.functions import Functions
+
+
+@tool(operation="query")
+def greet() -> str:
+    """Say hello."""
+    return "Hello."
+
+
+class Late:
+    """A provider that publishes when it is let, and has something to say."""
+
+    instructions = "Greet first."
+
+    def __init__(self, name: str = "late") -> None:
+        self.name = name
+        self.let = asyncio.Event()
+        self.closed = False
+
+    @asynccontextmanager
+    async def open(self, publish: Publish) -> AsyncGenerator[None]:
+        """Publish once it is let."""
+        task = asyncio.create_task(self._publish(publish))
+        try:
+            yield
+        finally:
+            task.cancel()
+            self.closed = True
+
+    async def _publish(self, publish: Publish) -> None:
+        await self.let.wait()
+        async with Functions(self.name, [greet]).open(publish):
+            pass
+
+    async def settled(self) -> None:
+        """Wait until it is let."""
+        await self.let.wait()
+
+
+async def test_a_provider_can_join_and_leave_an_open_yard() -> None:
+    late = Late()
+    late.let.set()
+    async with Yard("busy", tools=[]) as yard:
+        await yard.providers.add(late)
+        await yard.providers.settled(1)
+        await asyncio.sleep(0)
+
+        assert yard.providers.get("late") is late
+        assert (await yard.call("greet")).data == "Hello."
+        await yard.providers.remove("late")
+        await yard.providers.remove("late")
+        assert (late.closed, yard.registry.named("greet"), yard.providers.get("late")) == (True, None, None)
+
+
+async def test_two_of_one_name_are_refused_and_the_first_stays() -> None:
+    async with Yard("busy") as yard:
+        await yard.providers.add(Late())
+        with pytest.raises(ValueError, match="named 'late'"):
+            await yard.providers.add(Late())
+
+        assert [provider.name for provider in yard.providers] == ["metatools", "late"]
+
+
+async def test_one_that_cannot_be_opened_leaves_nothing_behind() -> None:
+    class Broken(Late):
+        """A provider that cannot be opened."""
+
+        @asynccontextmanager
+        async def open(self, publish: Publish) -> AsyncGenerator[None]:
+            """Publish, and fail."""
+            async with Functions(self.name, [greet]).open(publish):
+                raise ConnectionError("No.")
+            yield
+
+    async with Yard("busy") as yard:
+        with pytest.raises(ConnectionError):
+            await yard.providers.add(Broken())
+
+        assert (yard.providers.get("late"), yard.registry.named("greet")) == (None, None)
+
+
+async def test_waiting_for_those_who_publish_later_has_an_end() -> None:
+    late = Late()
+    async with Yard("busy") as yard:
+        await yard.providers.add(late)
+        await yard.providers.settled(0.01)
+
+        assert yard.registry.named("greet") is None
+
+
+async def test_clients_are_told_what_providers_want_them_to_know() -> None:
+    late = Late()
+    late.let.set()
+    async with Yard("busy", instructions="Be quick.", providers=[late]) as yard:
+        assert yard.instructions_for(yard.profile) == "Be quick.\n\nAbout 'late': Greet first."
+
+
+async def test_a_yard_takes_more_providers_until_it_is_open() -> None:
+    late = Late()
+    late.let.set()
+    yard = Yard("busy", providers=[late])
+    with pytest.raises(ValueError, match="named 'late'"):
+        yard.configure(origins={}, limits={}, providers=[Late()])
+    yard.configure(origins={}, limits={}, providers=[Functions("more", [greet])])
+    async with yard:
+        assert yard.providers.get("more") is not None
