@@ -174,8 +174,7 @@ class Yard:
         given: object = arguments
         if session is not None and isinstance(cast("object", arguments or {}), Mapping):
             given = {**cast("Mapping[str, Any]", arguments or {}), "session_id": session}
-        dispatcher = self._dispatcher or self.dispatcher
-        return dispatcher.dispatch(name, given, caller=caller or ANYONE, door=door)
+        return (self._dispatcher or self.dispatcher).dispatch(name, given, caller=caller or ANYONE, door=door)
 
     def read(self, uri: str, *, caller: Caller | None = None, door: Door = LIBRARY) -> Coroutine[Any, Any, Envelope]:
         """Read a resource; the data of the envelope are its contents."""

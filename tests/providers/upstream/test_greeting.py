@@ -14,7 +14,7 @@ from toolyard.wire.faults import UNSUPPORTED_VERSION, Fault
 
 async def greeted(link: ScriptedLink, era: Any = "auto", known: str | None = None) -> Greeting:
     """Return what an upstream says of itself."""
-    peer = Peer("up", link, http=True, note=lambda *_: None, ended=lambda _: None)
+    peer = Peer("up", link, http=True, note=lambda _method, _params: None, ended=lambda _: None)
     await link.open(peer)
     return await greet(peer, link, era, known=known)
 

@@ -39,7 +39,10 @@ async def open_peer(link: ScriptedLink, *, http: bool = False) -> tuple[Peer, En
 
 
 async def test_an_answer_comes_back_as_json_to_whoever_asked() -> None:
-    link = ScriptedLink({"tools/call": lambda params: {"echo": params["name"]}})
+    def echo(params: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"echo": params["name"]}
+
+    link = ScriptedLink({"tools/call": echo})
     peer, _ = await open_peer(link)
 
     first, second = await asyncio.gather(*(peer.request(OLD, "tools/call", {"name": name}) for name in "ab"))

@@ -321,12 +321,13 @@ async def test_what_cannot_be_listed_shows_in_the_state(listed: Any, why: str) -
 
 
 async def test_long_lists_are_read_to_their_end_and_missing_ones_are_empty() -> None:
-    pages = {None: {"tools": [{"name": "a"}, "junk"], "nextCursor": "2"}, "2": {"tools": [{"name": "b"}]}}
-    bench = Bench({**MODERN, "tools/list": lambda params: pages[params.get("cursor")], "resources/list": {"resources": None}})
+    pages = failing({"tools": [{"name": "a"}, "junk"], "nextCursor": "2"}, {"tools": [{"name": "b"}]})
+    bench = Bench({**MODERN, "tools/list": pages, "resources/list": {"resources": None}})
     async with bench.opened() as supervisor:
         await supervisor.refresh()
 
         assert [tool["name"] for tool in bench.fetched[0].tools] == ["a", "b"]
+        assert bench.links[0].requests("tools/list")[1]["params"]["cursor"] == "2"
         assert (bench.fetched[0].resources, bench.fetched[0].prompts) == ((), ())
 
 
