@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from toolyard.logline import quoted
 from toolyard.providers.upstream.breaker import Breaker
 from toolyard.providers.upstream.link import Credentials, LinkError
 from toolyard.providers.upstream.status import State
@@ -97,5 +98,5 @@ class Health:
         if (state, reason) == (self.state, self.reason):
             return
         self.state, self.reason, self.since = state, reason, time.time()
-        _log.info("upstream_%s upstream=%s reason=%s", state, self._name, reason)
+        _log.info("upstream_changed upstream=%s state=%s reason=%s", self._name, state, quoted(reason))
         self._changed()

@@ -26,6 +26,10 @@ def _link(name: str, settings: UpstreamSettings, folder: Path, credentials: Cred
         from toolyard.providers.upstream.pipe import Pipe  # noqa: PLC0415 - see above
 
         return lambda: Pipe(name, settings, log=folder / "stderr.log")
+    if settings.carrier == "sse":
+        from toolyard.providers.upstream.http.sse import SseLink  # noqa: PLC0415 - see above
+
+        return lambda: SseLink(name, settings, credentials)
     from toolyard.providers.upstream.http.link import HttpLink  # noqa: PLC0415 - see above
 
     return lambda: HttpLink(name, settings, credentials)
