@@ -254,7 +254,10 @@ def test_a_changed_lock_is_noticed_by_whom_it_concerns(pins: Pins, path: Path, s
     assert not pins.changed("shop")
 
 
-def test_an_upstream_that_was_not_judged_has_not_changed(pins: Pins) -> None:
+def test_an_upstream_that_is_not_judged_has_not_changed(pins: Pins, path: Path, state: Path) -> None:
+    Pins(path, state=state).judge("shop", catalogue(tool("a")), TRUST)
+    pins.judge("shop", catalogue(tool("a")), OFF)
+
     assert not pins.changed("shop")
 
 

@@ -76,8 +76,10 @@ class Pins:
 
     def changed(self, name: str) -> bool:
         """Return whether the lock says something else of an upstream than when it was judged; costs next to nothing if it does not."""
+        if name not in self._judged:  # nobody compares it
+            return False
         self._read()
-        now, then = self._about(name), self._judged.get(name)
+        now, then = self._about(name), self._judged[name]
         return now is not then and now != then
 
     def _about(self, name: str) -> object:
