@@ -8,10 +8,10 @@ from typing import Literal
 __all__ = ["cpu_seconds", "memory_kb"]
 
 
-def cpu_seconds(pid: int) -> float:
-    """Return the CPU time of a process tree, threads that have ended included."""
+def cpu_seconds(pid: int, *, below: bool = True) -> float:
+    """Return the CPU time of a process tree, or of its top alone, threads that have ended included."""
     spent = 0.0
-    for member in _tree(pid):
+    for member in _tree(pid) if below else [pid]:
         with suppress(OSError):  # it may have just ended
             spent += time.clock_gettime((~member << 3) | 2)  # Linux numbers the clock of each process so
     return spent

@@ -65,14 +65,15 @@ def _run(plan: dict[str, Any]) -> dict[str, Any]:
     if plan["warm"]:
         drive(links, replies, seconds=plan["warm"], limit=0)
         replies.forget()
-    cpu, own, started = cpu_seconds(plan["pid"]), time.process_time(), time.perf_counter()
+    below = plan["below"]
+    cpu, own, started = cpu_seconds(plan["pid"], below=below), time.process_time(), time.perf_counter()
     drive(links, replies, seconds=plan["seconds"], limit=plan["count"])
     took = time.perf_counter() - started
     return {
         **replies.summary(),
         "next": next(numbers),
         "seconds": took,
-        "cpu_us": (cpu_seconds(plan["pid"]) - cpu) / max(1, replies.count) * 1e6,
+        "cpu_us": (cpu_seconds(plan["pid"], below=below) - cpu) / max(1, replies.count) * 1e6,
         "rate": replies.count / took,
         "generator": (time.process_time() - own) / took,
         "rss_kb": memory_kb(plan["pid"]),

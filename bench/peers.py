@@ -8,7 +8,7 @@ from typing import Final, Literal, NamedTuple
 
 from environments import is_ready, node_folder, python_of
 
-__all__ = ["LIMIT", "OURS", "PEERS", "Peer", "absent"]
+__all__ = ["BEHIND", "GATEWAYS", "LIMIT", "OURS", "PEERS", "Peer", "absent"]
 
 _SERVERS: Final = Path(__file__).resolve().parent / "servers"
 
@@ -57,6 +57,17 @@ PEERS: Final = {
         Peer("sdk-low", "MCP SDK 2.3.0, low-level", "sdk", "sdk_lowlevel_server.py"),
         Peer("tmcp", "tmcp 1.20.0 on Node", "tmcp", "tmcp_server.mjs", eras=("2025",), transports=("stdio",)),
         Peer(LIMIT, "limit: a bare echo", "limits", "limit.py"),
+    )
+}
+
+BEHIND: Final = PEERS["toolyard-plain"]
+"""The server behind every gateway."""
+
+GATEWAYS: Final = {
+    peer.name: peer
+    for peer in (
+        Peer(OURS, "Toolyard, one upstream", "toolyard", "toolyard_gateway.py"),
+        Peer("fastmcp", "FastMCP 4.1.4, create_proxy", "fastmcp", "fastmcp_gateway.py"),
     )
 }
 

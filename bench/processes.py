@@ -14,7 +14,7 @@ from typing import IO, Any, Final, Self
 
 from clock import cpu_seconds, memory_kb
 from environments import cache
-from protocol import FIRST_ID, Message, body_of, handshake, headers_of
+from protocol import FIRST_ID, Message, body_of, handshake, headers_of, listing
 
 __all__ = ["HttpServer", "Server", "ServerError", "StdioServer", "environment"]
 
@@ -39,12 +39,13 @@ def environment() -> dict[str, str]:
 
 
 class Server:
-    """A process that answers, what it says on stderr in a file, and what it has used."""
+    """A process that answers, what it says on stderr in a file, and what it has used, with what is below it or alone."""
 
     transport = ""
 
-    def __init__(self, name: str, command: Sequence[str], *, piped: bool) -> None:
+    def __init__(self, name: str, command: Sequence[str], *, piped: bool, below: bool = True) -> None:
         self.name = name
+        self._below = below
         self._next = FIRST_ID + 1
         logs = cache() / "logs"
         logs.mkdir(parents=True, exist_ok=True)
@@ -88,6 +89,7 @@ class Server:
         plan = {
             "transport": self.transport,
             "pid": self.process.pid,
+            "below": self._below,
             "core": _GENERATOR,
             "width": width,
             "seconds": seconds,
@@ -125,10 +127,15 @@ class HttpServer(Server):
 
     transport = "http"
 
-    def __init__(self, name: str, command: Sequence[str]) -> None:
+    def __init__(self, name: str, command: Sequence[str], *, below: bool = True) -> None:
         self._port = _free_port()
-        super().__init__(name, [part.replace("PORT", str(self._port)) for part in command], piped=False)
+        super().__init__(name, [part.replace("PORT", str(self._port)) for part in command], piped=False, below=below)
         self._sessions: dict[str, str] = {}
+
+    @property
+    def url(self) -> str:
+        """Return where it is asked."""
+        return f"http://127.0.0.1:{self._port}/mcp"
 
     def wait(self) -> None:
         """Wait until it listens.
@@ -141,6 +148,17 @@ class HttpServer(Server):
                 return
             time.sleep(0.02)  # it says by its port alone that it is up
         raise self.fail("did not start.")
+
+    def wait_for_tool(self, name: str) -> None:
+        """Wait until it lists a tool: a gateway has those of what is behind it only after a while.
+
+        Raises:
+            ServerError: It took too long.
+        """
+        while f'"{name}"' not in self.ask(listing(name), "2026"):
+            if time.perf_counter() - self.started > _STARTING:
+                raise self.fail(f"did not list '{name}'.")
+            time.sleep(0.05)  # it says by its list alone that it is there
 
     def ask(self, message: Message, era: str) -> str:
         """Return the answer to one request."""

@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from command import Command, Options, Report
 from environments import cache
 from findings import Column, Probe, measure, report
-from peers import LIMIT, OURS, PEERS, Peer, absent
+from peers import BEHIND, GATEWAYS, LIMIT, OURS, PEERS, Peer, absent
 from processes import HttpServer, Server, ServerError, StdioServer
 from protocol import Message, call, listing
 
@@ -63,6 +63,25 @@ def stdio(options: Options) -> Report:
                     probe = _loading(server, [_add(peer)], era, width=width, seconds=options.seconds)
                     probes[f"{era}, {width} in flight", peer.name] = peer.label, probe
         return report("stdio", measure(_in_order(probes), options.rounds), _LOADED, skipped=skipped)
+
+
+def proxy(options: Options) -> Report:
+    """CPU time of a gateway for one call over HTTP that it passes on."""
+    gateways, skipped = _choose(options, "http", GATEWAYS)
+    probes: Probes = {}
+    with ExitStack() as stack:
+        for behind in _up(stack, BEHIND, skipped, lambda: HttpServer("behind", BEHIND.http("json"))):
+            for gateway, (way, more) in product(
+                gateways, {"HTTP": ("--up-http", behind.url), "stdio": ("--up-stdio", *BEHIND.stdio())}.items()
+            ):
+                command = gateway.http("json", *more)
+                for server in _up(stack, gateway, skipped, lambda way=way, command=command: _gateway(way, command)):
+                    server.wait_for_tool("add_sync")
+                    for era, width in product(_spoken(options, gateway), _WIDTHS):
+                        title = f"{way} upstream, {era}, {_counted(width, 'connection')}"
+                        probe = _loading(server, [_add(gateway)], era, width=width, seconds=options.seconds)
+                        probes[title, gateway.name] = gateway.label, probe
+        return report("proxy", measure(_in_order(probes), options.rounds), _LOADED, skipped=skipped)
 
 
 def many(options: Options) -> Report:
@@ -167,6 +186,7 @@ def slow(options: Options) -> Report:
 WIRE: Final[dict[str, tuple[Command, int]]] = {
     "http": (http, 5),
     "stdio": (stdio, 5),
+    "proxy": (proxy, 5),
     "list": (many, 3),
     "cold": (cold, 5),
     "large": (large, 5),
@@ -175,9 +195,9 @@ WIRE: Final[dict[str, tuple[Command, int]]] = {
 """The commands that measure servers, and how many rounds each has unless told otherwise."""
 
 
-def _choose(options: Options, transport: str) -> tuple[list[Peer], dict[str, str]]:
+def _choose(options: Options, transport: str, of: Mapping[str, Peer] = PEERS) -> tuple[list[Peer], dict[str, str]]:
     """Return the peers that are wanted, speak the transport and can run here, and why the others cannot."""
-    wanted = [peer for peer in PEERS.values() if transport in peer.transports and (not options.peers or peer.name in options.peers)]
+    wanted = [peer for peer in of.values() if transport in peer.transports and (not options.peers or peer.name in options.peers)]
     missing = absent(wanted)
     return [peer for peer in wanted if peer.name not in missing], missing
 
@@ -208,6 +228,10 @@ def _heard(stack: ExitStack, peer: Peer, skipped: dict[str, str], *, transport: 
     else:
         for era in eras:
             yield from product(_up(stack, peer, skipped, lambda: StdioServer(peer.name, peer.stdio()), era), [era])
+
+
+def _gateway(way: str, command: Sequence[str]) -> HttpServer:
+    return HttpServer(f"gateway-{way}", command, below=False)  # an upstream on stdio is below its gateway, and does not count
 
 
 def _add(peer: Peer) -> Message:

@@ -152,3 +152,50 @@ async def test_a_place_that_was_lost_is_taken_by_who_waits(raw: Serve, link: Con
 
     assert lost == set(range(30))
     assert len(server.asked) == 30
+
+
+async def test_a_server_that_hangs_up_at_once_is_told_as_it_is(link: Connect) -> None:
+    async with await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0) as server:
+        sender, told = await link(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+        for number in range(20):
+            sender.send(request(number), number, {})
+
+        errors = [(await told.next())[1] for _ in range(20)]
+
+        assert {(error.trouble, error.sent) for error in errors} <= {("lost", True), ("unavailable", False)}
+        await sender.close()
+
+
+async def test_a_connection_that_is_dead_before_it_is_used_is_not(raw: Serve, link: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = await raw(plain())
+    sender, told = await link(server.url)
+    loop = asyncio.get_running_loop()
+    connect: Any = loop.create_connection
+
+    async def die(*given: Any, **more: Any) -> Any:
+        transport, protocol = await connect(*given, **more)
+        transport.abort()
+        return transport, protocol
+
+    monkeypatch.setattr(loop, "create_connection", die)
+    sender.send(request(1), 1, {})
+
+    error = await told.loss(1)
+    assert (error.trouble, error.sent) == ("unavailable", False)
+    assert "at once" in error.message
+
+
+async def test_who_waits_is_not_given_a_connection_that_has_just_ended(raw: Serve, link: Connect) -> None:
+    async def leave(asked: Asked) -> None:
+        await asked.reply(200, result(asked.id))
+        asked.hang_up()
+
+    server = await raw(leave)
+    sender, told = await link(server.url, in_flight=1)
+    for number in range(40):
+        sender.send(request(number), number, {})
+
+    answered = {(await told.next())[0] for _ in range(40)}
+
+    assert answered == {"message"}
+    assert server.connections == 40

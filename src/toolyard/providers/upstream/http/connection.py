@@ -115,15 +115,18 @@ class Connection(asyncio.Protocol):
         when = "in the middle of its answer" if self._status else "before it answered"
         taker.fail(LinkError("lost", f"'{self._home.name}' closed the connection {when}.", sent=True))
 
+    @property
+    def is_alive(self) -> bool:
+        """Return whether it has not ended, as far as is known."""
+        return not self._is_over and not self._transport.is_closing()
+
     def is_fit(self, now: float) -> bool:
         """Return whether it can be used once more.
 
         What was sent is never sent again, so a connection about which there is a doubt is not used: one that waits to be read
         has mostly come to its end, which the loop will tell us only after we have sent.
         """
-        if self._is_over or now - self.since > self._kept or self._transport.is_closing():
-            return False
-        return not self._poll.poll(0)
+        return self.is_alive and now - self.since <= self._kept and not self._poll.poll(0)
 
     def send(self, taker: Taker, data: bytes) -> None:
         """Send a request, whose response goes to the taker."""

@@ -63,10 +63,16 @@ class Pool:
 
     def release(self, connection: Connection) -> None:
         """Take a connection back that can be used again."""
-        connection.since = self._loop.time()
-        if self._waiting:
+        now = self._loop.time()
+        connection.since = now
+        if not self._waiting:
+            self._store(connection)
+        elif connection.is_fit(now):
             connection.send(*self._waiting.popleft())
-            return
+        else:
+            connection.abort()  # once it is gone, another is made for who waits
+
+    def _store(self, connection: Connection) -> None:
         self._idle.append(connection)
         if self._sweep is None:
             self._sweep = self._loop.call_later(_SWEEP_SECONDS, self._sweep_idle)
@@ -115,7 +121,11 @@ class Pool:
             if self._waiting:
                 self._waiting.popleft()[0].fail(error)
             return
-        self.release(connection)
+        connection.since = self._loop.time()
+        if self._waiting:
+            connection.send(*self._waiting.popleft())
+        else:
+            self._store(connection)
 
     async def _reach(self) -> Connection:
         address = self._address
@@ -127,6 +137,8 @@ class Pool:
             raise LinkError("unavailable", f"'{self.name}' took no connection within {self._seconds:g} seconds.") from None
         except (OSError, UnicodeError) as error:
             raise LinkError("unavailable", f"'{self.name}' cannot be reached: {_why(error)}.", text=str(error)[:500]) from None
+        if not connection.is_alive:
+            raise LinkError("unavailable", f"'{self.name}' closed a new connection at once.")
         return connection
 
     def _sweep_idle(self) -> None:
