@@ -318,6 +318,30 @@ async def test_closing_ends_everything_that_was_going_on(raw: Serve, link: Conne
     assert len(asyncio.all_tasks()) <= 1 + len(server.ends)
 
 
+async def test_a_closing_that_was_cut_short_can_be_done_again(raw: Serve, link: Connect) -> None:
+    parting = asyncio.Event()
+
+    async def greet(asked: Asked) -> None:
+        if asked.method == "POST":
+            await asked.reply(200, result(1), mcp_session_id="one")
+        else:
+            parting.set()
+            await asked.gone()
+
+    server = await raw(greet)
+    sender, told = await link(server.url)
+    sender.send(request(1), 1, {})
+    await told.message(about=1)
+    closing = asyncio.ensure_future(sender.close())
+    await parting.wait()
+    closing.cancel()
+
+    await sender.close()
+
+    await server.left()
+    assert [asked.method for asked in server.asked] == ["POST", "DELETE"]
+
+
 async def test_a_link_that_was_never_opened_can_be_closed() -> None:
     await HttpLink("there", UpstreamSettings(url="http://127.0.0.1/")).close()
 

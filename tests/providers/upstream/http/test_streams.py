@@ -67,7 +67,7 @@ async def test_a_stream_without_event_ids_that_breaks_off_is_lost(raw: Serve, li
     assert len(server.asked) == 2
 
 
-@pytest.mark.parametrize("how", ["405", "404", "close", "empty", "json"])
+@pytest.mark.parametrize("how", ["405", "404", "401", "close", "empty", "json"])
 async def test_a_rest_that_cannot_be_had_is_lost_after_some_tries(raw: Serve, link: Connect, how: str) -> None:
     async def break_off(asked: Asked) -> None:
         if asked.method == "POST":
@@ -90,7 +90,8 @@ async def test_a_rest_that_cannot_be_had_is_lost_after_some_tries(raw: Serve, li
 
     error = await told.loss(1)
 
-    assert (error.trouble, error.sent) == ("session_lost" if how == "404" else "refused" if how in {"405", "json"} else "lost", True)
+    troubles = {"404": "session_lost", "401": "unauthenticated", "405": "refused", "json": "refused", "close": "lost", "empty": "lost"}
+    assert (error.trouble, error.sent) == (troubles[how], True)
     assert len(server.asked) == (6 if how in {"close", "empty"} else 2)
 
 

@@ -41,6 +41,7 @@ class HttpLink:
         self._others: set[Exchange] = set()
         self._ear: Ear | None = None
         self._is_open = False
+        self._was_opened = False
         self._parted = asyncio.Event()
 
     async def open(self, listener: Listener) -> None:
@@ -53,7 +54,7 @@ class HttpLink:
         self._loop = asyncio.get_running_loop()
         self._courier = Courier(self._name, address, settings=self._settings, credentials=self._credentials)
         self._listener = listener
-        self._is_open = True
+        self._is_open = self._was_opened = True
 
     def send(self, message: bytes, request_id: Id | None, headers: Mapping[str, str]) -> None:
         """Send a message, soon; with an id it is a request, whose answer or loss the listener is told."""
@@ -84,9 +85,9 @@ class HttpLink:
 
     async def close(self) -> None:
         """Say goodbye to the session and let go of everything."""
-        if not self._is_open:
+        if not self._was_opened:
             return
-        self._is_open = False
+        was_open, self._is_open = self._is_open, False
         if self._ear is not None:
             self._ear.stop()
         for exchange in (*self._waiting.values(), *self._others):
@@ -94,7 +95,7 @@ class HttpLink:
         self._waiting.clear()
         self._others.clear()
         try:
-            if self._courier.head.session is not None:
+            if was_open and self._courier.head.session is not None:
                 await self._say_goodbye()
         finally:
             await self._courier.close()
@@ -170,6 +171,8 @@ class HttpLink:
 
     def _lose(self, exchange: Exchange, error: LinkError) -> None:
         self._settle(exchange)
+        if exchange.method != "POST":
+            error.sent = True  # what was to be read is the answer to what had been sent
         if exchange.request_id is not None:
             self._listener.lose(exchange.request_id, error)
 
@@ -178,9 +181,7 @@ class HttpLink:
         error = trouble_of(exchange)
         if error.trouble == "session_lost" and self._courier.head.session == exchange.session:
             self._courier.head.session = None
-        if exchange.method != "POST":
-            error.sent = True  # what was to be read is the answer to what had been sent
-        elif error.trouble == "refused" and exchange.request_id is not None:
+        if exchange.method == "POST" and error.trouble == "refused" and exchange.request_id is not None:
             fault = fault_in(exchange.body, exchange.request_id)
             if fault is not None:
                 self._settle(exchange)
