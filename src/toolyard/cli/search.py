@@ -36,7 +36,7 @@ def run(options: Options, terminal: Terminal) -> int:
 
 
 async def _search(yard: Yard, profile: Profile, *, options: Options, terminal: Terminal) -> int:
-    found = _found(yard, profile, options)
+    found = await _found(yard, profile, options)
     if options.json:
         terminal.write_json(encode({"hits": [_entry(hit) for hit in found.hits], "more": found.more, "closest": found.closest}))
     elif terminal.interactive:
@@ -49,12 +49,14 @@ async def _search(yard: Yard, profile: Profile, *, options: Options, terminal: T
     return 0
 
 
-def _found(yard: Yard, profile: Profile, options: Options) -> Found:
+async def _found(yard: Yard, profile: Profile, options: Options) -> Found:
     catalogue = Catalogue(yard.registry)
     operation = None if options.operation is None else Operation(options.operation)
     try:
         catalogue.check_namespace(options.namespace, profile)
-        found = catalogue.search(options.words, profile, namespace=options.namespace, operation=operation, offset=0, limit=options.limit)
+        found = await catalogue.search(
+            options.words, profile, namespace=options.namespace, operation=operation, offset=0, limit=options.limit
+        )
     except ToolError as error:
         raise CommandError(error.message) from error
     except ValueError as error:  # the environment asks for a search that cannot be had

@@ -1,8 +1,8 @@
 """The catalogue: the tools of a yard as metatools look at them, with an index that is made when somebody first searches."""
 
+import asyncio
 import os
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +25,9 @@ OTHER_NAME: Final = "other_name"
 _PROFILES: Final = 256
 _SETTINGS: Final = "TOOLYARD_SEARCH_"
 _DIGITS: Final = 24
+_AT_ONCE: Final = 16
+"""Tools that are read before others get their turn: about two thousandths of a second of work."""
+_DIGESTS_AT_ONCE: Final = 256
 
 
 class Catalogue:
@@ -34,38 +37,53 @@ class Catalogue:
         self.registry = registry
         self._digests: dict[str, tuple[ToolSpec, bytes]] = {}
         self._prints: dict[Profile, tuple[int, str]] = {}
-        self._stop: Callable[[], None] | None = None
+        self._stop: Callable[[], None] = _nothing
+        self._building: asyncio.Task[Index] | None = None
 
     def open(self) -> None:
-        """Fail now if the environment asks for a search that cannot be had."""
+        """Fail now if the environment asks for a search that cannot be had.
+
+        Raises:
+            ValueError: It does.
+        """
         if any(name.startswith(_SETTINGS) for name in os.environ):
-            self.index.prepare()
+            _make_index()
 
     def close(self) -> None:
-        """Watch the registry no more."""
-        if self._stop is not None:
-            self._stop()
-            self._stop = None
-            del self.index
+        """Watch the registry no more, and forget the index."""
+        self._stop()
+        self._stop = _nothing
+        if self._building is not None:
+            self._building.cancel()
+            self._building = None
 
-    @cached_property
-    def index(self) -> "Index":
-        """The index of all tools, kept up to date from its first use on."""
-        # Imported here because most yards are never searched, and what search needs takes a while to load.
-        from toolyard.search import make_index, read_environment  # noqa: PLC0415
-
-        index = make_index(read_environment(os.environ))
-        for spec in self.registry.visible(EVERYTHING):
-            if _is_found(spec):
-                index.add(spec)
-        self._stop = self.registry.watch(lambda change: self._follow(index, change))
-        return index
-
-    def search(
+    async def search(
         self, query: str, profile: Profile, *, namespace: str | None, operation: Operation | None, offset: int, limit: int
     ) -> "Found":
         """Return the tools that fit best, of those that exist for the profile."""
-        return self.index.search(query, allows=profile.allows, namespace=namespace, operation=operation, offset=offset, limit=limit)
+        index = await self._index()
+        return index.search(query, allows=profile.allows, namespace=namespace, operation=operation, offset=offset, limit=limit)
+
+    async def _index(self) -> "Index":
+        """Return the index, which whoever searches first begins to make and all who come meanwhile wait for."""
+        if self._building is None or (self._building.done() and self._building.exception() is not None):
+            self._building = asyncio.create_task(self._build())
+        return await asyncio.shield(self._building)
+
+    async def _build(self) -> "Index":
+        """Make the index a few tools at a time, so that other calls are answered in between; what changes meanwhile is followed."""
+        index = await asyncio.to_thread(_make_index)
+        self._stop()
+        self._stop = self.registry.watch(lambda change: self._follow(index, change))
+        specs = self.registry.visible(EVERYTHING)
+        for start in range(0, len(specs), _AT_ONCE):
+            for spec in specs[start : start + _AT_ONCE]:
+                tool = self.registry.named(spec.name)
+                if tool is not None and tool.spec is spec and _is_found(spec):  # else it changed, and was followed
+                    index.add(spec)
+            index.prepare()
+            await asyncio.sleep(0)
+        return index
 
     def find(self, name: str, profile: Profile) -> Tool:
         """Return a tool of the profile.
@@ -91,8 +109,10 @@ class Catalogue:
         Raises:
             ToolError: `invalid_input` if it has not.
         """
+        if namespace is None or namespace == METATOOLS:
+            return
         known = self.namespaces(profile)
-        if namespace is None or namespace == METATOOLS or namespace in known:
+        if namespace in known:
             return
         meant = near_miss(namespace, list(known))
         message = f"There is no namespace '{namespace}'." + (f" Did you mean '{meant}'?" if meant else "")
@@ -106,14 +126,16 @@ class Catalogue:
             counts[spec.source] = counts.get(spec.source, 0) + 1
         return dict(sorted(counts.items()))
 
-    def fingerprint(self, profile: Profile) -> str:
+    async def fingerprint(self, profile: Profile) -> str:
         """Return what changes exactly when the tools of the profile do, and is the same in every process that has them."""
         version = self.registry.versions["tool"]
         known = self._prints.get(profile)
         if known is None or known[0] != version:
             digest = sha256()
-            for spec in self.registry.visible(profile):
+            for number, spec in enumerate(self.registry.visible(profile), start=1):
                 digest.update(self._digest(spec))
+                if number % _DIGESTS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
             if len(self._prints) >= _PROFILES:
                 self._prints.clear()
             known = self._prints[profile] = (version, digest.hexdigest()[:_DIGITS])
@@ -135,6 +157,20 @@ class Catalogue:
             index.add(tool.spec)
         else:
             index.remove(change.name)
+
+
+def _make_index() -> "Index":
+    """Return an empty index that is ready for its first tool, having loaded what that takes."""
+    # Imported here because most yards are never searched, and what search needs takes a while to load.
+    from toolyard.search import make_index, read_environment  # noqa: PLC0415
+
+    index = make_index(read_environment(os.environ))
+    index.prepare()
+    return index
+
+
+def _nothing() -> None:
+    """Watch nothing."""
 
 
 def _is_found(spec: ToolSpec) -> bool:

@@ -31,10 +31,10 @@ class _Pages:
         self._catalogue = catalogue
         self._cursors = cursors
 
-    def cut(self, call: Call, key: str, things: Sequence[Any], *, by: Sequence[Any] = ()) -> dict[str, Any]:
+    async def cut(self, call: Call, key: str, things: Sequence[Any], *, by: Sequence[Any] = ()) -> dict[str, Any]:
         """Return one page of things under a key, how many there are, and the cursor of the next page."""
         limit = call.arguments["limit"]
-        question = [self._catalogue.fingerprint(call.profile), call.spec.name, limit, *by]
+        question = [await self._catalogue.fingerprint(call.profile), call.spec.name, limit, *by]
         start = self._cursors.open(question, call.arguments.get("cursor"), again=f"{call.spec.name}(…)")
         end = start + limit
         more = {"next_cursor": self._cursors.close(question, end)} if end < len(things) else {}
@@ -52,7 +52,7 @@ def _make_tools(catalogue: Catalogue, pages: _Pages) -> Tool:
         namespace, operation = call.arguments.get("namespace"), call.arguments.get("operation")
         catalogue.check_namespace(namespace, call.profile)
         specs = catalogue.tools(call.profile, namespace=namespace, operation=operation)
-        page = pages.cut(call, "tools", specs, by=(namespace, operation))
+        page = await pages.cut(call, "tools", specs, by=(namespace, operation))
         return {**page, "tools": [_line(spec) for spec in page["tools"]]}
 
     return make(
@@ -67,7 +67,7 @@ def _make_tools(catalogue: Catalogue, pages: _Pages) -> Tool:
 def _make_namespaces(catalogue: Catalogue, pages: _Pages) -> Tool:
     async def list_namespaces(call: Call) -> dict[str, Any]:
         counts = catalogue.namespaces(call.profile)
-        return pages.cut(call, "namespaces", [{"namespace": name, "tools": count} for name, count in counts.items()])
+        return await pages.cut(call, "namespaces", [{"namespace": name, "tools": count} for name, count in counts.items()])
 
     one = outcome("namespace tools", namespace=TEXT, tools=_COUNT)
     return make(
@@ -82,7 +82,7 @@ def _make_namespaces(catalogue: Catalogue, pages: _Pages) -> Tool:
 def _make_toolsets(pages: _Pages) -> Tool:
     async def list_toolsets(call: Call) -> dict[str, Any]:
         found = [{"name": toolset.name, "description": toolset.description} for toolset in _toolsets(call.profile).values()]
-        return pages.cut(call, "toolsets", found)
+        return await pages.cut(call, "toolsets", found)
 
     one = outcome("name description", name=TEXT, description=TEXT)
     return make(
@@ -98,7 +98,7 @@ def _make_toolset(catalogue: Catalogue, pages: _Pages) -> Tool:
     async def describe_toolset(call: Call) -> dict[str, Any]:
         toolset = _toolset(call.arguments["name"], call.profile)
         specs = [spec for spec in catalogue.tools(call.profile) if spec.source != METATOOLS and toolset.holds(spec)]
-        page = pages.cut(call, "tools", specs, by=(toolset.name,))
+        page = await pages.cut(call, "tools", specs, by=(toolset.name,))
         rules = {rule: [str(entry) for entry in getattr(toolset, rule)] for rule in _RULES if getattr(toolset, rule)}
         told = {"name": toolset.name, "description": toolset.description, "rules": rules}
         return {**told, **page, "tools": [_line(spec) for spec in page["tools"]]}

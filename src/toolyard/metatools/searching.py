@@ -55,9 +55,9 @@ def make_search(catalogue: Catalogue, cursors: Cursors) -> Tool:
         namespace, operation = given.get("namespace"), given.get("operation")
         _check_query(query)
         catalogue.check_namespace(namespace, call.profile)
-        question = [catalogue.fingerprint(call.profile), "search_tools", query, limit, namespace, operation]
+        question = [await catalogue.fingerprint(call.profile), "search_tools", query, limit, namespace, operation]
         start = cursors.open(question, given.get("cursor"), again="search_tools(query=…)")
-        found = catalogue.search(query, call.profile, namespace=namespace, operation=operation, offset=start, limit=limit)
+        found = await catalogue.search(query, call.profile, namespace=namespace, operation=operation, offset=start, limit=limit)
         told: dict[str, Any] = {"hits": [_hit(hit.spec, hit.why, full=detail == "schema") for hit in found.hits]}
         if found.total is not None:
             told["total"] = found.total
