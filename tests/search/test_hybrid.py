@@ -5,7 +5,7 @@ import pytest
 
 from toolyard import Operation
 from toolyard.search import Found, Index, SearchSettings, make_index
-from toolyard.search.vectors import NEEDED, load_encoder, text_of
+from toolyard.search.vectors import NEEDED, Vectors, load_encoder, text_of
 from toolyard.spec import ToolSpec
 
 MISSING = [package for package in NEEDED if find_spec(package) is None]
@@ -95,3 +95,16 @@ def test_a_text_without_a_word_has_a_vector_that_is_like_nothing() -> None:
 
 def test_the_text_of_a_tool_is_what_it_is_and_does() -> None:
     assert text_of(spec("gh__createIssue", "Opens one.", source="gh")) == "gh create issue createissue. opens one."
+
+
+def test_tools_beyond_the_likest_come_in_order_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    specs = [spec(f"note_{number}", f"Take note of the {word}.") for number, word in enumerate(("weather", "river", "bank", "music"))]
+    vectors = Vectors(load_encoder())
+    vectors.add(specs)
+    near = vectors.near("what is the weather like", [], share=0.5)
+    whole = list(near)
+    monkeypatch.setattr("toolyard.search.vectors._LIKEST", 2)
+
+    assert whole == sorted(whole, key=lambda name: -near[name])
+    assert whole[0] == "note_0"
+    assert list(near) == whole

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +22,9 @@ NEEDED: Final = ("numpy", "tokenizers", "wordllama")
 """The packages that the extra 'semantic' brings."""
 
 _CHARACTERS: Final = 800
-_ROWS: Final = 1024
+_ROWS: Final = 8192
+_LIKEST: Final = 512
+"""Tools that are put in order first: few searches look at more."""
 _TOKENIZER: Final = "tokenizers/l2_supercat_tokenizer_config.json"
 _WEIGHTS: Final = "weights/l2_supercat_256.safetensors"
 
@@ -48,11 +51,16 @@ class Encoder:
     def encode(self, texts: list[str]) -> Any:
         """Return one row for each text."""
         numpy = self._numpy
+        tokens = [encoded.ids for encoded in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
         rows = numpy.zeros((len(texts), self.width), numpy.float32)
-        for row, encoded in zip(rows, self._tokenizer.encode_batch(texts, add_special_tokens=False), strict=True):
-            if encoded.ids:
-                mean = self._table[encoded.ids].astype(numpy.float32).mean(0)
-                row[:] = mean / (numpy.linalg.norm(mean) or 1.0)
+        counts = numpy.fromiter(map(len, tokens), numpy.intp, len(tokens))
+        filled = numpy.flatnonzero(counts)
+        if filled.size:
+            ends = numpy.cumsum(counts[filled])
+            found = self._table[numpy.fromiter(chain.from_iterable(tokens), numpy.intp, ends[-1])].astype(numpy.float32)
+            sums = numpy.add.reduceat(found, ends - counts[filled], axis=0)
+            norms = numpy.linalg.norm(sums, axis=1, keepdims=True)
+            rows[filled] = sums / numpy.where(norms, norms, 1.0)
         return rows
 
     def _read(self, path: Path) -> Any:
@@ -83,9 +91,9 @@ def load_encoder() -> Encoder:
 class Near:
     """How like a query every tool is."""
 
-    def __init__(self, values: Any, order: Any, *, rows: dict[str, int], names: list[str | None]) -> None:
+    def __init__(self, values: Any, *, rows: dict[str, int], names: list[str | None]) -> None:
+        self._numpy: Any = import_module("numpy")  # only the hybrid strategy needs it
         self._values = values
-        self._order = order
         self._rows = rows
         self._names = names
 
@@ -93,12 +101,17 @@ class Near:
         return float(self._values[self._rows[name]])
 
     def __iter__(self) -> Iterator[str]:
-        """Return the names of all tools, the likest first."""
-        order: Iterator[int] = iter(self._order)
-        for row in order:
-            name = self._names[row]
-            if name is not None:
-                yield name
+        """Return the names of all tools, the likest first; the others are put in order only if they are asked for."""
+        numpy, values = self._numpy, self._values
+        place = len(values) - _LIKEST
+        line = numpy.partition(values, place)[place] if place > 0 else -numpy.inf
+        for part in (values >= line, values < line):
+            rows = numpy.flatnonzero(part)
+            order: list[int] = rows[numpy.argsort(-values[rows], kind="stable")].tolist()
+            for row in order:
+                name = self._names[row]
+                if name is not None:
+                    yield name
 
 
 class Vectors:
@@ -132,12 +145,13 @@ class Vectors:
         """Return how like the query every tool is."""
         numpy = self._numpy
         asked = self._encoder.encode([text.lower() for text in (query, *clauses)]).T
-        likeness = numpy.concatenate([block @ asked for block in self._blocks] or [asked[:0]])[: len(self._names)]
+        used = len(self._names)
+        parts = [block[: used - number * _ROWS] @ asked for number, block in enumerate(self._blocks)]
+        likeness = numpy.concatenate(parts or [asked[:0]])
         values = likeness[:, 0]
         if clauses:
             values = (1 - share) * values + share * likeness[:, 1:].max(1)
-        values = numpy.round(values, 5)
-        return Near(values, numpy.argsort(-values, kind="stable"), rows=self._rows, names=self._names)
+        return Near(numpy.round(values, 5), rows=self._rows, names=self._names)
 
     def _further(self) -> int:
         row = len(self._names)
