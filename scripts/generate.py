@@ -21,11 +21,12 @@ from toolyard.config.rules import ProfileTable
 from toolyard.profile import Toolset
 from toolyard.providers.upstream.scanning import ALL_RULES
 from toolyard.providers.upstream.settings import Login, Reshape, UpstreamSettings
+from toolyard.search_settings import SearchSettings
 from toolyard.serving import Serving
 
 ROOT: Final = Path(__file__).parent.parent
 REFERENCE: Final = ROOT / "docs" / "reference"
-SECTIONS: Final[dict[str, type]] = {"": Settings, "serve": Serving, "limits": Limits, "auth": Authentication}
+SECTIONS: Final[dict[str, type]] = {"": Settings, "serve": Serving, "limits": Limits, "search": SearchSettings, "auth": Authentication}
 TABLES: Final[dict[str, tuple[type[msgspec.Struct], str]]] = {
     "upstreams": (UpstreamSettings, "Other MCP servers whose tools are published, by name."),
     "profiles": (ProfileTable, "Rules of which tools exist for a caller, by name."),
@@ -86,6 +87,12 @@ def settings() -> str:
         "| setting | default | means |",
         "|---|---|---|",
         *(f"| `{setting.name}` | {_default(setting)} | {meaning} |" for _, setting, meaning in _section("limits")),
+        "",
+        "## `[search]`",
+        "",
+        "How tools are found: the fields of `SearchSettings`, which a yard may be given, too. See [Search](../guides/search.md).",
+        "",
+        *_table("search"),
         "",
         "## `[auth]`",
         "",

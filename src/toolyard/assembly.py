@@ -1,9 +1,9 @@
 """Assembly: what a yard is put together from, checked before it is opened."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
 from toolyard.packs import PACKS
 from toolyard.profile import METATOOLS
@@ -13,7 +13,19 @@ from toolyard.providers.given import Given
 from toolyard.resources import Resource
 from toolyard.tools import Tool
 
-__all__ = ["all_providers", "known_packs", "own_provider", "running"]
+__all__ = ["Configured", "all_providers", "known_packs", "own_provider", "running"]
+
+
+class Configured(TypedDict, total=False):
+    """What may be settled of a yard after its code, besides its limits."""
+
+    profile: str | None
+    allow_eval: bool
+    metatools: bool | tuple[str, ...]
+    providers: Iterable[Provider]
+    """Providers besides those it has."""
+    search: Mapping[str, Any]
+    state_dir: str | None
 
 
 def own_provider(name: str, tools: object, *, resources: object, prompts: object) -> Provider | None:

@@ -6,6 +6,7 @@ from typing import Any
 from toolyard._version import VERSION
 from toolyard.limits import Limits
 from toolyard.profile import EVERYTHING
+from toolyard.search_settings import SearchSettings
 
 __all__ = ["told"]
 
@@ -13,7 +14,7 @@ __all__ = ["told"]
 def told(values: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Return a yard's settings; one without an origin is from code where it differs from the default."""
     plain = {"name": "yard", "version": VERSION, "profile": EVERYTHING.name, "packs": list[str](), "allow_eval": False, "state_dir": None}
-    defaults = {**plain, **Limits().as_dict()}
+    defaults = {**plain, "search.strategy": SearchSettings().strategy, "metatools": True, **Limits().as_dict()}
     return {
         key: {"value": value, "from": origins.get(key, "default" if value == defaults[key] else "code")} for key, value in values.items()
     }

@@ -3,18 +3,18 @@
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Any, Final, Literal, Self, cast
+from typing import Any, Final, Literal, Self, Unpack, cast
 
 import msgspec
 
 from toolyard._version import VERSION
-from toolyard.assembly import all_providers, known_packs, own_provider, running
+from toolyard.assembly import Configured, all_providers, known_packs, own_provider, running
 from toolyard.call import Decide, Middleware, Turn
 from toolyard.caller import ANYONE, LIBRARY, Caller, Door
 from toolyard.dispatcher import Dispatcher
 from toolyard.envelope import Envelope
 from toolyard.limits import Limits
-from toolyard.metatools import GUIDE, Metatools, known_metatools
+from toolyard.metatools import GUIDE, Metatools, known_metatools, tell_metatools
 from toolyard.mounts import Mount
 from toolyard.packs import make_pack
 from toolyard.profile import EVERYTHING, Profile
@@ -25,6 +25,7 @@ from toolyard.registry import Registry
 from toolyard.results import Results
 from toolyard.saying import runs_in
 from toolyard.seal import own_seal
+from toolyard.search_settings import SearchSettings
 from toolyard.session import Sessions
 from toolyard.settings import told
 from toolyard.spec import PromptSpec, ResourceSpec, ToolSpec
@@ -53,6 +54,7 @@ class Yard:
         providers: Iterable[Provider] = (),
         packs: Iterable[str] = (),
         metatools: bool | Iterable[str] = True,
+        search: SearchSettings | None = None,
         profile: Profile = EVERYTHING,
         profiles: Iterable[Profile] = (),
         lifespan: Lifespan | None = None,
@@ -73,6 +75,7 @@ class Yard:
         self.instructions = instructions
         self.profile = profile
         self.limits = limits or Limits()
+        self.search = search or SearchSettings()
         self.origins: dict[str, str] = {}
         """Where settings came from that were not given in code."""
         self.state_dir = state_dir
@@ -93,32 +96,25 @@ class Yard:
         self._dispatcher: Dispatcher | None = None
         self._open: AsyncExitStack | None = None
 
-    def configure(
-        self,
-        *,
-        origins: Mapping[str, str],
-        limits: Mapping[str, Any],
-        profile: str | None = None,
-        allow_eval: bool | None = None,
-        state_dir: str | None = None,
-        providers: Iterable[Provider] = (),
-    ) -> None:
-        """Settle before opening what was left open in code: limits, the yard's own profile, whether code may run, more providers.
+    def configure(self, *, origins: Mapping[str, str], limits: Mapping[str, Any], **given: Unpack[Configured]) -> None:
+        """Settle before opening what was left open in code: some limits, the yard's own profile, whether code may run and so on.
 
         Raises:
             KeyError: There is no profile of that name.
-            ValueError: A limit makes no sense, or two providers have the same name.
+            ValueError: A limit or another setting makes no sense, or two providers have the same name.
             RuntimeError: The yard is open.
         """
         if self._dispatcher is not None:
             raise RuntimeError(f"The yard '{self.name}' is open: it can be configured only before.")
-        self._given = all_providers(None, [*self._given, *providers], packs=self._packs)
-        self.profile = self.profile_of(profile)
+        self._given = all_providers(None, [*self._given, *given.get("providers", ())], packs=self._packs)
+        self.profile = self.profile_of(given.get("profile"))
         self.limits = Limits(**{**self.limits.as_dict(), **limits})
+        self.search = msgspec.structs.replace(self.search, **given.get("search", {}))
+        self._metatools = known_metatools(given.get("metatools", self._metatools))
         self.origins = dict(origins)
-        self.state_dir = state_dir or self.state_dir
+        self.state_dir = given.get("state_dir") or self.state_dir
         self.seal = own_seal(self.state_dir)
-        self._equip(allow_eval=self.registry.allow_eval if allow_eval is None else allow_eval)
+        self._equip(allow_eval=given.get("allow_eval", self.registry.allow_eval))
 
     async def __aenter__(self) -> Self:
         if self._dispatcher is not None:
@@ -249,8 +245,9 @@ class Yard:
 
     def settings(self) -> dict[str, dict[str, Any]]:
         """Return every setting with its value and where it came from: 'code' where it differs from the default."""
-        own = {"name": self.name, "version": self.version, "profile": self.profile.name, "packs": self._packs}
-        return told({**own, "allow_eval": self.registry.allow_eval, "state_dir": self.state_dir, **self.limits.as_dict()}, self.origins)
+        own: dict[str, Any] = {"name": self.name, "version": self.version, "profile": self.profile.name, "packs": self._packs}
+        own |= {"metatools": tell_metatools(self._metatools), "search.strategy": self.search.strategy, "state_dir": self.state_dir}
+        return told({**own, "allow_eval": self.registry.allow_eval, **self.limits.as_dict()}, self.origins)
 
     def add_sink(self, sink: Sink) -> Callable[[], None]:
         """Send records to the sink, too; return what stops that."""

@@ -100,6 +100,10 @@ def test_an_empty_variable_sets_nothing(write: Write) -> None:
         ("TOOLYARD_TARGET", "bank.py", "target", "bank.py"),
         ("TOOLYARD_PROFILE", "readers", "profile", "readers"),
         ("TOOLYARD_ALLOW_EVAL", "on", "allow_eval", True),
+        ("TOOLYARD_METATOOLS", "no", "metatools", False),
+        ("TOOLYARD_METATOOLS", "run_tool,learning", "metatools", ("run_tool", "learning")),
+        ("TOOLYARD_SEARCH_STRATEGY", "bm25", "search.strategy", "bm25"),
+        ("TOOLYARD_SEARCH_NAME_WEIGHT", "2.5", "search.name_weight", 2.5),
         ("TOOLYARD_SESSION_TIMEOUT", "0.5", "serve.session_timeout", 0.5),
         ("TOOLYARD_SOCKET", "/s", "serve.socket", "/s"),
         ("TOOLYARD_ALLOWED_HOSTS", "a, b,", "serve.allowed_hosts", ("a", "b")),
@@ -173,8 +177,8 @@ def test_an_unknown_key_that_is_like_no_other_is_refused_with_those_that_are_kno
     write("zzz = 1")
 
     assert (
-        "Known: target, profile, allow_eval, packs, state_dir, auth, limits, profiles, serve, toolsets, upstream_defaults, upstreams."
-        in refused()
+        "Known: target, profile, allow_eval, packs, metatools, state_dir, "
+        "auth, limits, profiles, search, serve, toolsets, upstream_defaults, upstreams." in refused()
     )
 
 

@@ -113,7 +113,9 @@ async def test_the_settings_tell_every_value_and_where_it_came_from() -> None:
     assert answer.data["profile"] == {"value": "mine", "from": "code"}
     assert answer.data["packs"] == {"value": ["system"], "from": "code"}
     assert answer.data["allow_eval"] == {"value": True, "from": "code"}
-    assert set(answer.data) == {"name", "version", "profile", "packs", "allow_eval", "state_dir", *Limits().as_dict()}
+    assert answer.data["search.strategy"] == {"value": "lexical", "from": "default"}
+    own = {"name", "version", "profile", "packs", "metatools", "search.strategy", "allow_eval", "state_dir"}
+    assert set(answer.data) == {*own, *Limits().as_dict()}
 
 
 async def test_the_status_tells_how_busy_the_yard_is() -> None:

@@ -50,9 +50,10 @@ async def _search(yard: Yard, profile: Profile, *, options: Options, terminal: T
 
 
 async def _found(yard: Yard, profile: Profile, options: Options) -> Found:
-    catalogue = Catalogue(yard.registry)
+    catalogue = Catalogue(yard.registry, yard.search)
     operation = None if options.operation is None else Operation(options.operation)
     try:
+        catalogue.open()
         catalogue.check_namespace(options.namespace, profile)
         found = await catalogue.search(
             options.words, profile, namespace=options.namespace, operation=operation, offset=0, limit=options.limit

@@ -73,7 +73,7 @@ def from_text(text: str, kind: Any, place: Place) -> Any:
         ConfigError: It stands for nothing that fits.
     """
     kinds = _without_none(kind)
-    if kinds == (bool,) and text.lower() in _TRUE | _FALSE:
+    if bool in kinds and text.lower() in _TRUE | _FALSE:
         return text.lower() in _TRUE
     if kinds in {(int,), (float,)}:
         try:

@@ -27,7 +27,6 @@ VARIABLE: Final = f"{PREFIX}CONFIG"
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _OTHERS: Final = frozenset({"SECRET"})  # read where it is used, because it is no setting to show
-_SEARCH: Final = "SEARCH_"  # settings of search, which are read and checked where it is made
 _PATHS: Final = frozenset({"state_dir", "serve.socket", "serve.tls_cert", "serve.tls_key"})
 
 Kind = Literal["flag", "code", "environment", "file", "default"]
@@ -229,7 +228,7 @@ def _warnings(variables: Mapping[str, str]) -> Iterator[str]:
     known = [name.removeprefix(PREFIX) for name in (VARIABLE, *(setting.variable for setting in known_settings().values()))]
     for name in sorted(variables):
         rest = name.removeprefix(PREFIX)
-        if rest == name or rest in known or rest in _OTHERS or rest.startswith(_SEARCH):
+        if rest == name or rest in known or rest in _OTHERS:
             continue
         from difflib import get_close_matches  # noqa: PLC0415 - only for what somebody got wrong
 

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from toolyard.limits import Limits
+from toolyard.search_settings import SearchSettings
 from toolyard.serving import Serving
 
 __all__ = ["PREFIX", "Authentication", "Key", "Setting", "Settings", "known_settings"]
@@ -62,12 +63,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Whether the tools that run code are published, too."""
     packs: tuple[str, ...] = ()
     """Packs whose tools are published, such as 'system'."""
+    metatools: bool | tuple[str, ...] = True
+    """Which tools about tools there are: true for all, false for none, or their names; 'learning' is named beside them."""
     state_dir: str | None = None
     """The directory for what must outlive the program (default: 'toolyard' in '$XDG_STATE_HOME' or '~/.local/state')."""
     serve: Serving = msgspec.field(default_factory=Serving)
     """How the yard is served."""
     limits: Limits = msgspec.field(default_factory=Limits)
     """The numbers that calls keep to."""
+    search: SearchSettings = msgspec.field(default_factory=SearchSettings)
+    """How tools are found."""
     auth: Authentication = msgspec.field(default_factory=Authentication)
     """Who may come in over HTTP."""
 

@@ -11,6 +11,7 @@ from toolyard.errors import ToolError
 from toolyard.profile import EVERYTHING, METATOOLS, UNLISTED, Profile
 from toolyard.registry import Change, Registry
 from toolyard.schema import near_miss
+from toolyard.search_settings import SearchSettings, read_environment
 from toolyard.spec import Operation, ToolSpec
 from toolyard.tools import Tool
 
@@ -23,7 +24,6 @@ OTHER_NAME: Final = "other_name"
 """The tag of a metatool that is another under a name that agents know from elsewhere."""
 
 _PROFILES: Final = 256
-_SETTINGS: Final = "TOOLYARD_SEARCH_"
 _DIGITS: Final = 24
 _AT_ONCE: Final = 16
 """Tools that are read before others get their turn: about two thousandths of a second of work."""
@@ -33,21 +33,23 @@ _DIGESTS_AT_ONCE: Final = 256
 class Catalogue:
     """The tools of one yard, to be searched and paged through."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, settings: SearchSettings) -> None:
         self.registry = registry
+        self._settings = settings
         self._digests: dict[str, tuple[ToolSpec, bytes]] = {}
         self._prints: dict[Profile, tuple[int, str]] = {}
         self._stop: Callable[[], None] = _nothing
         self._building: asyncio.Task[Index] | None = None
 
     def open(self) -> None:
-        """Fail now if the environment asks for a search that cannot be had.
+        """Settle how tools are found, by what the environment says and else as was given.
 
         Raises:
-            ValueError: It does.
+            ValueError: It cannot be had.
         """
-        if any(name.startswith(_SETTINGS) for name in os.environ):
-            _make_index()
+        self._settings = read_environment(os.environ, self._settings)
+        if self._settings.strategy != SearchSettings().strategy:  # the usual one is always there, and need not be loaded to know that
+            _make_index(self._settings)
 
     def close(self) -> None:
         """Watch the registry no more, and forget the index."""
@@ -72,7 +74,7 @@ class Catalogue:
 
     async def _build(self) -> "Index":
         """Make the index a few tools at a time, so that other calls are answered in between; what changes meanwhile is followed."""
-        index = await asyncio.to_thread(_make_index)
+        index = await asyncio.to_thread(_make_index, self._settings)
         self._stop()
         self._stop = self.registry.watch(lambda change: self._follow(index, change))
         specs = self.registry.visible(EVERYTHING)
@@ -159,12 +161,12 @@ class Catalogue:
             index.remove(change.name)
 
 
-def _make_index() -> "Index":
+def _make_index(settings: SearchSettings) -> "Index":
     """Return an empty index that is ready for its first tool, having loaded what that takes."""
     # Imported here because most yards are never searched, and what search needs takes a while to load.
-    from toolyard.search import make_index, read_environment  # noqa: PLC0415
+    from toolyard.search import make_index  # noqa: PLC0415
 
-    index = make_index(read_environment(os.environ))
+    index = make_index(settings)
     index.prepare()
     return index
 

@@ -1,6 +1,6 @@
 """The provider of metatools: tools about tools, published like any others."""
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -16,9 +16,10 @@ from toolyard.metatools.shapes import Shapes
 from toolyard.metatools.subject import Subject
 from toolyard.profile import METATOOLS
 from toolyard.providers import Publish
+from toolyard.schema import near_miss
 from toolyard.tools import Tool
 
-__all__ = ["GUIDE", "LEARNING", "METATOOL_NAMES", "Metatools", "known_metatools"]
+__all__ = ["GUIDE", "LEARNING", "METATOOL_NAMES", "Metatools", "known_metatools", "tell_metatools"]
 
 METATOOL_NAMES: Final = (
     "search_tools",
@@ -60,8 +61,14 @@ def known_metatools(given: bool | Iterable[str]) -> tuple[str, ...]:  # noqa: FB
     named = [given] if isinstance(given, str) else list(given)
     for name in named:
         if name not in known:
-            raise ValueError(f"There is no metatool '{name}'. Known: {', '.join(known)}.")
+            meant = near_miss(name, known)
+            raise ValueError(f"There is no metatool '{name}'." + (f" Did you mean '{meant}'?" if meant else f" Known: {', '.join(known)}."))
     return tuple(dict.fromkeys(named))
+
+
+def tell_metatools(names: Sequence[str]) -> bool | list[str]:
+    """Return which metatools there are as a setting says it: all, none, or their names."""
+    return list(names) if 0 < len(names) <= len(METATOOL_NAMES) else bool(names)
 
 
 class Metatools:
@@ -76,7 +83,7 @@ class Metatools:
     @asynccontextmanager
     async def open(self, publish: Publish) -> AsyncGenerator[None]:
         """Publish, and follow what the yard's other tools are, while open."""
-        catalogue, shapes = Catalogue(self._subject.registry), Shapes()
+        catalogue, shapes = Catalogue(self._subject.registry, self._subject.search), Shapes()
         if LEARNING in self._names and "describe_tool" in self._names:
             self._subject.dispatcher.learn = shapes.learn
         try:

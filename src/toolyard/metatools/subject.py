@@ -6,6 +6,7 @@ from toolyard.dispatcher import Dispatcher
 from toolyard.limits import Limits
 from toolyard.registry import Registry
 from toolyard.seal import Seal
+from toolyard.search_settings import SearchSettings
 
 __all__ = ["Subject"]
 
@@ -21,6 +22,11 @@ class Subject(Protocol):
     @property
     def limits(self) -> Limits:
         """Return the numbers it keeps to."""
+        ...
+
+    @property
+    def search(self) -> SearchSettings:
+        """Return how its tools are found."""
         ...
 
     @property

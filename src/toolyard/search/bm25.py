@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from toolyard.search.fields import fields_of
 from toolyard.search.listing import Allows, Found, Hit, Listing, page
-from toolyard.search.settings import SearchSettings
 from toolyard.search.words import plain, read_words, split_word
+from toolyard.search_settings import SearchSettings
 from toolyard.spec import ToolSpec
 
 __all__ = ["Bm25"]

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from toolyard.search.postings import Entry, Postings
 from toolyard.search.query import Asked
-from toolyard.search.settings import SearchSettings
+from toolyard.search_settings import SearchSettings
 from toolyard.spec import ToolSpec
 
 __all__ = ["Close", "closely"]

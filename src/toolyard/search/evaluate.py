@@ -8,8 +8,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from toolyard.search.index import Index
-from toolyard.search.settings import SearchSettings
 from toolyard.search.strategies import make_index
+from toolyard.search_settings import SearchSettings
 from toolyard.spec import Operation, ToolSpec
 
 __all__ = ["EvaluationError", "LabelledQuery", "LabelledTool", "Measured", "evaluate", "read_queries", "read_tools"]

@@ -8,8 +8,8 @@ from toolyard.search.closely import Close, closely
 from toolyard.search.lexical import Lexical, in_order
 from toolyard.search.listing import Allows, Found, page
 from toolyard.search.query import Asked, split_clauses
-from toolyard.search.settings import SearchSettings
 from toolyard.search.vectors import Near, Vectors, load_encoder
+from toolyard.search_settings import SearchSettings
 from toolyard.spec import ToolSpec
 
 __all__ = ["Hybrid"]

@@ -6,7 +6,7 @@ It reads the question and asks a strategy, which ranks; so every strategy is ask
 from typing import Protocol
 
 from toolyard.search.listing import Allows, Found
-from toolyard.search.settings import SearchSettings
+from toolyard.search_settings import SearchSettings
 from toolyard.spec import Operation, ToolSpec
 
 __all__ = ["Index", "Strategy"]

@@ -16,9 +16,9 @@ from toolyard.search.listing import Allows, Found, Hit, Listing, page
 from toolyard.search.postings import Postings
 from toolyard.search.query import Asked, read_query
 from toolyard.search.reasons import explain
-from toolyard.search.settings import SearchSettings
 from toolyard.search.spelling import Spelling
 from toolyard.search.thesaurus import load_thesaurus
+from toolyard.search_settings import SearchSettings
 from toolyard.spec import ToolSpec
 
 __all__ = ["Lexical", "in_order"]

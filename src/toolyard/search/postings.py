@@ -11,10 +11,10 @@ from itertools import chain
 from typing import Final
 
 from toolyard.search.fields import Fields, fields_of
-from toolyard.search.settings import SearchSettings
 from toolyard.search.stem import stem
 from toolyard.search.thesaurus import Thesaurus
 from toolyard.search.words import STOP_WORDS, read_words, split_word
+from toolyard.search_settings import SearchSettings
 from toolyard.spec import ToolSpec
 
 __all__ = ["Entry", "Postings"]

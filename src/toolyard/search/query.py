@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from toolyard.search.postings import Postings
-from toolyard.search.settings import SearchSettings
 from toolyard.search.spelling import Spelling
 from toolyard.search.stem import stem
 from toolyard.search.thesaurus import Thesaurus
 from toolyard.search.words import SHORT_FORMS, STOP_WORDS, plain, split_word
+from toolyard.search_settings import SearchSettings
 
 __all__ = ["Asked", "read_query", "split_clauses"]
 

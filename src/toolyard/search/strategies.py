@@ -6,7 +6,7 @@ from typing import Any, Final
 from toolyard.search.bm25 import Bm25
 from toolyard.search.index import Index, Strategy
 from toolyard.search.lexical import Lexical
-from toolyard.search.settings import SearchSettings
+from toolyard.search_settings import SearchSettings
 
 __all__ = ["ENTRY_POINTS", "StrategyError", "make_index", "strategy_names"]
 

@@ -5,6 +5,8 @@ from typing import Any, Final
 
 import msgspec
 
+from toolyard.schema import near_miss
+
 __all__ = ["PREFIX", "SearchSettings", "read_environment"]
 
 PREFIX: Final = "TOOLYARD_SEARCH_"
@@ -127,12 +129,14 @@ def read_environment(environment: Mapping[str, str], settings: SearchSettings | 
     Raises:
         ValueError: A variable of ours is no setting, or its value does not fit.
     """
-    given = {name.removeprefix(PREFIX).lower(): text for name, text in environment.items() if name.startswith(PREFIX)}
+    given = {name.removeprefix(PREFIX).lower(): text for name, text in environment.items() if name.startswith(PREFIX) and text}
     known = {field.name: field.type for field in msgspec.structs.fields(SearchSettings)}
     values: dict[str, Any] = {}
     for name, text in given.items():
         if name not in known:
-            raise ValueError(f"The variable '{PREFIX}{name.upper()}' is no setting of search.")
+            meant = near_miss(name, list(known))
+            hint = f" Did you mean '{PREFIX}{meant.upper()}'?" if meant else ""
+            raise ValueError(f"The variable '{PREFIX}{name.upper()}' is no setting of search.{hint}")
         try:
             values[name] = msgspec.convert(text.strip(), known[name], strict=False)
         except msgspec.ValidationError as error:
