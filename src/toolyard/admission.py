@@ -27,6 +27,8 @@ class Admission:
     def __init__(self, decide: Decide | None, turn: Turn | None, deadlines: Deadlines) -> None:
         self.serial_turns = SerialTurns()
         self.has_policy = decide is not None or turn is not None
+        self.can_hold = decide is not None
+        """Whether somebody decides about each call, and so may hold it for a person."""
         self._decide = decide
         self._turn = turn
         self._deadlines = deadlines

@@ -1,5 +1,6 @@
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -262,6 +263,16 @@ async def test_a_dry_run_shows_the_plan_and_runs_nothing() -> None:
         ("risky", 2, True),
     ]
     assert (plan[2]["waits_for"], plan[1]["operation"], bench.ran) == ([0], "destroy", [])
+
+
+async def test_a_dry_run_knows_that_a_queue_asks_nobody() -> None:
+    async def turn(_: Call) -> Callable[[], None]:
+        return lambda: None
+
+    async with Yard(tools=[Bench()], turn=turn) as yard:
+        plan = (await ask(yard, "run_chain", steps=[ADD], dry_run=True))["plan"]
+
+    assert plan[0]["needs_approval"] is False
 
 
 async def test_a_dry_run_does_not_claim_to_know_what_a_policy_will_say() -> None:

@@ -1,8 +1,11 @@
 import json
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
 from ticket_tools import Bench, ask, failure, made
+from tokenizers import Tokenizer
 
 from toolyard import Limits, Operation, Profile, Surface, Toolset, Yard
 from toolyard.caller import Caller
@@ -12,6 +15,9 @@ from toolyard.testing import FakeProvider
 from toolyard.transports.memory import Memory
 
 LISTED = ["describe_tool", "read_result", "run_chain", "run_tool", "search_tools"]
+LISTED_TOKENS, ESTIMATED_TOKENS = 984, 774
+"""What the list costs; write less here when it has become cheaper, and more only for a reason that is worth it to every agent."""
+GROWTH = 1.03
 SHORT = Profile(name="short", surface=Surface.META, pins=("add",))
 META: dict[str, Any] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
 
@@ -47,6 +53,29 @@ async def test_a_profile_that_lets_little_through_has_its_metatools_all_the_same
         listed = await ask(yard, "list_tools")
 
     assert [line["signature"].partition("(")[0] for line in listed["tools"]] == ["add"]
+
+
+def tokens(text: str) -> int:
+    """Count as a language model does: the tokenizer of Llama 2, which an installed package holds."""
+    package = find_spec("wordllama")
+    assert package is not None
+    assert package.origin is not None
+    path = Path(package.origin).parent / "tokenizers" / "l2_supercat_tokenizer_config.json"
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return len(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+async def test_the_short_list_and_the_instructions_cost_no_more_than_they_did() -> None:
+    async with Yard(profile=Profile(name="m", surface=Surface.META)) as yard:
+        estimated = cost(yard.list())
+        whole = await told(yard, "tools/list")
+    listed = tokens(json.dumps(whole["result"]["tools"], separators=(",", ":")))
+
+    assert estimated <= ESTIMATED_TOKENS * GROWTH <= 1200
+    assert listed <= LISTED_TOKENS * GROWTH <= 1200
+    assert tokens(GUIDE) < 150
 
 
 async def test_the_short_list_is_cheap() -> None:

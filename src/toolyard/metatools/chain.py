@@ -96,7 +96,7 @@ def make_chain(subject: Subject, catalogue: Catalogue) -> Tool:
     async def run(call: Call) -> dict[str, Any]:
         plan = Plan(catalogue, call.profile, repair=subject.limits.repair).read(call.arguments["steps"])
         if call.arguments.get("dry_run"):
-            return {"plan": _told(plan, has_policy=subject.dispatcher.admission.has_policy)}
+            return {"plan": _told(plan, can_hold=subject.dispatcher.admission.can_hold)}
         return await _Chain(call, plan).run()
 
     return make(
@@ -239,13 +239,13 @@ async def _refused(error: ToolError, tool_id: str) -> Envelope:
     return Envelope.fail(error, tool_id=tool_id)
 
 
-def _told(plan: Plan, *, has_policy: bool) -> list[dict[str, Any]]:
+def _told(plan: Plan, *, can_hold: bool) -> list[dict[str, Any]]:
     """Return the plan as an answer: what would run when, what it waits for, and whether a person is asked first, where that is known."""
     told: list[dict[str, Any]] = []
     for number, stage in enumerate(plan.stages):
         for index in stage:
             spec, step = plan.tools[index].spec, plan.steps[index]
-            asks = True if spec.question is not None else None if has_policy else False
+            asks = True if spec.question is not None else None if can_hold else False
             waits = sorted({reference.target for reference in plan.references[index]})
             one: dict[str, Any] = {"step": index, "tool_id": spec.name, "operation": str(spec.operation), "stage": number}
             one |= {"needs_approval": asks, **({"waits_for": waits} if waits else {}), **({"id": step.id} if step.id else {})}
