@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -26,6 +27,7 @@ import pytest
 
 HERE = Path(__file__).parent
 EVERYTHING = HERE.parent.parent / "examples" / "everything.py"
+GATE = HERE / "gate.py"
 PACKAGES = ("package.json", "package-lock.json")
 NPM = ("npm", "ci", "--no-audit", "--no-fund", "--prefer-offline", "--fetch-retries=1", "--fetch-retry-mintimeout=1000")
 PATIENCE = 60.0
@@ -111,10 +113,25 @@ def _install(home: Path) -> None:
 @pytest.fixture(scope="session")
 def everything(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     """Serve the example and return its address; it must end well, and without a defect in its log."""
+    with _served(tmp_path_factory, EVERYTHING) as url:
+        yield url
+
+
+@pytest.fixture(params=["2025 stdio", "2026 stdio", "2025 http", "2026 http"], scope="session")
+def gate(request: pytest.FixtureRequest, everything: str, tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[str, str]]:
+    """Serve a yard that has the example as an upstream, of one era and over one carrier; return the era and the address."""
+    era, carrier = request.param.split()
+    state = str(tmp_path_factory.mktemp("state"))
+    with _served(tmp_path_factory, GATE, era, state, str(EVERYTHING) if carrier == "stdio" else everything) as url:
+        yield era, url
+
+
+@contextmanager
+def _served(folders: pytest.TempPathFactory, program: Path, *arguments: str) -> Generator[str]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    log = tmp_path_factory.mktemp("everything") / "log"
-    command = [sys.executable, str(EVERYTHING), "--port", str(port)]
+    log = folders.mktemp(program.stem) / "log"
+    command = [sys.executable, str(program), *arguments, "--port", str(port)]
     with log.open("w") as stderr, subprocess.Popen(command, stderr=stderr) as process:  # noqa: S603 - our own program
         try:
             _wait_until_ready(process, f"http://127.0.0.1:{port}/readyz")

@@ -37,7 +37,7 @@ async def test_one_of_the_older_era_that_refuses_shakes_hands_and_is_listened_to
 
     assert (told.version.name, told.instructions) == ("2025-11-25", "Be kind.")
     assert methods(link) == ["server/discover", "initialize", "notifications/initialized"]
-    assert link.sent[1]["params"]["capabilities"] == {"elicitation": {}}
+    assert link.sent[1]["params"]["capabilities"] == {"elicitation": {}, "sampling": {}}
     assert link.headers[2] == {"MCP-Protocol-Version": "2025-11-25"}
     assert link.listens
 

@@ -8,7 +8,9 @@ from typing import Any, Final
 
 import msgspec
 
+from toolyard.asks import unanswerable
 from toolyard.call import Arguments, Call
+from toolyard.caller import Door
 from toolyard.envelope import Envelope, Passed
 from toolyard.errors import ToolError
 from toolyard.progress import Note
@@ -28,6 +30,8 @@ from toolyard.tools import Check, Complete, InvalidArgumentsError, Tool
 from toolyard.uri_template import variables_of
 from toolyard.wire.faults import Fault
 from toolyard.wire.headers import param_headers, param_names
+from toolyard.wire.params import LOG_LEVEL
+from toolyard.wire.requests import NOTHING
 
 __all__ = ["Calls"]
 
@@ -65,7 +69,10 @@ class Calls:
             arguments = {**call.arguments, **foreign.fixed} if foreign.fixed else call.arguments
             beside = param_headers(headers, arguments) if headers else {}
             params = {"name": foreign.own, "arguments": arguments}
-            _, answer = await self._answered(call, "tools/call", params, name=foreign.own, headers=beside)
+            behalf = self._behalf(call, beside)
+            _, answer = await self._answered(call, "tools/call", params, name=foreign.own, behalf=behalf)
+            if answer.is_error and behalf.unasked:
+                raise unanswerable(behalf.unasked)
             passed = passed_of(self._name, answer, self._prefix)
             if output is not None and not output.fits(passed.data):
                 call.warnings = (*call.warnings, _MISFIT)
@@ -78,7 +85,7 @@ class Calls:
 
         async def handler(call: Call) -> Envelope:
             uri = foreign_uri(self._prefix, call.name)
-            result, _ = await self._answered(call, "resources/read", {"uri": uri}, name=uri)
+            result, _ = await self._answered(call, "resources/read", {"uri": uri}, name=uri, behalf=self._behalf(call))
             read: Any = msgspec.json.decode(result)
             return Envelope.ok({"contents": with_our_uris(self._prefix, read.get("contents") or [])})
 
@@ -89,7 +96,8 @@ class Calls:
         """Return a prompt that is made over there."""
 
         async def handler(call: Call) -> Envelope:
-            result, _ = await self._answered(call, "prompts/get", {"name": own, "arguments": call.arguments}, name=own)
+            params = {"name": own, "arguments": call.arguments}
+            result, _ = await self._answered(call, "prompts/get", params, name=own, behalf=self._behalf(call))
             made: Any = msgspec.json.decode(result)
             messages = with_our_uris(self._prefix, made.get("messages") or [])
             return Envelope.ok({"description": made.get("description") or spec.description, "messages": messages})
@@ -112,15 +120,12 @@ class Calls:
             raise failure_of(self._name, error) from error
         return msgspec.json.decode(result, type=_Completed).completion.values
 
-    async def _answered(
-        self, call: Call, method: str, params: dict[str, Any], *, name: str, headers: Mapping[str, str] | None = None
-    ) -> tuple[msgspec.Raw, Answer]:
+    async def _answered(self, call: Call, method: str, params: dict[str, Any], *, name: str, behalf: Behalf) -> tuple[msgspec.Raw, Answer]:
         """Return what came of a request, after all that the upstream wanted to know first was asked.
 
         Raises:
             ToolError: It failed, or there is no end to what it wants to know.
         """
-        behalf = self._behalf(call, headers or {})
         wanted = params
         for _ in range(_ROUNDS):
             result = await self._sent(call, method, wanted, name=name, behalf=behalf)
@@ -147,7 +152,7 @@ class Calls:
                 self._supervisor.time_out(began)
             raise
 
-    def _behalf(self, call: Call, headers: Mapping[str, str]) -> Behalf:
+    def _behalf(self, call: Call, headers: Mapping[str, str] = NOTHING) -> Behalf:
         """Return how the upstream reaches whoever calls; of his headers it gets only those that its settings name."""
         door = call.door
         passed_on = {name: door.headers[name] for name in self._forwarded if name in door.headers}
@@ -157,7 +162,7 @@ class Calls:
             log=partial(_say, call),
             ask=None if door.ask is None else call.ask_all,
             capabilities={name: {} for name in door.capabilities & _ASKABLE} if door.capabilities else {},
-            meta={**door.meta, **door.trace} if door.meta or door.trace else {},
+            meta=_beside(door),
             headers={**passed_on, **headers} if passed_on or headers else {},
         )
 
@@ -173,6 +178,12 @@ def _check(schema: Schema) -> Check:
         return arguments
 
     return check
+
+
+def _beside(door: Door) -> dict[str, Any]:
+    """Return what is said beside the params: what came along, and that the client wants to be told what is logged."""
+    wants = {LOG_LEVEL: "debug"} if door.log is not None else {}
+    return {**door.meta, **door.trace, **wants} if door.meta or door.trace or wants else wants
 
 
 def _tell(call: Call, note: Note) -> None:

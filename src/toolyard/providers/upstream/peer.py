@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from toolyard.asks import Ask
+from toolyard.asks import Ask, unanswerable
 from toolyard.errors import ToolError
 from toolyard.progress import Note
 from toolyard.providers.upstream.link import Link, LinkError
@@ -21,8 +21,11 @@ from toolyard.wire.requests import NOTHING, Requests
 
 __all__ = ["ALONE", "ASKED", "Behalf", "Peer"]
 
-ASKED: Final[Mapping[str, Any]] = {"elicitation": {}}
-"""What an upstream of the older era may ask, whoever calls: a person, because a call that cannot have one says so."""
+ASKED: Final[Mapping[str, Any]] = {"elicitation": {}, "sampling": {}}
+"""What an upstream of the older era may ask, whoever calls: a call that has nobody to ask says so.
+
+Not its folders: those it would take for everybody's, and they are one caller's.
+"""
 
 _ASKS: Final = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
 _log = logging.getLogger(__name__)
@@ -44,6 +47,8 @@ class Behalf(msgspec.Struct, frozen=True, kw_only=True):
     """What is said beside the params, such as the trace it is part of."""
     headers: Mapping[str, str] = NOTHING
     """What HTTP has beside it."""
+    unasked: dict[str, Ask] = msgspec.field(default_factory=dict[str, Ask])
+    """What the upstream wanted to ask and could not, by the capability that is missing."""
 
 
 ALONE: Final = Behalf()
@@ -224,21 +229,23 @@ class Peer:
             self._reply(encode_result(request_id, b"{}"))
             return
         behalf = self._whose(about) if message.method in _ASKS else None
-        if behalf is None or behalf.ask is None:
-            fault = Fault(METHOD_NOT_FOUND, f"Nobody here can be asked '{message.method}'.")
-            self._reply(encode_fault(request_id, fault))
+        if behalf is None:
+            self._reply(encode_fault(request_id, Fault(METHOD_NOT_FOUND, f"Nobody here can be asked '{message.method}'.")))
             return
-        task = self._loop.create_task(self._put(request_id, message, behalf.ask))
+        method: Any = message.method
+        task = self._loop.create_task(self._put(request_id, Ask(method, msgspec.json.decode(message.params or b"{}")), behalf))
         self._asking[request_id] = task
         task.add_done_callback(lambda _: self._asking.pop(request_id, None))
 
-    async def _put(self, request_id: Id, message: Message, ask: PutAsks) -> None:
-        params: Any = msgspec.json.decode(message.params or b"{}")
-        method: Any = message.method
+    async def _put(self, request_id: Id, ask: Ask, behalf: Behalf) -> None:
         try:
-            answers = await ask({"answer": Ask(method, params)})
+            if behalf.ask is None:
+                raise unanswerable({"answer": ask})
+            answers = await behalf.ask({"answer": ask})
             answer = encode_result(request_id, msgspec.json.encode(answers["answer"]))
         except ToolError as error:
+            if error.code == "not_supported":
+                behalf.unasked[ask.capability] = ask
             answer = encode_fault(request_id, Fault(METHOD_NOT_FOUND if error.code == "not_supported" else INTERNAL, error.message))
         self._reply(answer)
 

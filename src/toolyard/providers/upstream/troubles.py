@@ -1,10 +1,13 @@
 """Troubles: what went wrong with an upstream, as an answer can say it."""
 
-from typing import Any, Final
+from typing import Any, Final, cast
 
+import msgspec
+
+from toolyard.envelope import Envelope, Failure
 from toolyard.errors import ToolError
 from toolyard.providers.upstream.link import LinkError
-from toolyard.wire.faults import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Fault
+from toolyard.wire.faults import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, MISSING_CAPABILITY, Fault
 
 __all__ = ["failure_of", "fault_of", "refusal_of"]
 
@@ -42,16 +45,37 @@ def failure_of(name: str, error: LinkError) -> ToolError:
 
 def fault_of(name: str, fault: Fault) -> ToolError:
     """Return the failure that an upstream's JSON-RPC error is, with its own code and words."""
-    details: dict[str, Any] = {"upstream": name, "code": fault.code, "text": fault.message[:_DETAILS]}
+    details: dict[str, Any] = {"upstream": name, "upstream_code": fault.code, "text": fault.message[:_DETAILS]}
     if fault.data is not None:
-        details["data"] = fault.data
+        details["upstream_data"] = fault.data
     said = fault.message.strip()[:_WORDS].removesuffix(".") or "no words"
+    if fault.code == MISSING_CAPABILITY:
+        return ToolError("not_supported", f"{said}.", capabilities=_required(fault.data), **details)
     return ToolError("upstream_error", f"'{name}' answered with an error: {said}.", may_have_run=fault.code not in _UNHEARD, **details)
 
 
+def _required(data: object) -> list[str]:
+    required = cast("dict[str, object]", data).get("requiredCapabilities") if isinstance(data, dict) else None
+    return list(cast("dict[str, object]", required)) if isinstance(required, dict) else []
+
+
 def refusal_of(name: str, text: str, structured: object) -> ToolError:
-    """Return the failure that an upstream's tool said its result is, with its own words."""
+    """Return the failure that an upstream's tool said its result is, with its own words; another yard's keeps its code."""
+    told = _envelope_of(structured)
+    if told is not None:
+        error = ToolError(told.code, told.message, hint=told.hint, next_actions=told.next_actions, blame=told.blame)
+        error.may_have_run = told.may_have_run
+        error.details = {"upstream": name, **told.details}
+        return error
     details: dict[str, Any] = {"upstream": name, "text": text[:_DETAILS]}
     if structured is not None:
-        details["data"] = structured
+        details["structured"] = structured
     return ToolError("upstream_error", text.strip()[:_WORDS] or f"'{name}' says that it failed, and no more.", **details)
+
+
+def _envelope_of(structured: object) -> Failure | None:
+    """Return why a call of another yard failed, if this is the answer of one."""
+    try:
+        return msgspec.convert(structured, Envelope).error if isinstance(structured, dict) else None
+    except msgspec.ValidationError:
+        return None
