@@ -6,13 +6,10 @@ It takes `--http PORT` or `--stdio`, then `--up-http URL` or `--up-stdio COMMAND
 import argparse
 import logging
 import tempfile
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import toolyard
 from toolyard import Limits, Profile, Surface, Yard
-from toolyard.providers import Publish
 from toolyard.providers.upstream.http import HttpLink
 from toolyard.providers.upstream.link import Link
 from toolyard.providers.upstream.pipe import Pipe
@@ -22,22 +19,6 @@ from toolyard.providers.upstream.settings import UpstreamSettings
 _ROOM = 16 * 1024 * 1024
 """Characters an answer may have, as for the server that is measured without a gateway."""
 _NAME = "up"
-
-
-class _Ready:
-    """An upstream whose tools are there before the first client is served."""
-
-    name = _NAME
-
-    def __init__(self, upstream: Upstream) -> None:
-        self._upstream = upstream
-
-    @asynccontextmanager
-    async def open(self, publish: Publish) -> AsyncGenerator[None]:
-        """Open the upstream, and wait for what it offers."""
-        async with self._upstream.open(publish):
-            await self._upstream.settled()
-            yield
 
 
 def _parse() -> argparse.Namespace:
@@ -71,7 +52,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         yard = Yard(
             "gateway",
-            providers=[_Ready(_upstream(given, Path(folder)))],
+            providers=[_upstream(given, Path(folder))],
             profile=Profile(name="everything", surface=Surface.DIRECT),
             limits=Limits(result_characters=_ROOM),
         )
