@@ -27,6 +27,8 @@ _DEPTH: Final = 32
 _KEYS: Final = 20
 _SCALARS: Final[dict[type, str]] = {bool: "boolean", int: "integer", float: "number"}
 
+_AGAIN: Final = "the call whose answer had the handle, again"
+
 
 class Results:
     """Keeps large results for a while and puts them where a call refers to them."""
@@ -78,6 +80,7 @@ class Results:
                 "not_found",
                 f"There is no stored result '{handle}'.",
                 hint="Run the call that made it again: results are kept for a while only.",
+                next_actions=[_AGAIN],
                 may_have_run=False,
                 handle=handle,
             )
@@ -193,5 +196,6 @@ def _leads_nowhere(field: str, code: str, message: str) -> ToolError:
         "invalid_input",
         message,
         hint="Use a handle that an earlier answer gave you, and a path that its shape has.",
+        next_actions=[_AGAIN],
         issues=[{"field": field, "code": code, "message": message}],
     )

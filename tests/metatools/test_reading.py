@@ -113,6 +113,18 @@ async def test_a_result_is_there_for_its_owner_alone_and_for_a_while() -> None:
 
     assert (foreign.code, scoped.code, expired.code) == ("not_found", "not_found", "not_found")
     assert expired.hint
+    assert foreign.next_actions == scoped.next_actions == expired.next_actions != ()
+
+
+async def test_a_reference_to_nothing_is_refused_with_what_to_do() -> None:
+    async with Yard(tools=[KEEP]) as yard:
+        direct = failure(await yard.call("keep", {"it": {"$ref": "r_99"}}))
+        wrapped = failure(await yard.call("run_tool", {"tool_id": "keep", "args": {"it": {"$ref": "r_99"}}}))
+        chained = failure(await yard.call("run_chain", {"steps": [{"tool_id": "keep", "args": {"it": {"$ref": "r_99"}}}]}))
+
+    for error in (direct, wrapped, chained):
+        assert (error.code, error.may_have_run) == ("invalid_input", False)
+        assert error.next_actions
 
 
 async def test_without_the_tool_the_answer_does_not_name_it() -> None:
