@@ -60,6 +60,7 @@ class Options(Namespace):
     strategy: str | None = None
     given: Mapping[str, str | bool] = _NOTHING
     config: str | None = None
+    check: bool = False
     follow: bool = False
     lines: int = 100
     verbose: int = 0
@@ -89,6 +90,8 @@ def make_parsers() -> Parsers:
     _add_settings(add("serve", "serve a yard to MCP clients, over stdio or HTTP"))
     _add_config(add("config", "print every setting with its value and where it came from"))
     _add_key(add("key", "make an API key and print what 'toolyard.toml' keeps of it"))
+    _add_upstreams(add("upstreams", "list the upstreams: how each is, what it offers and what went wrong last"))
+    _add_upstream(add("restart", "start an upstream of a running yard anew"))
     _add_logs(add("logs", "print what an upstream that is a program said on stderr"))
     _add_list(add("list", "list the tools of a yard"))
     _add_call(add("call", "call a tool and print what it answers"))
@@ -165,6 +168,17 @@ def _add_key(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", help="whose key it is, as one word")
     parser.add_argument("--profile", metavar="NAME", help="the profile that its owner gets (default: that of the yard)")
     parser.add_argument("--json", action="store_true", help="print an object")
+
+
+def _add_upstreams(parser: Parser) -> None:
+    parser.add_argument("--check", action="store_true", help="start or call each of them now, and see")
+    parser.add_argument("--config", metavar="FILE", help=_CONFIG)
+    parser.add_argument("--json", action="store_true", help="print an array of objects")
+
+
+def _add_upstream(parser: Parser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the upstream")
+    parser.add_argument("--config", metavar="FILE", help=_CONFIG)
 
 
 def _add_logs(parser: Parser) -> None:

@@ -7,9 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
-
-import msgspec
+from typing import Any
 
 from toolyard.providers import Publish
 from toolyard.providers.upstream.calling import Calls
@@ -19,17 +17,14 @@ from toolyard.providers.upstream.link import OPEN, Credentials, Link
 from toolyard.providers.upstream.naming import our_uri
 from toolyard.providers.upstream.pins import Pins
 from toolyard.providers.upstream.settings import UpstreamSettings
-from toolyard.providers.upstream.status import Status
+from toolyard.providers.upstream.status import Status, keep_status, restart_asked_at
 from toolyard.providers.upstream.supervisor import Supervisor, Watcher
 from toolyard.providers.upstream.translating import ForeignTool, prefix_of, prompts_of, resources_of, tools_of
 from toolyard.spec import Kind, PromptSpec
-from toolyard.state_dir import write_atomically
 from toolyard.table import NOTHING_WITHHELD, WithheldReasons
 
 __all__ = ["Upstream"]
 
-_RESTART: Final = "restart"
-_STATUS: Final = "status.json"
 _log = logging.getLogger(__name__)
 
 
@@ -151,10 +146,7 @@ class Upstream:
         """Return whether somebody asked, since the last time, for a restart: by a file, because he is another process."""
         if self._folder is None:
             return False
-        try:
-            asked = (self._folder / _RESTART).stat().st_mtime
-        except OSError:
-            return False
+        asked = restart_asked_at(self._folder)
         newer, self._opened = asked > self._opened, max(asked, self._opened)
         return newer
 
@@ -216,6 +208,6 @@ class Upstream:
             return
         self._kept = status
         try:
-            write_atomically(self._folder / _STATUS, msgspec.json.encode(status))
+            keep_status(self._folder, status)
         except OSError as error:
             _log.debug("status_not_kept upstream=%s why=%s", self.name, error.strerror)

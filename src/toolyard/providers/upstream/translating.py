@@ -113,8 +113,8 @@ def _object(schema: object) -> dict[str, Any]:
 
 
 def _without(schema: dict[str, Any], hidden: set[str]) -> dict[str, Any]:
-    properties = schema.get("properties")
-    if not hidden or not isinstance(properties, dict):
+    properties = schema.get("properties") if hidden else None
+    if not isinstance(properties, dict):
         return schema
     shown = {key: value for key, value in cast("dict[str, Any]", properties).items() if key not in hidden}
     required = [key for key in schema.get("required", ()) if key not in hidden]

@@ -1,0 +1,115 @@
+"""`toolyard upstreams` and `toolyard restart`: how upstreams are, with and without a yard that uses them."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from toolyard.providers.upstream.catalogue import folder_of
+from toolyard.providers.upstream.status import Status, keep_status, restart_asked_at
+
+Run = Callable[..., tuple[int, str, str]]
+BAD: Final = Path(__file__).parent.parent / "providers" / "upstream" / "servers" / "bad_server.py"
+FILE: Final = f"""
+[upstreams.good]
+command = {json.dumps(sys.executable)}
+args = ["-I", {json.dumps(str(BAD))}, "well"]
+[upstreams.lost]
+command = "no-such-program-anywhere"
+[upstreams.off]
+url = "http://127.0.0.1:1/mcp"
+enabled = false
+"""
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the state directory of a folder whose file names three upstreams."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TOOLYARD_STATE_DIR", str(tmp_path / "state"))
+    (tmp_path / "toolyard.toml").write_text(FILE)
+    return tmp_path / "state"
+
+
+def use(folder: Path, **more: object) -> None:
+    """Leave what a yard that uses 'good' would say."""
+    known: dict[str, object] = {"state": "ready", "pid": os.getpid(), "tools": 9, "latency_ms": 1.25, "seen": time.time() - 7200, **more}
+    keep_status(folder_of(folder, "good"), Status(name="good", **known))  # pyright: ignore[reportArgumentType] - each test says what it needs
+
+
+@pytest.mark.usefixtures("state")
+def test_what_nobody_uses_is_cold_and_what_is_switched_off_stopped(toolyard: Run) -> None:
+    status, out, err = toolyard("upstreams")
+
+    assert (status, err) == (0, "")
+    assert out == (
+        "good\tcold\t0\t-\t-\tIt was never looked at.\n"
+        "lost\tcold\t0\t-\t-\tIt was never looked at.\n"
+        "off\tstopped\t0\t-\t-\tIt is switched off.\n"
+    )
+
+
+def test_what_a_yard_uses_is_as_that_yard_says(state: Path, toolyard: Run) -> None:
+    use(state, withheld=2)
+    assert toolyard("upstreams")[1].splitlines()[0] == "good\tready\t9 (2 withheld)\t1.2 ms\t2 h ago\t"
+
+    use(state, last_error="It died.", seen=time.time())
+    assert toolyard("upstreams")[1].splitlines()[0] == "good\tready\t9\t1.2 ms\t0 s ago\tOnce: It died."
+
+
+@pytest.mark.parametrize("change", [{"pid": 2**22 + 1}, {"state": "stopped"}])
+def test_what_a_yard_said_that_is_gone_does_not_count(state: Path, toolyard: Run, change: dict[str, object]) -> None:
+    use(state, **change)
+
+    assert toolyard("upstreams")[1].startswith("good\tcold")
+
+
+@pytest.mark.usefixtures("state")
+def test_a_check_tries_each_and_says_why_one_cannot_be_had(toolyard: Run) -> None:
+    status, out, err = toolyard("upstreams", "--check", "--json")
+    found = {one["name"]: one for one in json.loads(out)}
+
+    assert (status, "Looking at 2 upstreams" in err) == (0, True)
+    assert (found["good"]["state"], found["good"]["tools"]) == ("ready", 9)
+    assert (found["lost"]["state"], "no-such-program-anywhere" in found["lost"]["reason"]) == ("degraded", True)
+    assert found["off"]["state"] == "stopped"
+    assert toolyard("upstreams")[1].splitlines()[0].endswith("No yard uses it now.")
+    assert toolyard("upstreams", "--check")[1].splitlines()[0].startswith("good\tready")
+
+
+def test_people_get_columns_with_titles(state: Path, in_terminal: Callable[..., str]) -> None:
+    use(state)
+    lines = in_terminal("upstreams", columns=60, NO_COLOR="1").splitlines()
+
+    assert lines[0].split() == ["NAME", "STATE", "TOOLS", "LATENCY", "SEEN", "WHY"]
+    assert lines[1].split()[:3] == ["good", "ready", "9"]
+    assert max(map(len, lines)) <= 60
+
+
+def test_without_upstreams_it_says_how_to_get_some(state: Path, toolyard: Run) -> None:
+    (state.parent / "toolyard.toml").write_text("")
+    _, out, err = toolyard("upstreams")
+
+    assert (out, "toolyard import" in err) == ("", True)
+
+
+def test_a_restart_leaves_word_for_the_yard_that_uses_it(state: Path, toolyard: Run) -> None:
+    use(state)
+    status, out, err = toolyard("restart", "good")
+
+    assert (status, out) == (0, "")
+    assert str(os.getpid()) in err
+    assert restart_asked_at(folder_of(state, "good")) > 0
+    assert toolyard("restart", "good", "-q") == (0, "", "")
+
+
+@pytest.mark.usefixtures("state")
+def test_a_restart_of_what_nobody_uses_or_knows_is_refused(toolyard: Run) -> None:
+    assert toolyard("restart", "good") == (2, "", "toolyard: No yard uses 'good' now, so there is nothing to restart.\n")
+    assert toolyard("restart", "goood") == (2, "", "toolyard: There is no upstream 'goood'. Did you mean 'good'?\n")
+    assert toolyard("restart", "xyz") == (2, "", "toolyard: There is no upstream 'xyz'.\n")

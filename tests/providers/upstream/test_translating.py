@@ -1,0 +1,112 @@
+"""Translating: what upstreams list is kept word for word, whatever they leave out."""
+
+from typing import Any
+
+import pytest
+
+from toolyard.profile import PINNED
+from toolyard.providers.upstream.catalogue import Catalogue
+from toolyard.providers.upstream.settings import Reshape, UpstreamSettings
+from toolyard.providers.upstream.translating import ForeignTool, prompts_of, resources_of, tools_of
+
+AT = UpstreamSettings(url="http://up.test")
+
+
+def translated(item: dict[str, Any], settings: UpstreamSettings = AT) -> ForeignTool:
+    """Return one tool of an upstream as ours."""
+    catalogue = Catalogue(reached_by="", seen=0, version="2025-11-25", tools=({"name": "add", **item},))
+    return tools_of("up", catalogue, settings, longest=48)[0]
+
+
+@pytest.mark.parametrize(
+    ("said", "operation", "hints"),
+    [
+        ({"readOnlyHint": True}, "query", (True, False, False, True)),
+        ({"destructiveHint": True}, "destroy", (False, True, False, True)),
+        ({"destructiveHint": False, "idempotentHint": True}, "command", (False, False, True, True)),
+        ({}, "command", (False, True, False, True)),
+        ("nonsense", "command", (False, True, False, True)),
+    ],
+)
+def test_the_operation_follows_from_the_hints_and_those_are_kept(said: Any, operation: str, hints: tuple[bool, ...]) -> None:
+    spec = translated({"description": "Adds.", "annotations": said}).spec
+    kept = spec.hints()
+
+    assert spec.operation == operation
+    assert (kept.read_only_hint, kept.destructive_hint, kept.idempotent_hint, kept.open_world_hint) == hints
+
+
+def test_a_tool_without_words_is_described_by_its_title_or_name() -> None:
+    assert translated({}).spec.description == "add"
+    assert translated({"annotations": {"title": "Add"}, "description": " "}).spec.description == "Add"
+
+
+def test_a_schema_that_says_too_little_is_that_of_an_object() -> None:
+    assert translated({"inputSchema": {}}).spec.input_schema == {"type": "object"}
+    assert translated({}).spec.input_schema == {"type": "object"}
+    assert translated({"inputSchema": "?"}).spec.input_schema == "?"
+
+
+def test_what_lists_show_besides_is_kept_without_what_is_the_protocol_s() -> None:
+    icons = [{"src": "data:image/png;base64,"}]
+    meta = {"vendor/a": 1, "io.modelcontextprotocol/b": 2}
+
+    assert translated({"icons": icons, "_meta": meta, "outputSchema": {"type": "object"}}).spec.extra == {
+        "icons": icons,
+        "_meta": {"vendor/a": 1},
+    }
+
+
+def test_hidden_and_fixed_arguments_are_not_seen() -> None:
+    schema: dict[str, Any] = {"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, "required": ["a", "b", "c"]}
+    reshape = {"a*": Reshape(fixed={"a": 1}, hidden=("b",), operation="destroy", timeout=3, pinned=True, title="Plus", idempotent=True)}
+    found = translated({"inputSchema": schema}, UpstreamSettings(url="http://up.test", reshape=reshape))
+
+    assert (found.spec.input_schema["properties"], found.spec.input_schema["required"]) == ({"c": {}}, ["c"])
+    assert (found.fixed, found.spec.timeout, found.spec.tags, found.spec.title) == ({"a": 1}, 3, (PINNED,), "Plus")
+    assert found.spec.hints().destructive_hint
+    assert translated({"inputSchema": {"type": "object"}}, UpstreamSettings(url="http://x", reshape=reshape)).spec.input_schema == {
+        "type": "object"
+    }
+
+
+def test_resources_templates_and_prompts_become_ours() -> None:
+    catalogue = Catalogue(
+        reached_by="",
+        seen=0,
+        version="2025-11-25",
+        tools=({"name": 5}, {"name": "x"}, {"name": "x"}),
+        resources=({"uri": "a://b", "name": "b", "size": 3, "annotations": {"priority": 1}}, {"name": "no uri"}),
+        templates=({"uriTemplate": "a://{c}", "mimeType": "text/plain"},),
+        prompts=({"name": "ask", "arguments": [{"name": "who", "required": True}, "junk"]}, {"name": "bare"}),
+    )
+    resources = resources_of("up", catalogue, AT)
+    prompts = prompts_of("up", catalogue, AT, longest=48)
+
+    assert [(spec.uri, spec.name, spec.size) for spec in resources] == [("up+a://b", "b", 3), ("up+a://{c}", "up+a://{c}", None)]
+    assert resources[0].extra == {"annotations": {"priority": 1}}
+    assert [(spec.name, own, [argument.name for argument in spec.arguments]) for spec, own in prompts] == [
+        ("up__ask", "ask", ["who", ""]),
+        ("up__bare", "bare", []),
+    ]
+    assert [tool.own for tool in tools_of("up", catalogue, AT, longest=48)] == ["x"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"command": "a", "url": "http://b"},
+        {"command": "a", "transport": "http"},
+        {"url": "http://b", "transport": "stdio"},
+        {"url": "http://b", "call_seconds": -1},
+        {"url": "http://b", "in_flight": 0},
+    ],
+)
+def test_settings_that_contradict_themselves_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"\.$"):
+        UpstreamSettings(**wrong)
+
+
+def test_settings_show_nothing_that_may_be_secret() -> None:
+    assert repr(UpstreamSettings(command="run", env={"TOKEN": "s3cret"})) == "<UpstreamSettings stdio>"
