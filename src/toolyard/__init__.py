@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from toolyard.prompts import Prompt
     from toolyard.providers import Provider
     from toolyard.providers.functions import Functions, prompt, resource, tool
+    from toolyard.providers.upstream.making import make_upstream
+    from toolyard.providers.upstream.settings import UpstreamSettings
     from toolyard.record import Record, Sink
     from toolyard.resources import Resource
     from toolyard.serving import Serving
@@ -76,10 +78,12 @@ __all__ = [
     "ToolError",
     "ToolSpec",
     "Toolset",
+    "UpstreamSettings",
     "Yard",
     "__version__",
     "asgi",
     "current_call",
+    "make_upstream",
     "prompt",
     "resource",
     "run",
@@ -99,6 +103,8 @@ _HOMES = {
     "prompts": ("Prompt",),
     "providers": ("Provider",),
     "providers.functions": ("Functions", "prompt", "resource", "tool"),
+    "providers.upstream.making": ("make_upstream",),
+    "providers.upstream.settings": ("UpstreamSettings",),
     "record": ("Record", "Sink"),
     "resources": ("Resource",),
     "serving": ("Serving",),

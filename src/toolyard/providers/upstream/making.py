@@ -8,13 +8,16 @@ from toolyard.providers.upstream.link import OPEN, Credentials, Link
 from toolyard.providers.upstream.pins import Pins
 from toolyard.providers.upstream.provider import Upstream
 from toolyard.providers.upstream.settings import UpstreamSettings
+from toolyard.state_dir import find_state_dir
 
 __all__ = ["make_upstream"]
 
 
-def make_upstream(name: str, settings: UpstreamSettings, *, state: Path, pins: Pins | None = None, longest: int = 48) -> Upstream:
-    """Return a provider of what an upstream offers; what is known of it is kept in the state directory."""
-    folder = folder_of(state, name)
+def make_upstream(
+    name: str, settings: UpstreamSettings, *, state: Path | None = None, pins: Pins | None = None, longest: int = 48
+) -> Upstream:
+    """Return a provider of what an upstream offers; what is known of it is kept in the state directory, by default the usual one."""
+    folder = folder_of(state or find_state_dir(), name)
     credentials = OPEN
     link = _link(name, settings, folder, credentials)
     return Upstream(name, settings, link=link, folder=folder, credentials=credentials, pins=pins, longest=longest)
