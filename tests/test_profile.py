@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolyard import Operation, Profile, Surface, Toolset, ToolSpec
-from toolyard.profile import EVERYTHING, METATOOLS, cost, listed
+from toolyard.profile import EVERYTHING, METATOOLS, Profiles, cost, listed
 
 
 def spec(name: str = "walk", *, characters: int = 0, **given: Any) -> ToolSpec:
@@ -183,3 +183,17 @@ def test_what_is_listed_is_a_function_of_what_is_given(specs: list[ToolSpec], su
     profile = Profile(name="p", surface=surface)
 
     assert listed(profile, specs, budget=budget) == listed(profile, specs, budget=budget)
+
+
+def test_profiles_of_a_file_come_before_those_of_the_code_and_go_again() -> None:
+    own, other = Profile(name="own"), Profile(name="other")
+    profiles = Profiles(own, [other])
+    changed = Profile(name="other", pins=("a",))
+
+    assert profiles.adopt([changed, Profile(name="new")], own="new").name == "new"
+    assert (profiles.find(None).name, profiles.find("other")) == ("new", changed)
+    assert [profile.name for profile in profiles.known] == ["own", "other", "new"]
+    assert profiles.adopt([], own=None) is own
+    assert profiles.known == (own, other)
+    with pytest.raises(KeyError, match="There is no profile 'new'"):
+        profiles.adopt([], own="new")

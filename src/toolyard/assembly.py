@@ -3,25 +3,37 @@
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, TypedDict, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 
 from toolyard.packs import PACKS
-from toolyard.profile import METATOOLS
+from toolyard.profile import METATOOLS, Profile
 from toolyard.prompts import Prompt
 from toolyard.providers import Provider
 from toolyard.providers.given import Given
 from toolyard.resources import Resource
+from toolyard.state_dir import find_state_dir
 from toolyard.tools import Tool
 
-__all__ = ["Configured", "all_providers", "known_packs", "own_provider", "running"]
+if TYPE_CHECKING:
+    from toolyard.providers.upstream.settings import UpstreamSettings  # see below
+
+__all__ = ["LOCK", "Configured", "all_providers", "known_packs", "own_provider", "running", "upstream_providers"]
+
+LOCK: Final = "toolyard.lock"
+"""The name of the file that says which definitions were accepted."""
 
 
 class Configured(TypedDict, total=False):
     """What may be settled of a yard after its code, besides its limits."""
 
     profile: str | None
+    profiles: Iterable[Profile]
+    """Profiles besides those it has, or in their place."""
     allow_eval: bool
     metatools: bool | tuple[str, ...]
+    packs: Iterable[str]
+    """Packs besides those it has."""
     providers: Iterable[Provider]
     """Providers besides those it has."""
     search: Mapping[str, Any]
@@ -74,6 +86,24 @@ def known_packs(packs: Iterable[str]) -> list[str]:
         if pack not in PACKS:
             raise ValueError(f"There is no pack '{pack}'. Known: {', '.join(sorted(PACKS))}.")
     return named
+
+
+def upstream_providers(
+    upstreams: Mapping[str, "UpstreamSettings"], *, state_dir: str | None, lock: Path | None, longest: int
+) -> list[Provider]:
+    """Return who publishes what other servers offer; `lock` is the file that says what of it was accepted.
+
+    Raises:
+        OSError: There is no place to keep what must last.
+    """
+    if not upstreams:
+        return []
+    from toolyard.providers.upstream.making import make_upstream  # noqa: PLC0415 - a yard without upstreams starts sooner
+    from toolyard.providers.upstream.pins import Pins  # noqa: PLC0415 - the same
+
+    state = find_state_dir(state_dir)
+    pins = Pins(lock or state / LOCK, state=state)
+    return [make_upstream(name, settings, state=state, pins=pins, longest=longest) for name, settings in upstreams.items()]
 
 
 @asynccontextmanager

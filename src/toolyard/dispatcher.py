@@ -74,7 +74,7 @@ class Dispatcher:
         """Told what tools answer that do not say so themselves."""
         self._closed = False
         self._registry = registry
-        self._profile = profile
+        self.profile = profile
         self._limits = limits
         self.results = results
         self._ids = count(int.from_bytes(os.urandom(5)))
@@ -91,7 +91,7 @@ class Dispatcher:
     ) -> Envelope:
         """Answer one call, from outside or, with its parent, from inside another."""
         # written out here, and without names, because what '_begin' does would be felt by every call
-        call = Call(f"c_{next(self._ids):x}", name, caller, caller.profile or self._profile, door, self, time.perf_counter())
+        call = Call(f"c_{next(self._ids):x}", name, caller, caller.profile or self.profile, door, self, time.perf_counter())
         if parent is not None:
             call.parent, call.depth, call.seconds = parent, parent.depth + 1, how.seconds
         try:
@@ -214,7 +214,7 @@ class Dispatcher:
             id=f"c_{next(self._ids):x}",
             name=name,
             caller=caller,
-            profile=caller.profile or self._profile,
+            profile=caller.profile or self.profile,
             door=door,
             funnel=self,
             started=time.perf_counter(),

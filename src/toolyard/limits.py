@@ -1,10 +1,30 @@
 """Limits: the numbers the funnel keeps to, each a setting with a default."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 import msgspec
 
-__all__ = ["Limits"]
+__all__ = ["LIVE", "Limits", "change_limits"]
+
+LIVE: Final = frozenset(
+    {
+        "abandoned",
+        "argument_bytes",
+        "cleanup",
+        "depth",
+        "eval_characters",
+        "result_characters",
+        "sessions",
+        "slow",
+        "stored_bytes",
+        "stored_results",
+        "stored_seconds",
+        "threads",
+        "timeout",
+    }
+)
+"""Limits that are looked at for each call, so that they can change while a yard is open."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,3 +81,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def as_dict(self) -> dict[str, Any]:
         """Return every limit by name."""
         return msgspec.structs.asdict(self)
+
+
+def change_limits(limits: Limits, values: Mapping[str, Any]) -> None:
+    """Change the limits of a yard that is open, in place, because everything that keeps to them holds this one object."""
+    for name, value in values.items():
+        msgspec.structs.force_setattr(limits, name, value)

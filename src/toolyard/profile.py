@@ -4,7 +4,7 @@ A profile decides; it holds no tools. It answers the same for the same spec, wha
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from fnmatch import translate
 from functools import lru_cache
@@ -15,7 +15,7 @@ import msgspec
 from toolyard.envelope import encode
 from toolyard.spec import AnySpec, Operation, ToolSpec
 
-__all__ = ["EVERYTHING", "METATOOLS", "PINNED", "UNLISTED", "Profile", "Surface", "Toolset", "cost", "listed"]
+__all__ = ["EVERYTHING", "METATOOLS", "PINNED", "UNLISTED", "Profile", "Profiles", "Surface", "Toolset", "cost", "listed"]
 
 METATOOLS: Final = "metatools"
 """The source of the tools about tools, which are listed where the rest is not."""
@@ -115,6 +115,47 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     def allows(self, spec: AnySpec) -> bool:
         """Return whether a tool, resource or prompt exists for callers of this profile."""
         return not self.toolsets or any(toolset.holds(spec) for toolset in self.toolsets)
+
+
+class Profiles:
+    """The profiles that a yard knows by name, its own first."""
+
+    def __init__(self, own: Profile, others: Iterable[Profile]) -> None:
+        self._given = {profile.name: profile for profile in (own, *others)}
+        self._known = self._given
+        self._own = own
+
+    @property
+    def known(self) -> tuple[Profile, ...]:
+        """Return them all."""
+        return tuple(self._known.values())
+
+    def adopt(self, profiles: Iterable[Profile], *, own: str | None) -> Profile:
+        """Know these besides those that were there from the beginning, take one as the own, and return it.
+
+        Raises:
+            KeyError: There is no profile of that name.
+        """
+        known = {**self._given, **{profile.name: profile for profile in profiles}}
+        self._own = _named(known, own or next(iter(self._given)))
+        self._known = known
+        return self._own
+
+    def find(self, profile: Profile | str | None) -> Profile:
+        """Return a profile by its name, the own by default.
+
+        Raises:
+            KeyError: There is no profile of that name.
+        """
+        if isinstance(profile, str):
+            return _named(self._known, profile)
+        return self._own if profile is None else profile
+
+
+def _named(known: Mapping[str, Profile], name: str) -> Profile:
+    if name not in known:
+        raise KeyError(f"There is no profile '{name}'. Known: {', '.join(sorted(known))}.")
+    return known[name]
 
 
 EVERYTHING: Final = Profile(name="everything")

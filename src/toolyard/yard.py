@@ -17,7 +17,7 @@ from toolyard.limits import Limits
 from toolyard.metatools import GUIDE, Metatools, known_metatools, tell_metatools
 from toolyard.mounts import Mount
 from toolyard.packs import make_pack
-from toolyard.profile import EVERYTHING, Profile
+from toolyard.profile import EVERYTHING, Profile, Profiles
 from toolyard.providers import Provider, Publish
 from toolyard.providers.gathered import Gathered
 from toolyard.record import Sink
@@ -74,17 +74,16 @@ class Yard:
         self.version = version
         self.instructions = instructions
         self.profile = profile
-        self.limits = limits or Limits()
+        self.limits = msgspec.structs.replace(limits or Limits())
         self.search = search or SearchSettings()
         self.origins: dict[str, str] = {}
         """Where settings came from that were not given in code."""
         self.state_dir = state_dir
         """Where what must outlive the yard is kept, if not in the usual place."""
-        self.seal = own_seal(state_dir)
         self._clock = clock
         self._given_store = store
         self._equip(allow_eval=allow_eval)
-        self._profiles = {known.name: known for known in (profile, *profiles)}
+        self._profiles = Profiles(profile, profiles)
         self._packs = known_packs(packs)
         self._metatools = known_metatools(metatools)
         own = own_provider(name, tools, resources=resources, prompts=prompts)
@@ -106,15 +105,21 @@ class Yard:
         """
         if self._dispatcher is not None:
             raise RuntimeError(f"The yard '{self.name}' is open: it can be configured only before.")
+        self.adopt(given.get("profiles", ()), profile=given.get("profile"))
+        self._packs = known_packs(dict.fromkeys([*self._packs, *given.get("packs", ())]))
         self._given = all_providers(None, [*self._given, *given.get("providers", ())], packs=self._packs)
-        self.profile = self.profile_of(given.get("profile"))
         self.limits = Limits(**{**self.limits.as_dict(), **limits})
         self.search = msgspec.structs.replace(self.search, **given.get("search", {}))
         self._metatools = known_metatools(given.get("metatools", self._metatools))
         self.origins = dict(origins)
         self.state_dir = given.get("state_dir") or self.state_dir
-        self.seal = own_seal(self.state_dir)
         self._equip(allow_eval=given.get("allow_eval", self.registry.allow_eval))
+
+    def adopt(self, profiles: Iterable[Profile], *, profile: str | None = None) -> None:
+        """Know these profiles beside those of the code, before those of the same names, and take one as the yard's own; at any time."""
+        self.profile = self._profiles.adopt(profiles, own=profile)
+        if self._dispatcher is not None:
+            self._dispatcher.profile = self.profile
 
     async def __aenter__(self) -> Self:
         if self._dispatcher is not None:
@@ -202,11 +207,7 @@ class Yard:
             loop.call_soon_threadsafe(self.registry.updated, uri)
 
     def list(self, profile: Profile | str | None = None) -> Sequence[ToolSpec]:
-        """Return the specs of the tools that a profile lists, by default the yard's own.
-
-        Raises:
-            KeyError: There is no profile of that name.
-        """
+        """Return the specs of the tools that a profile lists, by default the yard's own."""
         return self.registry.list(self.profile_of(profile))
 
     def list_resources(self, profile: Profile | str | None = None) -> Sequence[ResourceSpec]:
@@ -232,16 +233,12 @@ class Yard:
         Raises:
             KeyError: There is no profile of that name.
         """
-        if isinstance(profile, str):
-            if profile not in self._profiles:
-                raise KeyError(f"There is no profile '{profile}'. Known: {', '.join(sorted(self._profiles))}.")
-            return self._profiles[profile]
-        return self.profile if profile is None else profile
+        return self._profiles.find(profile)
 
     @property
     def profiles(self) -> Sequence[Profile]:
         """Return the profiles that the yard knows by name, its own first."""
-        return tuple(self._profiles.values())
+        return self._profiles.known
 
     def settings(self) -> dict[str, dict[str, Any]]:
         """Return every setting with its value and where it came from: 'code' where it differs from the default."""
@@ -262,6 +259,7 @@ class Yard:
                 yield
 
     def _equip(self, *, allow_eval: bool) -> None:
+        self.seal = own_seal(self.state_dir)
         self.registry = Registry(self.limits, allow_eval=allow_eval)
         self.providers = Gathered(self.registry, notify=self.notify_updated)
         self.sessions = Sessions(self.limits, clock=self._clock)

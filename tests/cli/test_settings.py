@@ -8,6 +8,7 @@ import pytest
 from toolyard import Yard
 from toolyard.cli.exits import CommandError
 from toolyard.cli.settings import apply_settings
+from toolyard.cli.terminal import Terminal
 from toolyard.config import ConfigError, read_config
 from toolyard.search import SearchSettings
 
@@ -15,7 +16,7 @@ Write = Callable[..., Path]
 
 
 def laid(yard: Yard, path: Path, **environment: str) -> Yard:
-    apply_settings(yard, read_config(path=str(path), environment=environment))
+    apply_settings(yard, read_config(path=str(path), environment=environment), Terminal())
     return yard
 
 

@@ -95,7 +95,7 @@ def test_several_yards_in_a_file_are_named(write: Write, toolyard: Run) -> None:
         ("elsewhere", "'elsewhere'"),
         ("app:", "'app:'"),
         (":yard", "':yard'"),
-        ("", "''"),
+        ("", "TARGET"),
     ],
 )
 def test_a_target_that_is_none_is_one_line_and_status_2(target: str, named: str, write: Write, toolyard: Run) -> None:

@@ -239,7 +239,8 @@ def test_a_clients_file_is_a_target_and_takes_the_place_of_our_own_upstreams(tmp
     assert {name: one.settings.enabled for name, one in config.upstreams.items()} == {"git": True, "off": False}
     assert settled(config, V="a").cwd is None
     assert config.is_yard
-    assert config.files == (tmp_path / "toolyard.toml", tmp_path / "mcp.json")
+    assert list(config.files) == [tmp_path / "toolyard.toml", tmp_path / "mcp.json"]
+    assert all(config.files.values())
     assert config.warnings == (f"'mcpServers.Git' in '{tmp_path}/mcp.json' is the upstream 'git' here.",)
     with pytest.raises(ConfigError, match=r"^'mcpServers.Git.command' in '.*mcp.json' needs the variable 'V'"):
         settled(config)

@@ -22,7 +22,7 @@ _NAMED: Final = 5
 
 def run(options: Options, terminal: Terminal) -> int:
     """Print the tools: a table for people, lines of columns for programs, an array with `--json`."""
-    return work_in_yard(options, partial(_list, options=options, terminal=terminal))
+    return work_in_yard(options, terminal, partial(_list, options=options, terminal=terminal))
 
 
 async def _list(yard: Yard, profile: Profile, *, options: Options, terminal: Terminal) -> int:

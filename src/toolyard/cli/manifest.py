@@ -18,7 +18,7 @@ __all__ = ["run"]
 
 def run(options: Options, terminal: Terminal) -> int:
     """Print every tool that exists for the profile, metatools only where they are listed, with the hash of what is listed."""
-    return work_in_yard(options, partial(_manifest, options=options, terminal=terminal))
+    return work_in_yard(options, terminal, partial(_manifest, options=options, terminal=terminal))
 
 
 async def _manifest(yard: Yard, profile: Profile, *, options: Options, terminal: Terminal) -> int:

@@ -4,11 +4,13 @@ import logging
 import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, redirect_stdout
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from toolyard.cli.cause import cause_of
 from toolyard.cli.exits import DEFECT, CommandError
-from toolyard.cli.target import loaded
+from toolyard.cli.settings import apply_settings, named_profile, settings_of_options
+from toolyard.cli.target import chosen
+from toolyard.cli.terminal import Terminal
 from toolyard.monitor import log_sink
 from toolyard.profile import Profile
 from toolyard.signals import run
@@ -18,23 +20,26 @@ from toolyard.yard import Yard
 if TYPE_CHECKING:
     from toolyard.cli.parser import Options  # a program that serves a yard of its own parses nothing
 
-__all__ = ["Work", "named_profile", "opened", "work_in_yard"]
+__all__ = ["Work", "opened", "work_in_yard"]
 
 Work = Callable[[Yard, Profile], Coroutine[Any, Any, int]]
 """What a command does with an open yard and the profile it was asked to take; it returns the exit status."""
 
+_PATIENCE: Final = 120.0
 _log = logging.getLogger(__name__)
 
 
-def work_in_yard(options: "Options", work: Work) -> int:
-    """Load the target, open its yard, work in it and return the exit status.
+def work_in_yard(options: "Options", terminal: Terminal, work: Work) -> int:
+    """Load the target, open its yard as it would be served, work in it and return the exit status.
 
     What a module or a tool prints goes to stderr, so that stdout holds data alone.
 
     Raises:
         CommandError: The target cannot be loaded, or its yard not be opened or closed.
     """
-    with redirect_stdout(sys.stderr), loaded(options.target) as yard:
+    config = settings_of_options(options, terminal)
+    with redirect_stdout(sys.stderr), chosen(config) as yard:
+        apply_settings(yard, config, terminal)
         return run(_work(yard, options, work))
 
 
@@ -43,6 +48,7 @@ async def _work(yard: Yard, options: "Options", work: Work) -> int:
     yard.registry.allow_eval = yard.registry.allow_eval or options.allow_eval
     try:
         async with opened(yard, logged=options.verbose > 0):
+            await yard.providers.settled(_PATIENCE)
             status = await work(yard, named_profile(yard, options.profile))
     except Exception as error:
         if status is None:
@@ -70,16 +76,3 @@ async def opened(yard: Yard, *, logged: bool) -> AsyncGenerator[None]:
             _log.debug("open_failed yard=%s", yard.name, exc_info=error)
             raise CommandError(f"The yard '{yard.name}' cannot be opened: {cause_of(error)}") from error
         yield
-
-
-def named_profile(yard: Yard, name: str | None) -> Profile:
-    """Return a profile of the yard by its name, its own by default.
-
-    Raises:
-        CommandError: There is none of that name.
-    """
-    try:
-        return yard.profile_of(name)
-    except KeyError:
-        listed = ", ".join(f"'{known.name}'" for known in yard.profiles)
-        raise CommandError(f"There is no profile '{name}'. Known: {listed}.") from None

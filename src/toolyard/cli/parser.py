@@ -13,7 +13,7 @@ from toolyard.cli.parsing import Give, Parser, Switch, did_you_mean
 
 __all__ = ["Options", "Parsers", "make_parsers", "read_options"]
 
-_TARGET: Final = "the yard: 'module:attr', 'file.py' if there is one yard in it, or 'file.py:attr'"
+_TARGET: Final = "the yard: 'module:attr', 'file.py', 'file.py:attr', a 'toolyard.toml', a client's 'file.json', or an address"
 _NOTHING: Final[Mapping[str, str | bool]] = MappingProxyType({})
 _SETTINGS: Final = (
     ("serve.transport", "NAME", "the way in: 'stdio' (default), 'http' or 'sse'"),
@@ -139,12 +139,17 @@ def _refuse_contradictions(parser: Parser, options: Options) -> None:
 
 
 def _add_view(parser: Parser) -> None:
+    parser.add_argument("--config", metavar="FILE", help=_CONFIG)
     parser.add_argument("--profile", metavar="NAME", help=_PROFILE)
     parser.add_argument("--allow-eval", action="store_true", help="publish the tools that run code, too")
 
 
+def _add_target(parser: Parser) -> None:
+    parser.add_argument("target", metavar="TARGET", nargs="?", default="", help=f"{_TARGET} (default: what 'toolyard.toml' names)")
+
+
 def _add_settings(parser: Parser) -> None:
-    parser.add_argument("target", metavar="TARGET", nargs="?", default="", help=f"{_TARGET} (default: the 'target' of the file)")
+    _add_target(parser)
     parser.add_argument("--config", metavar="FILE", help=_CONFIG)
     for key, value, text in _SETTINGS:
         option = f"--{key.rpartition('.')[2].replace('_', '-')}"
@@ -195,7 +200,7 @@ def _number(text: str) -> int:
 
 
 def _add_list(parser: Parser) -> None:
-    parser.add_argument("target", metavar="TARGET", help=_TARGET)
+    _add_target(parser)
     _add_view(parser)
     parser.add_argument("--json", action="store_true", help="print an array of objects")
 
@@ -220,7 +225,7 @@ def _add_describe(parser: Parser) -> None:
 
 
 def _add_manifest(parser: Parser) -> None:
-    parser.add_argument("target", metavar="TARGET", help=_TARGET)
+    _add_target(parser)
     _add_view(parser)
     parser.add_argument("--json", action="store_true", help="print JSON (default)")
     parser.add_argument("--markdown", action="store_true", help="print a tool reference to read")
@@ -228,7 +233,7 @@ def _add_manifest(parser: Parser) -> None:
 
 def _add_search(parser: Parser) -> None:
     parser.add_argument("words", metavar="WORDS", help="what the tool should do, in quotes if there are several words")
-    parser.add_argument("target", metavar="TARGET", nargs="?", default="", help=f"{_TARGET} (default: the 'target' of 'toolyard.toml')")
+    _add_target(parser)
     parser.add_argument("--namespace", metavar="NAME", help="only tools of this namespace")
     parser.add_argument("--operation", choices=_OPERATIONS, metavar="NAME", help=f"only tools of this operation: {', '.join(_OPERATIONS)}")
     parser.add_argument("--limit", type=_count, metavar="NUMBER", default=5, help="how many tools, from 1 to 100 (default: 5)")

@@ -7,7 +7,6 @@ from typing import Final
 from toolyard.cli.exits import CommandError
 from toolyard.cli.opening import work_in_yard
 from toolyard.cli.parser import Options
-from toolyard.cli.settings import settings_of_options
 from toolyard.cli.terminal import Painted, Terminal, cut
 from toolyard.envelope import encode
 from toolyard.errors import ToolError
@@ -28,11 +27,7 @@ def run(options: Options, terminal: Terminal) -> int:
     """Print the tools that fit best: name, signature and why for each."""
     if not options.words.strip():
         raise CommandError("There are no words to search for.")
-    if not options.target:
-        options.target = settings_of_options(options, terminal).settings.target or ""
-    if not options.target:
-        raise CommandError("There is no TARGET: name a yard, or write 'target' into 'toolyard.toml'. See 'toolyard search --help'.")
-    return work_in_yard(options, partial(_search, options=options, terminal=terminal))
+    return work_in_yard(options, terminal, partial(_search, options=options, terminal=terminal))
 
 
 async def _search(yard: Yard, profile: Profile, *, options: Options, terminal: Terminal) -> int:

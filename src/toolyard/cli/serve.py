@@ -3,6 +3,7 @@
 import logging
 import sys
 from contextlib import ExitStack, redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +12,7 @@ from toolyard.cli.log_lines import logging_to
 from toolyard.cli.reload import Turn, supervise, turn_of
 from toolyard.cli.server import serve_yard
 from toolyard.cli.settings import apply_settings, settings_of_code, settings_of_options
-from toolyard.cli.target import file_of, loaded
+from toolyard.cli.target import chosen, file_of
 from toolyard.cli.terminal import Terminal
 from toolyard.config import Config, known_settings
 from toolyard.monitor import log_sink
@@ -20,6 +21,7 @@ from toolyard.signals import run as run_until_told
 from toolyard.yard import Yard
 
 if TYPE_CHECKING:
+    from toolyard.cli.live import Reread  # only a server with a file needs it
     from toolyard.cli.parser import Options
     from toolyard.transports.auth import Guard  # a server on stdio has none, and starts sooner without
 
@@ -32,17 +34,14 @@ def run(options: "Options", terminal: Terminal) -> int:
     """Serve the yard that the target names until its input ends, or until Ctrl-C or SIGTERM."""
     turn = turn_of()
     config = settings_of_options(options, terminal)
-    target = config.settings.target
-    if target is None:
-        raise CommandError("There is no TARGET: name a yard, or write 'target' into 'toolyard.toml'. See 'toolyard serve --help'.")
     if _is_supervisor(config, turn):
-        file = file_of(target)
-        _supervise(Path.cwd() if file is None else file.resolve().parent, config, terminal)
+        _supervise(_folder_of(config), config, terminal)
         return 0
-    with redirect_stdout(sys.stderr), loaded(target) as yard:
+    with redirect_stdout(sys.stderr), chosen(config) as yard:
         if options.verbose:
             yard.add_sink(log_sink)
-        _serve(yard, config, terminal, command=_command(options), guard=None, turn=turn)
+        again = partial(settings_of_options, options, terminal)
+        _serve(yard, config, terminal, command=_command(options), guard=None, turn=turn, reread=again)
     return 0
 
 
@@ -60,7 +59,7 @@ def serve(yard: Yard, *, config: str | None = None, guard: "Guard | None" = None
         if not logging.getLogger().handlers:
             stack.enter_context(logging_to(terminal, verbose=0, quiet=False))
         try:
-            _serve_program(yard, settings_of_code(_keys(settings), terminal, config), terminal, guard=guard)
+            _serve_program(yard, partial(settings_of_code, _keys(settings), terminal, config), terminal, guard=guard)
         except CommandError as error:
             terminal.say(f"toolyard: {error.message}")
             raise SystemExit(error.status) from None
@@ -68,22 +67,26 @@ def serve(yard: Yard, *, config: str | None = None, guard: "Guard | None" = None
             raise SystemExit(INTERRUPTED) from None
 
 
-def _serve_program(yard: Yard, config: Config, terminal: Terminal, *, guard: "Guard | None") -> None:
+def _serve_program(yard: Yard, read: "Reread", terminal: Terminal, *, guard: "Guard | None") -> None:
     turn = turn_of()
+    config = read()
     program = Path(sys.argv[0]).resolve()
     if _is_supervisor(config, turn):
         _supervise(program.parent, config, terminal)
     else:
-        _serve(yard, config, terminal, command=[sys.executable, str(program), *sys.argv[1:]], guard=guard, turn=turn)
+        command = [sys.executable, str(program), *sys.argv[1:]]
+        _serve(yard, config, terminal, command=command, guard=guard, turn=turn, reread=read)
 
 
-def _serve(yard: Yard, config: Config, terminal: Terminal, *, command: list[str], guard: "Guard | None", turn: Turn) -> None:
-    apply_settings(yard, config)
+def _serve(
+    yard: Yard, config: Config, terminal: Terminal, *, command: list[str], guard: "Guard | None", turn: Turn, reread: "Reread"
+) -> None:
+    apply_settings(yard, config, terminal)
     if guard is None and config.settings.serve.transport != "stdio":
         from toolyard.cli.guards import make_guard  # noqa: PLC0415 - the same
 
         guard = make_guard(config)
-    serve_yard(yard, config, terminal, command=command, guard=guard, turn=turn)
+    serve_yard(yard, config, terminal, command=command, guard=guard, turn=turn, reread=reread)
 
 
 def _is_supervisor(config: Config, turn: Turn) -> bool:
@@ -93,6 +96,12 @@ def _is_supervisor(config: Config, turn: Turn) -> bool:
     if serving.reload and serving.workers > 1:
         raise CommandError("'--reload' and '--workers' do not go together: one is for writing a yard, the other for many callers.")
     return serving.reload and not turn
+
+
+def _folder_of(config: Config) -> Path:
+    """Return the folder whose files make the yard what it is."""
+    file = file_of(config.settings.target or "") or config.path
+    return Path.cwd() if file is None else file.resolve().parent
 
 
 def _supervise(folder: Path, config: Config, terminal: Terminal) -> None:

@@ -4,7 +4,7 @@ import errno
 import logging
 import sys
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import AbstractAsyncContextManager, contextmanager, redirect_stdout
 from typing import TYPE_CHECKING
 
 from toolyard.cli.cause import cause_of, innermost, is_own
@@ -19,6 +19,7 @@ from toolyard.transports import Transport, run_server
 from toolyard.yard import Yard
 
 if TYPE_CHECKING:
+    from toolyard.cli.live import Reread  # the same
     from toolyard.transports.auth import Guard  # a server on stdio has none, and starts sooner without
 
 __all__ = ["serve_yard"]
@@ -26,8 +27,10 @@ __all__ = ["serve_yard"]
 _log = logging.getLogger(__name__)
 
 
-def serve_yard(yard: Yard, config: Config, terminal: Terminal, *, command: Sequence[str], guard: "Guard | None", turn: Turn) -> None:
-    """Serve a yard that is not open yet; `command` is what would start this server.
+def serve_yard(
+    yard: Yard, config: Config, terminal: Terminal, *, command: Sequence[str], guard: "Guard | None", turn: Turn, reread: "Reread"
+) -> None:
+    """Serve a yard that is not open yet; `command` is what would start this server, and its settings can be read once more.
 
     What tools print goes to stderr, because stdout may be the way to the client.
 
@@ -51,9 +54,15 @@ def serve_yard(yard: Yard, config: Config, terminal: Terminal, *, command: Seque
             for line in [next(lines)] if turn == "again" else lines:
                 terminal.say(*line)
 
+    def follow() -> AbstractAsyncContextManager[None]:
+        from toolyard.cli.live import Live  # noqa: PLC0415 - only a server with a file needs it
+
+        return Live(yard, config, terminal, reread=reread).followed()
+
+    lives = bool(config.files) and not turn  # whoever starts it anew sees to the files, too
     try:
         with redirect_stdout(sys.stderr), _one_line(wanted=not terminal.attended and not terminal.quiet):
-            run_server(yard, serving, guard, ready=announce)
+            run_server(yard, serving, guard, ready=announce, meanwhile=follow if lives else None)
     except Exception as error:
         _log.debug("serving_failed yard=%s", quoted(yard.name), exc_info=error)
         raise _refusal(innermost(error), yard, serving, listening=bool(listening)) from error

@@ -1,4 +1,4 @@
-"""Targets: from 'module:attr' or a file to the yard that is meant.
+"""Targets: from 'module:attr', a file or an address to the yard that is meant.
 
 It loads a yard and does not open it.
 """
@@ -16,12 +16,14 @@ from typing import Final, NamedTuple
 
 from toolyard.cli.cause import cause_of
 from toolyard.cli.exits import CommandError
+from toolyard.config import FOREIGN, Config
 from toolyard.schema import near_miss
 from toolyard.yard import Yard
 
-__all__ = ["file_of", "loaded"]
+__all__ = ["chosen", "file_of", "loaded"]
 
-_FORMS: Final = "Write 'module:attr', 'file.py' or 'file.py:attr'."
+_FORMS: Final = "Write 'module:attr', 'file.py', 'file.py:attr', 'toolyard.toml', a client's 'file.json' or an address."
+_FILES: Final = (".py", ".toml", *FOREIGN)
 _OTHER_NAME: Final = "_toolyard_target"
 _log = logging.getLogger(__name__)
 
@@ -32,6 +34,22 @@ class _Target(NamedTuple):
     place: str
     attribute: str
     is_file: bool
+
+
+@contextmanager
+def chosen(config: Config) -> Generator[Yard]:
+    """Return the yard that the settings name: the one of their target, or an empty one for their upstreams and packs.
+
+    Raises:
+        CommandError: There is none.
+    """
+    if config.is_yard:
+        yield Yard()
+    elif config.settings.target is None:
+        raise CommandError("There is no TARGET: name a yard, or write 'target', 'upstreams' or 'packs' into 'toolyard.toml'.")
+    else:
+        with loaded(config.settings.target) as yard:
+            yield yard
 
 
 @contextmanager
@@ -52,9 +70,9 @@ def loaded(text: str) -> Generator[Yard]:
 
 
 def file_of(text: str) -> Path | None:
-    """Return the file that a target names, or nothing if it names a module."""
-    place = text if text.endswith(".py") else text.rpartition(":")[0]
-    return Path(place) if place.endswith(".py") else None
+    """Return the file that a target names, or nothing if it names a module or an address."""
+    place = text if text.endswith(_FILES) else text.rpartition(":")[0]
+    return Path(place) if place.endswith(_FILES) and "://" not in text else None
 
 
 def _read(text: str) -> _Target:

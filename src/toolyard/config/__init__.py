@@ -1,10 +1,12 @@
 """Configuration: what may be set, in 'toolyard.toml', in the environment or by flags; it builds nothing."""
 
 from toolyard.config.fitting import ConfigError
-from toolyard.config.reading import Config, Origin, read_config
+from toolyard.config.reading import Config, Origin, Stamp, read_config, stamp_of
 from toolyard.config.settings import Authentication, Key, Setting, Settings, known_settings
+from toolyard.config.tables import FOREIGN
 
 __all__ = [
+    "FOREIGN",
     "Authentication",
     "Config",
     "ConfigError",
@@ -12,6 +14,8 @@ __all__ = [
     "Origin",
     "Setting",
     "Settings",
+    "Stamp",
     "known_settings",
     "read_config",
+    "stamp_of",
 ]

@@ -12,13 +12,13 @@ import msgspec
 
 from toolyard.config.fitting import ConfigError, Place, Table, fitted, from_text, unknown
 from toolyard.config.settings import PREFIX, Setting, Settings, known_settings
-from toolyard.config.tables import FOREIGN, TABLES, is_foreign, read_tables
+from toolyard.config.tables import FOREIGN, TABLES, foreign_files, is_foreign, read_tables
 from toolyard.profile import Profile
 
 if TYPE_CHECKING:
     from toolyard.config.upstreams import Written  # it brings asyncio with it, and most yards have no upstream
 
-__all__ = ["FILE", "VARIABLE", "Config", "Origin", "read_config"]
+__all__ = ["FILE", "VARIABLE", "Config", "Origin", "Stamp", "read_config", "stamp_of"]
 
 FILE: Final = "toolyard.toml"
 """The file that is read if no other is named."""
@@ -43,6 +43,9 @@ class Origin(NamedTuple):
         return f"{self.kind} {self.name}".rstrip()
 
 
+Stamp = tuple[int, int, int] | None
+"""What a file looks like from outside, nothing if it is not there; when it changes, so does this."""
+
 Layer = Iterator[tuple[str, Any, Origin]]
 
 
@@ -60,8 +63,8 @@ class Config:
     """Profiles of the file by name."""
     tables: Mapping[str, Any]
     """What is said of upstreams, profiles and toolsets, by key, as it may be shown."""
-    files: tuple[Path, ...]
-    """Every file that was read."""
+    files: "Mapping[Path, Stamp]"
+    """Every file that was read, and what it looked like then."""
 
     @property
     def is_yard(self) -> bool:
@@ -99,6 +102,7 @@ def read_config(
     """
     variables = os.environ if environment is None else environment
     file = _find(path, variables)
+    files = {} if file is None else {file: stamp_of(file)}  # first, so that a change while it is read is seen later
     document = {} if file is None else _read_toml(file)
     named = {name: document.pop(name) for name in TABLES if name in document}
     values: dict[str, Any] = {key: setting.default for key, setting in known_settings().items()}
@@ -107,6 +111,7 @@ def read_config(
         for key, value, source in layer:
             values[key], origins[key] = value, source
     settings = _assembled(values, origins)
+    files |= {path: stamp_of(path) for path in foreign_files(settings.target)}
     tables = read_tables(named, file, settings.target)
     for key in tables.shown:
         origins[key] = Origin("file", tables.sources[key]) if key in tables.sources else origins["target"]
@@ -118,8 +123,17 @@ def read_config(
         upstreams=tables.upstreams,
         profiles=tables.profiles,
         tables=tables.shown,
-        files=(*(() if file is None else (file,)), *tables.files),
+        files=files,
     )
+
+
+def stamp_of(path: Path) -> Stamp:
+    """Return what a file looks like now."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _find(path: str | None, variables: Mapping[str, str]) -> Path | None:

@@ -11,7 +11,7 @@ from toolyard.profile import Profile
 if TYPE_CHECKING:
     from toolyard.config.upstreams import Written  # see below
 
-__all__ = ["FOREIGN", "TABLES", "Tables", "is_foreign", "read_tables"]
+__all__ = ["FOREIGN", "TABLES", "Tables", "foreign_files", "is_foreign", "read_tables"]
 
 FOREIGN: Final = (".json", ".jsonc")
 """How the names of clients' files end."""
@@ -28,7 +28,6 @@ class Tables(NamedTuple):
     profiles: dict[str, Profile]
     shown: dict[str, Any]
     sources: dict[str, str]
-    files: tuple[Path, ...]
     warnings: tuple[str, ...]
 
 
@@ -37,13 +36,18 @@ def is_foreign(target: str | None) -> bool:
     return target is not None and (target.endswith(FOREIGN) or target.startswith(("http://", "https://")))
 
 
+def foreign_files(target: str | None) -> list[Path]:
+    """Return the client's file that a target names, if it names one."""
+    return [Path(target)] if target is not None and target.endswith(FOREIGN) and "://" not in target else []
+
+
 def read_tables(document: Table, path: Path | None, target: str | None) -> Tables:
     """Read the tables of a file; a target that names upstreams takes the place of those that the file has.
 
     Raises:
         ConfigError: Something in them is wrong.
     """
-    found = Tables({}, {}, {}, {}, (), ())
+    found = Tables({}, {}, {}, {}, ())
     if path is not None:
         found.profiles.update(read_profiles(document, path))
         shown = dict(_flat({name: document[name] for name in (PROFILES, TOOLSETS) if name in document}))
@@ -68,8 +72,7 @@ def _with_upstreams(found: Tables, document: Table, path: Path | None, target: s
             found.shown[key] = masked(field, value)
             if written.place.file is not None:
                 found.sources[key] = written.place.file
-    files = (Path(target),) if target is not None and target.endswith(FOREIGN) and "://" not in target else ()
-    return found._replace(files=files, warnings=warnings)
+    return found._replace(warnings=warnings)
 
 
 def _flat(document: Table) -> Iterator[tuple[str, Any]]:

@@ -4,6 +4,7 @@ import gc
 import os
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["make_transport", "run_server", "serve_forever"]
 
 Ready = Callable[[Transport], None]
+Meanwhile = Callable[[], AbstractAsyncContextManager[None]]
+"""What goes on beside the serving, in each process, while the yard is open."""
 
 _OWN: Final[Mapping[str, tuple[str, str]]] = {
     "stdio": ("toolyard.transports.stdio", "Stdio"),
@@ -53,6 +56,7 @@ async def serve_forever(
     guard: "Guard | None" = None,
     *,
     ready: Ready | None = None,
+    meanwhile: Meanwhile = nullcontext,
     listener: socket.socket | None = None,
 ) -> None:
     """Open the yard and serve it until it is cancelled or its client goes; `ready` is told once it listens.
@@ -63,7 +67,7 @@ async def serve_forever(
     """
     transport = make_transport(serving, guard, listener=listener)
     try:
-        async with yard:
+        async with yard, meanwhile():
             gc.freeze()  # what is there now stays: no collection need look at it again
             if ready is not None:
                 ready(transport)
@@ -72,8 +76,12 @@ async def serve_forever(
         await transport.close()
 
 
-def run_server(yard: Yard, serving: Serving, guard: "Guard | None" = None, *, ready: Ready | None = None) -> None:
+def run_server(
+    yard: Yard, serving: Serving, guard: "Guard | None" = None, *, ready: Ready | None = None, meanwhile: Meanwhile | None = None
+) -> None:
     """Serve a yard in this process, or in as many as the settings say, until the program is told to end.
+
+    With something that goes on meanwhile, SIGHUP is for it, and passed on to all processes.
 
     Raises:
         ValueError: The settings make no sense.
@@ -81,7 +89,7 @@ def run_server(yard: Yard, serving: Serving, guard: "Guard | None" = None, *, re
     """
     _fill_standard_streams()
     if serving.workers == 1:
-        run(serve_forever(yard, serving, guard, ready=ready), loop=fastest_loop())
+        run(serve_forever(yard, serving, guard, ready=ready, meanwhile=meanwhile or nullcontext), loop=fastest_loop())
         return
     if serving.transport != "http":
         raise ValueError(f"Only 'http' can be served by several workers, not '{serving.transport}'.")
@@ -91,14 +99,19 @@ def run_server(yard: Yard, serving: Serving, guard: "Guard | None" = None, *, re
     transport = Http(serving, guard)
 
     def work(pipe: int) -> None:
-        served = serve_forever(yard, serving, guard, ready=lambda _: end_with_parent(pipe), listener=transport.listener)
+        def begin(_: Transport) -> None:
+            end_with_parent(pipe)
+
+        served = serve_forever(yard, serving, guard, ready=begin, meanwhile=meanwhile or nullcontext, listener=transport.listener)
         run(served, loop=fastest_loop())
 
-    try:
+    def announce() -> None:
         if ready is not None:
             ready(transport)
+
+    try:
         yard.seal.prepare()  # what one worker seals another must open
-        run_workers(serving.workers, work)
+        run_workers(serving.workers, work, announce, hangs_up=meanwhile is None)
     finally:
         run(transport.close())
 

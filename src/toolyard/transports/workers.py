@@ -36,8 +36,10 @@ def end_with_parent(pipe: int) -> None:
     loop.add_reader(pipe, end)  # nothing is ever written there, so it can only be closed
 
 
-def run_workers(count: int, work: Work) -> None:
-    """Run something in so many processes until this one is told to end, and end them then.
+def run_workers(count: int, work: Work, announce: Callable[[], None], *, hangs_up: bool) -> None:
+    """Run something in so many processes until this one is told to end, and end them then; announce it once signals are heard.
+
+    Unless SIGHUP is to end it as it ends other programs, it is passed on to all of them.
 
     Raises:
         Terminated: SIGTERM came, and all of them ended.
@@ -49,9 +51,11 @@ def run_workers(count: int, work: Work) -> None:
 
     def tell(number: int, _: object) -> None:
         told.append(number)
-        _end(started)
+        _send(started)
 
     before = {number: signal.signal(number, tell) for number in _SIGNALS}
+    if not hangs_up:
+        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, _passing_on(started, tell))
 
     def start() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # a signal that came between the two lines would miss the new one
@@ -62,11 +66,12 @@ def run_workers(count: int, work: Work) -> None:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
     try:
+        announce()
         for _ in range(count):
             start()
         _keep(started, told, start)
     finally:
-        _end(started)  # only if it went wrong are there any left
+        _send(started)  # only if it went wrong are there any left
         for number, handler in before.items():
             signal.signal(number, handler)
         for end in pipe:
@@ -74,10 +79,23 @@ def run_workers(count: int, work: Work) -> None:
     raise KeyboardInterrupt if told[0] == signal.SIGINT else Terminated
 
 
-def _end(processes: Iterable[int]) -> None:
+def _passing_on(started: Iterable[int], tell: Callable[[int, object], None]) -> Callable[[int, object], None]:
+    """Return what hands a signal to the workers, or ends them if it tells that the terminal is gone."""
+    attended = os.isatty(2)
+
+    def pass_on(number: int, frame: object) -> None:
+        if attended and not os.isatty(2):
+            tell(signal.SIGTERM, frame)
+        else:
+            _send(started, number)
+
+    return pass_on
+
+
+def _send(processes: Iterable[int], number: int = signal.SIGTERM) -> None:
     for process in processes:
         with suppress(ProcessLookupError):  # it has just ended by itself
-            os.kill(process, signal.SIGTERM)
+            os.kill(process, number)
 
 
 def _keep(started: dict[int, float], told: list[int], start: Callable[[], None]) -> None:
@@ -118,6 +136,8 @@ def _fork(work: Work, pipe: tuple[int, int], terminate: Any) -> int:
         signal.signal(signal.SIGTERM, terminate)
         # Ctrl-C reaches every process of a terminal; this one is told to end by its parent, and once is enough.
         signal.signal(signal.SIGINT, _ignore)
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_DFL:  # its parent passes it on, which is not its own business
+            signal.signal(signal.SIGHUP, _ignore)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         os.close(pipe[1])  # only the parent holds this end
         work(pipe[0])

@@ -1,0 +1,153 @@
+"""Yards without code: files and addresses that name other servers, which are real ones here."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+
+Run = Callable[..., tuple[int, str, str]]
+Write = Callable[..., Path]
+
+PYTHON = json.dumps(sys.executable)
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLYARD_STATE_DIR", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def yard_file(shop: str, write: Write) -> str:
+    """Write a file whose only upstream is the shop beside it."""
+    return write(f"[upstreams.shop]\ncommand = {PYTHON}\nargs = ['-m', 'toolyard', 'serve', '{shop}', '--quiet']\n", "toolyard.toml").name
+
+
+def names(out: str) -> list[str]:
+    return [line.split("\t")[0] for line in out.splitlines()]
+
+
+@pytest.mark.parametrize("arguments", [["toolyard.toml"], [], ["--config", "toolyard.toml"]])
+def test_a_file_with_upstreams_alone_is_a_yard(arguments: list[str], yard_file: str, toolyard: Run) -> None:
+    status, out, _ = toolyard("list", *arguments)
+
+    assert status == 0
+    assert "shop__list_orders" in names(out)
+
+
+def test_a_tool_of_an_upstream_is_called(yard_file: str, toolyard: Run) -> None:
+    status, out, _ = toolyard("call", yard_file, "shop__echo", "text=hello", "--json")
+
+    assert status == 0
+    assert json.loads(out)["success"] is True
+    assert "hello" in out
+
+
+def test_packs_and_profiles_of_the_file_hold(yard_file: str, toolyard: Run, write: Write) -> None:
+    rules = "[toolsets.own]\nsources = ['system']\n[profiles.own]\ntoolsets = ['own']\nsurface = 'direct'\n"
+    write(f"packs = ['system']\nprofile = 'own'\n{rules}{Path(yard_file).read_text()}", "toolyard.toml")
+    status, out, _ = toolyard("list")
+
+    assert status == 0
+    assert "ping" in names(out)
+    assert "shop__echo" not in names(out)
+
+
+def test_upstreams_are_added_to_a_yard_that_is_written_in_python(yard_file: str, toolyard: Run, write: Write) -> None:
+    write(
+        'from toolyard import Yard\n\ndef look() -> str:\n    """Look."""\n    return "x"\n\nyard = Yard("own", tools=[look])\n', "own.py"
+    )
+    status, out, _ = toolyard("list", "own.py")
+
+    assert status == 0
+    assert {"look", "shop__echo"} <= set(names(out))
+
+
+def test_a_clients_file_is_a_target(shop: str, toolyard: Run, write: Write) -> None:
+    server = {"command": sys.executable, "args": ["-m", "toolyard", "serve", shop, "--quiet"], "toolyard": {"tools": ["echo"]}}
+    write(json.dumps({"mcpServers": {"Shop": server}}), "mcp.json")
+    status, out, err = toolyard("list", "mcp.json")
+
+    assert status == 0
+    assert names(out) == ["shop__echo"]
+    assert "'mcpServers.Shop' in 'mcp.json' is the upstream 'shop' here." in err
+
+
+@pytest.fixture
+def address(shop: str) -> Generator[str]:
+    """Serve the shop over HTTP, and return where."""
+    program = [sys.executable, "-m", "toolyard", "serve", shop, "--transport", "http", "--port", "0"]
+    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True, env=os.environ) as server:  # noqa: S603 - our own
+        assert server.stderr is not None
+        yield server.stderr.readline().rpartition("address=")[2].strip()
+        server.terminate()
+
+
+def test_an_address_is_a_target_whose_tools_keep_their_names(address: str, toolyard: Run) -> None:
+    status, out, _ = toolyard("call", address, "echo", "text=hello", "--json")
+
+    assert status == 0
+    assert "hello" in out
+
+
+@pytest.mark.parametrize("command", [["list"], ["serve"], ["search", "words"]])
+def test_nothing_at_all_is_no_yard(command: list[str], toolyard: Run, write: Write) -> None:
+    write("[limits]\ndepth = 2", "toolyard.toml")
+    status, _, err = toolyard(*command)
+
+    assert status == 2
+    assert "There is no TARGET" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[upstreams.a]\ncommand = '${UNSET}'", "'upstreams.a.command' in 'toolyard.toml' needs the variable 'UNSET', which is not set."),
+        ("packs = ['sistem']", "There is no pack 'sistem'."),
+        ("profile = 'x'\npacks = ['system']", "There is no profile 'x'."),
+        ("[upstreams.yard]\ncommand = 'a'", "Two providers are named 'yard'"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_starts(text: str, said: str, toolyard: Run, write: Write) -> None:
+    write('from toolyard import Yard\n\ndef look() -> str:\n    """Look."""\n    return "x"\n\nyard = Yard(tools=[look])\n', "own.py")
+    write(text, "toolyard.toml")
+    status, _, err = toolyard("list", "own.py")
+
+    assert status == 2
+    assert said in err
+
+
+def test_an_upstream_that_is_switched_off_needs_nothing(toolyard: Run, write: Write) -> None:
+    write("[upstreams.a]\ncommand = '${UNSET}'\nenabled = false", "toolyard.toml")
+
+    assert toolyard("list", "--quiet") == (0, "", "")
+
+
+def test_a_secret_that_everybody_can_read_is_told_unless_nobody_wants_to_hear(yard_file: str, toolyard: Run, write: Write) -> None:
+    write("hush", "token").chmod(0o644)
+    write(Path(yard_file).read_text() + "env = {TOKEN = 'secretref:file:token'}\n", "toolyard.toml")
+
+    assert "'token' holds a secret and can be read by everybody" in toolyard("list")[2]
+    assert "holds a secret" not in toolyard("list", "--quiet")[2]
+
+
+def test_settings_are_read_from_one_file(yard_file: str, toolyard: Run) -> None:
+    status, _, err = toolyard("list", yard_file, "--config", "other.toml")
+
+    assert status == 2
+    assert "'toolyard.toml'" in err
+    assert "'other.toml'" in err
+
+
+def test_without_a_home_the_place_must_be_named(yard_file: str, toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless(*_: object) -> Path:
+        raise OSError(2, "There is no home directory")
+
+    monkeypatch.setattr("toolyard.assembly.find_state_dir", homeless)
+    status, _, err = toolyard("list", yard_file)
+
+    assert status == 2
+    assert "'state_dir'" in err
