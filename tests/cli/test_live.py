@@ -1,10 +1,12 @@
 """Live settings: what changes in a file changes in the yard that is open, and nothing else does."""
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
@@ -14,6 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from toolyard import Yard
+from toolyard.cli.exits import CommandError
 from toolyard.cli.live import Live
 from toolyard.cli.settings import apply_settings, settings_of_code
 from toolyard.cli.terminal import Terminal
@@ -203,6 +206,31 @@ async def test_who_wants_to_hear_nothing_hears_only_what_is_wrong(follow: Follow
     async with follow(A, quiet=True) as yard:
         assert await yard.change(A + B) == ""
         assert "stay as they were" in await yard.change("[")
+
+
+async def test_sighup_is_heard_while_settings_are_followed_and_no_longer(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.getsignal(signal.SIGHUP)
+    async with follow(A) as yard:
+        heard, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def read(_: Live) -> None:
+            loop.call_soon_threadsafe(heard.set)
+            raise CommandError("No.")
+
+        monkeypatch.setattr(Live, "_read", read)
+        async with yard._live.followed():
+            os.kill(os.getpid(), signal.SIGHUP)
+            await heard.wait()
+    assert signal.getsignal(signal.SIGHUP) == before
+
+
+def test_settings_are_followed_in_a_thread_too_where_no_signal_is_heard(follow: Follow) -> None:
+    async def main() -> list[str]:
+        async with follow(A) as yard, yard._live.followed():
+            return list(yard.upstreams())
+
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(lambda: asyncio.run(main())).result() == ["a"]
 
 
 @contextmanager
