@@ -292,7 +292,15 @@ def test_sighup_reads_anew_what_did_not_change_in_the_file(flags: tuple[str, ...
         assert server.poll() is None
 
 
-def test_without_a_file_sighup_ends_a_server_as_it_ends_other_programs(write: Write, shop: str) -> None:
+@pytest.fixture
+def not_ignored() -> Generator[None]:
+    """Let programs end on SIGHUP, also where whoever runs the tests ignores it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_without_a_file_sighup_ends_a_server_as_it_ends_other_programs(shop: str, not_ignored: None) -> None:
     with served(shop, *HTTP) as (server, lines):
         until(lines, "serving yard=shop")
         server.send_signal(signal.SIGHUP)
