@@ -47,7 +47,7 @@ class Live:
         """Look at the files meanwhile, and hear SIGHUP."""
         loop = asyncio.get_running_loop()
         hears = threading.current_thread() is threading.main_thread()
-        attended = self._terminal.attended
+        attended, before = self._terminal.attended, signal.getsignal(signal.SIGHUP)
         if hears:
             loop.add_signal_handler(signal.SIGHUP, lambda: _end() if attended and _is_alone() else self._told.set())
         try:
@@ -56,6 +56,7 @@ class Live:
         finally:
             if hears:
                 loop.remove_signal_handler(signal.SIGHUP)
+                signal.signal(signal.SIGHUP, before)
 
     async def _follow(self) -> None:
         seen = before = self._config.files
