@@ -55,8 +55,8 @@ def test_what_nobody_uses_is_cold_and_what_is_switched_off_stopped(toolyard: Run
 
 
 def test_what_a_yard_uses_is_as_that_yard_says(state: Path, toolyard: Run) -> None:
-    use(state, withheld=2)
-    assert toolyard("upstreams")[1].splitlines()[0] == "good\tready\t9 (2 withheld)\t1.2 ms\t2 h ago\t"
+    use(state, withheld=2, warned=1)
+    assert toolyard("upstreams")[1].splitlines()[0] == "good\tready\t9 (2 withheld, 1 changed)\t1.2 ms\t2 h ago\t"
 
     use(state, last_error="It died.", seen=time.time())
     assert toolyard("upstreams")[1].splitlines()[0] == "good\tready\t9\t1.2 ms\t0 s ago\tOnce: It died."

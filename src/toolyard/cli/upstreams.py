@@ -109,7 +109,8 @@ def _line(cells: tuple[str, ...], widths: list[int]) -> str:
 def _row(status: Status) -> tuple[str, ...]:
     latency = "-" if status.latency_ms is None else f"{status.latency_ms:.1f} ms"
     seen = "-" if status.seen is None else f"{_ago(time.time() - status.seen)} ago"
-    held = f" ({status.withheld} withheld)" if status.withheld else ""
+    notes = [f"{count} {what}" for count, what in ((status.withheld, "withheld"), (status.warned, "changed")) if count]
+    held = f" ({', '.join(notes)})" if notes else ""
     why = status.reason or (f"Once: {status.last_error}" if status.last_error else "")
     return (status.name, status.state, f"{status.tools}{held}", latency, seen, why)
 

@@ -299,3 +299,15 @@ async def test_what_the_yard_asks_on_its_own_has_nobody_behind_it() -> None:
 
     assert link.sent[1]["error"]["code"] == -32601
     waiting.cancel()
+
+
+@pytest.mark.parametrize("about", [1, None])
+async def test_an_answer_that_is_no_message_fails_the_request_it_can_be_meant_for(about: int | None) -> None:
+    link = ScriptedLink({"x": None})
+    peer, _ = await open_peer(link)
+    asked = asyncio.create_task(peer.request(OLD, "x", {}))
+    await link.until(lambda: link.sent)
+    peer.receive(b'{"jsonrpc":"1.0","id":1,"result":' + b"[" * 5 + b"]" * 5 + b"}", about)
+
+    with pytest.raises(LinkError, match="no message"):
+        await asked

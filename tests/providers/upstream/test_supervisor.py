@@ -349,3 +349,47 @@ async def test_an_upstream_of_the_newer_era_is_asked_to_tell_of_changes() -> Non
         await link.until(lambda: link.requests("subscriptions/listen"))
 
         assert link.requests("subscriptions/listen")[0]["params"]["notifications"] == {"toolsListChanged": True}
+
+
+async def test_whoever_waits_for_a_start_that_is_stopped_is_told_so() -> None:
+    bench = Bench({"server/discover": None, "initialize": None})
+    async with bench.opened() as supervisor:
+        asked = asyncio.create_task(ask(supervisor))
+        await bench.until(lambda: bench.links)
+        await supervisor.restart()
+
+        with pytest.raises(LinkError, match="was stopped while it started"):
+            await asked
+
+
+async def test_whoever_gives_up_before_it_is_his_turn_leaves_the_try_to_the_next() -> None:
+    bench = Bench({**MODERN, **TOOLS, "tools/call": None})
+    async with bench.opened(in_flight=1) as supervisor:
+        first = asyncio.create_task(ask(supervisor))
+        await bench.until(lambda: supervisor.is_connected)
+        for _ in range(3):
+            bench.now += 1
+            supervisor.time_out(bench.now)
+        bench.now += 100
+        second = asyncio.create_task(ask(supervisor))
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.gather(second, return_exceptions=True)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        bench.links[0].script["tools/call"] = {}
+
+        assert await ask(supervisor) == b"{}"
+
+
+async def test_a_restart_waits_for_a_look_at_what_is_gone() -> None:
+    bench = Bench({**MODERN, "tools/list": None}, {**MODERN, **TOOLS})
+    async with bench.opened() as supervisor:
+        looking = asyncio.create_task(supervisor.refresh())
+        await bench.until(lambda: supervisor.is_connected)
+        await bench.links[0].until(lambda: bench.links[0].requests("tools/list"))
+        await supervisor.restart()
+        await supervisor.refresh()
+        await looking
+
+        assert len(bench.fetched) == 1

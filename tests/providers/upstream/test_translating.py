@@ -6,7 +6,7 @@ import pytest
 
 from toolyard.profile import PINNED
 from toolyard.providers.upstream.catalogue import Catalogue
-from toolyard.providers.upstream.settings import Reshape, UpstreamSettings
+from toolyard.providers.upstream.settings import Login, Reshape, UpstreamSettings
 from toolyard.providers.upstream.translating import ForeignTool, prompts_of, resources_of, tools_of
 
 AT = UpstreamSettings(url="http://up.test")
@@ -110,3 +110,4 @@ def test_settings_that_contradict_themselves_are_refused(wrong: dict[str, Any]) 
 
 def test_settings_show_nothing_that_may_be_secret() -> None:
     assert repr(UpstreamSettings(command="run", env={"TOKEN": "s3cret"})) == "<UpstreamSettings stdio>"
+    assert repr(Login(client_secret="s3cret")) == "<Login authorization_code>"  # noqa: S106 - no password, but what must not be shown

@@ -13,10 +13,11 @@ import msgspec
 
 from toolyard.asks import Ask, unanswerable
 from toolyard.errors import ToolError
+from toolyard.logline import quoted
 from toolyard.progress import Note
 from toolyard.providers.upstream.link import Link, LinkError
 from toolyard.wire.faults import INTERNAL, METHOD_NOT_FOUND, Fault
-from toolyard.wire.messages import Id, Message, decode, encode_fault, encode_notification, encode_result
+from toolyard.wire.messages import Id, Message, decode, encode_fault, encode_notification, encode_result, id_of
 from toolyard.wire.requests import NOTHING, Requests
 
 __all__ = ["ALONE", "ASKED", "Behalf", "Peer"]
@@ -149,11 +150,16 @@ class Peer:
         self._reply(told)
 
     def receive(self, data: bytes, about: Id | None) -> None:
-        """Take one message of the upstream; what is none is left alone, because who sent it cannot be helped by us."""
+        """Take one message of the upstream; what is none answers whatever request it can be meant for."""
         try:
             message = decode(data)
         except Fault as fault:
-            _log.warning("upstream_says_nonsense upstream=%s why=%s", self.name, fault.message)
+            _log.warning("upstream_says_nonsense upstream=%s why=%s", self.name, quoted(fault.message))
+            meant = id_of(data) if about is None else about
+            if meant is not None:
+                self.lose(
+                    meant, LinkError("refused", f"'{self.name}' answered with what is no message: {fault.message}", sent=True, status=500)
+                )
             return
         if message.method is None:
             self._settle(message)

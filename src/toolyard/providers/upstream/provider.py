@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from toolyard.providers.upstream.catalogue import Catalogue, load, save
 from toolyard.providers.upstream.definitions import Key
 from toolyard.providers.upstream.link import OPEN, Credentials, Link
 from toolyard.providers.upstream.naming import our_uri
-from toolyard.providers.upstream.pins import Pins
+from toolyard.providers.upstream.pins import Judgement, Pins
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.providers.upstream.status import Status, keep_status, restart_asked_at
 from toolyard.providers.upstream.supervisor import Supervisor, Watcher
@@ -54,6 +54,7 @@ class Upstream:
         self._beat = beat
         self._catalogue: Catalogue | None = None
         self._withheld: WithheldReasons = NOTHING_WITHHELD
+        self._warned = 0
         self._supervisor: Supervisor | None = None
         self._publish: Publish | None = None
         self._first = asyncio.Event()
@@ -115,6 +116,7 @@ class Upstream:
             reason=health.reason,
             since=health.since,
             withheld=len(self._withheld),
+            warned=self._warned,
             calls=health.calls,
             failures=health.failures,
             latency_ms=health.latency_ms,
@@ -180,7 +182,8 @@ class Upstream:
         self, catalogue: Catalogue, tools: Sequence[ForeignTool], prompts: Sequence[tuple[PromptSpec, str]]
     ) -> dict[tuple[Kind, str], str]:
         """Return what must not be used, as it is called here, and why; instructions that must not be are not there."""
-        reasons: Mapping[Key, str] = {} if self._pins is None else self._pins.judge(self.name, catalogue, self.settings).withheld
+        judgement = Judgement() if self._pins is None else self._pins.judge(self.name, catalogue, self.settings)
+        reasons, self._warned = judgement.withheld, len(judgement.warned)
         self.instructions = "" if Key("instructions", "") in reasons else catalogue.instructions
         prefix = prefix_of(self.name, self.settings)
         ours: dict[Key, tuple[Kind, str]] = {

@@ -53,6 +53,10 @@ class Login(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     redirect_port: int = 0
     """The loopback port that the browser is sent back to; 0 is any."""
 
+    def __repr__(self) -> str:
+        """Return how somebody signs in, without what may be secret."""
+        return f"<Login {self.grant}>"
+
 
 class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One upstream: a command to run, or an address to call."""

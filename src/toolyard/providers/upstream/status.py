@@ -34,6 +34,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     prompts: int = 0
     withheld: int = 0
     """Things that it has and that are not published."""
+    warned: int = 0
+    """Things that are published although nobody accepted them as they are."""
     calls: int = 0
     failures: int = 0
     latency_ms: float | None = None

@@ -96,17 +96,18 @@ class Supervisor:
             LinkError: It did not get through, or there is no answer.
         """
         self.health.admit()
-        async with self._room:
-            self.health.calls += 1
-            self._busy += 1
-            try:
-                return await self._tried(method, params, name=name, behalf=behalf, safe=safe)
-            except asyncio.CancelledError:
-                self.health.abandon()
-                raise
-            finally:
-                self._busy -= 1
-                self._used = self._clock()
+        try:
+            async with self._room:
+                self.health.calls += 1
+                self._busy += 1
+                try:
+                    return await self._tried(method, params, name=name, behalf=behalf, safe=safe)
+                finally:
+                    self._busy -= 1
+                    self._used = self._clock()
+        except asyncio.CancelledError:
+            self.health.abandon()
+            raise
 
     async def _tried(self, method: str, params: Mapping[str, Any], *, name: str | None, behalf: Behalf, safe: bool) -> msgspec.Raw:
         """Send a request, and once more if it surely did no harm the first time."""
@@ -145,8 +146,11 @@ class Supervisor:
 
     async def restart(self) -> None:
         """Let go of the connection and of what is held against the upstream; the next call starts it anew."""
+        await self._drop("cold", "It is being restarted.")
+        if self._fetching is not None:  # it looked at what is gone now
+            await asyncio.wait([self._fetching])
         self.health.forgive()
-        await self._drop("cold", "It was restarted.")
+        self.health.become("cold", "It was restarted.")
 
     async def stop_if_idle(self) -> None:
         """Stop the upstream if nobody has used it for as long as its settings say."""
@@ -169,7 +173,13 @@ class Supervisor:
         if self._starting is None:
             self._starting = self._spawn(self._start())
             self._starting.add_done_callback(self._started)
-        return await asyncio.shield(self._starting)
+        starting = self._starting
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            if starting.cancelled():  # not whoever waits was stopped, but what he waits for
+                raise LinkError("unavailable", f"'{self.name}' was stopped while it started.") from None
+            raise
 
     def _started(self, task: "asyncio.Task[Connection]") -> None:
         self._starting = None
@@ -239,9 +249,9 @@ class Supervisor:
         connection, self._connection = self._connection, None
         if self._starting is not None:
             self._starting.cancel()
+        self.health.become(state, reason)
         if connection is not None:
             await connection.peer.close()
-        self.health.become(state, reason)
 
     def _spawn(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         task = asyncio.get_running_loop().create_task(work)
