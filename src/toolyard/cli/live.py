@@ -56,7 +56,7 @@ class Live:
         finally:
             if hears:
                 loop.remove_signal_handler(signal.SIGHUP)
-                signal.signal(signal.SIGHUP, before)
+                signal.signal(signal.SIGHUP, signal.SIG_DFL if before is None else before)  # none of Python's: it cannot be put back
 
     async def _follow(self) -> None:
         seen = before = self._config.files
