@@ -25,7 +25,8 @@ Data goes to stdout and everything else to stderr, also what a module or a tool 
 _TARGET: Final = """\
 ## TARGET
 
-Every command but `accept`, `config`, `demo`, `diff`, `eval`, `key`, `logs`, `scan` and `version` works on a yard:
+Every command but `accept`, `add`, `config`, `connect`, `demo`, `diff`, `eval`, `import`, `key`, `logs`, `remove`, `scan` and
+`version` works on a yard:
 
 | TARGET | is |
 |---|---|
@@ -108,7 +109,8 @@ def _command(name: str, parser: Parser, *, known: Parser) -> Iterator[str]:
     shared = {option for action in known.actions for option in action.option_strings}
     own = [action for action in parser.actions if not shared.intersection(action.option_strings)]
     positional = [action for action in own if not action.option_strings]
-    usage = " ".join(["toolyard", name, *(_in_usage(action) for action in positional), "[options]"])
+    ending = ["[options]", "[-- COMMAND …]"] if parser.takes_program else ["[options]"]
+    usage = " ".join(["toolyard", name, *(_in_usage(action) for action in positional), *ending])
     yield f"## toolyard {name}"
     yield f"    {usage}"
     yield str(parser.description)

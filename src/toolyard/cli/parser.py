@@ -6,9 +6,10 @@ They import no command, so that `--help` and `version` cost next to nothing.
 from argparse import SUPPRESS, ArgumentTypeError, Namespace
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from toolyard._version import VERSION
+from toolyard.cli.joining import add_joining
 from toolyard.cli.parsing import Give, Parser, Switch, did_you_mean
 
 __all__ = ["Options", "Parsers", "make_parsers", "read_options"]
@@ -63,6 +64,18 @@ class Options(Namespace):
     check: bool = False
     follow: bool = False
     lines: int = 100
+    client: str = ""
+    called: str = "toolyard"
+    clients: Sequence[str] = ()
+    file: str | None = None
+    dry_run: bool = False
+    undo: bool = False
+    project: bool = False
+    url: str | None = None
+    env: Sequence[str] = ()
+    header: Sequence[str] = ()
+    program: Sequence[str] = ()
+    secrets: Literal["file", "env", "keep"] = "file"
     verbose: int = 0
     quiet: bool = False
 
@@ -102,6 +115,7 @@ def make_parsers() -> Parsers:
     _add_stored(add("diff", "show what upstreams changed since it was accepted"))
     _add_accept(add("accept", "accept what an upstream offers now"))
     _add_stored(add("scan", "look for hidden characters and orders to a model in what upstreams say"))
+    add_joining(add)
     _add_version(add("version", "print the version of Toolyard"))
     for parser in added.values():
         _add_volume(parser)
@@ -125,7 +139,8 @@ def read_options(arguments: Sequence[str]) -> Options:
     parser = commands.get(options.command)
     if parser is None:
         program.error(f"There is no command '{options.command}'.{did_you_mean(options.command, list(commands))}")
-    options, extras = parser.parse_known_intermixed_args(arguments[place + 1 :], options)
+    given, options.program = parser.without_program(arguments[place + 1 :])
+    options, extras = parser.parse_known_intermixed_args(given, options)
     parser.refuse_unknown(extras)
     _refuse_contradictions(parser, options)
     return options

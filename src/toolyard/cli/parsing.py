@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from toolyard.cli.exits import CommandError
 
-__all__ = ["Give", "Parser", "Switch", "did_you_mean"]
+__all__ = ["Collect", "Give", "Parser", "Switch", "did_you_mean"]
 
 
 class Give(Action):
@@ -16,6 +16,14 @@ class Give(Action):
     def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: str | None = None) -> None:  # noqa: ARG002 - argparse's shape
         """Note it."""
         namespace.given = {**namespace.given, self.dest: values}
+
+
+class Collect(Action):
+    """Notes every value of an option that may be given again."""
+
+    def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: str | None = None) -> None:  # noqa: ARG002 - argparse's shape
+        """Note it."""
+        setattr(namespace, self.dest, (*getattr(namespace, self.dest), values))
 
 
 class Switch(BooleanOptionalAction):
@@ -31,6 +39,7 @@ class Parser(ArgumentParser):
 
     def __init__(self, **settings: Any) -> None:
         self.actions: list[Action] = []
+        self.takes_program = False
         super().__init__(allow_abbrev=False, add_help=False, **settings)
         self.add_argument("-h", "--help", action="help", help="show this help and exit")
 
@@ -39,6 +48,13 @@ class Parser(ArgumentParser):
         action = super().add_argument(*names, **settings)
         self.actions.append(action)
         return action
+
+    def without_program(self, arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+        """Return what is for this parser, and the command behind '--', whose options are its own, if one may stand there."""
+        if not self.takes_program or "--" not in arguments:
+            return arguments, ()
+        place = list(arguments).index("--")
+        return arguments[:place], arguments[place + 1 :]
 
     def error(self, message: str) -> NoReturn:
         """Refuse what was given.

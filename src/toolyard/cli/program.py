@@ -5,6 +5,7 @@ A command is imported only when it is asked for, because most bring the whole ya
 
 import sys
 from collections.abc import Sequence
+from keyword import iskeyword
 
 from toolyard.cli.exits import CLOSED_PIPE, DEFECT, INTERRUPTED, USAGE, CommandError
 from toolyard.cli.log_lines import logging_to
@@ -48,6 +49,6 @@ def _run(arguments: Sequence[str], terminal: Terminal) -> int:
         return USAGE
     terminal.quiet = options.quiet
     with logging_to(terminal, verbose=options.verbose, quiet=options.quiet):
-        command = load(f"toolyard.cli.{options.command}")
+        command = load(f"toolyard.cli.{options.command}{'_' * iskeyword(options.command)}")
         status: int = command.run(options, terminal)
         return status

@@ -13,7 +13,7 @@ from toolyard.config.fitting import ConfigError, Place, unknown
 from toolyard.config.naming import is_name, made_name, twin_of
 from toolyard.providers.upstream.settings import UpstreamSettings
 
-__all__ = ["OWN", "Foreign", "parse_json", "read_document", "read_foreign"]
+__all__ = ["OWN", "Foreign", "parse_json", "read_document", "read_foreign", "read_server"]
 
 OWN: Final = "toolyard"
 """The object of a server that holds our own settings, so that its file stays valid for everybody else."""
@@ -22,6 +22,7 @@ _SECTIONS: Final = ("mcpServers", "servers", "mcp_servers", "context_servers", "
 _CARRIERS: Final = {"stdio": "stdio", "local": "stdio", "http": "http", "streamablehttp": "http", "remote": "http", "sse": "sse"}
 _ADDRESSES: Final = ("url", "httpUrl", "serverUrl")
 _TEXT_OR_COMMENT: Final = re.compile(r'("(?:[^"\\]|\\.)*+(?:"|\Z))|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
+_PLACE: Final = re.compile(r" \(byte (\d+)\)")
 _TEXT_OR_COMMA: Final = re.compile(r'("(?:[^"\\]|\\.)*+(?:"|\Z))|,(?=\s*[}\]])')
 
 Table = dict[str, Any]
@@ -59,11 +60,14 @@ def parse_json(text: str, file: str) -> object:
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
-        plain = _TEXT_OR_COMMA.sub(r"\1", _TEXT_OR_COMMENT.sub(_blank, text))
+        plain = _TEXT_OR_COMMA.sub(_blank, _TEXT_OR_COMMENT.sub(_blank, text))
     try:
         return msgspec.json.decode(plain)
     except msgspec.DecodeError as error:
-        raise ConfigError(f"The file '{file}' is no JSON: {str(error).removesuffix('.')}.") from None
+        found = _PLACE.search(str(error))
+        before = plain.encode()[: int(found[1])] if found else plain.encode()
+        line, why = before.count(b"\n") + 1, _PLACE.sub("", str(error)).removesuffix(".")
+        raise ConfigError(f"The file '{file}' is no JSON in line {line}: {why}.") from None
 
 
 def read_document(document: object, file: str) -> Foreign:
@@ -77,7 +81,7 @@ def read_document(document: object, file: str) -> Foreign:
     section, servers = _servers(document, file)
     for theirs, entry in servers.items():
         place = Place(f"{section}.{theirs}" if section else theirs, file)
-        table = _table(entry, place)
+        table = read_server(entry, place)
         if isinstance(table, str):
             warnings.append(f"{place} is left out: {table}")
             continue
@@ -105,8 +109,12 @@ def _servers(document: object, file: str) -> tuple[str, Table]:
     raise ConfigError(f"There are no servers in '{file}': they stand under 'mcpServers' or 'servers'.")
 
 
-def _table(entry: object, place: Place) -> Table | str:
-    """Return a server as our own table has it, or why it cannot be used."""
+def read_server(entry: object, place: Place) -> Table | str:
+    """Return a server as our own table has it, or why it cannot be used.
+
+    Raises:
+        ConfigError: One of our own settings is not known.
+    """
     theirs = {key: value for key, value in _object(entry).items() if value is not None}
     kind = str(theirs.get("type") or theirs.get("transport") or "")
     carrier = _CARRIERS.get(re.sub("[-_]", "", kind.lower()))
@@ -129,7 +137,8 @@ def _process(theirs: Table) -> Table:
     nested = _object(command)  # some clients keep the program and what belongs to it in one object
     table = {**_picked(theirs, "args", "env", "cwd"), **_picked(nested, "args", "env"), "command": nested.get("path", command)}
     if isinstance(command, list) and command:
-        table |= {"command": command[0], "args": [*cast("list[Any]", command)[1:], *table.get("args", [])]}
+        more: Any = table.get("args", [])
+        table |= {"command": command[0], "args": [*cast("list[Any]", command)[1:], *more] if isinstance(more, list) else more}
     if isinstance(table.get("env"), dict):
         table["env"] = {name: _text(value) for name, value in _object(table["env"]).items()}
     return table
@@ -160,4 +169,4 @@ def _object(value: object) -> Table:
 
 
 def _blank(found: re.Match[str]) -> str:
-    return found[1] or " "
+    return found[1] or "".join(character if character == "\n" else " " for character in found[0])

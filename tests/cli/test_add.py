@@ -1,0 +1,142 @@
+"""`toolyard add` and `toolyard remove`: upstreams of 'toolyard.toml' by hand."""
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., tuple[int, str, str]]
+
+WRITTEN = '# Mine.\nstate_dir = "state"\n'
+
+
+@pytest.fixture(autouse=True)
+def file(write: Callable[..., Path]) -> Path:
+    """Write a file with a comment and a setting into the folder of the test."""
+    return write(WRITTEN, "toolyard.toml")
+
+
+def upstreams(path: str = "toolyard.toml") -> dict[str, Any]:
+    return tomllib.loads(Path(path).read_text()).get("upstreams", {})
+
+
+def test_a_command_is_added_with_options_of_its_own(toolyard: Run, file: Path) -> None:
+    status, out, err = toolyard("add", "git", "--env", "A=b=c", "--", "npx", "-y", "git", "--json", "--", "x")
+
+    assert (status, out) == (0, "git\tnpx -y git --json -- x\n")
+    assert upstreams() == {"git": {"command": "npx", "args": ["-y", "git", "--json", "--", "x"], "env": {"A": "b=c"}}}
+    assert file.read_text().startswith(WRITTEN)
+    assert "'toolyard serve'" in err
+
+
+def test_a_command_may_be_a_single_word(toolyard: Run) -> None:
+    toolyard("add", "git", "--", "server")
+
+    assert upstreams() == {"git": {"command": "server"}}
+
+
+def test_an_address_is_added_with_its_headers(toolyard: Run) -> None:
+    status, _, err = toolyard(
+        "add", "web", "--url", "https://a/mcp", "--header", "Authorization: Bearer ${NOT_SET_HERE}", "--header", "X:y:z"
+    )
+
+    assert status == 0
+    assert upstreams() == {"web": {"url": "https://a/mcp", "headers": {"Authorization": "Bearer ${NOT_SET_HERE}", "X": "y:z"}}}
+    assert "Set the variable 'NOT_SET_HERE'" in err
+
+
+def test_a_new_file_is_made_where_there_is_none(toolyard: Run) -> None:
+    assert toolyard("add", "web", "--url", "https://a", "--config", "new.toml", "--quiet") == (0, "web\thttps://a\n", "")
+    assert upstreams("new.toml") == {"web": {"url": "https://a"}}
+
+
+def test_a_secret_goes_to_a_file_and_goes_when_the_upstream_does(toolyard: Run, file: Path) -> None:
+    _, out, err = toolyard("add", "git", "--env", "TOKEN=hunter2", "--", "npx")
+    secret = Path("state/secrets/git.TOKEN").absolute()
+    assert secret.read_text() == "hunter2"
+    assert str(secret) in err
+    assert "hunter2" not in out + err + file.read_text()
+
+    toolyard("remove", "git")
+
+    assert not secret.exists()
+    assert file.read_text() == WRITTEN
+
+
+def test_a_secret_that_is_kept_makes_the_file_private(toolyard: Run, file: Path) -> None:
+    _, _, err = toolyard("add", "git", "--env", "TOKEN=hunter2", "--secrets", "keep", "--", "npx")
+
+    assert "1 secrets" in err
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_secret_of_somebody_else_stays(toolyard: Run) -> None:
+    Path("mine").write_text("x")
+    toolyard("add", "git", "--env", "TOKEN=secretref:file:mine", "--", "npx")
+
+    toolyard("remove", "git")
+
+    assert Path("mine").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["git"], "either a command"),
+        (["git", "--url", "https://a", "--", "npx"], "either a command"),
+        (["git", "--"], "either a command"),
+        (["git", "--url", "https://a", "--env", "A=b"], "'--env' goes with a command"),
+        (["git", "--header", "A:b", "--", "npx"], "'--header' goes with '--url'"),
+        (["git", "--env", "hunter2", "--", "npx"], "'NAME=VALUE'"),
+        (["git", "--env", "=hunter2", "--", "npx"], "'NAME=VALUE'"),
+        (["Git Hub", "--", "npx"], "'git-hub'"),
+        (["metatools", "--", "npx"], "is taken"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(toolyard: Run, file: Path, arguments: list[str], why: str) -> None:
+    status, out, err = toolyard("add", *arguments)
+
+    assert (status, out) == (2, "")
+    assert why in err
+    assert "hunter2" not in err
+    assert file.read_text() == WRITTEN
+
+
+@pytest.mark.parametrize("name", ["a-b", "a_b"])
+def test_a_name_that_is_taken_is_refused(toolyard: Run, name: str) -> None:
+    toolyard("add", "a-b", "--", "npx")
+
+    status, _, err = toolyard("add", name, "--", "uvx")
+
+    assert status == 2
+    assert "'toolyard remove a-b'" in err
+
+
+def test_a_file_that_has_all_upstreams_in_one_line_is_left_to_its_author(toolyard: Run, file: Path) -> None:
+    file.write_text('upstreams = {a = {command = "x"}}\n')
+
+    assert "cannot be added to" in toolyard("add", "b", "--", "npx")[2]
+    assert "by hand" in toolyard("remove", "a")[2]
+    assert file.read_text() == 'upstreams = {a = {command = "x"}}\n'
+
+
+def test_an_upstream_goes_and_comments_elsewhere_stay(toolyard: Run, file: Path) -> None:
+    file.write_text('# Top.\n[upstreams.a]\ncommand = "x"\n[upstreams.a.env]\nB = "c"\n\n# About b.\n[upstreams.b]\ncommand = "y"\n')
+
+    status, out, err = toolyard("remove", "a")
+
+    assert (status, out) == (0, "a\n")
+    assert "'a' is no longer" in err
+    assert file.read_text() == '# Top.\n# About b.\n[upstreams.b]\ncommand = "y"\n'
+
+
+def test_an_upstream_that_is_not_there_cannot_be_removed(toolyard: Run) -> None:
+    toolyard("add", "github", "--", "npx")
+
+    status, _, err = toolyard("remove", "githib", "--quiet")
+
+    assert status == 2
+    assert "Did you mean 'github'?" in err
+    assert toolyard("remove", "github", "--quiet") == (0, "github\n", "")

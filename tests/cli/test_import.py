@@ -1,0 +1,253 @@
+"""`toolyard import`: what clients have, brought into 'toolyard.toml'."""
+
+import json
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolyard.config import read_config
+
+Run = Callable[..., tuple[int, str, str]]
+
+CLAUDE = {
+    "mcpServers": {
+        "github": {"command": "npx", "args": ["-y", "gh"], "env": {"GITHUB_TOKEN": "ghp_hunter2", "LEVEL": "debug"}},
+        "toolyard": {"command": "python", "args": ["-m", "toolyard", "serve"]},
+    }
+}
+CURSOR = {
+    "mcpServers": {"github": {"url": "https://gh/mcp", "headers": {"Authorization": "Bearer ${GH}"}}, "Web Search": {"url": "https://web"}}
+}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a home with the files of three clients; the test runs in a project beside it."""
+    for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "TOOLYARD_STATE_DIR", "TOOLYARD_CONFIG", "GH"):
+        monkeypatch.delenv(variable, raising=False)
+    home, project = tmp_path / "home", tmp_path / "project"
+    (home / ".cursor").mkdir(parents=True)
+    project.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(project)
+    (home / ".claude.json").write_text(json.dumps(CLAUDE))
+    (home / ".cursor" / "mcp.json").write_text(json.dumps(CURSOR))
+    return home
+
+
+def upstreams(path: str = "toolyard.toml") -> dict[str, Any]:
+    return tomllib.loads(Path(path).read_text())["upstreams"]
+
+
+def test_everything_that_is_found_is_told_and_written(home: Path, toolyard: Run) -> None:
+    status, out, err = toolyard("import")
+
+    assert status == 0
+    assert [line.split("\t")[:3] for line in out.splitlines()] == [
+        ["claude-code", "github", "added"],
+        ["claude-code", "toolyard", "left out"],
+        ["cursor", "github-cursor", "renamed"],
+        ["cursor", "web-search", "added"],
+    ]
+    assert list(upstreams()) == ["github", "github-cursor", "web-search"]
+    assert list(read_config(environment={}).upstreams) == list(upstreams())
+    assert "'GH'" in err
+    assert "None was started" in err
+
+
+def test_secrets_go_to_files_of_their_own_and_are_never_shown(home: Path, toolyard: Run) -> None:
+    _, out, err = toolyard("import", "-v")
+    file = home / ".local/state/toolyard/secrets/github.GITHUB_TOKEN"
+
+    assert "hunter2" not in out + err + Path("toolyard.toml").read_text()
+    assert upstreams()["github"]["env"] == {"GITHUB_TOKEN": f"${{secretref:file:{file}}}", "LEVEL": "debug"}
+    assert file.read_text() == "ghp_hunter2"
+    assert file.stat().st_mode & 0o777 == 0o600
+    settled = read_config(environment={}).upstreams["github"].settled({}, print)
+    assert settled.env["GITHUB_TOKEN"] == "ghp_hunter2"  # noqa: S105 - invented
+
+
+def test_secrets_may_become_variables(home: Path, toolyard: Run) -> None:
+    _, out, err = toolyard("import", "github", "--from", "claude-code", "--secrets", "env")
+
+    assert upstreams()["github"]["env"]["GITHUB_TOKEN"] == "${GITHUB_TOKEN}"  # noqa: S105 - a reference
+    assert "Set the variable 'GITHUB_TOKEN'" in err
+    assert "hunter2" not in out + err
+
+
+def test_secrets_may_stay_and_make_the_file_private(home: Path, toolyard: Run) -> None:
+    Path("toolyard.toml").touch(mode=0o644)
+    _, out, err = toolyard("import", "--secrets", "keep")
+
+    assert upstreams()["github"]["env"]["GITHUB_TOKEN"] == "ghp_hunter2"  # noqa: S105 - invented
+    assert Path("toolyard.toml").stat().st_mode & 0o777 == 0o600
+    assert "1 secrets" in err
+    assert "hunter2" not in out + err
+
+
+def test_a_dry_run_writes_nothing(home: Path, toolyard: Run) -> None:
+    status, out, err = toolyard("import", "--dry-run")
+
+    assert status == 0
+    assert "web-search" in out
+    assert "Nothing was written" in err
+    assert not Path("toolyard.toml").exists()
+    assert not (home / ".local").exists()
+
+
+def test_what_is_in_the_file_stays_as_it_is_and_a_second_time_adds_nothing(home: Path, toolyard: Run) -> None:
+    written = '# Mine.\n[upstreams.own]  # here\ncommand = "x"\n'
+    Path("toolyard.toml").write_text(written)
+    toolyard("import")
+    once = Path("toolyard.toml").read_text()
+
+    status, out, err = toolyard("import")
+
+    assert once.startswith(written)
+    assert Path("toolyard.toml").read_text() == once
+    assert status == 0
+    assert out.count("there already") == 3
+    assert "nothing to add" in err
+
+
+def test_one_file_that_is_malformed_stops_nothing_else(home: Path, toolyard: Run) -> None:
+    (home / ".claude.json").write_text('{"mcpServers":\n {"a": }}')
+
+    status, out, err = toolyard("import", "--quiet")
+
+    assert status == 1
+    assert "web-search" in out
+    assert f"'{home / '.claude.json'}'" in err
+    assert "line 2" in err
+    assert err.count("\n") == 1
+
+
+def test_a_client_and_names_can_be_chosen(home: Path, toolyard: Run) -> None:
+    toolyard("import", "--from", "cursor", "Web Search")
+
+    assert list(upstreams()) == ["web-search"]
+
+
+def test_a_name_that_no_client_has_is_refused(home: Path, toolyard: Run) -> None:
+    status, _, err = toolyard("import", "githib")
+
+    assert status == 2
+    assert "Did you mean 'github'?" in err
+
+
+def test_a_client_that_is_not_known_is_refused(home: Path, toolyard: Run) -> None:
+    status, _, err = toolyard("import", "--from", "cursr")
+
+    assert status == 2
+    assert "Did you mean 'cursor'?" in err
+
+
+def test_a_file_can_be_named_and_so_can_the_one_that_is_written(home: Path, toolyard: Run) -> None:
+    Path("some.json").write_text('{"servers": {"a": {"command": "x"}}}')
+    Path("other.toml").write_text('[mcp_servers.b]\ncommand = "y"\n')
+
+    toolyard("import", "--file", "some.json", "--to", "mine.toml")
+    toolyard("import", "--file", "other.toml", "--from", "codex", "--to", "mine.toml")
+
+    assert upstreams("mine.toml") == {"a": {"command": "x"}, "b": {"command": "y"}}
+    assert toolyard("import", "--file", "missing.json")[0] == 1
+
+
+def test_where_nothing_is_found_that_is_said(home: Path, toolyard: Run) -> None:
+    status, out, err = toolyard("import", "--from", "zed")
+
+    assert (status, out) == (0, "")
+    assert "No file of a client was found" in err
+
+
+def test_programs_get_all_of_it_as_an_object(home: Path, toolyard: Run) -> None:
+    (home / ".cursor" / "mcp.json").write_text("{")
+    status, out, _ = toolyard("import", "--json")
+    facts = json.loads(out)
+
+    assert status == 1
+    assert facts["written"] == "toolyard.toml"
+    assert len(facts["failures"]) == 1
+    assert facts["servers"][0] == {
+        "client": "claude-code",
+        "file": str(home / ".claude.json"),
+        "server": "github",
+        "name": "github",
+        "status": "added",
+        "why": "",
+        "reached_by": "npx -y gh",
+        "variables": [],
+    }
+    assert json.loads(toolyard("import", "--json")[1])["written"] is None
+
+
+def test_people_get_a_table_with_a_heading_for_each_file(home: Path, in_terminal: Callable[..., str]) -> None:
+    Path(home / ".mcp.json").write_text('{"mcpServers": {"only": {"command": "x"}}}')
+    shown = in_terminal("import", "--dry-run", HOME=str(home))
+    assert "Claude Code" in shown
+    assert "web-search" in shown
+
+    assert "File" in in_terminal("import", "--dry-run", "--file", str(home / ".mcp.json"), HOME=str(home))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("upstreams = {}\n", "cannot be added to"), ("a = ", "no TOML"), ("upstrems = 1\n", "not known")],
+)
+def test_a_file_that_cannot_be_added_to_is_left_as_it_is(home: Path, toolyard: Run, text: str, why: str) -> None:
+    Path("toolyard.toml").write_text(text)
+
+    status, _, err = toolyard("import")
+
+    assert status == 2
+    assert why in err
+    assert Path("toolyard.toml").read_text() == text
+
+
+def test_a_file_that_cannot_be_written_is_named(home: Path, toolyard: Run) -> None:
+    Path("taken").touch()
+
+    status, _, err = toolyard("import", "--to", "taken/toolyard.toml")
+
+    assert status in {1, 2}
+    assert "taken" in err
+
+
+def test_a_full_disk_is_told(home: Path, toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, content: bytes, *, mode: int = 0) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr("toolyard.clients.files.write_atomically", full)
+
+    status, _, err = toolyard("import")
+
+    assert status == 1
+    assert "No space left" in err
+
+
+def test_without_a_place_for_secrets_there_is_nothing_to_do(home: Path, toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere(given: object = None) -> Path:
+        raise OSError(2, "There is no home directory")
+
+    monkeypatch.setattr("toolyard.cli.own_file.find_state_dir", nowhere)
+
+    assert "Name one with 'state_dir'" in toolyard("import")[2]
+
+
+def test_only_toml_is_written(home: Path, toolyard: Run) -> None:
+    assert "'mcp.json' is no '.toml' file" in toolyard("import", "--to", "mcp.json")[2]
+
+
+def test_without_a_home_nothing_can_be_looked_for(home: Path, toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError
+
+    monkeypatch.setattr(Path, "home", no_home)
+
+    status, _, err = toolyard("import", "--to", "a.toml")
+
+    assert status == 2
+    assert "home" in err

@@ -1,0 +1,139 @@
+"""Secrets: recognised, hidden and kept elsewhere."""
+
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolyard.clients.secrets import HIDDEN, Keeping, hidden, hidden_text, is_secret, keep_secrets, store_secrets
+from toolyard.config.fitting import Place
+from toolyard.config.variables import References
+
+TABLE: dict[str, Any] = {
+    "command": "npx",
+    "args": ["-y", "x", "--api-key", "hunter1", "--token=hunter2", "--port=80", "postgres://me:hunter3@host/db", "sk-hunter4", 5],
+    "env": {"GITHUB_TOKEN": "hunter5", "LEVEL": "debug", "URL": "https://a/?api_key=hunter6&page=2", "NUMBER": 7},
+    "headers": {"Authorization": "Bearer hunter7"},
+    "url": "https://me:hunter8@a/mcp?token=hunter9&b=c",
+}
+
+
+def kept(keeping: Keeping, folder: Path = Path("/state/secrets"), **fields: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    return keep_secrets("git", fields or TABLE, keeping=keeping, folder=folder, taken={})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("GITHUB_TOKEN", "a"),
+        ("api-key", "a"),
+        ("X-Api-Key", "a"),
+        ("DB_PASSWORD", "a"),
+        ("KEY", "a"),
+        ("", "ghp_abc"),
+        ("", "Bearer a"),
+        ("", "a1" * 16),
+    ],
+)
+def test_a_secret_is_known_by_its_name_or_its_looks(name: str, text: str) -> None:
+    assert is_secret(name, text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("TOKEN", ""),
+        ("TOKEN", "${TOKEN}"),
+        ("TOKEN", "secretref:env:TOKEN"),
+        ("KEYBOARD", "qwertz"),
+        ("MONKEY", "a"),
+        ("LEVEL", "debug"),
+        ("", "@modelcontextprotocol/server-filesystem"),
+        ("", "/a/long/path/with-words/and/no/digits/in/it"),
+    ],
+)
+def test_what_is_no_secret_is_left_alone(name: str, text: str) -> None:
+    assert not is_secret(name, text)
+
+
+def test_nothing_secret_is_shown() -> None:
+    assert "hunter" not in str(hidden(TABLE))
+    assert hidden(TABLE)["env"] == dict.fromkeys(TABLE["env"], HIDDEN)
+    assert hidden({"url": "https://a/mcp?b=c", "args": ["--port=80"]}) == {"url": "https://a/mcp?b=c", "args": ["--port=80"]}
+
+
+@pytest.mark.parametrize("keeping", ["file", "env"])
+def test_what_is_kept_elsewhere_is_not_in_the_table(keeping: Keeping) -> None:
+    table, secrets = kept(keeping)
+
+    assert "hunter" not in str(table)
+    assert len(secrets) == 9
+    assert table["env"]["LEVEL"] == "debug"
+    assert table["env"]["NUMBER"] == 7
+    assert table["args"][:3] == ["-y", "x", "--api-key"]
+    assert table["args"][5] == "--port=80"
+
+
+def test_a_table_with_its_secrets_in_files_is_what_it_was_once_they_are_looked_up(tmp_path: Path) -> None:
+    table, secrets = kept("file", tmp_path / "secrets")
+    store_secrets(secrets)
+    warnings: list[str] = []
+    look = References(variables={}, folder=tmp_path, warn=warnings.append)
+
+    found = {
+        field: {key: look.text(text, Place("x")) for key, text in table[field].items() if isinstance(text, str)}
+        for field in ("env", "headers")
+    }
+
+    assert found["env"] == {key: text for key, text in TABLE["env"].items() if isinstance(text, str)}
+    assert found["headers"] == TABLE["headers"]
+    assert look.text(table["url"], Place("x")) == TABLE["url"]
+    assert [look.text(text, Place("x")) for text in table["args"][:-1]] == TABLE["args"][:-1]
+    assert warnings == []
+    assert {stat.S_IMODE(Path(file).stat().st_mode) for file in secrets} == {0o600}
+
+
+def test_a_table_with_its_secrets_in_variables_is_what_it_was_once_they_are_set() -> None:
+    table, secrets = kept("env")
+    look = References(variables=secrets, folder=Path(), warn=print)
+
+    assert look.text(table["url"], Place("x")) == TABLE["url"]
+    assert table["env"]["GITHUB_TOKEN"] == "${GITHUB_TOKEN}"  # noqa: S105 - a reference
+    assert table["headers"]["Authorization"] == "${GIT_AUTHORIZATION}"
+
+
+def test_two_upstreams_with_different_secrets_of_one_name_get_two_variables() -> None:
+    taken: dict[str, str] = {}
+    texts = [
+        keep_secrets(name, {"env": {"TOKEN": secret}}, keeping="env", folder=Path(), taken=taken).table["env"]["TOKEN"]
+        for name, secret in (("a", "1"), ("2b", "2"), ("c", "1"))
+    ]
+
+    assert texts == ["${TOKEN}", "${_2B_TOKEN}", "${TOKEN}"]
+
+
+def test_secrets_that_are_kept_where_they_are_are_at_least_counted() -> None:
+    table, secrets = kept("keep")
+
+    assert table == TABLE
+    assert len(secrets) == 9
+
+
+def test_a_table_without_any_stays_as_it_is() -> None:
+    assert kept("file", command="npx") == ({"command": "npx"}, {})
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ('"GITHUB_TOKEN": "hunter1", "a": "b"', '"GITHUB_TOKEN": "…", "a": "b"'),
+        ("TOKEN = 'hunter1'", "TOKEN = '…'"),
+        ('args = ["--token", "hunter1", "--page", "x"]', 'args = ["--token", "…", "--page", "x"]'),
+        ('"url": "https://a/?key=hunter1"', '"url": "https://a/?key=…"'),
+        ('["sk-hunter1"]', '["…"]'),
+        ('"a": "it\'s \\"b\\""', '"a": "it\'s \\"b\\""'),
+    ],
+)
+def test_a_line_of_a_file_is_shown_without_what_is_secret(line: str, shown: str) -> None:
+    assert hidden_text(line) == shown
