@@ -157,7 +157,7 @@ class Calls:
         door = call.door
         passed_on = {name: door.headers[name] for name in self._forwarded if name in door.headers}
         return Behalf(
-            owner=call.caller.owner,
+            owner=f"{call.caller.owner}:{call.caller.client}",  # two programs of one person are asked apart
             progress=None if door.progress is None else partial(_tell, call),
             log=partial(_say, call),
             ask=None if door.ask is None else call.ask_all,

@@ -39,6 +39,7 @@ class Behalf(msgspec.Struct, frozen=True, kw_only=True):
     """On whose behalf a request is made, and how that one can be reached meanwhile."""
 
     owner: str = ""
+    """Whose questions may be put to whom: the caller, and the program he uses."""
     progress: Callable[[Note], None] | None = None
     log: Callable[[str, str], None] | None = None
     ask: PutAsks | None = None
