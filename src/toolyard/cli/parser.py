@@ -10,6 +10,7 @@ from typing import Final, Literal, NamedTuple
 
 from toolyard._version import VERSION
 from toolyard.cli.joining import add_joining
+from toolyard.cli.login_parsers import add_signing
 from toolyard.cli.parsing import Give, Parser, Switch, did_you_mean
 
 __all__ = ["Options", "Parsers", "make_parsers", "read_options"]
@@ -76,6 +77,8 @@ class Options(Namespace):
     header: Sequence[str] = ()
     program: Sequence[str] = ()
     secrets: Literal["file", "env", "keep"] = "file"
+    no_browser: bool = False
+    timeout: float = 300.0
     verbose: int = 0
     quiet: bool = False
 
@@ -106,6 +109,7 @@ def make_parsers() -> Parsers:
     _add_upstreams(add("upstreams", "list the upstreams: how each is, what it offers and what went wrong last"))
     _add_upstream(add("restart", "start an upstream of a running yard anew"))
     _add_logs(add("logs", "print what an upstream that is a program said on stderr"))
+    add_signing(add)
     _add_list(add("list", "list the tools of a yard"))
     _add_call(add("call", "call a tool and print what it answers"))
     _add_describe(add("describe", "describe a tool: what it takes, does and answers"))

@@ -23,7 +23,7 @@ DEFAULTS: Final = "upstream_defaults"
 _HIDDEN: Final = "…"
 _REACHES: Final = ("command", "url")
 _SINGLE: Final = ("command", "cwd", "url")
-_OF_LOGIN: Final = ("client_id", "client_secret", "client_metadata_url")
+_OF_LOGIN: Final = ("client_id", "client_secret", "private_key", "client_metadata_url")
 _CREDENTIALS: Final = re.compile(r"(?<=//)[^/?#@]*(?=@)|(?<==)[^&#]+")
 
 
@@ -109,7 +109,7 @@ def masked(name: str, value: Any) -> Any:
     if name in {"env", "headers"}:
         return dict.fromkeys(value, _HIDDEN)
     if name == "login":
-        return {**_given(value), **({"client_secret": _HIDDEN} if value.client_secret else {})}
+        return {**_given(value), **{secret: _HIDDEN for secret in ("client_secret", "private_key") if getattr(value, secret)}}
     if name == "reshape":
         return {tool: {**_given(how), **({"fixed": dict.fromkeys(how.fixed, _HIDDEN)} if how.fixed else {})} for tool, how in value.items()}
     return _without_credentials(value) if name == "url" else value

@@ -14,6 +14,7 @@ __all__ = ["Health"]
 
 _SMOOTH: Final = 0.2
 _SERVER_ERROR: Final = 500
+_FORBIDDEN: Final = 403
 _log = logging.getLogger(__name__)
 
 
@@ -43,7 +44,14 @@ class Health:
     @property
     def may_be_looked_at(self) -> bool:
         """Return whether nothing stands against trying it now, unasked."""
-        return not self._breaker.wait and self._refused is None
+        return not self._breaker.wait and self._refusal is None
+
+    @property
+    def _refusal(self) -> LinkError | None:
+        """Return why we are not let in, unless somebody signed in meanwhile."""
+        if self._refused is not None and self._credentials.ready() != self._refused[1]:
+            self._refused = None
+        return None if self._refused is None else self._refused[0]
 
     def admit(self) -> None:
         """Let a call try, or refuse at once what cannot work now.
@@ -51,11 +59,9 @@ class Health:
         Raises:
             LinkError: It cannot.
         """
-        if self._refused is not None:
-            error, shown = self._refused
-            if self._credentials.ready() == shown:
-                raise error
-            self._refused = None  # somebody signed in meanwhile
+        refusal = self._refusal
+        if refusal is not None:
+            raise refusal
         wait = self._breaker.admit()
         if wait:
             said = f"'{self._name}' is left alone for {wait:.1f} seconds. {self.last_error}".strip()
@@ -78,7 +84,9 @@ class Health:
         """Take note that something that began then went wrong."""
         self.failures += 1
         self.last_error = error.message
-        if error.trouble == "unauthenticated":
+        if error.trouble == "unauthenticated" and error.status == _FORBIDDEN:
+            self._breaker.abandon()  # what one call may not do says nothing of the others
+        elif error.trouble == "unauthenticated":
             self._breaker.abandon()
             self._refused = (error, self._credentials.ready())
             self.become("auth_needed", error.message)

@@ -18,9 +18,18 @@ def make_upstream(
 ) -> Upstream:
     """Return a provider of what an upstream offers; what is known of it is kept in the state directory, by default the usual one."""
     folder = folder_of(state or find_state_dir(), name)
-    credentials = OPEN
+    credentials = _credentials(name, settings, folder)
     link = _link(name, settings, folder, credentials)
     return Upstream(name, settings, link=link, folder=folder, credentials=credentials, pins=pins, longest=longest)
+
+
+def _credentials(name: str, settings: UpstreamSettings, folder: Path) -> Credentials:
+    """Return what is shown to an upstream; one whose headers say already who calls is shown nothing else."""
+    if settings.url is None or any(header.lower() == "authorization" for header in settings.headers):
+        return OPEN
+    from toolyard.providers.upstream.login.credentials import SignedIn  # noqa: PLC0415 - programs need no login
+
+    return SignedIn(name, settings, folder)
 
 
 def _link(name: str, settings: UpstreamSettings, folder: Path, credentials: Credentials) -> Callable[[], Link]:

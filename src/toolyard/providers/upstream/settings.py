@@ -44,6 +44,8 @@ class Login(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The client that was registered there for us; without it we register ourselves."""
     client_secret: str | None = None
     """Its secret, if it has one."""
+    private_key: str | None = None
+    """Its private key in PEM, if it proves with that who it is."""
     client_metadata_url: str | None = None
     """The address of a client id metadata document that stands for us."""
     scopes: tuple[str, ...] = ()

@@ -216,6 +216,8 @@ class Supervisor:
         except LinkError as error:
             self.health.fail(began, error)
         else:
+            if self.health.state != "ready":
+                self.health.succeed(began)
             self._known = catalogue
             self._watcher.fetched(catalogue)
 

@@ -1,0 +1,163 @@
+"""Credentials of somebody who signed in: shown to the upstream, renewed when they run out, and noticed when somebody signs in anew.
+
+What signs in and renews is loaded only when it is needed: it brings an HTTP client and an OAuth library with it.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from toolyard.loading import load
+from toolyard.providers.upstream.link import LinkError
+from toolyard.providers.upstream.login.challenge import parameter_of, wants_more
+from toolyard.providers.upstream.login.papers import Kept, Token
+from toolyard.providers.upstream.login.troubles import LoginError
+from toolyard.providers.upstream.login.vault import Vault
+from toolyard.providers.upstream.settings import Login, UpstreamSettings
+
+__all__ = ["SignedIn", "load_signing"]
+
+_AHEAD: Final = 60.0
+"""Seconds before its end at which a token is renewed; a tenth of its time if that is shorter."""
+_PAUSE: Final = 10.0
+"""Seconds until it is tried again to renew a token that is still good."""
+_SIGNING: Final = "toolyard.providers.upstream.login.signing"
+_log = logging.getLogger(__name__)
+
+
+def load_signing() -> Any:
+    """Return the module that signs in and renews.
+
+    Raises:
+        LoginError: What it needs is not installed.
+    """
+    try:
+        return load(_SIGNING)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("toolyard"):
+            raise
+        raise LoginError("Signing in needs packages that are not installed: run pip install 'toolyard[login]'.") from None
+
+
+class SignedIn:
+    """What is shown to an upstream that somebody signed in at, or may."""
+
+    def __init__(self, name: str, settings: UpstreamSettings, folder: Path) -> None:
+        self._name = name
+        self._settings = settings
+        self._login = settings.login or Login()
+        self._vault = Vault(folder, settings.url or "")
+        self._token: Token | None = None
+        self._headers: Mapping[str, str] = {}
+        self._renew_at: float | None = None
+        self._stamp: tuple[int, int] | None = None
+        self._is_read = self._vault.stamp is None
+        self._is_refused = False
+        self._renewing = asyncio.Lock()
+
+    def ready(self) -> Mapping[str, str] | None:
+        """Return the headers to send, or nothing if they must be read or renewed first."""
+        if self._is_refused and self._vault.stamp != self._stamp:
+            return None  # somebody signed in meanwhile
+        if not self._is_read or (self._is_due and not self._is_refused):
+            return None
+        return self._headers
+
+    async def renew(self, challenge: str) -> bool:
+        """Get others: those of somebody who signed in meanwhile, or fresh ones for those that were refused or run out.
+
+        Raises:
+            LinkError: A person must sign in, or the authorization server cannot be reached.
+        """
+        async with self._renewing:
+            try:
+                return await self._renew(challenge)
+            except LoginError as error:
+                if self._token is not None and not challenge and not self._token.is_over:
+                    _log.warning("login_not_renewed upstream=%s reason=%r", self._name, error.message)
+                    self._renew_at = time.time() + _PAUSE
+                    return True
+                self._is_refused = not error.passing
+                raise LinkError("unavailable" if error.passing else "unauthenticated", error.message) from error
+
+    async def _renew(self, challenge: str) -> bool:
+        shown = self._token
+        kept = await self._read()
+        if kept is not None and kept.token is not None and kept.token != shown and not kept.token.is_over:
+            return True
+        if not challenge and not self._is_due:
+            return True  # it may let everybody in, or say how it wants it
+        async with self._vault.locked():
+            kept = await self._read()  # another process may have been quicker
+            if self._token is not None and self._token != shown and not self._token.is_over:
+                return True
+            fresh = await self._fresh(kept, challenge)
+            await asyncio.to_thread(self._vault.write, fresh)
+            self._take(fresh)
+        _log.info("login_renewed upstream=%s", self._name)
+        return True
+
+    async def _fresh(self, kept: Kept | None, challenge: str) -> Kept:
+        """Return a new login, without a person if that can be."""
+        more = wants_more(challenge)
+        if self._login.grant == "client_credentials":
+            if more and kept is not None and kept.challenge == challenge:
+                raise self._person_needed(challenge)
+            made: Kept = await load_signing().obtain(self._name, self._settings, challenge, before=kept)
+            return msgspec.structs.replace(made, challenge=challenge if more else "")
+        if kept is not None and kept.token is not None and kept.token.refresh_token is not None and not more:
+            try:
+                renewed: Kept = await load_signing().refresh(self._name, kept, self._login)
+            except LoginError as error:
+                if error.passing:
+                    raise
+                _log.warning("login_not_renewed upstream=%s reason=%r", self._name, error.message)
+            else:
+                return renewed
+        noted = Kept(url=self._settings.url or "") if kept is None else kept
+        if challenge and noted.challenge != challenge:
+            await asyncio.to_thread(self._vault.write, msgspec.structs.replace(noted, challenge=challenge))
+            self._stamp = self._vault.stamp
+        raise self._person_needed(challenge)
+
+    @property
+    def _is_due(self) -> bool:
+        """Return whether there is a token that should be renewed, and can be without a person."""
+        return self._renew_at is not None and time.time() >= self._renew_at
+
+    def _person_needed(self, challenge: str) -> LoginError:
+        if wants_more(challenge):
+            scope = parameter_of(challenge, "scope")
+            what = f" It names '{scope[:200]}'." if scope else ""
+            return LoginError(
+                f"'{self._name}' does not allow this with what was granted.{what} 'toolyard login {self._name}' asks for more."
+            )
+        what = "wants somebody to sign in" if self._token is None else "does not take the login any more"
+        return LoginError(f"'{self._name}' {what}: 'toolyard login {self._name}'.")
+
+    async def _read(self) -> Kept | None:
+        stamp = self._vault.stamp
+        kept = await asyncio.to_thread(self._vault.read)
+        self._is_refused = False
+        self._stamp = stamp
+        self._take(kept)
+        return kept
+
+    def _take(self, kept: Kept | None) -> None:
+        self._is_read = True
+        self._stamp = self._vault.stamp if kept is not None else self._stamp
+        token = self._token = kept.token if kept is not None else None
+        if token is None:
+            self._headers, self._renew_at = {}, None
+            return
+        self._headers = {"Authorization": f"Bearer {token.access_token}"}
+        can_renew = token.refresh_token is not None or self._login.grant == "client_credentials"
+        if token.expires is None or not can_renew:
+            self._renew_at = None
+        else:
+            self._renew_at = token.expires - min(_AHEAD, (token.expires - token.began) / 10)

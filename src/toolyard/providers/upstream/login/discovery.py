@@ -1,0 +1,111 @@
+"""Discovery: from the address of an upstream to the authorization server it trusts (RFC 9728, RFC 8414)."""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+from toolyard.providers.upstream.login.asking import Asker
+from toolyard.providers.upstream.login.challenge import parameter_of
+from toolyard.providers.upstream.login.papers import ResourcePaper, ServerPaper
+from toolyard.providers.upstream.login.troubles import LoginError
+
+__all__ = ["Found", "discover"]
+
+_RESOURCE: Final = "/.well-known/oauth-protected-resource"
+_OAUTH: Final = "/.well-known/oauth-authorization-server"
+_OPENID: Final = "/.well-known/openid-configuration"
+_PORTS: Final = {"http": 80, "https": 443}
+
+
+class Found(NamedTuple):
+    """Where to sign in, what for, and with which scopes."""
+
+    server: ServerPaper
+    resource: str
+    scope: str | None
+
+
+async def discover(asker: Asker, url: str, challenge: str, *, refused: bool) -> Found:
+    """Find the authorization server of an upstream, by the challenge it was refused with, if it was.
+
+    Raises:
+        LoginError: There is none, or it is not what it says it is.
+    """
+    paper = await _resource_paper(asker, url, parameter_of(challenge, "resource_metadata"))
+    scope = parameter_of(challenge, "scope")
+    if paper is None:
+        return Found(await _older_server(asker, _origin(url), refused=refused), url.partition("#")[0], scope)
+    if scope is None and paper.scopes_supported:
+        scope = " ".join(paper.scopes_supported)
+    issuer = (paper.authorization_servers or (_origin(url),))[0]
+    server = await _server(asker, issuer)
+    if server is None:
+        raise LoginError(f"'{issuer}', where '{asker.name}' wants us to sign in, does not say how.")
+    return Found(server, paper.resource, scope)
+
+
+async def _resource_paper(asker: Asker, url: str, named: str | None) -> ResourcePaper | None:
+    """Return what the upstream publishes of itself: where the challenge says, or else in the two usual places."""
+    path = urlsplit(url).path.rstrip("/")
+    usual = dict.fromkeys((f"{_origin(url)}{_RESOURCE}{path}", f"{_origin(url)}{_RESOURCE}"))
+    for place in (named, *usual) if named else usual:
+        paper = await asker.paper(place, ResourcePaper)
+        if paper is not None:
+            if not _covers(paper.resource, url):
+                raise LoginError(
+                    f"'{asker.name}' says that it is '{paper.resource[:200]}', which is another server than the one that is called."
+                )
+            return paper
+    return None
+
+
+async def _server(asker: Asker, issuer: str) -> ServerPaper | None:
+    for place in _places(issuer):
+        server = await asker.paper(place, ServerPaper)
+        if server is not None:
+            if server.issuer != issuer:
+                raise LoginError(f"The server at '{issuer}' says that it is '{server.issuer[:200]}'; one of them is not who it seems.")
+            return server
+    return None
+
+
+async def _older_server(asker: Asker, origin: str, *, refused: bool) -> ServerPaper:
+    """Return the server of an upstream that says nothing of one: as of the version of 2025-03-26 it is the upstream's own."""
+    server = await asker.paper(f"{origin}{_OAUTH}", ServerPaper)
+    if server is None and not refused:
+        raise LoginError(f"'{asker.name}' does not want anybody to sign in.")
+    if server is None:
+        return ServerPaper(
+            issuer=origin,
+            authorization_endpoint=f"{origin}/authorize",
+            token_endpoint=f"{origin}/token",
+            registration_endpoint=f"{origin}/register",
+            code_challenge_methods_supported=("S256",),
+        )
+    if server.issuer.removesuffix("/") != origin:
+        raise LoginError(f"The server at '{origin}' says that it is '{server.issuer[:200]}'; one of them is not who it seems.")
+    return server
+
+
+def _places(issuer: str) -> Iterator[str]:
+    """Return where a server may say what it is, as each of the standards wants it."""
+    origin, path = _origin(issuer), urlsplit(issuer).path.rstrip("/")
+    yield f"{origin}{_OAUTH}{path}"
+    yield f"{origin}{_OPENID}{path}"
+    if path:
+        yield f"{origin}{path}{_OPENID}"
+
+
+def _origin(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _covers(resource: str, url: str) -> bool:
+    """Return whether an address belongs to what a paper says it is about."""
+    try:
+        ours, theirs = urlsplit(url), urlsplit(resource)
+        places = [(parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme)) for parts in (ours, theirs)]
+    except ValueError:
+        return False
+    return places[0] == places[1] and f"{ours.path.rstrip('/')}/".startswith(f"{theirs.path.rstrip('/')}/")

@@ -1,0 +1,91 @@
+"""Papers: what servers publish of themselves, and what we keep of a login; as data."""
+
+import time
+
+import msgspec
+
+__all__ = ["Client", "Kept", "ResourcePaper", "ServerPaper", "Token", "joined_scopes"]
+
+
+class ResourcePaper(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server with something to protect publishes of itself (RFC 9728)."""
+
+    resource: str
+    authorization_servers: tuple[str, ...] | None = None
+    scopes_supported: tuple[str, ...] | None = None
+
+
+class ServerPaper(msgspec.Struct, frozen=True, kw_only=True):
+    """What an authorization server publishes of itself (RFC 8414, or OpenID Connect Discovery)."""
+
+    issuer: str
+    token_endpoint: str
+    authorization_endpoint: str | None = None
+    registration_endpoint: str | None = None
+    revocation_endpoint: str | None = None
+    scopes_supported: tuple[str, ...] | None = None
+    token_endpoint_auth_methods_supported: tuple[str, ...] | None = None
+    code_challenge_methods_supported: tuple[str, ...] | None = None
+    authorization_response_iss_parameter_supported: bool | None = None
+    client_id_metadata_document_supported: bool | None = None
+
+
+class Client(msgspec.Struct, frozen=True, kw_only=True):
+    """Who we are to an authorization server."""
+
+    client_id: str
+    issuer: str
+    """The server that knows us by this id; no other is ever shown it."""
+    client_secret: str | None = None
+    method: str = "none"
+    """How we prove at the token endpoint who we are."""
+    redirect_uri: str | None = None
+    """Where its browser is sent back to, if that was registered."""
+    expires: float = 0
+    """When the secret stops working, in seconds of the wall clock; 0 is never."""
+
+    def __repr__(self) -> str:
+        """Return whose it is, without the secret."""
+        return f"<Client of {self.issuer}>"
+
+
+class Token(msgspec.Struct, frozen=True, kw_only=True):
+    """What lets us in."""
+
+    access_token: str
+    refresh_token: str | None = None
+    scope: str | None = None
+    """What was granted, or else what was asked for."""
+    expires: float | None = None
+    """When it runs out, in seconds of the wall clock."""
+    began: float = 0
+
+    def __repr__(self) -> str:
+        """Return that it is one, and nothing of it."""
+        return "<Token>"
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether its time is over."""
+        return self.expires is not None and time.time() >= self.expires
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is kept of a login at one upstream."""
+
+    url: str
+    """The address it was made for; at another one it is worth nothing."""
+    resource: str = ""
+    token_endpoint: str = ""
+    revocation_endpoint: str | None = None
+    client: Client | None = None
+    token: Token | None = None
+    challenge: str = ""
+    """With which words the upstream last refused us, for the next login."""
+    who: str = ""
+    """Who signed in, if that was said."""
+
+
+def joined_scopes(*scopes: str | None) -> str:
+    """Return all scopes of several lists, each once."""
+    return " ".join(dict.fromkeys(word for scope in scopes if scope for word in scope.split()))

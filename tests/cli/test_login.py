@@ -1,0 +1,150 @@
+"""`toolyard login` and `toolyard logout`: a person signs in at an upstream in a browser, and out again."""
+
+import sys
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from toolyard.providers.upstream.catalogue import folder_of
+from toolyard.providers.upstream.login.papers import Client, Kept, Token
+from toolyard.providers.upstream.login.vault import Vault
+
+if TYPE_CHECKING:
+    from tests.providers.upstream.authority import Authority, serving_authority
+else:
+    from authority import Authority, serving_authority  # found by the path that pytest is given
+
+Run = Callable[..., tuple[int, str, str]]
+BROWSER = Path(__file__).parent.parent / "conformance" / "browser.py"
+
+
+@pytest.fixture
+def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Authority]:
+    """Return a server that wants a login and is in the configuration; the browser does whatever its page says."""
+    monkeypatch.setitem(sys.modules, "keyring", None)
+    monkeypatch.setenv("BROWSER", f"{sys.executable} -I {BROWSER} %s")
+    monkeypatch.setenv("TOOLYARD_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    with serving_authority() as served:
+        lines = ["[upstreams.shop]", f'url = "{served.url}"', "[upstreams.files]", 'command = "files"']
+        lines += ["[upstreams.locked]", f'url = "{served.url}"', 'login.client_secret = "${NO_SUCH_VARIABLE}"']
+        (tmp_path / "toolyard.toml").write_text("\n".join(lines))
+        yield served
+
+
+def vault_of(authority: Authority, tmp_path: Path, name: str = "shop") -> Vault:
+    return Vault(folder_of(tmp_path / "state", name), authority.url)
+
+
+@pytest.fixture
+def one_browser(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the browser of the environment be found, though others were looked for before."""
+    import webbrowser  # noqa: PLC0415 - its list is what is changed
+
+    monkeypatch.setattr(webbrowser, "_tryorder", None)
+    monkeypatch.setattr(webbrowser, "_browsers", {})
+
+
+@pytest.mark.usefixtures("one_browser")
+def test_a_browser_is_opened_and_what_was_granted_is_told(authority: Authority, toolyard: Run, tmp_path: Path) -> None:
+    status, out, err = toolyard("login", "shop", "--timeout", "20")
+
+    assert status == 0
+    assert out.splitlines() == [
+        f"Signed in at 'shop' by '{authority.origin}'.",
+        "Granted: read.",
+        "It is renewed when it runs out.",
+    ]
+    assert err.startswith(f"Sign in at 'shop' in a browser:\n{authority.origin}/authorize?")
+    kept = vault_of(authority, tmp_path).read()
+    assert kept is not None
+    assert kept.token is not None
+    assert kept.token.access_token in authority.tokens
+
+    assert toolyard("logout", "shop") == (0, "The login at 'shop' is forgotten and revoked.\n", "")
+    assert (vault_of(authority, tmp_path).read(), authority.tokens) == (None, {})
+    assert toolyard("logout", "shop") == (0, "Nobody was signed in at 'shop'.\n", "")
+
+
+@pytest.mark.usefixtures("one_browser")
+def test_an_address_needs_no_configuration(authority: Authority, toolyard: Run, tmp_path: Path) -> None:
+    (tmp_path / "toolyard.toml").unlink()
+    authority.given = {"refresh_token": None, "scope": "", "expires_in": 86400}
+
+    status, out, _ = toolyard("login", authority.url)
+
+    assert (status, out.splitlines()[1:]) == (0, ["It runs out in 24 hours."])
+    assert out.startswith("Signed in at '127")
+    assert toolyard("logout", authority.url)[0] == 0
+
+
+@pytest.mark.usefixtures("one_browser")
+def test_a_token_for_ever_and_one_for_minutes(authority: Authority, toolyard: Run) -> None:
+    authority.given = {"refresh_token": None, "scope": "", "expires_in": None}
+    assert len(toolyard("login", "shop")[1].splitlines()) == 1
+
+    authority.given = {"refresh_token": None, "scope": "", "expires_in": 1800}
+    assert toolyard("login", "shop")[1].splitlines()[1] == "It runs out in 30 minutes."
+
+
+def test_without_a_browser_only_the_address_is_shown(authority: Authority, toolyard: Run) -> None:
+    status, out, err = toolyard("login", "shop", "--no-browser", "--timeout", "1")
+
+    assert (status, out) == (1, "")
+    assert err.endswith("toolyard: Nobody signed in within 1 seconds.\n")
+    assert not authority.asked("/authorize")
+
+
+@pytest.mark.usefixtures("authority")
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("login", "shp"), "There is no upstream 'shp'. Did you mean 'shop'?"),
+        (("login", "quite-another"), "There is no upstream 'quite-another'."),
+        (("login", "files"), "'files' is a program, and nobody signs in there."),
+        (("logout", "files"), "'files' is a program, and nobody signs in there."),
+        (("login", "locked"), "needs the variable 'NO_SUCH_VARIABLE', which is not set."),
+        (("login", "shop", "--timeout", "soon"), "'soon' is not a number of seconds."),
+    ],
+)
+def test_what_cannot_be_signed_in_at_is_told(toolyard: Run, arguments: tuple[str, ...], why: str) -> None:
+    status, out, err = toolyard(*arguments)
+
+    assert (status, out) == (2, "")
+    assert why in err
+
+
+def test_without_any_upstream_an_address_is_wanted(authority: Authority, toolyard: Run, tmp_path: Path) -> None:
+    (tmp_path / "toolyard.toml").write_text("")
+
+    assert "Name one of the configuration, or an address." in toolyard("login", "shop")[2]
+
+
+def test_a_home_that_is_not_there_is_told(authority: Authority, toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLYARD_STATE_DIR", "~nobody-of-that-name/x")
+
+    assert "The state directory cannot be found" in toolyard("login", "shop")[2]
+
+
+def test_a_login_is_forgotten_though_it_cannot_be_revoked(authority: Authority, toolyard: Run, tmp_path: Path) -> None:
+    authority.statuses["/revoke"] = 500
+    vault = vault_of(authority, tmp_path)
+    client = Client(client_id="me", issuer=authority.origin)
+    token = Token(access_token="a")  # noqa: S106 - no secret
+    vault.write(Kept(url=authority.url, revocation_endpoint=f"{authority.origin}/revoke", client=client, token=token))
+
+    status, out, _ = toolyard("logout", "shop")
+
+    assert status == 0
+    assert out.startswith("The login at 'shop' is forgotten. It could not be revoked: ")
+    assert vault.stamp is None
+
+
+def test_a_login_that_cannot_be_removed_is_told(authority: Authority, toolyard: Run, tmp_path: Path) -> None:
+    (folder_of(tmp_path / "state", "shop") / "tokens.json").mkdir(parents=True)
+
+    status, _, err = toolyard("logout", "shop")
+
+    assert (status, "cannot be removed" in err) == (1, True)

@@ -1,0 +1,257 @@
+"""Whoever signed in once is let in until somebody signs out: tokens are renewed, kept and noticed."""
+
+import asyncio
+import logging
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from authority import Authority, SignIn
+
+from toolyard import Yard
+from toolyard.providers.upstream.catalogue import folder_of
+from toolyard.providers.upstream.link import LinkError
+from toolyard.providers.upstream.login.credentials import SignedIn, load_signing
+from toolyard.providers.upstream.login.papers import Kept
+from toolyard.providers.upstream.login.vault import Vault
+from toolyard.providers.upstream.making import make_upstream
+from toolyard.providers.upstream.settings import Login, UpstreamSettings
+
+CHALLENGE = 'Bearer error="invalid_token"'
+MORE = 'Bearer error="insufficient_scope", scope="write"'
+CLIENT = Login(grant="client_credentials", client_id="me", client_secret="s")  # noqa: S106 - no secret
+
+
+def made(authority: Authority, folder: Path, login: Login | None = None) -> SignedIn:
+    return SignedIn("shop", UpstreamSettings(url=authority.url, login=login), folder)
+
+
+def aged(kept: Kept, left: float, *, lasting: float = 3600) -> Kept:
+    """Return a login whose token runs out in so many seconds."""
+    assert kept.token is not None
+    expires = time.time() + left
+    return msgspec.structs.replace(kept, token=msgspec.structs.replace(kept.token, expires=expires, began=expires - lasting))
+
+
+def token_in(headers: Any) -> str:
+    return headers["Authorization"].removeprefix("Bearer ")
+
+
+async def test_without_a_login_nothing_is_shown_until_somebody_signs_in(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
+    credentials = made(authority, tmp_path)
+    assert credentials.ready() == {}
+
+    with pytest.raises(LinkError, match="toolyard login shop") as caught:
+        await credentials.renew(authority.challenge)
+    assert caught.value.trouble == "unauthenticated"
+    assert credentials.ready() == {}
+
+    Vault(tmp_path, authority.url).write(await signed())
+    assert credentials.ready() is None
+    assert await credentials.renew("")
+    assert token_in(credentials.ready()) in authority.tokens
+
+
+async def test_a_login_outlives_the_process(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
+    Vault(tmp_path, authority.url).write(await signed())
+
+    credentials = made(authority, tmp_path)
+
+    assert credentials.ready() is None
+    assert await credentials.renew("")
+    assert token_in(credentials.ready()) in authority.tokens
+
+
+async def test_a_token_that_is_refused_is_renewed_and_kept(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
+    Vault(tmp_path, authority.url).write(await signed())
+    credentials = made(authority, tmp_path)
+    await credentials.renew("")
+    before = credentials.ready()
+    authority.tokens.clear()
+
+    assert await credentials.renew(CHALLENGE)
+
+    assert credentials.ready() != before
+    again = made(authority, tmp_path)
+    await again.renew("")
+    assert again.ready() == credentials.ready()
+
+
+@pytest.mark.parametrize(("lasting", "left", "is_due"), [(3600, 30, True), (3600, 90, False), (50, 30, False), (50, 4, True)])
+async def test_a_token_is_renewed_before_it_runs_out(
+    authority: Authority, signed: SignIn, tmp_path: Path, lasting: float, left: float, *, is_due: bool
+) -> None:
+    Vault(tmp_path, authority.url).write(aged(await signed(), left, lasting=lasting))
+    credentials = made(authority, tmp_path)
+    await credentials.renew("")
+
+    assert (credentials.ready() is None) is is_due
+    assert await credentials.renew("")
+    assert len(authority.asked("/token")) == (2 if is_due else 1)
+    assert token_in(credentials.ready()) in authority.tokens
+
+
+async def test_a_token_that_is_still_good_is_shown_while_it_cannot_be_renewed(
+    authority: Authority, signed: SignIn, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Vault(tmp_path, authority.url).write(aged(await signed(), 30))
+    credentials = made(authority, tmp_path)
+    await credentials.renew("")
+    assert credentials.ready() is None
+    authority.statuses["/token"] = 503
+    with caplog.at_level(logging.WARNING):
+        assert await credentials.renew("")
+
+    assert token_in(credentials.ready()) in authority.tokens
+    assert "login_not_renewed upstream=shop" in caplog.text
+
+
+async def test_a_server_that_cannot_be_reached_is_no_reason_to_sign_in_again(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
+    kept = await signed()
+    Vault(tmp_path, authority.url).write(msgspec.structs.replace(kept, token_endpoint="http://127.0.0.1:9/token"))  # noqa: S106 - an address
+    credentials = made(authority, tmp_path)
+    await credentials.renew("")
+
+    with pytest.raises(LinkError) as caught:
+        await credentials.renew(CHALLENGE)
+
+    assert caught.value.trouble == "unavailable"
+
+
+async def test_a_login_that_was_ended_elsewhere_wants_a_person(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
+    Vault(tmp_path, authority.url).write(await signed())
+    credentials = made(authority, tmp_path)
+    await credentials.renew("")
+    shown = credentials.ready()
+    authority.refresh_tokens.clear()
+
+    with pytest.raises(LinkError, match="does not take the login any more"):
+        await credentials.renew(CHALLENGE)
+
+    assert credentials.ready() == shown  # so that it is seen when it is another
+
+
+async def test_a_token_without_a_way_to_renew_is_shown_to_the_end(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
+    authority.given = {"refresh_token": None}
+    Vault(tmp_path, authority.url).write(aged(await signed(), -5))
+    credentials = made(authority, tmp_path)
+
+    assert await credentials.renew("")
+    assert credentials.ready() is not None
+    with pytest.raises(LinkError, match="toolyard login shop"):
+        await credentials.renew(CHALLENGE)
+
+
+async def test_several_processes_do_not_use_a_refresh_token_twice(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
+    Vault(tmp_path, authority.url).write(await signed())
+    several = [made(authority, tmp_path) for _ in range(4)]
+    for credentials in several:
+        await credentials.renew("")
+    authority.tokens.clear()
+
+    assert all(await asyncio.gather(*(credentials.renew(CHALLENGE) for credentials in several)))
+
+    assert len([fields for fields in authority.asked("/token") if fields["grant_type"] == "refresh_token"]) == 1
+    assert len({token_in(credentials.ready()) for credentials in several}) == 1
+
+
+async def test_what_more_is_wanted_is_noted_for_the_next_login(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
+    vault = Vault(tmp_path, authority.url)
+    vault.write(await signed())
+    credentials = made(authority, tmp_path)
+    await credentials.renew("")
+
+    for _ in range(2):
+        with pytest.raises(LinkError, match="It names 'write'"):
+            await credentials.renew(MORE)
+
+    kept = vault.read()
+    assert kept is not None
+    await signed(kept)
+    assert authority.asked("/authorize")[-1]["scope"] == "read write"
+    with pytest.raises(LinkError, match="asks for more"):
+        await credentials.renew('Bearer error="insufficient_scope"')
+
+
+async def test_a_client_gets_tokens_by_itself(authority: Authority, tmp_path: Path) -> None:
+    credentials = made(authority, tmp_path, CLIENT)
+    assert credentials.ready() == {}
+
+    assert await credentials.renew(authority.challenge)
+    first = credentials.ready()
+    assert token_in(first) in authority.tokens
+    assert await credentials.renew(MORE)
+    assert authority.asked("/token")[-1]["scope"] == "read write"
+    with pytest.raises(LinkError, match="'write'"):
+        await credentials.renew(MORE)  # it was asked for, and did not help
+
+
+async def test_what_signs_in_may_be_missing(authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith(("toolyard.providers.upstream.login.", "httpx2"))]:
+        if name.rpartition(".")[2] in {"signing", "asking", "discovery", "registration", "httpx2"}:
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "httpx2", None)
+
+    with pytest.raises(LinkError, match=r"pip install 'toolyard\[login\]'"):
+        await made(authority, tmp_path, CLIENT).renew(authority.challenge)
+
+
+def test_a_defect_of_ours_is_not_taken_for_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "toolyard.providers.upstream.login.signing", None)
+
+    with pytest.raises(ModuleNotFoundError):
+        load_signing()
+
+
+async def test_who_says_already_who_calls_shows_no_login(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
+    Vault(folder_of(tmp_path, "shop"), authority.url).write(await signed())
+    authority.tokens.clear()
+    headers = {"authorization": f"Bearer {authority.grant()['access_token']}"}
+    upstream = make_upstream("shop", UpstreamSettings(url=authority.url, headers=headers, pin="off"), state=tmp_path)
+
+    async with Yard("gate", providers=[upstream], metatools=False) as yard:
+        await upstream.settled()
+        assert (await yard.call("shop__greet")).success
+
+
+async def test_a_yard_says_what_to_do_and_notices_that_it_was_done(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
+    upstream = make_upstream("shop", UpstreamSettings(url=authority.url, pin="off"), state=tmp_path)
+    vault = Vault(folder_of(tmp_path, "shop"), authority.url)
+    async with Yard("gate", providers=[upstream], metatools=False) as yard:
+        await upstream.settled()
+        assert upstream.status().state == "auth_needed"
+        assert not upstream.supervisor.is_stale
+
+        vault.write(await signed())
+        assert upstream.supervisor.is_stale  # so it is looked at soon, though there is nothing yet to call
+        await upstream.supervisor.refresh()
+        assert upstream.status().state == "ready"
+        assert (await yard.call("shop__greet")).success
+
+        authority.tokens.clear()
+        authority.refresh_tokens.clear()
+        answer = await yard.call("shop__greet")
+        assert answer.error is not None
+        assert (answer.error.code, answer.error.next_actions) == ("unauthenticated", ("toolyard login shop",))
+        assert upstream.status().state == "auth_needed"
+
+        vault.write(await signed())
+        assert (await yard.call("shop__greet")).success
+
+
+async def test_what_one_tool_may_not_do_keeps_nobody_from_the_others(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
+    Vault(folder_of(tmp_path, "shop"), authority.url).write(await signed())
+    upstream = make_upstream("shop", UpstreamSettings(url=authority.url, pin="off"), state=tmp_path)
+    authority.wanted = {"read", "write"}
+    async with Yard("gate", providers=[upstream], metatools=False) as yard:
+        await upstream.settled()
+        answer = await yard.call("shop__greet")
+        assert answer.error is not None
+        assert (answer.error.code, answer.error.next_actions) == ("unauthenticated", ("toolyard login shop",))
+        assert upstream.status().state == "ready"
+
+        authority.wanted = {"read"}
+        assert (await yard.call("shop__greet")).success
