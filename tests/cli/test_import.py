@@ -1,10 +1,12 @@
 """`toolyard import`: what clients have, brought into 'toolyard.toml'."""
 
 import json
+import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from subprocess import PIPE, Popen
+from typing import IO, Any
 
 import pytest
 
@@ -56,6 +58,50 @@ def test_everything_that_is_found_is_told_and_written(home: Path, toolyard: Run)
     assert list(read_config(environment={}).upstreams) == list(upstreams())
     assert "'GH'" in err
     assert "None was started" in err
+
+
+SERVER = """
+import os
+from toolyard import serve, Yard
+
+def word() -> str:
+    \"\"\"Tell the secret.\"\"\"
+    return os.environ["SECRET_WORD"]
+
+serve(Yard("word", tools=[word]))
+"""
+
+REQUESTS: list[tuple[str, dict[str, Any]]] = [
+    ("initialize", {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}),
+    ("tools/list", {}),
+    ("tools/call", {"name": "riddle__word", "arguments": {}}),
+]
+
+
+def test_a_server_of_one_client_reaches_another_through_toolyard(home: Path, toolyard: Run) -> None:
+    Path("server.py").write_text(SERVER)
+    program = {"command": sys.executable, "args": [str(Path("server.py").absolute())], "env": {"SECRET_WORD": "hunter2"}}
+    (home / ".cursor" / "mcp.json").write_text(json.dumps({"mcpServers": {"riddle": program}}))
+    toolyard("import", "--from", "cursor")
+    toolyard("connect", "claude-code", "--project")
+    ours = json.loads(Path(".mcp.json").read_text())["mcpServers"]["toolyard"]
+
+    answers: list[dict[str, Any]] = []
+    with Popen([ours["command"], *ours["args"]], stdin=PIPE, stdout=PIPE, cwd=home, text=True) as client:  # noqa: S603 - our own
+        assert client.stdin is not None
+        assert client.stdout is not None
+        for number, (method, params) in enumerate(REQUESTS):
+            client.stdin.write(json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}) + "\n")
+            client.stdin.flush()
+            answers.append(_answer_to(number, client.stdout))
+        client.stdin.close()
+
+    assert [tool["name"] for tool in answers[1]["result"]["tools"]] == ["riddle__word"]
+    assert "hunter2" in json.dumps(answers[2]["result"]["content"])
+
+
+def _answer_to(number: int, lines: IO[str]) -> dict[str, Any]:
+    return next(message for message in map(json.loads, lines) if message.get("id") == number)
 
 
 def test_secrets_go_to_files_of_their_own_and_are_never_shown(home: Path, toolyard: Run) -> None:

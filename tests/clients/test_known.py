@@ -1,5 +1,6 @@
 """Clients that are known, and where their files are."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,13 @@ def test_the_file_that_is_there_is_written_rather_than_the_usual_one(surrounding
     old.write_text("{}")
 
     assert path_for(CLIENTS["lmstudio"], surroundings, "user") == old
+
+
+def test_the_guide_tells_of_every_client() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "import.md").read_text()
+    told = re.findall(r"^\| `([\w-]+)` \| ([^|]+) \| (yes)? ?\|$", guide, re.MULTILINE)
+
+    assert told == [(client.name, client.title, "yes" if client.project else "") for client in CLIENTS.values()]
 
 
 def test_some_clients_have_no_file_for_a_project(surroundings: Surroundings) -> None:
