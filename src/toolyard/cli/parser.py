@@ -195,8 +195,8 @@ def _add_key(parser: Parser) -> None:
 
 
 def _add_upstreams(parser: Parser) -> None:
+    _add_target(parser)
     parser.add_argument("--check", action="store_true", help="start or call each of them now, and see")
-    parser.add_argument("--config", metavar="FILE", help=_CONFIG)
     parser.add_argument("--json", action="store_true", help="print an array of objects")
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from toolyard.cli.exits import CommandError
 from toolyard.cli.parser import Options
-from toolyard.cli.settings import settings_of_options
+from toolyard.cli.settings import settings_of_options, settled_upstreams
 from toolyard.cli.terminal import Painted, Style, Terminal, cut, width_of
 from toolyard.envelope import encode
 from toolyard.providers.upstream.catalogue import folder_of, load
@@ -35,7 +35,7 @@ def run(options: Options, terminal: Terminal) -> int:
         state = find_state_dir(config.settings.state_dir)
     except OSError as error:
         raise CommandError(f"The state directory cannot be found: {error.strerror}.") from error
-    checked = run_until_done(_check(known, state, terminal)) if options.check else {}
+    checked = run_until_done(_check(settled_upstreams(config, terminal), state, terminal)) if options.check else {}
     statuses = [checked.get(name) or _status(name, settings, state) for name, settings in sorted(known.items())]
     if options.json:
         terminal.write_json(encode(statuses))
@@ -48,7 +48,7 @@ def run(options: Options, terminal: Terminal) -> int:
 
 async def _check(known: Mapping[str, UpstreamSettings], state: Path, terminal: Terminal) -> dict[str, Status]:
     """Return how each is once it was tried now."""
-    made = [make_upstream(name, settings, state=state) for name, settings in known.items() if settings.enabled]
+    made = [make_upstream(name, settings, state=state) for name, settings in known.items()]
     terminal.show_progress(f"Looking at {len(made)} upstreams …")
     async with Yard("check", providers=made, metatools=False) as yard:
         await yard.providers.settled(max((one.settings.connect_seconds for one in made), default=0))
@@ -71,7 +71,7 @@ def _status(name: str, settings: UpstreamSettings, state: Path) -> Status:
         return said
     if not settings.enabled:
         return Status(name=name, state="stopped", reason="It is switched off.")
-    catalogue = load(folder, settings)
+    catalogue = load(folder)
     if catalogue is None:
         return Status(name=name, state="cold", reason="It was never looked at.")
     return Status(
