@@ -6,7 +6,6 @@ without it needs to expect nothing else.
 
 import errno
 import os
-import secrets
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -86,7 +85,7 @@ def read_private(path: Path) -> bytes:
 def _written_beside(path: Path, content: bytes, mode: int) -> Generator[Path]:
     """Write content to a file beside the path, which is gone afterwards unless it was moved."""
     make_private(path.parent)
-    fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    fresh = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
     number = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(number, "wb") as file:
