@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from toolyard import Envelope, Image, ToolError, tool
 from toolyard.asks import Ask
@@ -156,6 +157,8 @@ def test_the_output_schema_of_an_envelope_has_the_data_inside() -> None:
     assert enveloped["required"] == ["success", "data", "error"]
     assert {"type": "integer"}.items() <= enveloped["properties"]["data"]["anyOf"][0].items()
     assert json.loads(tool_item(spec_of(plain), LATE, schemas=True))["outputSchema"]["type"] == "object"
+    silent = replace(spec_of(plain), output_schema=None)
+    assert "outputSchema" not in json.loads(tool_item(silent, LATE, schemas=True))
 
 
 @EVERY

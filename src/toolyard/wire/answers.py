@@ -114,15 +114,18 @@ def tool_item(spec: ToolSpec, version: Version, *, schemas: bool = False) -> byt
     if version.structured:
         if spec.title is not None:
             item["title"] = spec.title
-        if schemas:
-            item["outputSchema"] = _output_schema(spec)
+        if schemas and (schema := _output_schema(spec)) is not None:
+            item["outputSchema"] = schema
     return encode({**item, **spec.extra} if spec.extra else item)
 
 
-def _output_schema(spec: ToolSpec) -> dict[str, Any]:
-    """Return what a tool's structured content fits: the envelope around its data, which may be a status or a handle instead."""
+def _output_schema(spec: ToolSpec) -> dict[str, Any] | None:
+    """Return what a tool's structured content fits: the envelope around its data, which may be a status or a handle instead.
+
+    A plain tool without a schema may answer without structured content, which clients refuse of a tool that has one.
+    """
     if spec.shape == "plain":
-        return spec.output_schema or {"type": "object"}
+        return spec.output_schema
     declared = spec.output_schema or {}
     data = {"anyOf": [{key: value for key, value in declared.items() if key not in {"$defs", "$schema"}}, {"type": ["object", "null"]}]}
     definitions = {"$defs": declared["$defs"]} if "$defs" in declared else {}
