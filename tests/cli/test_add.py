@@ -68,7 +68,7 @@ def test_a_secret_goes_to_a_file_and_goes_when_the_upstream_does(toolyard: Run, 
 def test_a_secret_that_is_kept_makes_the_file_private(toolyard: Run, file: Path) -> None:
     _, _, err = toolyard("add", "git", "--env", "TOKEN=hunter2", "--secrets", "keep", "--", "npx")
 
-    assert "1 secrets" in err
+    assert "has secrets in it" in err
     assert file.stat().st_mode & 0o777 == 0o600
 
 

@@ -16,6 +16,7 @@ WRITTEN = '{\n  // mine\n  "mcpServers": {\n    "a": {"command": "x", "env": {"T
 def mcp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return Cursor's file in a home; the test runs in a folder with a 'toolyard.toml'."""
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.delenv("TOOLYARD_CONFIG", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     project = tmp_path / "project"
     project.mkdir()
@@ -119,6 +120,36 @@ def test_what_cannot_be_done_is_refused_in_one_sentence(mcp: Path, toolyard: Run
     assert (status, out) == (2, "")
     assert why in err
     assert mcp.read_text() == WRITTEN
+
+
+def test_the_file_that_the_environment_names_is_the_usual_one(mcp: Path, toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("other.toml").touch()
+    monkeypatch.setenv("TOOLYARD_CONFIG", "other.toml")
+
+    toolyard("connect", "cursor")
+
+    assert entry(mcp)["args"] == ["-m", "toolyard", "serve", str(Path.cwd() / "other.toml")]
+
+
+def test_the_lines_that_differ_are_shown_and_one_around_them(mcp: Path, toolyard: Run) -> None:
+    mcp.write_text('{\n  "mcpServers": {\n    "a": {"args": ["--token",\n      "hunter2"]}\n  },\n  "z": 1\n}\n')
+
+    _, out, _ = toolyard("connect", "cursor", "--url", "http://a/mcp")
+    _, undone, _ = toolyard("connect", "cursor", "--undo")
+
+    assert out.splitlines()[0] == f"{mcp}, line 4"
+    assert out.count("\n+") == 4
+    assert out.count("\n-") == 1
+    assert undone.count("\n-") == 4
+    assert undone.count("\n+") == 1
+
+
+def test_a_new_file_is_shown_whole(mcp: Path, toolyard: Run) -> None:
+    mcp.unlink()
+
+    _, out, _ = toolyard("connect", "cursor", "--url", "http://a/mcp", "--dry-run")
+
+    assert [line[:1] for line in out.splitlines()[1:]] == ["+"] * 7
 
 
 def test_without_a_target_there_must_be_a_file(mcp: Path, toolyard: Run) -> None:

@@ -132,6 +132,8 @@ def test_a_table_without_any_stays_as_it_is() -> None:
         ('args = ["--token", "hunter1", "--page", "x"]', 'args = ["--token", "…", "--page", "x"]'),
         ('"url": "https://a/?key=hunter1"', '"url": "https://a/?key=…"'),
         ('["sk-hunter1"]', '["…"]'),
+        ('["--token=hunter1", "--page=2"]', '["--token=…", "--page=2"]'),
+        ('"args": [\n  "--token",\n  "hunter1"\n]', '"args": [\n  "--token",\n  "…"\n]'),
         ('"a": "it\'s \\"b\\""', '"a": "it\'s \\"b\\""'),
     ],
 )

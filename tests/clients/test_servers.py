@@ -178,6 +178,7 @@ def test_what_is_wrong_with_one_server_is_said_of_that_one(surroundings: Surroun
 
     assert servers.pop("f").table == NPX
     assert all(server.why.endswith((".", "?")) and not server.table for server in servers.values())
+    assert "'mcpServers.b.command'" in servers["b"].why
     assert "'mcpServers.d.toolyard.tols'" in servers["d"].why
 
 

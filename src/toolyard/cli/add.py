@@ -48,7 +48,7 @@ def notes_on(table: Table, secrets: dict[str, str], options: Options) -> list[st
     if secrets and options.secrets == "file":
         notes = [f"A secret is kept in '{file}', which you alone can read." for file in secrets]
     elif secrets and options.secrets == "keep":
-        notes = [f"The file has {len(secrets)} secrets in it now. You alone can read it; do not commit it."]
+        notes = ["The file has secrets in it now. You alone can read it; do not commit it."]
     return notes + [f"Set the variable '{name}' before you serve." for name in missing_variables(table, os.environ)]
 
 

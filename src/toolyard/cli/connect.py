@@ -1,10 +1,10 @@
 """`toolyard connect`: writes Toolyard into a client's file, with a preview, a backup and a way back."""
 
 import json
+import os
 import re
 import sys
 from collections.abc import Mapping
-from difflib import unified_diff
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,10 +15,10 @@ from toolyard.cli.terminal import Painted, Style, Terminal
 from toolyard.clients.connecting import Change, carry_out, connected, disconnected
 from toolyard.clients.documents import YAML
 from toolyard.clients.entries import entry_of_address, entry_of_command
+from toolyard.clients.excerpt import excerpt
 from toolyard.clients.known import Client, path_for
-from toolyard.clients.secrets import hidden_text
 from toolyard.config import ConfigError
-from toolyard.config.reading import FILE
+from toolyard.config.reading import FILE, VARIABLE
 
 __all__ = ["run"]
 
@@ -68,11 +68,12 @@ def _entry(client: Client, options: Options, terminal: Terminal) -> Mapping[str,
 
 def _target(given: str, terminal: Terminal) -> str:
     """Return the target as it can be used from any folder."""
-    if not given and not Path(FILE).is_file():
-        raise CommandError(f"There is no '{FILE}' here. Name a TARGET, or make the file with 'toolyard import' or 'toolyard add'.")
+    usual = os.environ.get(VARIABLE) or FILE
+    if not given and not Path(usual).is_file():
+        raise CommandError(f"There is no '{usual}' here. Name a TARGET, or make the file with 'toolyard import' or 'toolyard add'.")
     if "://" in given:
         return given
-    file = _FILE_TARGET.fullmatch(given or FILE)
+    file = _FILE_TARGET.fullmatch(given or usual)
     if file is None:
         if not terminal.quiet:
             terminal.say(f"'{given}' is a module: the client must be able to import it from the folder it starts in.")
@@ -96,11 +97,14 @@ def _show_entry(client: Client, path: Path, entry: Mapping[str, Any], *, options
 
 
 def _write_difference(change: Change, terminal: Terminal) -> None:
-    before, after = ((content or b"").decode().splitlines() for content in (change.before, change.after))
-    for line in unified_diff(before, after, str(change.path), str(change.path), n=1, lineterm=""):
+    if change.before == change.after:
+        return
+    before, after = ((content or b"").decode() for content in (change.before, change.after))
+    number, lines = excerpt(before, after)
+    terminal.write(Painted(f"{change.path}, line {number}", "bold"))
+    for line in lines:
         style = _SIGNS.get(line[:1])
-        shown = hidden_text(line)
-        terminal.write(shown if style is None else Painted(shown, style))
+        terminal.write(line if style is None else Painted(line, style))
 
 
 def _say_rest(client: Client, change: Change, backup: Path | None, *, options: Options, terminal: Terminal) -> None:

@@ -144,19 +144,19 @@ def _write(adopted: Sequence[Adopted], terminal: Terminal) -> None:
 
 def _say_rest(adopted: Sequence[Adopted], read: _Read, own: OwnFile, *, options: Options, terminal: Terminal) -> None:
     new = [one for one in adopted if one.table]
-    count = sum(len(one.secrets) for one in new)
+    has_secrets = any(one.secrets for one in new)
     if not read.files:
         terminal.say("No file of a client was found. '--file' names one.")
     elif not new:
         terminal.say(f"There is nothing to add to '{own.path}'.")
     elif options.dry_run:
-        terminal.say(f"{len(new)} servers would be added to '{own.path}'. Nothing was written.")
+        terminal.say(f"To be added to '{own.path}': {len(new)}. Nothing was written.")
     else:
-        terminal.say(f"{len(new)} servers were added to '{own.path}'. None was started.")
-    if count and options.secrets == "file" and not options.dry_run:
-        terminal.say(f"{count} secrets are kept in '{own.secrets}', in files that you alone can read.")
-    elif count and options.secrets == "keep":
-        terminal.say(f"'{own.path}' has {count} secrets in it then. You alone can read it; do not commit it.")
+        terminal.say(f"Added to '{own.path}': {len(new)}. None was started.")
+    if has_secrets and options.secrets == "file" and not options.dry_run:
+        terminal.say(f"Their secrets are kept in '{own.secrets}', in files that you alone can read.")
+    elif has_secrets and options.secrets == "keep":
+        terminal.say(f"'{own.path}' has secrets in it then. You alone can read it; do not commit it.")
     for variable in sorted({name for one in new for name in missing_variables(one.table, os.environ)}):
         terminal.say(f"Set the variable '{variable}' before you serve.")
     if new and not options.dry_run:

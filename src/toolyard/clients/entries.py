@@ -42,6 +42,8 @@ def entry_of_command(client: Client, command: Sequence[str], *, name: str) -> di
     if client.name == "goose":
         return {"name": name, "enabled": True, "type": "stdio", "cmd": program, "args": arguments, "timeout": 300}
     entry = {"command": program, "args": arguments}
+    if client.name == "zed":
+        return {"source": "custom", **entry}
     typed = {"type": _TYPED[client.name], **entry} if client.name in _TYPED else entry
     return {**typed, "tools": ["*"]} if client.name == "copilot" else typed
 

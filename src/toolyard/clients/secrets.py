@@ -53,7 +53,7 @@ def is_secret(name: str, text: str) -> bool:
 
 def hidden(table: Table) -> Table:
     """Return a table as it may be shown, with nothing of variables and headers but their names."""
-    shown = _replaced(table, lambda _text, _word: HIDDEN)
+    shown = _replaced(table, _hide)
     return {**shown, **{field: dict.fromkeys(shown[field], HIDDEN) for field in ("env", "headers") if field in shown}}
 
 
@@ -65,7 +65,8 @@ def hidden_text(text: str) -> str:
         nonlocal flag
         inner, name = found["text"], found["name"] or flag
         flag = inner if inner.startswith("-") else ""
-        shown = HIDDEN if is_secret(name, inner) and not flag else _without_credentials(inner, "", lambda _text, _word: HIDDEN)
+        (shown,) = _arguments([inner], _hide)
+        shown = HIDDEN if not flag and is_secret(name, inner) else shown
         return f"{found['before']}{found['quote']}{shown}{found['quote']}"
 
     return _QUOTED.sub(hide, text)
@@ -98,6 +99,10 @@ def store_secrets(secrets: dict[str, str]) -> None:
     """
     for file, text in secrets.items():
         write_atomically(Path(file), text.encode())
+
+
+def _hide(_text: str, _word: str) -> str:
+    return HIDDEN
 
 
 def _replaced(table: Table, hide: Hide) -> Table:

@@ -6,10 +6,10 @@ from typing import Final, NamedTuple, cast
 from toolyard.clients.documents import decode, parse, read_bytes
 from toolyard.clients.known import Found, Surroundings
 from toolyard.clients.standard import Entry, standard_servers
-from toolyard.config.fitting import ConfigError, Place, Table
+from toolyard.config.fitting import ConfigError, Place, Table, fitted_fields, made
 from toolyard.config.foreign import read_server
 from toolyard.config.naming import is_name, made_name
-from toolyard.config.upstreams import UPSTREAMS, from_file
+from toolyard.providers.upstream.settings import UpstreamSettings
 
 __all__ = ["OURS", "Server", "read_servers", "runs_toolyard"]
 
@@ -71,13 +71,14 @@ def _of_project(document: dict[str, object], folder: Path) -> object:
 def _server(found: Found, theirs: str, entry: Entry, *, folder: Path) -> Server:
     name = theirs if is_name(theirs) else made_name(theirs)
     server = Server(found.client.name, found.path, theirs, name, {})
+    place = Place(".".join([*found.client.section, theirs]), str(found.path))
     if theirs == OURS or runs_toolyard(entry):
         return server._replace(why="It is Toolyard itself.")
     try:
-        table = read_server(entry, Place(".".join([*found.client.section, theirs]), str(found.path)))
+        table = read_server(entry, place)
         if isinstance(table, str):
             return server._replace(why=f"{table[:1].upper()}{table[1:]}")
-        from_file({UPSTREAMS: {name: table}}, found.path)
+        made(UpstreamSettings, fitted_fields(table, UpstreamSettings, place), place)
     except ConfigError as error:
         return server._replace(why=str(error))
     if found.scope == "project" and "command" in table:
