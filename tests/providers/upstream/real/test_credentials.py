@@ -1,0 +1,59 @@
+"""Credentials of whoever calls us stay here: an upstream gets those headers alone that its settings name."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import httpx2
+import pytest
+from fronts import NEW, OLD
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from toolyard import Serving, Yard
+from toolyard.providers.upstream.making import make_upstream
+from toolyard.providers.upstream.settings import UpstreamSettings
+from toolyard.transports.opening import serve_forever
+
+SENT: Final = {"Authorization": "Bearer of-the-caller", "X-API-Key": "key-of-the-caller", "Cookie": "id=of-the-caller", "X-Tenant": "tea"}
+
+
+@asynccontextmanager
+async def served(yard: Yard) -> AsyncGenerator[str]:
+    """Serve a yard whose handlers may see all that is sent, and return its address."""
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    serving = Serving(transport="http", port=0, request_headers=tuple(SENT))
+    task = asyncio.create_task(serve_forever(yard, serving, ready=lambda transport: ready.set_result(transport.info().address)))
+    try:
+        async with asyncio.timeout(10):
+            yield await ready
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+@pytest.mark.parametrize("era", ["2025", "2026"])
+@pytest.mark.parametrize("mode", [OLD, NEW])
+@pytest.mark.parametrize("named", [(), ("X-Tenant",), ("authorization",)])
+async def test_an_upstream_gets_the_headers_that_its_settings_name_and_no_other(
+    tmp_path: Path, sdk_url: str, era: Any, mode: str, named: tuple[str, ...]
+) -> None:
+    settings = UpstreamSettings(url=sdk_url, era=era, forward_headers=named, headers={"X-Ours": "yes"})
+    upstream = make_upstream("shed", settings, state=tmp_path)
+    with anyio.fail_after(30):
+        async with (
+            served(Yard("gate", providers=[upstream], metatools=False)) as address,
+            httpx2.AsyncClient(headers=SENT) as http,
+            Client(streamable_http_client(address, http_client=http), mode=mode) as client,
+        ):
+            await upstream.settled()
+            told: Any = (await client.call_tool("shed__headers")).structured_content
+
+    wanted = {name.lower(): value for name, value in SENT.items() if name.lower() in {one.lower() for one in named}}
+    assert {name: told[name] for name in map(str.lower, SENT) if name in told} == wanted
+    assert told["x-ours"] == "yes"
+    assert "of-the-caller" not in str({name: value for name, value in told.items() if name not in wanted})
