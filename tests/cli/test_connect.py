@@ -170,6 +170,21 @@ def test_what_yaml_needs_is_shown_and_not_written(mcp: Path, toolyard: Run, clie
     assert "YAML" in err
 
 
+def test_what_a_client_writes_in_the_same_moment_is_not_lost(mcp: Path, toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slowly(before: str, after: str) -> tuple[int, list[str]]:
+        mcp.write_text("{}")
+        return 1, []
+
+    monkeypatch.setattr("toolyard.cli.connect.excerpt", slowly)
+
+    status, _, err = toolyard("connect", "cursor")
+
+    assert status == 1
+    assert "changed by somebody else" in err
+    assert mcp.read_text() == "{}"
+    assert list(mcp.parent.iterdir()) == [mcp]
+
+
 def test_a_file_that_cannot_be_written_is_named(mcp: Path, toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path, content: bytes, *, mode: int = 0) -> None:
         raise OSError(28, "No space left on device", str(path))

@@ -10,6 +10,7 @@ from typing import IO, Any
 
 import pytest
 
+from toolyard.clients.known import CLIENTS, Surroundings
 from toolyard.config import read_config
 
 Run = Callable[..., tuple[int, str, str]]
@@ -132,6 +133,22 @@ def test_secrets_may_stay_and_make_the_file_private(home: Path, toolyard: Run) -
     assert Path("toolyard.toml").stat().st_mode & 0o777 == 0o600
     assert "has secrets in it" in err
     assert "hunter2" not in out + err
+
+
+def test_the_servers_of_every_client_are_found_at_once(home: Path, toolyard: Run) -> None:
+    surroundings = Surroundings(sys.platform, {}, home, Path.cwd())
+    for client in CLIENTS.values():
+        path = surroundings.path(client.user[0])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        entry = {"command": "npx", "args": [client.name], "cmd": "npx", "type": "stdio"}
+        document = {client.section[0]: {f"of-{client.name}": entry}}
+        path.write_text('[mcp_servers.of-codex]\ncommand = "npx"\nargs = ["codex"]\n' if path.suffix == ".toml" else json.dumps(document))
+
+    status, _, err = toolyard("import")
+
+    assert status == 0, err
+    assert upstreams().keys() == {f"of-{name}" for name in CLIENTS}
+    assert {name: table["args"] for name, table in upstreams().items()} == {f"of-{name}": [name] for name in CLIENTS}
 
 
 def test_a_dry_run_writes_nothing(home: Path, toolyard: Run) -> None:

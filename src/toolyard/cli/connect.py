@@ -45,6 +45,8 @@ def run(options: Options, terminal: Terminal) -> int:
     if change.before != change.after and not options.dry_run:
         try:
             backup = carry_out(change, keep=not options.undo)
+        except ConfigError as error:
+            raise CommandError(str(error), status=DEFECT) from error
         except OSError as error:
             raise CommandError(f"'{error.filename or path}' cannot be written: {error.strerror}.", status=DEFECT) from error
     if not terminal.quiet:

@@ -67,10 +67,13 @@ def carry_out(change: Change, *, keep: bool) -> Path | None:
     """Change the file, and return the backup if one is kept beside it.
 
     Raises:
+        ConfigError: Somebody else changed it meanwhile.
         OSError: It cannot be written.
     """
     real = change.path.resolve()
     backup = None
+    if read_bytes(real) != change.before:
+        raise ConfigError(f"The file '{change.path}' was changed by somebody else in this moment. Try again.")
     if keep and change.before is not None:
         backup = _free_backup(real)
         rewrite(backup, change.before, private=True)
