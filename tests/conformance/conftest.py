@@ -60,14 +60,21 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """The suite in its two lines, ready to run against a server."""
+    """The suite in its two lines, ready to run against a server or a client."""
 
     home: Path
 
     def judge(self, line: str, url: str, folder: Path, *arguments: str) -> Report:
         """Run one line of the suite against a server."""
+        return self._run(line, folder, "server", "--url", url, *arguments)
+
+    def judge_client(self, command: str, folder: Path, *arguments: str) -> Report:
+        """Run the newer line of the suite against a client."""
+        return self._run("next", folder, "client", "--command", command, *arguments)
+
+    def _run(self, line: str, folder: Path, *arguments: str) -> Report:
         node, program = self.home / "node_modules/node/bin/node", self.home / f"node_modules/conformance-{line}/dist/index.js"
-        command = [node, program, "server", "--url", url, "--output-dir", folder, *arguments]
+        command = [node, program, *arguments, "--output-dir", folder]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False)  # noqa: S603 - it is pinned
         scenarios = {
             _TIME.sub("", path.parent.name).removeprefix("server-"): json.loads(path.read_text())

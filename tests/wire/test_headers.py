@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolyard.wire.faults import HEADER_MISMATCH, Fault
-from toolyard.wire.headers import check_params, check_routing, decode_value, encode_value, param_headers, param_names
+from toolyard.wire.headers import check_params, check_routing, decode_value, encode_value, is_misnamed, param_headers, param_names
 
 VERSION = "2026-07-28"
 HEADERS = {b"mcp-protocol-version": VERSION.encode(), b"mcp-method": b"tools/call", b"mcp-name": b"add"}
@@ -125,6 +125,7 @@ def test_a_tool_says_which_arguments_are_headers() -> None:
 )
 def test_a_tool_that_says_it_wrongly_wants_no_headers(properties: dict[str, Any]) -> None:
     assert param_names({"properties": properties}) == {}
+    assert is_misnamed({"properties": properties})
 
 
 def test_a_schema_without_end_is_not_followed_for_ever() -> None:
@@ -174,3 +175,8 @@ def test_no_arguments_and_headers_raise_anything_but_a_fault(arguments: Any, hea
 )
 def test_arguments_and_headers_must_say_the_same(arguments: object, headers: dict[bytes, bytes], *, refused: bool) -> None:
     assert is_refused(headers, arguments) is refused
+
+
+def test_a_tool_that_wants_no_headers_or_names_them_rightly_is_well() -> None:
+    assert not is_misnamed(SCHEMA)
+    assert not is_misnamed({"properties": {"a": {"type": "string"}}})

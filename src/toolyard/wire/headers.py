@@ -10,7 +10,17 @@ from typing import Any, Final, cast
 
 from toolyard.wire.faults import HEADER_MISMATCH, Fault
 
-__all__ = ["PARAM", "ROUTING", "check_params", "check_routing", "decode_value", "encode_value", "param_headers", "param_names"]
+__all__ = [
+    "PARAM",
+    "ROUTING",
+    "check_params",
+    "check_routing",
+    "decode_value",
+    "encode_value",
+    "is_misnamed",
+    "param_headers",
+    "param_names",
+]
 
 PARAM: Final = b"mcp-param-"
 ROUTING: Final = frozenset({b"mcp-protocol-version", b"mcp-method", b"mcp-name"})
@@ -75,6 +85,13 @@ def param_names(schema: Mapping[str, Any]) -> dict[tuple[str, ...], tuple[str, s
     names = [name.lower() for name, _ in found.values()]
     good = len(set(names)) == len(names) and all(_TOKEN.fullmatch(name) and kind in _TYPES for name, kind in found.values())
     return found if good else {}
+
+
+def is_misnamed(schema: Mapping[str, Any]) -> bool:
+    """Return whether a tool wants arguments as headers, too, but says so wrongly."""
+    found: dict[tuple[str, ...], tuple[str, str]] = {}
+    _collect(schema, (), found)
+    return bool(found) and not param_names(schema)
 
 
 def _collect(schema: Mapping[str, Any], path: tuple[str, ...], found: dict[tuple[str, ...], tuple[str, str]]) -> None:

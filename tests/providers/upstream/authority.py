@@ -48,6 +48,12 @@ class Authority:
         """What the answer to a registration says besides."""
         self.statuses: dict[str, int] = {}
         """Statuses that paths answer with, whatever they are asked."""
+        self.results: dict[str, Any] = {
+            "initialize": {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "a", "version": "1"}},
+            "tools/list": {"tools": [TOOL]},
+            "tools/call": {"content": [{"type": "text", "text": "hello"}]},
+        }
+        """What methods of MCP are answered with."""
         self.encoding = ""
         """How papers say that they are packed."""
         self.release = threading.Event()
@@ -106,12 +112,7 @@ class Authority:
 
     def answer(self, message: Any) -> Any:
         """Answer a message of MCP."""
-        method = message.get("method")
-        results: dict[str, Any] = {
-            "initialize": {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "a", "version": "1"}},
-            "tools/list": {"tools": [TOOL]},
-            "tools/call": {"content": [{"type": "text", "text": "hello"}]},
-        }
+        method, results = message.get("method"), self.results
         head = {"jsonrpc": "2.0", "id": message.get("id")}
         if method in results:
             return {**head, "result": results[method]}

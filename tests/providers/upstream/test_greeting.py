@@ -57,6 +57,20 @@ async def test_whatever_else_it_answers_it_gets_a_handshake(refusal: Any) -> Non
     assert (await greeted(ScriptedLink({**HANDSHAKE, "server/discover": refusal}))).version.name == "2025-11-25"
 
 
+async def test_one_that_refuses_our_version_and_names_it_is_asked_once_more() -> None:
+    refusal = Fault(UNSUPPORTED_VERSION, "No.", {"supported": ["2026-07-28"]})
+    answers: list[Any] = [refusal, MODERN["server/discover"]]
+
+    def answer(_: object) -> Any:
+        return answers.pop(0)
+
+    link = ScriptedLink({"server/discover": answer})
+
+    assert (await greeted(link)).version.name == "2026-07-28"
+    assert methods(link) == ["server/discover", "server/discover"]
+    assert (await greeted(ScriptedLink({**HANDSHAKE, "server/discover": refusal}))).version.name == "2025-11-25"
+
+
 async def test_silence_means_the_older_era_after_a_short_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(greeting, "PROBE_SECONDS", 0.01)
 

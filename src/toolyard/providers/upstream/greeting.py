@@ -81,7 +81,7 @@ async def _discover(peer: Peer, *, patient: bool) -> Greeting | None:
     requests = Requests(LATEST, _CLIENT)
     try:
         async with asyncio.timeout(None if patient else PROBE_SECONDS):
-            told = msgspec.json.decode(await peer.request(requests, "server/discover", {}), type=_Discovered)
+            told = msgspec.json.decode(await _asked(peer, requests), type=_Discovered)
     except (TimeoutError, msgspec.DecodeError):
         return None
     except Fault as fault:
@@ -99,16 +99,31 @@ async def _discover(peer: Peer, *, patient: bool) -> Greeting | None:
     return Greeting(LATEST, server, told.capabilities, told.instructions or "")
 
 
+async def _asked(peer: Peer, requests: Requests) -> msgspec.Raw:
+    """Ask for what an upstream is, once more if it refuses our version and names the very same as one that it speaks."""
+    try:
+        return await peer.request(requests, "server/discover", {})
+    except Fault as fault:
+        if LATEST.name not in _spoken(fault):
+            raise
+        return await peer.request(requests, "server/discover", {})
+
+
 def _from_refusal(fault: Fault, peer: Peer) -> None:
     """Take a fault for the older era, unless it says that no version of ours is spoken at all."""
-    if fault.code != UNSUPPORTED_VERSION:
-        return
-    try:
-        spoken = msgspec.convert(fault.data, _Refusal).supported
-    except msgspec.ValidationError:
-        return
+    spoken = _spoken(fault)
     if spoken and not set(spoken) & set(VERSIONS):
         raise LinkError("unavailable", f"'{peer.name}' speaks none of our versions, only {', '.join(spoken)}.")
+
+
+def _spoken(fault: Fault) -> list[str]:
+    """Return the versions that a refusal of ours names."""
+    if fault.code != UNSUPPORTED_VERSION:
+        return []
+    try:
+        return msgspec.convert(fault.data, _Refusal).supported
+    except msgspec.ValidationError:
+        return []
 
 
 async def _shake_hands(peer: Peer, link: Link) -> Greeting:

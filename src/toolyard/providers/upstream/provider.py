@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from toolyard.providers import Publish
 from toolyard.providers.upstream.calling import Calls
@@ -22,9 +22,12 @@ from toolyard.providers.upstream.supervisor import Supervisor, Watcher
 from toolyard.providers.upstream.translating import ForeignTool, prefix_of, prompts_of, resources_of, tools_of
 from toolyard.spec import Kind, PromptSpec
 from toolyard.table import NOTHING_WITHHELD, WithheldReasons
+from toolyard.wire.headers import is_misnamed
+from toolyard.wire.versions import MODERN
 
 __all__ = ["Upstream"]
 
+_MISNAMED: Final = "It wants arguments as headers, too, but does not say rightly which, so that it must not be called."
 _log = logging.getLogger(__name__)
 
 
@@ -191,7 +194,10 @@ class Upstream:
             **{Key("prompt", own): ("prompt", spec.name) for spec, own in prompts},
             **{key: ("resource", our_uri(prefix, key.name)) for key in reasons if key.kind in {"resource", "template"}},
         }
-        return {ours[key]: reason for key, reason in reasons.items() if key in ours}
+        withheld = {ours[key]: reason for key, reason in reasons.items() if key in ours}
+        if self.settings.carrier == "http" and catalogue.version in MODERN:
+            withheld |= {("tool", tool.spec.name): _MISNAMED for tool in tools if is_misnamed(tool.schema)}
+        return withheld
 
     def _update(self, uri: str) -> None:
         if self._publish is not None:

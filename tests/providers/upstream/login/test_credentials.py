@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from authority import Authority, SignIn
+from authority import TOOL, Authority, SignIn
 
 from toolyard import Yard
 from toolyard.providers.upstream.catalogue import folder_of
@@ -255,3 +255,18 @@ async def test_what_one_tool_may_not_do_keeps_nobody_from_the_others(authority: 
 
         authority.wanted = {"read"}
         assert (await yard.call("shop__greet")).success
+
+
+@pytest.mark.parametrize("era", ["2025", "2026"])
+async def test_a_tool_that_says_wrongly_which_headers_it_wants_is_withheld_where_they_would_be_sent(
+    authority: Authority, signed: SignIn, tmp_path: Path, era: Any
+) -> None:
+    wrong = {"type": "object", "properties": {"a": {"type": "string", "x-mcp-header": "a b"}}}
+    authority.results["tools/list"] = {"tools": [TOOL, {**TOOL, "name": "wrong", "inputSchema": wrong}]}
+    authority.results["server/discover"] = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
+    Vault(folder_of(tmp_path, "shop"), authority.url).write(await signed())
+    upstream = make_upstream("shop", UpstreamSettings(url=authority.url, era=era, pin="off"), state=tmp_path)
+    async with Yard("gate", providers=[upstream], metatools=False) as yard:
+        await upstream.settled()
+
+        assert [spec.name for spec in yard.list()] == (["shop__greet"] if era == "2026" else ["shop__greet", "shop__wrong"])
