@@ -11,6 +11,7 @@ from itertools import chain, islice, repeat
 from operator import mul
 from typing import Final
 
+from toolyard.loading import PausedCollection
 from toolyard.search.closely import Close, closely
 from toolyard.search.listing import Allows, Found, Hit, Listing, page
 from toolyard.search.postings import Postings
@@ -23,6 +24,8 @@ from toolyard.spec import ToolSpec
 
 __all__ = ["Lexical", "in_order"]
 
+_MANY: Final = 16
+"""Tools that are read in one go; fewer are no reason to keep the collector waiting."""
 _WIDER: Final = 16
 _NOTHING: Final[list[Close]] = []
 
@@ -61,10 +64,17 @@ class Lexical:
 
     def prepare(self) -> None:
         """Read the words of the tools that came since the last search."""
+        if len(self._waiting) < _MANY:
+            self._read_waiting()
+        else:
+            with PausedCollection():
+                self._read_waiting()
+        self._prepared = True
+
+    def _read_waiting(self) -> None:
         for spec in self._waiting.values():
             self.postings.add(spec)
         self._waiting.clear()
-        self._prepared = True
 
     def rank(self, query: str, admits: Allows, *, offset: int, limit: int) -> Found:
         """Return one page of the tools that fit best, of those that are admitted."""
@@ -113,7 +123,6 @@ class Lexical:
         """
         tools, weights = self.postings.tools, self.postings.weights
         scores: Scores = {}
-        get = scores.get
         left: dict[str, Asked] = {}
         terms = [(weight, term, one) for one in asked for term, weight in one.variants.items()]
         for factor, term, one in sorted(terms, key=lambda found: (-found[0], found[1])):
@@ -124,7 +133,10 @@ class Lexical:
                     continue
                 budget -= len(holders)
             for number, weight in zip(holders, map(mul, weights[term], repeat(factor)), strict=True):
-                scores[number] = get(number, 0.0) + weight
+                if number in scores:
+                    scores[number] += weight
+                else:
+                    scores[number] = weight
         return scores, list(left.values())
 
     def _descending(self, scores: Scores) -> Iterator[int]:

@@ -6,9 +6,8 @@ It weighs words and ranks nothing.
 import math
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
-from itertools import chain
-from typing import Final
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from toolyard.search.fields import Fields, fields_of
 from toolyard.search.stem import stem
@@ -34,24 +33,33 @@ class Entry:
 
     __slots__ = ("name_words", "sequence", "spec", "terms", "weights")
 
-    def __init__(self, spec: ToolSpec, *, weighed: dict[int, float], sequence: list[int], name_words: int) -> None:
+    def __init__(self, spec: ToolSpec, *, terms: list[int], weights: list[float], sequence: list[int], name_words: int) -> None:
         self.spec = spec
-        self.terms = array("I", weighed)
-        self.weights = array("f", weighed.values())
+        self.terms = array("I", terms)
+        self.weights = array("f", weights)
         self.sequence = array("I", sequence)
         self.name_words = name_words
 
 
-class _Table(dict[str, tuple[int, ...]]):
-    """What written words are made of, as numbers; it forgets everything when it has become too large."""
+class _Place(NamedTuple):
+    """A field: what a word counts there, how that shrinks with the number of words, and whether they are identifiers."""
+
+    weight: float
+    even: float
+    uneven: float
+    identifiers: bool
+
+
+class _Table(dict[str, int]):
+    """What written words are, each as one number; it forgets everything when it has become too large."""
 
     __slots__ = ("_intern",)
 
-    def __init__(self, intern: Callable[[str], tuple[int, ...]]) -> None:
+    def __init__(self, intern: Callable[[str], int]) -> None:
         super().__init__()
         self._intern = intern
 
-    def __missing__(self, written: str) -> tuple[int, ...]:
+    def __missing__(self, written: str) -> int:
         if len(self) >= _CACHED:
             self.clear()
         found = self[written] = self._intern(written)
@@ -59,22 +67,29 @@ class _Table(dict[str, tuple[int, ...]]):
 
 
 class Postings:
-    """The words of all tools."""
+    """The words of all tools.
+
+    Words have numbers from 1 on. A written word is the number of the one word it holds, 0 if it says nothing, or, if it holds
+    several, a number below 0 under which these are kept: most hold one, so that reading a text is a look at a table for each.
+    """
 
     def __init__(self, settings: SearchSettings, thesaurus: Thesaurus) -> None:
-        self._settings = settings
         self._thesaurus = thesaurus
+        self._saturation = settings.saturation
         self.words: dict[str, int] = {}
         self.terms: dict[str, int] = {}
-        self.term_of: list[int] = []
-        self.spelled: list[str] = []
+        self.term_of: list[int] = [-1]
+        self.spelled: list[str] = [""]
         self.tools: list[array[int]] = []
         self.weights: list[array[float]] = []
         self.entries: dict[int, Entry] = {}
         self._numbers: dict[str, int] = {}
         self._next = 0
+        self._several: dict[tuple[int, ...], int] = {}
+        self._several_of: dict[int, tuple[int, ...]] = {}
         self._written = _Table(self._intern)
         self._identifiers = _Table(self._intern_parts)
+        self._places = _places(settings)
 
     def number(self, name: str) -> int:
         """Return the number of a tool that is there."""
@@ -85,13 +100,19 @@ class Postings:
         self.remove(spec.name)
         number = self._next
         self._next += 1
-        entry = self._weigh(spec)
         self._numbers[spec.name] = number
-        self.entries[number] = entry
-        tools, weights = self.tools, self.weights
-        for term, weight in zip(entry.terms, entry.weights, strict=True):
-            tools[term].append(number)
-            weights[term].append(weight)
+        fields = fields_of(spec)
+        name = self.read(fields.name, identifiers=True)
+        description = self.read(fields.description)
+        weighed = self._weigh(fields, name=name, description=description)
+        saturation = self._saturation
+        terms, weights = list(weighed), [weight / (weight + saturation) for weight in weighed.values()]
+        sequence = name + description[:_SEQUENCE]
+        self.entries[number] = Entry(spec, terms=terms, weights=weights, sequence=sequence, name_words=len(name))
+        holders, held = self.tools, self.weights
+        for term, weight in zip(terms, weights, strict=True):
+            holders[term].append(number)
+            held[term].append(weight)
 
     def remove(self, name: str) -> None:
         """Forget a tool, if it is there."""
@@ -113,10 +134,10 @@ class Postings:
         """Return what a word that no tool holds would say."""
         return math.log(1 + (len(self.entries) + _UNSEEN + 0.5) / 0.5)
 
-    def _intern(self, written: str) -> tuple[int, ...]:
-        return tuple(self._number(word) for word in split_word(written) if word not in STOP_WORDS)
+    def _intern(self, written: str) -> int:
+        return self._as_one([self._number(word) for word in split_word(written) if word not in STOP_WORDS])
 
-    def _intern_parts(self, written: str) -> tuple[int, ...]:
+    def _intern_parts(self, written: str) -> int:
         """Return what an identifier is made of, words that were joined without a mark taken apart too."""
         found: list[int] = []
         for word in split_word(written):
@@ -124,7 +145,16 @@ class Postings:
                 found += [self._number(part) for part in self._thesaurus.parts(word) if part not in STOP_WORDS]
             if word not in STOP_WORDS:
                 found.append(self._number(word))
-        return tuple(found)
+        return self._as_one(found)
+
+    def _as_one(self, words: list[int]) -> int:
+        """Return the number that stands for these words."""
+        if len(words) <= 1:
+            return words[0] if words else 0
+        key = tuple(words)
+        number = self._several.setdefault(key, -1 - len(self._several))
+        self._several_of[number] = key
+        return number
 
     def _number(self, word: str) -> int:
         number = self.words.get(word)
@@ -143,44 +173,49 @@ class Postings:
     def read(self, text: str, *, identifiers: bool = False) -> list[int]:
         """Return the numbers of the words of a text."""
         table = self._identifiers if identifiers else self._written
-        return list(chain.from_iterable(map(table.__getitem__, read_words(text))))
+        found = list(filter(None, map(table.__getitem__, read_words(text))))
+        if not found or min(found) > 0:
+            return found
+        return [word for number in found for word in (self._several_of[number] if number < 0 else (number,))]
 
-    def _weigh(self, spec: ToolSpec) -> Entry:
-        fields = fields_of(spec)
-        settings = self._settings
-        name = self.read(fields.name, identifiers=True)
-        description = self.read(fields.description)
+    def _weigh(self, fields: Fields, *, name: list[int], description: list[int]) -> dict[int, float]:
+        """Return what every term of a tool counts, in all its fields together."""
         weighed: dict[int, float] = {}
-        get, term_of = weighed.get, self.term_of
-        for words, weight in self._weights(fields, name=name, description=description):
-            for word in words:
-                term = term_of[word]
-                weighed[term] = get(term, 0.0) + weight
-        saturation = settings.saturation
-        for term, weight in weighed.items():
-            weighed[term] = weight / (weight + saturation)
-        return Entry(spec, weighed=weighed, sequence=name + description[:_SEQUENCE], name_words=len(name))
-
-    def _weights(self, fields: Fields, *, name: list[int], description: list[int]) -> Iterator[tuple[list[int], float]]:
-        """Return the words of every field with what one of them counts there."""
-        settings = self._settings
-        names, texts, parameters = settings.name_evenness, settings.text_evenness, settings.parameter_evenness
-        yield name, _even(settings.name_weight, len(name), usual=_USUAL_NAME, evenness=names)
-        yield description, _even(settings.description_weight, len(description), usual=_USUAL_TEXT, evenness=texts)
-        for text, identifiers, weight, usual, evenness in (
-            (fields.namespace, True, settings.namespace_weight, _USUAL_NAME, names),
-            (fields.parameters, True, settings.parameter_weight, _USUAL_PARAMETERS, parameters),
-            (fields.parameter_texts, False, settings.parameter_text_weight, _USUAL_PARAMETERS, parameters),
-            (fields.title, False, settings.title_weight, _USUAL_NAME, names),
-            (fields.tags, True, settings.tag_weight, _USUAL_NAME, names),
-            (fields.choices, False, settings.choice_weight, _USUAL_PARAMETERS, parameters),
-            (fields.examples, False, settings.example_weight, _USUAL_TEXT, texts),
-        ):
-            if text:
-                words = self.read(text, identifiers=identifiers)
-                yield words, _even(weight, len(words), usual=usual, evenness=evenness)
+        term_of = self.term_of.__getitem__
+        for field, text, place in zip(Fields._fields, fields, self._places, strict=True):
+            if not text:
+                continue
+            if field == "name":
+                words = name
+            elif field == "description":
+                words = description
+            else:
+                words = self.read(text, identifiers=place.identifiers)
+            weight = place.weight / (place.even + place.uneven * len(words))
+            for term in map(term_of, words):
+                if term in weighed:
+                    weighed[term] += weight
+                else:
+                    weighed[term] = weight
+        return weighed
 
 
-def _even(weight: float, length: int, *, usual: float, evenness: float) -> float:
-    """Return what one word counts in a text of this length."""
-    return weight / (1 - evenness + evenness * length / usual)
+def _places(settings: SearchSettings) -> tuple[_Place, ...]:
+    """Return what a word counts in each of the fields, in their order."""
+    names, texts, parameters = settings.name_evenness, settings.text_evenness, settings.parameter_evenness
+    places = {
+        "name": _place(settings.name_weight, names, usual=_USUAL_NAME, identifiers=True),
+        "title": _place(settings.title_weight, names, usual=_USUAL_NAME),
+        "namespace": _place(settings.namespace_weight, names, usual=_USUAL_NAME, identifiers=True),
+        "tags": _place(settings.tag_weight, names, usual=_USUAL_NAME, identifiers=True),
+        "description": _place(settings.description_weight, texts, usual=_USUAL_TEXT),
+        "parameters": _place(settings.parameter_weight, parameters, usual=_USUAL_PARAMETERS, identifiers=True),
+        "parameter_texts": _place(settings.parameter_text_weight, parameters, usual=_USUAL_PARAMETERS),
+        "choices": _place(settings.choice_weight, parameters, usual=_USUAL_PARAMETERS),
+        "examples": _place(settings.example_weight, texts, usual=_USUAL_TEXT),
+    }
+    return tuple(places[field] for field in Fields._fields)
+
+
+def _place(weight: float, evenness: float, *, usual: float, identifiers: bool = False) -> _Place:
+    return _Place(weight, 1 - evenness, evenness / usual, identifiers)

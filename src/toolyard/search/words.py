@@ -7,6 +7,8 @@ from typing import Final
 __all__ = ["SHORT_FORMS", "STOP_WORDS", "plain", "read_words", "split_word"]
 
 _WORD: Final = re.compile(r"[^\W_]+")
+_SPACED: Final = "".join(letter if letter.isalnum() else " " for letter in map(chr, range(128)))
+"""What stands for each ASCII character once everything that is no letter or digit has become a space."""
 _PIECE: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\dA-Za-z_]+")
 _LONGEST: Final = 40
 _LONGEST_JOINED: Final = 24
@@ -67,7 +69,7 @@ def plain(text: str) -> str:
 
 def read_words(text: str) -> list[str]:
     """Return the words of a text as they are written, identifiers unsplit but for what is no letter or digit."""
-    return _WORD.findall(text)
+    return text.translate(_SPACED).split() if text.isascii() else _WORD.findall(text)
 
 
 def split_word(written: str) -> list[str]:
