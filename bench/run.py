@@ -11,6 +11,7 @@ from environments import FRAMEWORKS, NAMES, OPTIONAL, InstallError, cache, is_re
 from peers import PEERS
 from protocol import ERAS
 from rounds import Measure, Row, Subject, WorkerError, cpu_ms_of, in_rounds, measure_paths
+from searching import search
 from tables import as_table, keep, ratio
 from wire import WIRE
 
@@ -116,6 +117,7 @@ _INSIDE: Final[dict[str, tuple[Command, int]]] = {
     "growth": (growth, 20),
     "publish": (publish, 20),
     "start": (start, 20),
+    "search": (search, 100),
 }
 _COMMANDS: Final = _INSIDE | WIRE
 

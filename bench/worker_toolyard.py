@@ -1,15 +1,22 @@
-"""Toolyard, measured: calls in the same process, growth with the number of tools, and publishing."""
+"""Toolyard, measured: calls in the same process, growth with the number of tools, publishing, and search."""
 
+import os
 import random
 from itertools import cycle
 from typing import Final
 
+from clock import memory_kb
+from searched import make_questions, make_tools
 from servers.toolyard_inproc import toolyard
 from tools import ARGUMENTS, BASE, add, some
 from worker import Bench, has_three, work
 
 from toolyard import Yard
 from toolyard.monitor import Ring
+from toolyard.providers.given import Given
+from toolyard.search import Found, Index, make_index
+from toolyard.spec import Operation, ToolSpec
+from toolyard.tools import Tool, check_by_schema
 
 _QUERY: Final = {"query": "x"}
 _SEED: Final = 7
@@ -45,5 +52,75 @@ async def _publish(bench: Bench, tools: int) -> None:
     await bench("Yard(tools=…), opened and closed", publish)
 
 
+def _specs(tools: int) -> list[ToolSpec]:
+    return [
+        ToolSpec(
+            name=tool.name, source=tool.namespace, description=tool.description, input_schema=tool.input_schema, operation=Operation.QUERY
+        )
+        for tool in make_tools(tools)
+    ]
+
+
+def _indexed(specs: list[ToolSpec]) -> Index:
+    index = make_index()
+    for spec in specs:
+        index.add(spec)
+    index.prepare()
+    return index
+
+
+async def _search(bench: Bench, tools: int) -> None:
+    index, turns = _indexed(_specs(tools)), cycle(make_questions(make_tools(tools)))
+
+    async def ask() -> Found:
+        return index.search(next(turns), allows=lambda _: True)
+
+    await bench("Index.search", ask)
+
+
+async def _search_tools(bench: Bench, tools: int) -> None:
+    async def handler(_: object) -> None:
+        """Do nothing: it is found and never called."""
+
+    published: dict[str, list[Tool]] = {}
+    for spec in _specs(tools):
+        published.setdefault(spec.source, []).append(Tool(spec=spec, handler=handler, check=check_by_schema(spec.input_schema)))
+    turns = cycle(make_questions(make_tools(tools)))
+    async with Yard(providers=[Given(name, several, resources=(), prompts=()) for name, several in published.items()]) as yard:
+        await bench("Yard.call of search_tools", lambda: yard.call("search_tools", {"query": next(turns)}), lambda answer: answer.success)
+
+
+async def _make_index(bench: Bench, tools: int) -> None:
+    specs = _specs(tools)
+
+    async def make() -> None:
+        _indexed(specs)
+
+    await bench("the index made", make)
+
+
+async def _add_tool(bench: Bench, tools: int) -> None:
+    specs = _specs(tools)
+    index, turns = _indexed(specs), cycle(specs)
+
+    async def add() -> None:
+        index.add(next(turns))
+        index.prepare()
+
+    await bench("one more tool", add)
+
+
+def measure_memory(tools: int) -> float:
+    """Return the kilobytes that the index takes for each tool, beside the tool itself."""
+    _indexed(_specs(10))  # what is loaded once is not the index's
+    specs = _specs(tools)
+    before = memory_kb(os.getpid())
+    index = _indexed(specs)
+    after = memory_kb(os.getpid())
+    del index
+    return (after - before) / tools
+
+
 if __name__ == "__main__":
-    work({"calls": _calls, "bare": _bare, "growth": _growth, "publish": _publish})
+    jobs = {"calls": _calls, "bare": _bare, "growth": _growth, "publish": _publish}
+    work(jobs | {"search": _search, "search_tools": _search_tools, "make_index": _make_index, "add_tool": _add_tool})

@@ -1,8 +1,10 @@
+import string
+
 import pytest
 
 from toolyard.search.stem import stem
 from toolyard.search.thesaurus import load_thesaurus
-from toolyard.search.words import SHORT_FORMS, STOP_WORDS, plain, split_word
+from toolyard.search.words import SHORT_FORMS, STOP_WORDS, plain, read_words, split_word
 
 
 @pytest.mark.parametrize(
@@ -100,3 +102,12 @@ def test_a_joined_word_comes_apart_into_common_ones() -> None:
     assert load_thesaurus().parts("keyvault") == ["key", "vault"]
     assert load_thesaurus().parts("xqzzyqqxw") == []
     assert load_thesaurus().parts("weather") == []
+
+
+@pytest.mark.parametrize("mark", [*sorted({*map(chr, range(128))} - {*string.ascii_letters, *string.digits}), "\u2003", "\u201c"])
+def test_everything_but_letters_and_digits_parts_words(mark: str) -> None:
+    assert read_words(f"{mark}get{mark}{mark}v2Issue{mark}") == ["get", "v2Issue"]
+
+
+def test_letters_of_every_script_make_words() -> None:
+    assert read_words("r\u00e9sum\u00e9_\u65e5\u672c, get") == ["r\u00e9sum\u00e9", "\u65e5\u672c", "get"]

@@ -173,7 +173,7 @@ class Postings:
     def read(self, text: str, *, identifiers: bool = False) -> list[int]:
         """Return the numbers of the words of a text."""
         table = self._identifiers if identifiers else self._written
-        found = list(filter(None, map(table.__getitem__, read_words(text))))
+        found: list[int] = list(filter(None, map(table.__getitem__, read_words(text))))
         if not found or min(found) > 0:
             return found
         return [word for number in found for word in (self._several_of[number] if number < 0 else (number,))]

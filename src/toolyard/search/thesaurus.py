@@ -66,8 +66,10 @@ class Thesaurus:
         size, costs = len(word), self._costs
         best = [0.0] + [math.inf] * size
         begins = [0] * (size + 1)
-        for end in range(2, size + 1):
-            for begin in range(max(0, end - _LONGEST), end - 1):
+        for begin in range(size - 1):
+            if best[begin] == math.inf:  # nothing ends here, so nothing begins here
+                continue
+            for end in range(begin + 2, min(begin + _LONGEST, size) + 1):
                 cost = best[begin] + costs.get(word[begin:end], math.inf)
                 if cost < best[end]:
                     best[end], begins[end] = cost, begin
