@@ -24,7 +24,7 @@ __all__ = [
     "Passed",
     "encode",
     "encode_data",
-    "encode_envelope",
+    "encode_plain",
     "encode_sorted",
     "estimate_tokens",
 ]
@@ -133,7 +133,7 @@ class Envelope(msgspec.Struct, frozen=True, dict=True):
 
     def to_json(self) -> bytes:
         """Return the envelope as compact JSON."""
-        return encode_envelope(self)
+        return encode_plain(self)
 
     @classmethod
     def from_json(cls, text: bytes | str) -> "Envelope":
@@ -252,6 +252,6 @@ def _speakable(said: object) -> str:
 
 _found = _Found()
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=_to_plain)
-encode_envelope: Final[Callable[[Envelope], bytes]] = _ENCODER.encode
-"""Returns an envelope as compact JSON; what is in it was encoded before, so it cannot fail."""
+encode_plain: Final[Callable[[object], bytes]] = _ENCODER.encode
+"""Returns what was encoded before, and so cannot fail, as compact JSON again."""
 _SORTING_ENCODER: Final = msgspec.json.Encoder(enc_hook=_to_plain, order="deterministic")

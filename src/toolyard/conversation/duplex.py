@@ -16,6 +16,7 @@ from toolyard.caller import Caller
 from toolyard.conversation.exchange import Notify
 from toolyard.conversation.front import Front
 from toolyard.conversation.talk import Conversation
+from toolyard.wire.calling import Calling, decode_call
 from toolyard.wire.faults import INTERNAL, INVALID_REQUEST, Fault
 from toolyard.wire.messages import Id, Message, decode, decode_batch, encode_fault, id_of
 from toolyard.wire.params import Cancelled, read
@@ -25,6 +26,7 @@ __all__ = ["Duplex"]
 Settle = Callable[[bytes | None], None]
 """Takes the answer to a request of a batch, or that there is none because it was cancelled."""
 
+_NAME: Final = "toolyard request"
 _WAITING: Final = 4
 _LEAST: Final = 10_000  # more than one reading of a pipe can bring
 
@@ -43,7 +45,7 @@ class Duplex:
         self._in_flight = self.conversation.in_flight
         self._quiet: asyncio.Event | None = None
         """There while somebody waits until nothing is in flight."""
-        self._waiting: deque[tuple[Message, Settle | None]] = deque()
+        self._waiting: deque[tuple[Message | Calling, Settle | None]] = deque()
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -53,8 +55,12 @@ class Duplex:
 
     def receive(self, data: bytes) -> None:
         """Take one message, or one batch; whatever it is, it is answered if an answer is owed."""
+        call = decode_call(data, depth=self._depth)
+        if call is not None:
+            self._take_request(call)
+            return
         try:
-            if data[:1] != b"{" and self._took_other(data):  # nearly every message begins so
+            if data[:1] != b"{" and self._took_other(data):
                 return
             message = decode(data, depth=self._depth)
         except Fault as fault:
@@ -90,7 +96,11 @@ class Duplex:
             self.conversation.settle(message)
         elif message.id is UNSET:
             self._take_note(message)
-        elif len(self._in_flight) < self._limit:
+        else:
+            self._take_request(message, settle)
+
+    def _take_request(self, message: Message | Calling, settle: Settle | None = None) -> None:
+        if len(self._in_flight) < self._limit:
             self._begin(message, settle)
         elif len(self._waiting) < max(self._limit * _WAITING * _WAITING, _LEAST):
             self._waiting.append((message, settle))
@@ -109,14 +119,16 @@ class Duplex:
                 self._waiting.remove(waiting)
                 self._answer(None, waiting[1])
 
-    def _begin(self, message: Message, settle: Settle | None) -> None:
-        if message.id in self._in_flight:
+    def _begin(self, message: Message | Calling, settle: Settle | None) -> None:
+        request_id = message.id
+        if request_id in self._in_flight:
             self._answer(self.conversation.refuse_twin(message), settle)
             return
-        # a task for each: what tools keep by task, such as a database session, must not reach the next caller
-        self._in_flight[message.id] = self._loop.create_task(self._serve(message, settle))
+        # a task for each: what tools keep by task, such as a database session, must not reach the next caller;
+        # made here and with a name, because a loop would first make up one
+        self._in_flight[request_id] = asyncio.Task(self._serve(message, settle), loop=self._loop, name=_NAME)
 
-    async def _serve(self, message: Message, settle: Settle | None) -> None:
+    async def _serve(self, message: Message | Calling, settle: Settle | None) -> None:
         in_flight = self._in_flight
         answer: bytes | None = None
         try:

@@ -27,6 +27,7 @@ class Front:
         self.yard = yard
         self.serving = serving
         self.door = door
+        self.dispatch = yard.dispatcher.dispatch
         self.silent_door = Door(name=door)
         self.lists = Lists(yard, serving, yard.seal)
         self.parking = Parking(yard.seal, serving.ask_seconds)

@@ -6,6 +6,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from toolyard.call import Answering
 from toolyard.caller import Door
 from toolyard.conversation.exchange import ASKABLE, Exchange
 from toolyard.conversation.listening import listen
@@ -16,9 +17,9 @@ from toolyard.errors import ToolError
 from toolyard.wire import params as given
 from toolyard.wire.faults import INTERNAL, INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_CAPABILITY, Fault
 
-__all__ = ["Bare", "Reply", "call_tool", "name_of", "params_of", "reply"]
+__all__ = ["Bare", "Reply", "answer_of", "call_tool", "name_of", "params_of", "reply", "start_tool"]
 
-_NULL: Final = b"null"
+_NULL: Final = msgspec.Raw(b"null")
 _COMPLETIONS: Final = 100
 
 Reply = Callable[[Exchange, Any], Awaitable[bytes]]
@@ -32,27 +33,39 @@ class Bare(msgspec.Struct, gc=False):
 
 async def call_tool(exchange: Exchange, params: given.CallTool) -> bytes:
     """Call a tool and answer in the shape that it has."""
-    raw: msgspec.Raw | None = params.arguments
-    if len(params.arguments) == len(_NULL) and bytes(params.arguments) == _NULL:
-        raw = None
-    yard = exchange.front.yard
     if exchange.answers.version.modern and (params.request_state is not None or (exchange.capabilities and exchange.may_ask)):
-        arguments = encode_sorted(_plain(raw))
-        start: Start = partial(_start_tool, exchange, params.name, raw)
-        outcome = await _parked(exchange, Work("tools/call", params.name, arguments, start), params.request_state)
+        raw = None if params.arguments == _NULL else params.arguments
+        start: Start = partial(_start_with, exchange, params.name, raw)
+        outcome = await _parked(exchange, Work("tools/call", params.name, encode_sorted(_plain(raw)), start), params.request_state)
         if isinstance(outcome, Asked):
             return exchange.answers.asked(outcome.asks, outcome.state)
     else:
-        outcome = await yard.call(params.name, raw, caller=exchange.caller, door=exchange.ready or exchange.door())
+        outcome = await start_tool(exchange, params)
+    return answer_of(exchange, params.name, outcome)
+
+
+def start_tool(exchange: Exchange, params: given.CallTool) -> Answering:
+    """Return the call of a tool whose client is asked, if at all, while its request stays open."""
+    raw = params.arguments
+    door = exchange.ready or exchange.door()
+    return exchange.front.dispatch(params.name, None if raw == _NULL else raw, caller=exchange.caller, door=door)
+
+
+def answer_of(exchange: Exchange, name: str, outcome: Envelope) -> bytes:
+    """Return what came of a call in the shape that its tool has.
+
+    Raises:
+        Fault: It failed because the client cannot be asked, which the newer era has a fault for.
+    """
     if outcome.error is not None:
         _refuse_incapable(exchange, outcome)
-    elif (tool := yard.registry.named(params.name)) is not None and tool.spec.shape == "plain":
-        return exchange.answers.plain(outcome)
-    return exchange.answers.envelope(outcome)
+        return exchange.answers.envelope(outcome)
+    tool = exchange.front.yard.registry.named(name)
+    return exchange.answers.plain(outcome) if tool is not None and tool.spec.shape == "plain" else exchange.answers.envelope(outcome)
 
 
-def _start_tool(exchange: Exchange, name: str, raw: msgspec.Raw | None, door: Door) -> Awaitable[Envelope]:
-    return exchange.front.yard.call(name, raw, caller=exchange.caller, door=door)
+def _start_with(exchange: Exchange, name: str, raw: msgspec.Raw | None, door: Door) -> Answering:
+    return exchange.front.dispatch(name, raw, caller=exchange.caller, door=door)
 
 
 def _plain(raw: msgspec.Raw | None) -> object:

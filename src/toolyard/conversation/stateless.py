@@ -8,6 +8,7 @@ from toolyard.caller import Caller
 from toolyard.conversation.exchange import Exchange, Notify
 from toolyard.conversation.front import Front
 from toolyard.conversation.replies import reply
+from toolyard.wire.calling import Calling
 from toolyard.wire.faults import INTERNAL, INVALID_PARAMS, Fault
 from toolyard.wire.messages import Message, encode_fault, encode_result
 from toolyard.wire.params import CAPABILITIES, CLIENT, LEVELS, LOG_LEVEL, PROTOCOL_VERSION, version_of
@@ -25,7 +26,7 @@ def is_modern(method: str | None, params: Any) -> bool:
 
 
 def open_exchange(
-    front: Front, message: Message, params: Any, caller: Caller, *, notify: Notify | None, headers: Mapping[str, str]
+    front: Front, message: Message | Calling, params: Any, caller: Caller, *, notify: Notify | None, headers: Mapping[str, str]
 ) -> Exchange:
     """Return the exchange that a request of the newer era is.
 

@@ -22,9 +22,10 @@ from toolyard.conversation.changes import Subscription
 from toolyard.conversation.exchange import Exchange, Notify, check_can, encode_log
 from toolyard.conversation.front import Front
 from toolyard.conversation.lists import Kind
-from toolyard.conversation.replies import call_tool, params_of, reply
+from toolyard.conversation.replies import answer_of, params_of, reply, start_tool
 from toolyard.conversation.stateless import is_modern, open_exchange
 from toolyard.errors import ToolError
+from toolyard.wire.calling import Calling
 from toolyard.wire.faults import INTERNAL, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Fault
 from toolyard.wire.messages import Id, Message, encode_fault, encode_notification, encode_request, encode_result
 from toolyard.wire.params import LEVELS, Cancelled, Initialize, ReadResource, SetLevel, read
@@ -65,7 +66,7 @@ class Conversation:
 
     async def serve(
         self,
-        message: Message,
+        message: Message | Calling,
         *,
         notify: Notify | None,
         headers: Mapping[str, str] = _NONE,
@@ -76,16 +77,17 @@ class Conversation:
         method: str = message.method  # pyright: ignore[reportAssignmentType] - a request has one, and an id
         request_id: Id = message.id  # pyright: ignore[reportAssignmentType] - the same
         try:
-            params = params_of(method, message.params)
+            params: Any = message.params if type(message) is Calling else params_of(method, cast("msgspec.Raw", message.params))
             meta: dict[str, Any] | None = params.meta
             if trace:
                 meta = params.meta = {**trace, **(meta or {})}
-            if meta is None and method == "tools/call" and notify is self._send and self._standing is not None:
-                return encode_result(request_id, await call_tool(self._standing, params))
+            standing = self._standing
+            if standing is not None and meta is None and method == "tools/call" and notify is self._send:
+                return encode_result(request_id, answer_of(standing, params.name, await start_tool(standing, params)))
             if is_modern(method, params):
                 exchange = open_exchange(self.front, message, params, self.caller, notify=notify, headers=headers)
             elif method in _OWN or self.version is None:
-                return encode_result(request_id, self._reply(method, message))
+                return encode_result(request_id, self._reply(method, cast("Message", message)))
             else:
                 exchange = self._open_exchange(request_id, params, version=self.version, notify=notify, headers=headers, hang_up=hang_up)
             return encode_result(request_id, await reply(exchange, method, params))
@@ -102,7 +104,7 @@ class Conversation:
             self.caller = self.front.caller(caller, {"name": self.caller.client})
             self._standing = None
 
-    def refuse_twin(self, message: Message) -> bytes:
+    def refuse_twin(self, message: Message | Calling) -> bytes:
         """Return what a request is answered with whose id is in flight already: without an id, which would be the other's."""
         return encode_fault(None, Fault(INVALID_REQUEST, f"The request id {message.id!r} is in flight already."))
 

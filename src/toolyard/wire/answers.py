@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from toolyard.asks import Ask
-from toolyard.envelope import Envelope, encode, encode_envelope
+from toolyard.envelope import Envelope, encode, encode_plain
 from toolyard.spec import PromptSpec, ResourceSpec, ToolSpec
 from toolyard.wire.blocks import to_mcp
 from toolyard.wire.params import SERVER
@@ -18,6 +18,8 @@ from toolyard.wire.versions import MODERN, Version
 __all__ = ["Answers", "Server", "prompt_item", "resource_item", "template_item", "tool_item"]
 
 _DATA_SCHEMA: Final = {"success": {"type": "boolean"}, "error": {"type": ["object", "null"]}, "_meta": {"type": "object"}}
+
+_TEXT: Final = b'{"content":[{"type":"text","text":'
 
 
 class Server(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -55,15 +57,14 @@ class Answers:
 
     def envelope(self, envelope: Envelope) -> bytes:
         """Return the answer of a tool whose shape is the envelope: as text and, where the version has it, as structured content."""
-        text = encode_envelope(envelope)
-        # what is JSON already has no other characters that must be escaped inside a text
-        said = text.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
+        text = encode_plain(envelope)
+        said = _inside_text(text)
         content = envelope.content
         blocks = b"".join([b"," + encode(to_mcp(block)) for block in content]) if content else b""
         end = self._good if envelope.success else self._bad
         if not self.version.structured:
-            return b"".join((b'{"content":[{"type":"text","text":"', said, b'"}', blocks, b"]", end))
-        return b"".join((b'{"content":[{"type":"text","text":"', said, b'"}', blocks, b'],"structuredContent":', text, end))
+            return b"".join((_TEXT, b'"', said, b'"}', blocks, b"]", end))
+        return b"".join((_TEXT, b'"', said, b'"}', blocks, b'],"structuredContent":', text, end))
 
     def plain(self, envelope: Envelope) -> bytes:
         """Return the good answer of a plain tool: its blocks, or its data as text; data that is an object is structured content, too."""
@@ -72,14 +73,14 @@ class Answers:
             warnings = envelope.meta.warnings
             beside = {**passed.meta, **({"warnings": warnings} if warnings else {})} if passed.meta or warnings else None
             return self.whole(passed.said[:-1] + b',"isError":false}', meta=beside)
-        blocks = [to_mcp(block) for block in envelope.content]
         if envelope.content:
-            return b"".join((b'{"content":', encode(blocks), self._good))
-        text = encode(envelope.data)
-        said = encode([{"type": "text", "text": envelope.data if isinstance(envelope.data, str) else text.decode()}])
-        if not self.version.structured or not isinstance(envelope.data, dict):
-            return b"".join((b'{"content":', said, self._good))
-        return b"".join((b'{"content":', said, b',"structuredContent":', text, self._good))
+            return b"".join((b'{"content":', encode([to_mcp(block) for block in envelope.content]), self._good))
+        data = envelope.data
+        text = encode_plain(data)
+        said = text if isinstance(data, str) else b'"%b"' % _inside_text(text)
+        if self.version.structured and isinstance(data, dict):
+            return b"".join((_TEXT, said, b'}],"structuredContent":', text, self._good))
+        return b"".join((_TEXT, said, b"}]", self._good))
 
     def initialize(self, capabilities: Mapping[str, Any], instructions: str) -> bytes:
         """Return what a handshake is answered with."""
@@ -104,6 +105,11 @@ class Answers:
         """Return the answer that wants something answered first."""
         requests = {key: {"method": ask.method, "params": ask.params} for key, ask in asks.items()}
         return encode({"resultType": "input_required", "inputRequests": requests, "requestState": state, "_meta": {SERVER: self._server}})
+
+
+def _inside_text(text: bytes) -> bytes:
+    """Return JSON as a text has it inside: there are no other characters in it that must be escaped."""
+    return text.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
 
 
 def tool_item(spec: ToolSpec, version: Version, *, schemas: bool = False) -> bytes:
