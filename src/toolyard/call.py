@@ -240,7 +240,8 @@ class Call(msgspec.Struct, eq=False):
     def run_in(self, task: "asyncio.Task[Any]") -> None:
         """Note the task that the call runs in from now on; the call that this one came from is told."""
         self._task = task
-        self._cancelling = task.cancelling()
+        if cancelling := task.cancelling():
+            self._cancelling = cancelling
         if self.parent is not None:
             self.parent.children = self.parent.children or set()
             self.parent.children.add(self)

@@ -103,8 +103,9 @@ class Dispatcher:
                 if text.find(b"$") >= 0 and not how.filled and text.find(_REFERENCE) >= 0:  # one byte is found far sooner than four
                     text = encode(await self.results.fill_in(msgspec.json.decode(text), tool.spec.input_schema, caller.owner))
                 self._check(call, tool, text)
-            self._admit(call)
-            answer = fit(call, tool, await self._flights.run(call))
+            if not tool.is_simple or name != tool.spec.name:
+                self._admit(call)
+            answer = fit(call, tool, await self._flights.run(call, tool))
             if self.learn is not None and call.running and tool.spec.output_schema is None:
                 self.learn(tool.spec, answer.data)
         except BaseException as error:  # noqa: BLE001 - whatever a handler does, the caller gets an answer
@@ -204,7 +205,7 @@ class Dispatcher:
             query = find()
             call.spec, call.handler = query.tool.spec, query.tool.handler
             self._take_texts(call, query.tool, written(query.arguments, self._limits))
-            answer = fit_told(call, query, await self._flights.run(call))
+            answer = fit_told(call, query, await self._flights.run(call, query.tool))
         except BaseException as error:  # noqa: BLE001 - as in 'dispatch'
             answer = self._failed(call, error)
         return self._end(call, answer)
@@ -252,12 +253,15 @@ class Dispatcher:
             raise ToolError("limit_exceeded", message, may_have_run=False, limit="depth", maximum=self._limits.depth)
 
     def _check(self, call: Call, tool: Tool, text: bytes) -> None:
-        call.at_fault = "tool"
         try:
             call.arguments = tool.check(text)
         except InvalidArgumentsError as error:
+            call.at_fault = "tool"
             call.arguments, call.coerced = tool.mend(text, error.issues, repair=self._limits.repair)
-        call.at_fault = "yard"
+            call.at_fault = "yard"
+        except BaseException:
+            call.at_fault = "tool"
+            raise
 
     def _admit(self, call: Call) -> None:
         """Warn of names that are old, guard what would be evaluated and find the session."""

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 
 from toolyard.call import Call
-from toolyard.envelope import Envelope, Meta, estimate_tokens
+from toolyard.envelope import WRAPPING, Envelope, Meta, estimate_tokens
 from toolyard.fit import Fitted
 from toolyard.record import Record, Sink
 from toolyard.spec import NOTHING
@@ -19,7 +19,7 @@ def end(call: Call, fitted: Fitted, sinks: Sequence[Sink], *, slow: float) -> En
     """Return the stamped answer, having recorded the call."""
     elapsed = time.perf_counter() - call.started
     error, encoded = fitted.error, fitted.encoded
-    tokens = estimate_tokens(fitted.data, error, encoded)
+    tokens = -(-(WRAPPING + encoded.characters) // 4) if encoded is not None and error is None else estimate_tokens(fitted.data, error)
     session_id = call.inner_session_id if call.session is None else call.session.id
     meta = Meta(call.id, int(elapsed * 1000), tokens, session_id, call.coerced, call.warnings)
     answer = Envelope(error is None, fitted.data, error, meta)

@@ -16,6 +16,7 @@ from toolyard.content import Block, ResourceLink, Text
 from toolyard.errors import CODES, Blame, CodeName, ToolError
 
 __all__ = [
+    "WRAPPING",
     "Content",
     "Encoded",
     "Envelope",
@@ -32,7 +33,8 @@ __all__ = [
 Content = Block | Text | ResourceLink
 
 _log = logging.getLogger(__name__)
-_WRAPPING: Final = len('{"success":true,"data":,"error":null}')
+WRAPPING: Final = len('{"success":true,"data":,"error":null}')
+"""How many characters of a good answer are not its data."""
 _DETAILS_BYTES: Final = 100_000
 _SCALARS: Final = frozenset({int, str, bool, type(None)})
 
@@ -191,10 +193,8 @@ def encode_data(value: object) -> Encoded:
     return Encoded(msgspec.json.decode(text), text, characters, tuple(content))
 
 
-def estimate_tokens(data: object, error: Failure | None, encoded: Encoded | None = None) -> int:
-    """Return about how many tokens an agent reads in an envelope without `_meta`; data that is encoded is not encoded again."""
-    if encoded is not None and error is None:
-        return -(-(_WRAPPING + encoded.characters) // 4)
+def estimate_tokens(data: object, error: Failure | None) -> int:
+    """Return about how many tokens an agent reads in an envelope without `_meta`."""
     text = encode({"success": error is None, "data": data, "error": error})
     return -(-len(text.decode()) // 4)
 

@@ -15,6 +15,7 @@ from toolyard.errors import ToolError
 from toolyard.failures import stopped
 from toolyard.limits import Limits
 from toolyard.threads import Threads
+from toolyard.tools import Tool
 
 __all__ = ["Flights"]
 
@@ -34,31 +35,32 @@ class Flights:
         self._wrapped = _compose(middleware) if middleware else None
         self._empty: asyncio.Event | None = None
 
-    async def run(self, call: Call) -> object:
+    async def run(self, call: Call, tool: Tool) -> object:
         """Run the call in this task; an interruption of our own becomes the failure it stands for.
 
         Raises:
             ToolError: It was stopped, or denied.
         """
-        task = asyncio.current_task()
-        if task is None or task.get_loop() is not self.loop:
+        task = asyncio.current_task(self.loop) if asyncio.get_running_loop() is self.loop else None
+        if task is None:
             raise ToolError("not_supported", "The yard was opened in another event loop than the one that calls it.")
         call.run_in(task)
         self.calls[call.id] = call
         token = ambient.set(call)
         waiting: dict[Call, float] | None = None
-        spec = call.spec
         try:
-            if self.admission.has_policy or spec.serial or spec.question is not None:
+            if self.admission.has_policy or not tool.is_simple:
                 held = await self.admission.admit(call)
                 if held is not None:
                     return held
             call.running = True
-            call.at_fault = "tool"
-            everyday = spec.timeout is None and call.seconds is None
+            everyday = tool.is_simple and call.seconds is None
             waiting = self._deadlines.start(call, self._limits.timeout if everyday else self._timeout(call))
-            result = await (call.handler(call) if self._wrapped is None else self._wrapped(call))
-            call.at_fault = "yard"
+            try:
+                result = await (call.handler(call) if self._wrapped is None else self._wrapped(call))
+            except BaseException:
+                call.at_fault = "tool"
+                raise
             if call.stopped is None:
                 return result
             await asyncio.sleep(0)  # an interruption that the handler did not take arrives here, where it does no harm

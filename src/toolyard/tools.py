@@ -6,7 +6,7 @@ It is plain data and functions; nothing here registers itself, and no transport 
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, Self, cast
 
 import msgspec
@@ -70,6 +70,13 @@ class Tool:
     check: Check
     fits_output: Callable[[object], bool] | None = None
     may_return_none: bool = False
+    is_simple: bool = field(init=False)
+    """Whether nothing but a policy stands between its arguments being right and its handler, as with nearly every tool."""
+
+    def __post_init__(self) -> None:
+        spec = self.spec
+        asks = spec.eval is not None or spec.session != "none" or spec.serial or spec.question is not None
+        object.__setattr__(self, "is_simple", not asks and spec.deprecated is None and spec.timeout is None)
 
     @property
     def keys(self) -> tuple[str, ...]:

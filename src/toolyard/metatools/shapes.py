@@ -93,27 +93,41 @@ class _Node:
         self.types[name] = self.types.get(name, 0) + (fresh or name not in self.types)
 
 
+class _Seen:
+    """What was seen of one tool, which is a new one once it is published anew."""
+
+    __slots__ = ("calls", "root", "spec")
+
+    def __init__(self, spec: ToolSpec) -> None:
+        self.spec = spec
+        self.root = _Node()
+        self.calls = 0
+
+
 class Shapes:
     """What was learnt of each tool, from its first results and then from one in a while."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, tuple[ToolSpec, _Node, list[int]]] = {}
+        self._seen: dict[str, _Seen] = {}
 
     def learn(self, spec: ToolSpec, data: object) -> None:
         """Note what a tool answered; never fails, and soon costs next to nothing."""
         known = self._seen.get(spec.name)
-        if known is None or known[0] is not spec:
+        if known is None or known.spec is not spec:
             if len(self._seen) >= _TOOLS:
                 del self._seen[next(iter(self._seen))]
-            known = self._seen[spec.name] = (spec, _Node(), [0])
-        known[2][0] += 1
-        calls = known[2][0]
-        if calls <= _RESULTS or calls % _EVERY == 0:
-            known[1].see(data, calls, _DEPTH)
+            known = self._seen[spec.name] = _Seen(spec)
+        known.calls = calls = known.calls + 1
+        if calls <= _RESULTS or not calls % _EVERY:
+            known.root.see(data, calls, _DEPTH)
 
     def of(self, name: str) -> dict[str, Any] | None:
         """Return what was learnt of a tool's results, marked as such, or nothing if too few were seen."""
         known = self._seen.get(name)
-        if known is None or known[1].count < _OFTEN:
+        if known is None or known.root.count < _OFTEN:
             return None
-        return {"schema": known[1].shown(), "learnt_from": known[1].count, "note": "Learnt from results, not declared: it may be wrong."}
+        return {
+            "schema": known.root.shown(),
+            "learnt_from": known.root.count,
+            "note": "Learnt from results, not declared: it may be wrong.",
+        }
