@@ -15,6 +15,7 @@ __all__ = ["Health"]
 _SMOOTH: Final = 0.2
 _SERVER_ERROR: Final = 500
 _FORBIDDEN: Final = 403
+_WORDS: Final = 1000
 _log = logging.getLogger(__name__)
 
 
@@ -60,8 +61,8 @@ class Health:
             LinkError: It cannot.
         """
         refusal = self._refusal
-        if refusal is not None:
-            raise refusal
+        if refusal is not None:  # each time another, because one that is raised again and again grows
+            raise LinkError(refusal.trouble, refusal.message, status=refusal.status, text=refusal.text, challenge=refusal.challenge)
         wait = self._breaker.admit()
         if wait:
             said = f"'{self._name}' is left alone for {wait:.1f} seconds. {self.last_error}".strip()
@@ -80,21 +81,22 @@ class Health:
         if self._breaker.failures:
             self._breaker.succeed()
 
-    def fail(self, began: float, error: LinkError) -> None:
-        """Take note that something that began then went wrong."""
+    def fail(self, began: float, error: LinkError, *, alone: bool = False) -> None:
+        """Take note that something that began then went wrong; what we asked `alone` cannot be some caller's fault."""
+        said = error.message[:_WORDS]
         self.failures += 1
-        self.last_error = error.message
-        if error.trouble == "unauthenticated" and error.status == _FORBIDDEN:
+        self.last_error = said
+        if error.trouble == "unauthenticated" and error.status == _FORBIDDEN and not alone:
             self._breaker.abandon()  # what one call may not do says nothing of the others
         elif error.trouble == "unauthenticated":
             self._breaker.abandon()
             self._refused = (error, self._credentials.ready())
-            self.become("auth_needed", error.message)
-        elif error.trouble == "session_lost" or (error.trouble == "refused" and (error.status or 0) < _SERVER_ERROR):
+            self.become("auth_needed", said)
+        elif error.trouble == "session_lost" or (not alone and error.trouble == "refused" and (error.status or 0) < _SERVER_ERROR):
             self._breaker.abandon()
         else:
             self._breaker.fail(began, retry_after=error.retry_after)
-            self.become("backing_off" if self._breaker.wait else "degraded", error.message)
+            self.become("backing_off" if self._breaker.wait else "degraded", said)
 
     def forgive(self) -> None:
         """Hold nothing against the upstream any more, because a person says so."""
@@ -102,8 +104,8 @@ class Health:
         self._refused = None
 
     def become(self, state: State, reason: str) -> None:
-        """Be in this state from now on."""
-        if (state, reason) == (self.state, self.reason):
+        """Be in this state from now on; one that is stopped stays so."""
+        if self.state == "stopped" or (state, reason) == (self.state, self.reason):
             return
         self.state, self.reason, self.since = state, reason, time.time()
         _log.info("upstream_changed upstream=%s state=%s reason=%s", self._name, state, quoted(reason))

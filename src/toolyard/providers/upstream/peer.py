@@ -16,7 +16,7 @@ from toolyard.errors import ToolError
 from toolyard.logline import quoted
 from toolyard.progress import Note
 from toolyard.providers.upstream.link import Link, LinkError
-from toolyard.wire.faults import INTERNAL, METHOD_NOT_FOUND, Fault
+from toolyard.wire.faults import INTERNAL, INVALID_REQUEST, METHOD_NOT_FOUND, Fault
 from toolyard.wire.messages import Id, Message, decode, encode_fault, encode_notification, encode_result, id_of
 from toolyard.wire.requests import NOTHING, Requests
 
@@ -29,9 +29,11 @@ Not its folders: those it would take for everybody's, and they are one caller's.
 """
 
 _ASKS: Final = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
+_QUESTIONS: Final = 100
+_WORDS: Final = 200
 _log = logging.getLogger(__name__)
 
-T = TypeVar("T", bound=msgspec.Struct)
+T = TypeVar("T")
 PutAsks = Callable[[Mapping[str, Ask]], Awaitable[Mapping[str, Any]]]
 
 
@@ -94,7 +96,11 @@ class Peer:
         self._ended = ended
         self._ids = count(1)
         self._waiting: dict[Id, tuple[asyncio.Future[msgspec.Raw], Behalf]] = {}
-        self._asking: dict[Id, asyncio.Task[None]] = {}
+        self._asking: dict[Id, tuple[asyncio.Task[None], Behalf]] = {}
+        self.is_over: LinkError | None = None
+        """Why the link is gone, if it went by itself."""
+        self.is_closed = False
+        """Whether we let go of it."""
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -142,11 +148,12 @@ class Peer:
             raise
         finally:
             del self._waiting[request_id]
+            self._stop_asking(behalf)
 
     def _give_up(self, request_id: Id) -> None:
         self._link.drop(request_id)
-        if self._http and (self.requests is None or self.requests.version.modern):
-            return  # there the connection that closes says it all
+        if self.requests is None or (self._http and self.requests.version.modern):
+            return  # a greeting cannot be cancelled, and there the connection that closes says it all
         told = encode_notification("notifications/cancelled", {"requestId": request_id, "reason": "Nobody waits for it any more."})
         self._reply(told)
 
@@ -177,6 +184,7 @@ class Peer:
 
     def end(self, error: LinkError) -> None:
         """Fail every request, because the link is gone."""
+        self.is_over = error
         for request_id in tuple(self._waiting):
             self.lose(request_id, error)
         self._stop_asking()
@@ -184,6 +192,7 @@ class Peer:
 
     async def close(self) -> None:
         """Let go of the link; what is still waiting is lost."""
+        self.is_closed = True
         self._stop_asking()
         await self._link.close()
         for request_id in tuple(self._waiting):
@@ -196,15 +205,17 @@ class Peer:
             await asyncio.wait(waiting, timeout=seconds)
         await self.close()
 
-    def _stop_asking(self) -> None:
-        for task in self._asking.values():
-            task.cancel()
+    def _stop_asking(self, behalf: Behalf | None = None) -> None:
+        """Ask no more, or no more on the behalf of somebody whose request is over."""
+        for task, whose in self._asking.values():
+            if behalf is None or whose is behalf:
+                task.cancel()
 
     def _settle(self, message: Message) -> None:
         waiting = self._waiting.get(message.id)  # pyright: ignore[reportArgumentType] - what is no id finds nothing
         if waiting is None or waiting[0].done():
             return  # nobody waits for it any more
-        if message.error:
+        if message.error and bytes(message.error) != b"null":  # which some write beside a result
             fault = _read(message.error, _Fault) or _Fault(message="The upstream answered with an error that is none.")
             waiting[0].set_exception(Fault(fault.code, fault.message, fault.data))
         else:
@@ -223,9 +234,9 @@ class Peer:
                 behalf.log(said.level, said.data if isinstance(said.data, str) else msgspec.json.encode(said.data).decode())
         elif message.method == "notifications/cancelled":
             cancelled = _read(message.params, _Cancelled)
-            task = None if cancelled is None or cancelled.request_id is None else self._asking.get(cancelled.request_id)
-            if task is not None:
-                task.cancel()
+            asking = None if cancelled is None or cancelled.request_id is None else self._asking.get(cancelled.request_id)
+            if asking is not None:
+                asking[0].cancel()
         else:
             self._note(str(message.method), message.params)
 
@@ -237,11 +248,15 @@ class Peer:
             return
         behalf = self._whose(about) if message.method in _ASKS else None
         if behalf is None:
-            self._reply(encode_fault(request_id, Fault(METHOD_NOT_FOUND, f"Nobody here can be asked '{message.method}'.")))
+            self._reply(encode_fault(request_id, Fault(METHOD_NOT_FOUND, f"Nobody here can be asked '{str(message.method)[:_WORDS]}'.")))
+            return
+        params = _read(message.params, dict[str, Any])
+        if params is None or request_id in self._asking or len(self._asking) >= _QUESTIONS:
+            self._reply(encode_fault(request_id, Fault(INVALID_REQUEST, "The question cannot be read, or too many are open.")))
             return
         method: Any = message.method
-        task = self._loop.create_task(self._put(request_id, Ask(method, msgspec.json.decode(message.params or b"{}")), behalf))
-        self._asking[request_id] = task
+        task = self._loop.create_task(self._put(request_id, Ask(method, params), behalf))
+        self._asking[request_id] = (task, behalf)
         task.add_done_callback(lambda _: self._asking.pop(request_id, None))
 
     async def _put(self, request_id: Id, ask: Ask, behalf: Behalf) -> None:

@@ -7,6 +7,7 @@ nothing.
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -46,6 +47,10 @@ class Watcher:
     """The state is another."""
 
 
+class _Updated(msgspec.Struct):
+    uri: str
+
+
 class Supervisor:
     """The connection to one upstream, while it is open."""
 
@@ -74,6 +79,7 @@ class Supervisor:
         self._starting: asyncio.Task[Connection] | None = None
         self._fetching: asyncio.Task[None] | None = None
         self._noticing: asyncio.TimerHandle | None = None
+        self._changed_meanwhile = False
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
@@ -105,7 +111,9 @@ class Supervisor:
                 finally:
                     self._busy -= 1
                     self._used = self._clock()
-        except asyncio.CancelledError:
+        except (Fault, LinkError):
+            raise
+        except BaseException:  # whoever gave up, or could not send it, has found out nothing
             self.health.abandon()
             raise
 
@@ -122,7 +130,7 @@ class Supervisor:
                 self.health.succeed(began)
                 raise
             except LinkError as error:
-                self.health.fail(began, error)
+                self._take_note(began, error, connection, behalf)
                 harmless = error.trouble == "session_lost" or (error.trouble == "lost" and (safe or not error.sent))
                 if last or not harmless or connection is None or self.health.wait:
                     raise
@@ -133,6 +141,14 @@ class Supervisor:
                 return result
         raise AssertionError  # the last try returned or raised
 
+    def _take_note(self, began: float, error: LinkError, connection: Connection | None, behalf: Behalf) -> None:
+        """Hold a failure against the upstream, unless we stopped it ourselves, or what it refuses is what the caller showed."""
+        shown = error.trouble == "unauthenticated" and any(header.lower() in behalf.headers for header in self._settings.forward_headers)
+        if shown or connection is None or connection.peer.is_closed:  # without a connection its start took note
+            self.health.abandon()
+        else:
+            self.health.fail(began, error)
+
     def time_out(self, began: float) -> None:
         """Take note that a call that began then was given up because its time was over."""
         self.health.fail(began, LinkError("lost", f"'{self.name}' did not answer in time.", sent=True))
@@ -141,8 +157,14 @@ class Supervisor:
         """Look at what the upstream offers, once for all who ask; whatever goes wrong shows in the state."""
         if self._fetching is None:
             self._fetching = self._spawn(self._fetch())
-            self._fetching.add_done_callback(lambda _: setattr(self, "_fetching", None))
+            self._fetching.add_done_callback(self._looked)
         await asyncio.shield(self._fetching)
+
+    def _looked(self, _: "asyncio.Task[None]") -> None:
+        self._fetching = None
+        if self._changed_meanwhile:
+            self._changed_meanwhile = False
+            self._look_soon()
 
     async def restart(self) -> None:
         """Let go of the connection and of what is held against the upstream; the next call starts it anew."""
@@ -155,7 +177,8 @@ class Supervisor:
     async def stop_if_idle(self) -> None:
         """Stop the upstream if nobody has used it for as long as its settings say."""
         idle = self._settings.idle_seconds
-        if self._connection is not None and idle and not self._busy and self._clock() - self._used >= idle:
+        is_used = self._busy or (self._fetching is not None and not self._fetching.done())
+        if self._connection is not None and idle and not is_used and self._clock() - self._used >= idle:
             await self._drop("cold", f"Nobody used it for {idle:g} seconds.")
 
     async def close(self) -> None:
@@ -170,6 +193,8 @@ class Supervisor:
 
     async def _connected(self) -> Connection:
         """Return the connection, which is made once for all who wait; that one of them gives up is no reason to end it."""
+        if self.health.state == "stopped":
+            raise LinkError("unavailable", f"'{self.name}' is closed.")
         if self._starting is None:
             self._starting = self._spawn(self._start())
             self._starting.add_done_callback(self._started)
@@ -182,7 +207,8 @@ class Supervisor:
             raise
 
     def _started(self, task: "asyncio.Task[Connection]") -> None:
-        self._starting = None
+        if self._starting is task:
+            self._starting = None
         if not task.cancelled():
             task.exception()  # whoever waits is told; if nobody does, the state says it
 
@@ -192,8 +218,11 @@ class Supervisor:
         known = None if self._known is None else self._known.version
         try:
             made = await connect(self.name, self._settings, self._make_link, known=known, note=self._hear, ended=self._ended)
+            if made.peer.is_over is not None:  # between its greeting and now
+                await made.peer.close()
+                raise made.peer.is_over
         except LinkError as error:
-            self.health.fail(began, error)
+            self.health.fail(began, error, alone=True)
             raise
         self._connection = made
         self._used = self._clock()
@@ -205,6 +234,7 @@ class Supervisor:
 
     async def _fetch(self) -> None:
         began = self._clock()
+        connection: Connection | None = None
         try:
             async with asyncio.timeout(self._settings.list_seconds or None):
                 connection = self._connection or await self._connected()
@@ -214,7 +244,10 @@ class Supervisor:
         except Fault as fault:
             self.health.fail(began, LinkError("refused", f"'{self.name}' did not list what it has: {fault.message}", status=_SERVER_ERROR))
         except LinkError as error:
-            self.health.fail(began, error)
+            if connection is not None and not connection.peer.is_closed:
+                self.health.fail(began, error, alone=True)
+                if error.trouble == "session_lost":
+                    self._forget(connection)
         else:
             if self.health.state != "ready":
                 self.health.succeed(began)
@@ -223,10 +256,15 @@ class Supervisor:
 
     def _hear(self, method: str, params: msgspec.Raw) -> None:
         if method == "notifications/resources/updated":
-            uri: object = msgspec.json.decode(params or b"{}").get("uri")
-            if isinstance(uri, str):
-                self._watcher.updated(uri)
-        elif method.endswith("/list_changed") and self._noticing is None:
+            with suppress(msgspec.DecodeError):
+                self._watcher.updated(msgspec.json.decode(params or b"{}", type=_Updated).uri)
+        elif method.endswith("/list_changed"):
+            self._look_soon()
+
+    def _look_soon(self) -> None:
+        if self._fetching is not None:
+            self._changed_meanwhile = True  # what was listed already may be what changed
+        elif self._noticing is None and self.health.state != "stopped":
             self._noticing = asyncio.get_running_loop().call_later(_CHANGES, self._notice)
 
     def _notice(self) -> None:
@@ -249,9 +287,11 @@ class Supervisor:
 
     async def _drop(self, state: State, reason: str) -> None:
         connection, self._connection = self._connection, None
-        if self._starting is not None:
-            self._starting.cancel()
+        starting, self._starting = self._starting, None
         self.health.become(state, reason)
+        if starting is not None:
+            starting.cancel()
+            await asyncio.wait([starting])
         if connection is not None:
             await connection.peer.close()
 
