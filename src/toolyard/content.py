@@ -92,12 +92,14 @@ class Foreign(Block):
         text = holder.get("text")
         encoded = str(holder.get("blob", holder.get("data", "")))
         super().__init__(text.encode("utf-8", "replace") if isinstance(text, str) else _decoded(encoded), str(holder.get("mimeType", "")))
-        self.kind: Literal["image", "audio", "resource"] = told["type"] if told.get("type") in {"image", "audio"} else "resource"
+        said = str(told.get("type", "resource"))
+        self.kind: Literal["image", "audio", "resource"] = "image" if said == "image" else "audio" if said == "audio" else "resource"
         self.told = told
 
     def describe(self) -> dict[str, object]:
         """Return what the envelope's data says of the block."""
-        uri = self.told.get("uri") or cast("dict[str, Any]", self.told.get("resource") or {}).get("uri")
+        resource = self.told.get("resource")
+        uri = self.told.get("uri") or (cast("dict[str, Any]", resource).get("uri") if isinstance(resource, dict) else None)
         located = {} if uri is None else {"uri": uri}
         return {**super().describe(), "type": self.told.get("type", "resource"), **located}
 

@@ -95,7 +95,7 @@ def is_misnamed(schema: Mapping[str, Any]) -> bool:
 
 
 def _collect(schema: Mapping[str, Any], path: tuple[str, ...], found: dict[tuple[str, ...], tuple[str, str]]) -> None:
-    properties: object = schema.get("properties")
+    properties: object = schema.get("properties") if isinstance(cast("object", schema), Mapping) else None  # others list anything
     if not isinstance(properties, dict) or len(path) > _DEPTH:
         return
     for key, inner in cast("dict[str, Any]", properties).items():

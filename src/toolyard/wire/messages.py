@@ -15,6 +15,7 @@ from toolyard.wire.faults import INVALID_REQUEST, PARSE, Fault
 __all__ = [
     "Id",
     "Message",
+    "check_depth",
     "decode",
     "decode_batch",
     "encode_fault",
@@ -31,6 +32,7 @@ _STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _OTHERS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _TEXTS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\Z)', re.DOTALL)
 _BATCH: Final = 100
+_DEPTH: Final = 128
 _LARGE: Final = 64 * 1024
 _OBJECT: Final = ord("{")
 
@@ -57,7 +59,7 @@ _decode_loose: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.encode
 
 
-def decode(data: bytes, *, depth: int = 128) -> Message:
+def decode(data: bytes, *, depth: int = _DEPTH) -> Message:
     """Return one message.
 
     Raises:
@@ -65,9 +67,7 @@ def decode(data: bytes, *, depth: int = 128) -> Message:
     """
     if not data.isascii():
         _check_text(data)
-    # a level takes two bytes, and five if it is an object: what is shorter is not too deep, or no JSON
-    if len(data) > 2 * depth and (len(data) > 5 * depth or data.find(b"[") >= 0) and _may_be_deep(data, depth):
-        _check_depth(data, depth)
+    check_depth(data, depth)
     try:
         message = _decode_message(data)
     except msgspec.ValidationError as error:
@@ -95,7 +95,7 @@ def _check_frame(message: Message) -> None:
         raise Fault(INVALID_REQUEST, "The params of a message must be an object.")
 
 
-def decode_batch(data: bytes, *, depth: int = 128) -> list[bytes] | None:
+def decode_batch(data: bytes, *, depth: int = _DEPTH) -> list[bytes] | None:
     """Return the messages of an array, each as bytes, or nothing if it is no array.
 
     Raises:
@@ -150,6 +150,17 @@ def encode_request(request_id: Id, method: str, params: Any = None) -> bytes:
     return _encode(message)
 
 
+def check_depth(data: bytes, depth: int = _DEPTH) -> None:
+    """Refuse JSON that is nested too deep, before a recursive parser sees it.
+
+    Raises:
+        Fault: It is.
+    """
+    # a level takes two bytes, and five if it is an object: what is shorter is not too deep, or no JSON
+    if len(data) > 2 * depth and (len(data) > 5 * depth or data.find(b"[") >= 0) and _may_be_deep(data, depth):
+        _check_depth(data, depth)
+
+
 def _check_text(data: bytes) -> None:
     try:
         data.decode()
@@ -173,7 +184,7 @@ def _may_be_deep(data: bytes, depth: int) -> bool:
 
 
 def _check_depth(data: bytes, depth: int) -> None:
-    """Refuse what is nested too deep, before a recursive parser sees it: every bracket is a step up or down."""
+    """Refuse what is nested too deep: every bracket is a step up or down."""
     brackets = _TEXTS.sub(b"", data).translate(_STEPS, _OTHERS)
     if brackets and max(accumulate(array("b", brackets))) > depth:
         raise Fault(PARSE, f"The message is nested deeper than {depth} levels.")

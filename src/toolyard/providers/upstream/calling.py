@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -22,7 +22,7 @@ from toolyard.providers.upstream.reading import Answer, asks_of, passed_of, read
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.providers.upstream.supervisor import Supervisor
 from toolyard.providers.upstream.translating import ForeignTool, prefix_of
-from toolyard.providers.upstream.troubles import failure_of, fault_of
+from toolyard.providers.upstream.troubles import failure_of, fault_of, no_result
 from toolyard.resources import Resource
 from toolyard.schema import Schema, SchemaValidator
 from toolyard.spec import PromptSpec, ResourceSpec
@@ -34,6 +34,8 @@ from toolyard.wire.params import LOG_LEVEL
 from toolyard.wire.requests import NOTHING
 
 __all__ = ["Calls"]
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 _ROUNDS: Final = 20
 """How often an upstream may ask something before it answers."""
@@ -47,6 +49,15 @@ class _Completion(msgspec.Struct):
 
 class _Completed(msgspec.Struct):
     completion: _Completion = msgspec.field(default_factory=_Completion)
+
+
+class _Contents(msgspec.Struct):
+    contents: list[dict[str, Any]] | None = None
+
+
+class _Made(msgspec.Struct):
+    messages: list[dict[str, Any]] | None = None
+    description: str | None = None
 
 
 class Calls:
@@ -86,8 +97,8 @@ class Calls:
         async def handler(call: Call) -> Envelope:
             uri = foreign_uri(self._prefix, call.name)
             result, _ = await self._answered(call, "resources/read", {"uri": uri}, name=uri, behalf=self._behalf(call))
-            read: Any = msgspec.json.decode(result)
-            return Envelope.ok({"contents": with_our_uris(self._prefix, read.get("contents") or [])})
+            read = self._read(result, _Contents)
+            return Envelope.ok({"contents": with_our_uris(self._prefix, read.contents or [])})
 
         reference = {"type": "ref/resource", "uri": foreign_uri(self._prefix, spec.uri)}
         return Resource.of(spec, handler, complete=self._completions(reference, variables_of(spec.uri)) if completes else None)
@@ -98,9 +109,9 @@ class Calls:
         async def handler(call: Call) -> Envelope:
             params = {"name": own, "arguments": call.arguments}
             result, _ = await self._answered(call, "prompts/get", params, name=own, behalf=self._behalf(call))
-            made: Any = msgspec.json.decode(result)
-            messages = with_our_uris(self._prefix, made.get("messages") or [])
-            return Envelope.ok({"description": made.get("description") or spec.description, "messages": messages})
+            made = self._read(result, _Made)
+            messages = with_our_uris(self._prefix, made.messages or [])
+            return Envelope.ok({"description": made.description or spec.description, "messages": messages})
 
         names = [argument.name for argument in spec.arguments]
         return Prompt.of(spec, handler, complete=self._completions({"type": "ref/prompt", "name": own}, names) if completes else None)
@@ -118,7 +129,13 @@ class Calls:
             raise fault_of(self._name, fault) from fault
         except LinkError as error:
             raise failure_of(self._name, error) from error
-        return msgspec.json.decode(result, type=_Completed).completion.values
+        return self._read(result, _Completed).completion.values
+
+    def _read(self, result: msgspec.Raw, kind: type[T]) -> T:
+        try:
+            return msgspec.json.decode(result, type=kind)
+        except msgspec.DecodeError as error:
+            raise no_result(self._name, error) from error
 
     async def _answered(self, call: Call, method: str, params: dict[str, Any], *, name: str, behalf: Behalf) -> tuple[msgspec.Raw, Answer]:
         """Return what came of a request, after all that the upstream wanted to know first was asked.

@@ -16,6 +16,8 @@ from toolyard.wire.requests import Requests
 __all__ = ["fetch"]
 
 _PAGES: Final = 1000
+_ITEMS: Final = 10_000
+_BYTES: Final = 64 * 1024 * 1024
 _LISTS: Final = {
     "tools": ("tools", "tools/list", "tools"),
     "resources": ("resources", "resources/list", "resources"),
@@ -54,15 +56,20 @@ async def _whole(peer: Peer, requests: Requests, method: str, key: str) -> tuple
     items: list[Item] = []
     cursor: str | None = None
     cursors: set[str] = set()
+    size = 0
     for _ in range(_PAGES):
         try:
-            page = await _page(peer, requests, method, cursor)
+            result = await peer.request(requests, method, {} if cursor is None else {"cursor": cursor})
         except Fault as fault:
             if fault.code == METHOD_NOT_FOUND and cursor is None:
                 return ()
             raise
+        page = _page(peer, method, result)
         listed = page.get(key)
         items += [item for item in cast("list[Any]", listed) if isinstance(item, dict)] if isinstance(listed, list) else []
+        size += len(result)
+        if len(items) > _ITEMS or size > _BYTES:
+            raise LinkError("unavailable", f"'{peer.name}' lists more than {_ITEMS} {key}, or {_BYTES} bytes of them.")
         cursor = page.get("nextCursor")
         if not isinstance(cursor, str):
             return tuple(items)
@@ -72,8 +79,7 @@ async def _whole(peer: Peer, requests: Requests, method: str, key: str) -> tuple
     raise LinkError("unavailable", f"What '{peer.name}' lists has no end.")
 
 
-async def _page(peer: Peer, requests: Requests, method: str, cursor: str | None) -> Mapping[str, Any]:
-    result = await peer.request(requests, method, {} if cursor is None else {"cursor": cursor})
+def _page(peer: Peer, method: str, result: msgspec.Raw) -> Mapping[str, Any]:
     try:
         return msgspec.json.decode(result, type=dict[str, Any])
     except msgspec.DecodeError as error:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import msgspec
 
@@ -95,7 +95,8 @@ async def _discover(peer: Peer, *, patient: bool) -> Greeting | None:
     if LATEST.name not in told.supported_versions:
         return None
     peer.requests = requests
-    server = told.server_info or told.meta.get(SERVER) or {}
+    said = told.server_info or told.meta.get(SERVER)
+    server = cast("dict[str, Any]", said) if isinstance(said, dict) else {}
     return Greeting(LATEST, server, told.capabilities, told.instructions or "")
 
 

@@ -17,7 +17,7 @@ from toolyard.providers.upstream.link import OPEN, Credentials, Link
 from toolyard.providers.upstream.naming import our_uri
 from toolyard.providers.upstream.pins import Judgement, Pins
 from toolyard.providers.upstream.settings import UpstreamSettings
-from toolyard.providers.upstream.status import Status, keep_status, restart_asked_at
+from toolyard.providers.upstream.status import Status, keep_status, read_status, restart_asked_at
 from toolyard.providers.upstream.supervisor import Supervisor, Watcher
 from toolyard.providers.upstream.translating import ForeignTool, prefix_of, prompts_of, resources_of, tools_of
 from toolyard.spec import Kind, PromptSpec
@@ -212,8 +212,10 @@ class Upstream:
         """Keep how it is where commands of other processes find it."""
         if self._folder is None:
             return
-        status = self.status()
-        if status == self._kept:
+        status, said = self.status(), read_status(self._folder)
+        if status == self._kept and said is not None:
+            return  # what is there is ours, or that of another yard that runs
+        if status.state == "stopped" and said is not None and said.pid != status.pid:
             return
         self._kept = status
         try:

@@ -9,13 +9,16 @@ from toolyard.content import Foreign
 from toolyard.envelope import Passed
 from toolyard.errors import ToolError
 from toolyard.providers.upstream.naming import with_our_uris
-from toolyard.providers.upstream.troubles import refusal_of
+from toolyard.providers.upstream.troubles import no_result, refusal_of
+from toolyard.wire.faults import Fault
+from toolyard.wire.messages import check_depth
 from toolyard.wire.params import unreserved
 
 __all__ = ["Answer", "asks_of", "passed_of", "read_answer"]
 
 _NOTHING: Final = msgspec.Raw(b"")
 _NULL: Final = b"null"
+_WORDS: Final = 200
 _ASKS: Final = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
 
 
@@ -32,6 +35,7 @@ class Answer(msgspec.Struct, rename="camel", kw_only=True):
 
 
 _decode: Final = msgspec.json.Decoder(Answer).decode
+_decode_blocks: Final = msgspec.json.Decoder(list[Any]).decode
 
 
 def read_answer(name: str, result: msgspec.Raw) -> Answer:
@@ -43,7 +47,7 @@ def read_answer(name: str, result: msgspec.Raw) -> Answer:
     try:
         return _decode(result)
     except msgspec.DecodeError as error:
-        raise ToolError("upstream_error", f"'{name}' answered with something that is no result: {error}.", upstream=name) from error
+        raise no_result(name, error) from error
 
 
 def asks_of(name: str, answer: Answer) -> dict[str, Ask] | None:
@@ -58,8 +62,8 @@ def asks_of(name: str, answer: Answer) -> dict[str, Ask] | None:
     for key, wanted in (answer.input_requests or {}).items():
         method: Any = wanted.get("method")
         params: Any = wanted.get("params") or {}
-        if method not in _ASKS or not isinstance(params, dict):
-            raise ToolError("upstream_error", f"'{name}' asks for '{method}', which is not known here.", upstream=name)
+        if str(method) not in _ASKS or not isinstance(params, dict):
+            raise ToolError("upstream_error", f"'{name}' asks for '{str(method)[:_WORDS]}', which is not known here.", upstream=name)
         asks[key] = Ask(method, cast("dict[str, Any]", params))
     return asks
 
@@ -70,19 +74,22 @@ def passed_of(name: str, answer: Answer, prefix: str) -> Passed:
     Raises:
         ToolError: `upstream_error`, in the words of the tool, because it says that it failed.
     """
-    raw: bytes | msgspec.Raw = answer.content
-    decoded = msgspec.json.decode(raw)
-    blocks = [cast("dict[str, Any]", block) for block in cast("list[object]", decoded) if isinstance(block, dict)] if decoded else []
-    if prefix and b'"uri"' in bytes(raw):
+    raw: bytes | msgspec.Raw = answer.content if answer.content and bytes(answer.content) != _NULL else b"[]"
+    has_structured = bool(answer.structured_content) and bytes(answer.structured_content) != _NULL
+    try:
+        told = _decode_blocks(raw)
+        structured = msgspec.json.decode(answer.structured_content) if has_structured else None
+    except msgspec.DecodeError as error:
+        raise no_result(name, error) from error
+    blocks = [cast("dict[str, Any]", block) for block in told if isinstance(block, dict)]
+    if (prefix and b'"uri"' in bytes(raw)) or len(blocks) < len(told):  # what is no block at all no client could read
         blocks = with_our_uris(prefix, blocks)
         raw = msgspec.json.encode(blocks)
-    has_structured = bool(answer.structured_content) and bytes(answer.structured_content) != _NULL
-    structured = msgspec.json.decode(answer.structured_content) if has_structured else None
     texts = [str(block.get("text", "")) for block in blocks if block.get("type") == "text"]
     if answer.is_error:
         raise refusal_of(name, "\n".join(texts), structured)
     others = tuple(Foreign(block) for block in blocks if block.get("type") != "text")
-    parts = (b'{"content":', raw or b"[]", b',"structuredContent":' if has_structured else b"", answer.structured_content, b"}")
+    parts = (b'{"content":', raw, b',"structuredContent":' if has_structured else b"", answer.structured_content, b"}")
     return Passed(
         structured if has_structured else _data(blocks, texts, others),
         b"".join(parts if has_structured else (*parts[:2], b"}")),
@@ -105,6 +112,7 @@ def _parsed(text: str) -> Any:
     if text[:1] not in {"{", "["}:
         return text
     try:
+        check_depth(text.encode())
         return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, Fault):
         return text

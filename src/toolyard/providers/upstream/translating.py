@@ -113,12 +113,14 @@ def _object(schema: object) -> dict[str, Any]:
 
 
 def _without(schema: dict[str, Any], hidden: set[str]) -> dict[str, Any]:
-    properties = schema.get("properties") if hidden else None
+    properties = schema.get("properties") if hidden and isinstance(cast("object", schema), dict) else None
     if not isinstance(properties, dict):
         return schema
     shown = {key: value for key, value in cast("dict[str, Any]", properties).items() if key not in hidden}
-    required = [key for key in schema.get("required", ()) if key not in hidden]
-    return {**schema, "properties": shown, "required": required}
+    given = schema.get("required")
+    if not isinstance(given, list):
+        return {**schema, "properties": shown}
+    return {**schema, "properties": shown, "required": [key for key in cast("list[object]", given) if str(key) not in hidden]}
 
 
 def resources_of(source: str, catalogue: Catalogue, settings: UpstreamSettings) -> list[ResourceSpec]:
@@ -158,7 +160,10 @@ def _prompt(source: str, name: str, item: Item) -> PromptSpec:
         description=_text(item.get("description")),
         arguments=tuple(
             PromptArgument(
-                _text(argument.get("name")), _text(argument.get("description")), bool(argument.get("required")), argument.get("title")
+                _text(argument.get("name")),
+                _text(argument.get("description")),
+                bool(argument.get("required")),
+                _text(argument.get("title")) or None,
             )
             for argument in arguments
         ),

@@ -9,7 +9,7 @@ from toolyard.errors import ToolError
 from toolyard.providers.upstream.link import LinkError
 from toolyard.wire.faults import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, MISSING_CAPABILITY, Fault
 
-__all__ = ["failure_of", "fault_of", "refusal_of"]
+__all__ = ["failure_of", "fault_of", "no_result", "refusal_of"]
 
 _UNHEARD: Final = frozenset({INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS})
 _SERVER_ERROR: Final = 500
@@ -52,6 +52,11 @@ def fault_of(name: str, fault: Fault) -> ToolError:
     if fault.code == MISSING_CAPABILITY:
         return ToolError("not_supported", f"{said}.", capabilities=_required(fault.data), **details)
     return ToolError("upstream_error", f"'{name}' answered with an error: {said}.", may_have_run=fault.code not in _UNHEARD, **details)
+
+
+def no_result(name: str, error: Exception) -> ToolError:
+    """Return the failure of an upstream that answered with what is no answer to the request."""
+    return ToolError("upstream_error", f"'{name}' answered with something that is no result: {error}.", upstream=name)
 
 
 def _required(data: object) -> list[str]:

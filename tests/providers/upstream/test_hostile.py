@@ -1,0 +1,274 @@
+"""What an upstream says may be wrong in every place: it hurts nobody but itself."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pytest
+from scripted import HANDSHAKE, MODERN, Script, ScriptedLink
+from test_provider import until
+from test_supervisor import TOOLS, Bench
+
+from toolyard import Yard
+from toolyard.asks import Ask
+from toolyard.errors import ToolError
+from toolyard.providers.upstream import fetching
+from toolyard.providers.upstream.link import LinkError
+from toolyard.providers.upstream.peer import Behalf, Peer
+from toolyard.providers.upstream.provider import Upstream
+from toolyard.providers.upstream.reading import asks_of, passed_of, read_answer
+from toolyard.providers.upstream.settings import Reshape, UpstreamSettings
+from toolyard.providers.upstream.status import Status, keep_status, read_status
+from toolyard.wire.requests import Client, Requests
+from toolyard.wire.versions import LATEST_HANDSHAKE
+
+JUNK: Final[tuple[Any, ...]] = (None, True, -1, 1.5, "", "\x00\n", "x" * 5000, [], [1], [["a"]], [None], {}, {"a": {"b": []}})
+OLD: Final = Requests(LATEST_HANDSHAKE, Client("test", "1"))
+GOOD: Final = {"name": "good", "inputSchema": {"type": "object"}}
+RAW: Final = (b'{"content":[{"type":"text","text":"a","n":1e999}]}', b'{"content":[],"structuredContent":{"n":1e999}}')
+
+
+def answer(raw: bytes) -> Any:
+    """Return what becomes of an answer."""
+    read = read_answer("up", msgspec.Raw(raw))
+    asks_of("up", read)
+    return passed_of("up", read, "up")
+
+
+class _Content(msgspec.Struct):
+    content: list[dict[str, Any]]
+
+
+def is_well_formed(said: bytes) -> bool:
+    """Return whether content is a list of blocks, as every client expects."""
+    try:
+        msgspec.json.decode(said, type=_Content)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+BLOCKS: Final = [{key: junk} for key in ("type", "text", "data", "mimeType", "resource", "uri", "annotations") for junk in JUNK]
+ANSWERS: Final[list[dict[str, Any]]] = [
+    *({key: junk} for key in ("content", "structuredContent", "isError", "_meta", "inputRequests", "requestState") for junk in JUNK),
+    *({"content": [block]} for block in BLOCKS),
+    *({"content": [{"type": kind, **block}]} for kind in ("text", "image", "resource", "resource_link") for block in BLOCKS),
+    *({"resultType": "input_required", "inputRequests": {"a": {key: junk}}} for key in ("method", "params") for junk in JUNK),
+    *({"isError": True, "content": [{"type": "text", "text": junk}], "structuredContent": junk} for junk in JUNK),
+]
+
+
+def test_whatever_is_answered_is_an_answer_or_an_error_of_the_upstream() -> None:
+    wrong: list[Any] = []
+    for raw in (*map(msgspec.json.encode, ANSWERS), *RAW):
+        try:
+            passed = answer(raw)
+        except ToolError as error:
+            if error.code != "upstream_error":
+                wrong.append((raw, error))
+        except Exception as error:  # noqa: BLE001 - any other is the defect that is looked for
+            wrong.append((raw, error))
+        else:
+            if not is_well_formed(passed.said):
+                wrong.append((raw, passed.said))
+
+    assert wrong == []
+
+
+def test_a_text_that_is_nested_too_deep_stays_a_text() -> None:
+    for deep in ("[" * 100_000, "[" * 400 + "]" * 400):
+        assert answer(msgspec.json.encode({"content": [{"type": "text", "text": deep}]})).data == deep
+
+
+def scripted(script: Script, state: Path | None = None, **settings: Any) -> Upstream:
+    """Return an upstream that answers as its script says."""
+    wanted = UpstreamSettings(url="http://up.test/mcp", **settings)
+    return Upstream("up", wanted, link=lambda: ScriptedLink({**MODERN, **script}), folder=state, beat=0.01)
+
+
+async def listed(script: Script, **settings: Any) -> tuple[list[str], Any]:
+    """Return the names of the tools that are published, and how the upstream is."""
+    upstream = scripted(script, **settings)
+    async with Yard("gate", providers=[upstream], metatools=False) as yard, asyncio.timeout(20):
+        await upstream.settled()
+        return [spec.name for spec in yard.list()], upstream.status()
+
+
+async def test_whatever_is_listed_the_good_ones_are_published() -> None:
+    fields = ("name", "title", "description", "inputSchema", "outputSchema", "annotations", "_meta", "icons", "execution")
+    tools = [{**GOOD, "name": f"t{key}{number}", key: junk} for key in fields for number, junk in enumerate(JUNK)]
+    inner = ("properties", "required", "type", "$defs", "additionalProperties")
+    tools += [
+        {**GOOD, "name": f"i{key}{number}", "inputSchema": {"type": "object", "properties": {"a": {}}, key: junk}}
+        for key in inner
+        for number, junk in enumerate(JUNK)
+    ]
+    resources = [
+        {"uri": f"a://{key}{number}", "name": "n", key: junk}
+        for key in ("uri", "name", "mimeType", "size")
+        for number, junk in enumerate(JUNK)
+    ]
+    templates = [{"uriTemplate": uri, "name": "n"} for uri in (*JUNK, "a://{", "a://{x", "a://}{", "a://{+x}{x}{x*}{?q}")]
+    prompts = [{"name": f"p{number}", "arguments": junk} for number, junk in enumerate(JUNK)]
+    prompts += [
+        {"name": f"q{key}{number}", "arguments": [{"name": "a", key: junk}]}
+        for key in ("name", "title", "description", "required")
+        for number, junk in enumerate(JUNK)
+    ]
+    script = {
+        "tools/list": {"tools": [*tools, GOOD]},
+        "resources/list": {"resources": resources},
+        "resources/templates/list": {"resourceTemplates": templates},
+        "prompts/list": {"prompts": prompts},
+    }
+    names, status = await listed(script, reshape={"*": Reshape(hidden=("a",), fixed={"b": 1})})
+
+    assert "up__good" in names
+    assert (status.state, status.last_error) == ("ready", "")
+
+
+async def test_tools_that_are_renamed_alike_hurt_nobody_else() -> None:
+    tools = [GOOD, {**GOOD, "name": "a1"}, {**GOOD, "name": "a2"}]
+
+    names, _ = await listed({"tools/list": {"tools": tools}}, reshape={"a*": Reshape(rename="same")})
+
+    assert names == ["up__good", "up__same"]
+
+
+@pytest.mark.parametrize("server", ["a name", ["x"], 5])
+async def test_one_that_says_nonsense_of_itself_is_still_cared_for(tmp_path: Path, server: Any) -> None:
+    told = {**MODERN["server/discover"], "_meta": {"io.modelcontextprotocol/serverInfo": server}}
+    upstream = scripted({"server/discover": told, **TOOLS}, tmp_path)
+    async with Yard("gate", providers=[upstream], metatools=False), asyncio.timeout(20):
+        await upstream.settled()
+        await until(lambda: (kept := read_status(tmp_path)) is not None and kept.state == "ready")
+
+        assert upstream.status().server == ""
+
+
+async def test_a_reason_without_end_is_cut(tmp_path: Path) -> None:
+    upstream = scripted({"tools/list": LinkError("unavailable", "x" * 1_000_000)}, tmp_path)
+    async with Yard("gate", providers=[upstream], metatools=False):
+        await upstream.settled()
+
+        assert len(upstream.status().reason) < 2000
+
+
+@pytest.mark.parametrize("bound", ["_ITEMS", "_BYTES"])
+async def test_a_list_that_is_too_long_is_not_read_to_its_end(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetching, bound, 10)
+    page = iter(range(1000))
+
+    def endless(_: Mapping[str, Any]) -> Any:
+        return {"tools": [GOOD] * 4, "nextCursor": str(next(page))}
+
+    bench = Bench({**MODERN, "tools/list": endless})
+    async with bench.opened() as supervisor:
+        await supervisor.refresh()
+
+        assert len(bench.links[0].requests("tools/list")) <= 3
+        assert "more than" in supervisor.health.reason
+
+
+async def test_numbers_beyond_all_bounds_break_nothing() -> None:
+    bench = Bench({**HANDSHAKE, **TOOLS, "tools/call": None})
+    async with bench.opened() as supervisor:
+        await supervisor.refresh()
+        link = bench.links[0]
+        asked = asyncio.create_task(supervisor.request("tools/call", {}, name=None, behalf=Behalf(owner="a"), safe=False))
+        await link.until(lambda: link.requests("tools/call"))
+        for method in ("notifications/resources/updated", "notifications/progress", "notifications/message", "notifications/cancelled"):
+            link.listener.receive(b'{"jsonrpc":"2.0","method":"%b","params":{"uri":1e999,"n":1e999}}' % method.encode(), None)
+        link.listener.receive(b'{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"n":1e999}}', None)
+        number = link.requests("tools/call")[0]["id"]
+        link.listener.receive(b'{"jsonrpc":"2.0","id":%d,"result":{},"error":null}' % number, None)
+
+        assert bytes(await asked) == b"{}"
+        assert [message["error"]["code"] for message in link.sent if "error" in message] == [-32600]
+
+
+def ignore(*_: object) -> None:
+    """Take no note."""
+
+
+async def asking_peer(link: ScriptedLink, put: list[Mapping[str, Ask]]) -> tuple[Peer, "asyncio.Task[msgspec.Raw]"]:
+    """Return a peer with a request under way, whose questions are put and never answered."""
+    peer = Peer("up", link, http=False, note=ignore, ended=ignore)
+    peer.requests = OLD
+    await link.open(peer)
+
+    async def ask(asks: Mapping[str, Ask]) -> Mapping[str, Any]:
+        put.append(asks)
+        try:
+            return await asyncio.Event().wait() and {}
+        finally:
+            put.remove(asks)
+
+    asked = asyncio.create_task(peer.request(OLD, "tools/call", {}, behalf=Behalf(owner="a", ask=ask)))
+    await link.until(lambda: link.sent)
+    return peer, asked
+
+
+async def test_a_flood_of_questions_is_dammed_and_none_outlives_its_request() -> None:
+    link = ScriptedLink({"tools/call": None})
+    put: list[Mapping[str, Ask]] = []
+    peer, asked = await asking_peer(link, put)
+    for number in range(500):
+        link.ask(number, "elicitation/create", {"message": "?", "n": number})
+        link.ask(number, "elicitation/create", {"message": "?", "n": -number})
+    await asyncio.sleep(0)
+    assert len(put) == 100
+
+    peer.receive(b'{"jsonrpc":"2.0","id":1,"result":{}}', None)
+    await asked
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert put == []
+
+
+async def test_a_greeting_is_never_cancelled() -> None:
+    link = ScriptedLink({"initialize": None})
+    peer = Peer("up", link, http=False, note=ignore, ended=ignore)
+    await link.open(peer)
+    greeting = asyncio.create_task(peer.initialize(OLD, {}))
+    await link.until(lambda: link.sent)
+    greeting.cancel()
+    await asyncio.gather(greeting, return_exceptions=True)
+
+    assert [message["method"] for message in link.sent] == ["initialize"]
+
+
+async def test_completions_that_are_none_are_an_error_of_the_upstream() -> None:
+    prompts = {"prompts/list": {"prompts": [{"name": "p", "arguments": [{"name": "a"}]}]}}
+    upstream = scripted({**TOOLS, **prompts, "completion/complete": {"completion": {"values": [1]}}})
+    async with Yard("gate", providers=[upstream], metatools=False) as yard:
+        await upstream.settled()
+        with pytest.raises(ToolError) as caught:
+            await yard.complete("prompt", "up__p", argument="a", value="")
+
+        assert caught.value.code == "upstream_error"
+
+
+@pytest.mark.parametrize("result", [b'{"contents":5}', b'{"contents":[1]}', b'{"contents":[{"uri":"a://b","n":1e999}]}', b"[]"])
+async def test_a_resource_that_is_none_is_an_error_of_the_upstream(result: bytes) -> None:
+    upstream = scripted({**TOOLS, "resources/list": {"resources": [{"uri": "a://b", "name": "b"}]}, "resources/read": msgspec.Raw(result)})
+    async with Yard("gate", providers=[upstream], metatools=False) as yard:
+        await upstream.settled()
+        answered = await yard.read("up+a://b")
+
+        assert answered.error is not None
+        assert answered.error.code == "upstream_error"
+
+
+async def test_the_status_of_a_yard_that_runs_is_not_hidden_by_one_that_ended(tmp_path: Path) -> None:
+    upstream = scripted(TOOLS, tmp_path)
+    async with Yard("gate", providers=[upstream], metatools=False), asyncio.timeout(20):
+        await upstream.settled()
+        await until(lambda: read_status(tmp_path) is not None)
+        keep_status(tmp_path, Status(name="up", state="stopped", pid=1))
+        await until(lambda: read_status(tmp_path) is not None)
+        keep_status(tmp_path, Status(name="up", state="ready", pid=1))  # another yard, which runs on
+
+    assert read_status(tmp_path) == Status(name="up", state="ready", pid=1)
