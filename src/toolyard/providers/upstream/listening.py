@@ -5,17 +5,23 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
+import msgspec
+
 from toolyard.providers.upstream.connecting import Connection
 from toolyard.providers.upstream.link import LinkError
 from toolyard.providers.upstream.peer import ALONE
 from toolyard.wire.faults import Fault
 
-__all__ = ["hear_changes"]
+__all__ = ["hear_changes", "uri_of"]
 
 _PAUSE: Final = 5.0
 _TIMES: Final = 100
 _WANTED: Final = {"tools": "toolsListChanged", "prompts": "promptsListChanged", "resources": "resourcesListChanged"}
 _log = logging.getLogger(__name__)
+
+
+class _Updated(msgspec.Struct):
+    uri: str
 
 
 async def hear_changes(connection: Connection) -> None:
@@ -30,6 +36,14 @@ async def hear_changes(connection: Connection) -> None:
             _log.info("upstream_tells_no_changes upstream=%s why=%s", connection.peer.name, error)
             return
         await asyncio.sleep(_PAUSE)
+
+
+def uri_of(params: msgspec.Raw) -> str | None:
+    """Return which resource a note of a change is about, if it says so."""
+    try:
+        return msgspec.json.decode(params or b"{}", type=_Updated).uri
+    except msgspec.DecodeError:
+        return None
 
 
 def _wanted(capabilities: Mapping[str, Any]) -> dict[str, bool]:

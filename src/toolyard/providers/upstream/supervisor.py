@@ -7,7 +7,6 @@ nothing.
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -18,7 +17,7 @@ from toolyard.providers.upstream.connecting import Connection, connect
 from toolyard.providers.upstream.fetching import fetch
 from toolyard.providers.upstream.health import Health
 from toolyard.providers.upstream.link import Credentials, Link, LinkError
-from toolyard.providers.upstream.listening import hear_changes
+from toolyard.providers.upstream.listening import hear_changes, uri_of
 from toolyard.providers.upstream.peer import Behalf, Peer
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.providers.upstream.status import State
@@ -45,10 +44,6 @@ class Watcher:
     """The content of a resource is another."""
     changed: Callable[[], None]
     """The state is another."""
-
-
-class _Updated(msgspec.Struct):
-    uri: str
 
 
 class Supervisor:
@@ -256,8 +251,9 @@ class Supervisor:
 
     def _hear(self, method: str, params: msgspec.Raw) -> None:
         if method == "notifications/resources/updated":
-            with suppress(msgspec.DecodeError):
-                self._watcher.updated(msgspec.json.decode(params or b"{}", type=_Updated).uri)
+            uri = uri_of(params)
+            if uri is not None:
+                self._watcher.updated(uri)
         elif method.endswith("/list_changed"):
             self._look_soon()
 
