@@ -244,9 +244,8 @@ async def test_a_question_that_cannot_be_answered_is_a_fault_for_the_upstream(co
     waiting.cancel()
 
 
-async def test_an_upstream_may_take_its_question_back() -> None:
-    link = ScriptedLink({"x": None})
-    peer, _ = await open_peer(link)
+async def asking_for_ever(peer: Peer, link: ScriptedLink) -> tuple["asyncio.Task[msgspec.Raw]", asyncio.Event]:
+    """Return a request whose upstream asked what nobody answers, and what tells that the question is over."""
     begun, over = asyncio.Event(), asyncio.Event()
 
     async def ask(_: Mapping[str, Ask]) -> Mapping[str, Any]:
@@ -261,6 +260,13 @@ async def test_an_upstream_may_take_its_question_back() -> None:
     await link.until(lambda: link.sent)
     link.ask(5, "elicitation/create", {})
     await begun.wait()
+    return waiting, over
+
+
+async def test_an_upstream_may_take_its_question_back() -> None:
+    link = ScriptedLink({"x": None})
+    peer, _ = await open_peer(link)
+    waiting, over = await asking_for_ever(peer, link)
     link.say("notifications/cancelled", {"requestId": 77})
     link.say("notifications/cancelled", {})
     link.say("notifications/cancelled", {"requestId": 5})
@@ -271,20 +277,7 @@ async def test_an_upstream_may_take_its_question_back() -> None:
 async def test_questions_end_with_the_link() -> None:
     link = ScriptedLink({"x": None})
     peer, _ = await open_peer(link)
-    begun, over = asyncio.Event(), asyncio.Event()
-
-    async def ask(_: Mapping[str, Ask]) -> Mapping[str, Any]:
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            over.set()
-        return {}
-
-    waiting = asyncio.create_task(peer.request(OLD, "x", {}, behalf=Behalf(owner="me", ask=ask)))
-    await link.until(lambda: link.sent)
-    link.ask(5, "elicitation/create", {})
-    await begun.wait()
+    waiting, over = await asking_for_ever(peer, link)
     peer.end(LinkError("lost", "It died."))
     await over.wait()
     await asyncio.gather(waiting, return_exceptions=True)
