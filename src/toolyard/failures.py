@@ -37,7 +37,7 @@ def stopped(call: Call, seconds: float) -> ToolError:
         "timeout",
         f"'{spec.name}' did not finish within {seconds:g} seconds.",
         hint=spec.timeout_hint,
-        blame=call.at_fault if call.running else "yard",
+        blame="yard" if not call.running else "upstream" if call.at_fault == "upstream" else "tool",
         may_have_run=call.running,
         timeout_ms=round(seconds * 1000),
     )

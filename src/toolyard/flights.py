@@ -59,7 +59,7 @@ class Flights:
             try:
                 result = await (call.handler(call) if self._wrapped is None else self._wrapped(call))
             except BaseException:
-                call.at_fault = "tool"
+                call.at_fault = "upstream" if call.at_fault == "upstream" else "tool"  # a handler that waits for one says so
                 raise
             if call.stopped is None:
                 return result
