@@ -71,6 +71,13 @@ async def test_two_of_one_name_are_refused_and_the_first_stays() -> None:
         assert [provider.name for provider in yard.providers] == ["metatools", "late"]
 
 
+async def test_two_of_one_name_that_come_at_once_are_refused_and_the_first_stays() -> None:
+    async with Yard("busy") as yard:
+        first, second = await asyncio.gather(yard.providers.add(Late()), yard.providers.add(Late()), return_exceptions=True)
+
+        assert (first, isinstance(second, ValueError)) == (None, True)
+
+
 async def test_one_that_cannot_be_opened_leaves_nothing_behind() -> None:
     class Broken(Late):
         """A provider that cannot be opened."""

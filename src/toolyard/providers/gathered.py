@@ -22,6 +22,7 @@ class Gathered:
         self._registry = registry
         self._notify = notify
         self._open: dict[str, tuple[Provider, AsyncExitStack]] = {}
+        self._opening: set[str] = set()
 
     def get(self, name: str) -> Provider | None:
         """Return the provider of that name, if it is open."""
@@ -38,13 +39,17 @@ class Gathered:
             ValueError: One of that name is open.
         """
         name = provider.name
-        if name in self._open:
+        if name in self._open or name in self._opening:
             raise ValueError(f"Two providers are named '{name}': give one of them another name.")
-        async with AsyncExitStack() as stack:
-            publish = Publishing(self._registry, name, gives_way=gives_way, notify=self._notify)
-            stack.callback(self._registry.withdraw, name)
-            await stack.enter_async_context(provider.open(publish))
-            self._open[name] = (provider, stack.pop_all())
+        self._opening.add(name)
+        try:
+            async with AsyncExitStack() as stack:
+                publish = Publishing(self._registry, name, gives_way=gives_way, notify=self._notify)
+                stack.callback(self._registry.withdraw, name)
+                await stack.enter_async_context(provider.open(publish))
+                self._open[name] = (provider, stack.pop_all())
+        finally:
+            self._opening.discard(name)
 
     async def remove(self, name: str) -> None:
         """Close a provider, if it is open; what it published is withdrawn."""
