@@ -10,6 +10,8 @@ from toolyard.loading import load
 
 @pytest.fixture(autouse=True)
 def collector() -> Generator[None]:
+    """Put the collector back to what it is at first, which a server that ran in this process may have changed."""
+    gc.unfreeze()
     yield
     gc.unfreeze()
     gc.enable()

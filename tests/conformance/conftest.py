@@ -126,11 +126,11 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
 
 @pytest.fixture(params=["2025 stdio", "2026 stdio", "2025 http", "2026 http"], scope="session")
 def gate(request: pytest.FixtureRequest, everything: str, tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[str, str]]:
-    """Serve a yard that has the example as an upstream, of one era and over one carrier; return the era and the address."""
+    """Serve a yard that has the example as an upstream, of one era and over one carrier; return both and the address."""
     era, carrier = request.param.split()
     state = str(tmp_path_factory.mktemp("state"))
     with _served(tmp_path_factory, GATE, era, state, str(EVERYTHING) if carrier == "stdio" else everything) as url:
-        yield era, url
+        yield request.param, url
 
 
 @contextmanager
