@@ -290,6 +290,6 @@ class Yard:
             await self.providers.add(make_pack(pack, self), gives_way=True)
         if self._metatools:
             await self.providers.add(Metatools(self, self._metatools), gives_way=True)
-        await self.providers.settled(_SETTLED)
+        await self.providers.settled(_SETTLED, unless_known=True)
         stack.push_async_callback(self.sessions.end_all)
         stack.push_async_callback(dispatcher.close)

@@ -105,6 +105,13 @@ async def test_waiting_for_those_who_publish_later_has_an_end() -> None:
         assert yard.registry.named("greet") is None
 
 
+async def test_a_yard_that_knows_what_one_offers_waits_for_no_other() -> None:
+    known, unknown = Late("known"), Late("unknown")
+    known.let.set()
+    async with asyncio.timeout(1), Yard("busy", providers=[unknown, known]) as yard:  # alone the unknown one would take longer
+        assert yard.providers.get("unknown") is unknown
+
+
 async def test_clients_are_told_what_providers_want_them_to_know() -> None:
     late = Late()
     late.let.set()

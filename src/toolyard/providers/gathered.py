@@ -63,13 +63,19 @@ class Gathered:
             for name in self._open:
                 stack.push_async_callback(self.remove, name)
 
-    async def settled(self, seconds: float) -> None:
-        """Wait until each that publishes later has done so, or it is clear that it cannot for now; but no longer than that."""
+    async def settled(self, seconds: float, *, unless_known: bool = False) -> None:
+        """Wait until each that publishes later has done so, or it is clear that it cannot for now; but no longer than that.
+
+        A server that starts has something to list as soon as one of them is known: then nobody need wait for the others.
+        """
         waits = [asyncio.ensure_future(provider.settled()) for provider in self if isinstance(provider, Settling)]
-        if waits:
-            _, late = await asyncio.wait(waits, timeout=seconds)
-            for wait in late:
-                wait.cancel()
+        if not waits:
+            return
+        await asyncio.sleep(0)  # each looks whether it published already
+        enough = unless_known and any(wait.done() for wait in waits)
+        _, late = await asyncio.wait(waits, timeout=0 if enough else seconds)
+        for wait in late:
+            wait.cancel()
 
     def instructions(self) -> str:
         """Return what the providers want clients to be told, each with its name, and none without end."""
