@@ -33,7 +33,7 @@ async def measure(text: str) -> int:
 
 async def slow(seconds: float) -> str:
     """Take a while."""
-    await asyncio.sleep(seconds)
+    await asyncio.sleep(seconds)  # what the tool is there for
     return "awake"
 
 

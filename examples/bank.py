@@ -128,7 +128,7 @@ class Bank:
             call.progress(year, years, f"checking {TODAY.year - year}")
             for account in self._accounts.values():
                 checked += sum(1 for _ in _bookings(account, 365))
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # as a real look at the books would take
         call.progress(years, years, "done")
         return {"years": years, "bookings": checked}
 

@@ -76,8 +76,7 @@ def own_seal(state_dir: str | None = None) -> Seal:
 
 
 def _kept(state_dir: str | None) -> bytes:
-    # Imported here because most servers seal nothing, and those on stdio are to start quickly.
-    from toolyard.state_dir import find_state_dir, write_once  # noqa: PLC0415
+    from toolyard.state_dir import find_state_dir, write_once  # noqa: PLC0415 - most servers seal nothing, and are to start quickly
 
     try:
         path = find_state_dir(state_dir) / _FILE

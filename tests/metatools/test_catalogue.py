@@ -51,7 +51,7 @@ async def turns(until: "asyncio.Task[Any]") -> AsyncGenerator[int]:
     while not until.done():
         number += 1
         yield number
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # a turn of the loop, not a wait
 
 
 async def test_other_calls_are_answered_while_the_index_is_made(watched: Watched) -> None:

@@ -53,7 +53,7 @@ async def test_a_provider_can_join_and_leave_an_open_yard() -> None:
     async with Yard("busy", tools=[]) as yard:
         await yard.providers.add(late)
         await yard.providers.settled(1)
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # a turn of the loop, not a wait
 
         assert yard.providers.get("late") is late
         assert (await yard.call("greet")).data == "Hello."

@@ -30,7 +30,7 @@ def run(options: Options, terminal: Terminal) -> int:
     with LogReader(path_of_log(state, options.name)) as reader:
         _write(reader.read_last(options.lines), terminal)
         while options.follow:
-            time.sleep(_PAUSE)
+            time.sleep(_PAUSE)  # the file is another process's, and nothing tells that it grew
             _write(reader.read_on(), terminal)
     return 0
 

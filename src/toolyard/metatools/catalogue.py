@@ -84,7 +84,7 @@ class Catalogue:
                 if tool is not None and tool.spec is spec and _is_found(spec):  # else it changed, and was followed
                     index.add(spec)
             index.prepare()
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # others have their turn
         return index
 
     def find(self, name: str, profile: Profile) -> Tool:
@@ -137,7 +137,7 @@ class Catalogue:
             for number, spec in enumerate(self.registry.visible(profile), start=1):
                 digest.update(self._digest(spec))
                 if number % _DIGESTS_AT_ONCE == 0:
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(0)  # others have their turn
             if len(self._prints) >= _PROFILES:
                 self._prints.clear()
             known = self._prints[profile] = (version, digest.hexdigest()[:_DIGITS])
@@ -163,8 +163,7 @@ class Catalogue:
 
 def _make_index(settings: SearchSettings) -> "Index":
     """Return an empty index that is ready for its first tool, having loaded what that takes."""
-    # Imported here because most yards are never searched, and what search needs takes a while to load.
-    from toolyard.search import make_index  # noqa: PLC0415
+    from toolyard.search import make_index  # noqa: PLC0415 - most yards are never searched, and it takes a while to load
 
     index = make_index(settings)
     index.prepare()

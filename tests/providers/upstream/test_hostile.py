@@ -218,13 +218,13 @@ async def test_a_flood_of_questions_is_dammed_and_none_outlives_its_request() ->
     for number in range(500):
         link.ask(number, "elicitation/create", {"message": "?", "n": number})
         link.ask(number, "elicitation/create", {"message": "?", "n": -number})
-    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # a turn of the loop, not a wait
     assert len(put) == 100
 
     peer.receive(b'{"jsonrpc":"2.0","id":1,"result":{}}', None)
     await asked
     for _ in range(3):
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # a turn of the loop, not a wait
     assert put == []
 
 

@@ -372,7 +372,7 @@ async def test_whoever_gives_up_before_it_is_his_turn_leaves_the_try_to_the_next
             supervisor.time_out(bench.now)
         bench.now += 100
         second = asyncio.create_task(ask(supervisor))
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # a turn of the loop, in which it begins to wait
         second.cancel()
         await asyncio.gather(second, return_exceptions=True)
         first.cancel()

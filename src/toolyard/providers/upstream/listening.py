@@ -35,7 +35,7 @@ async def hear_changes(connection: Connection) -> None:
         except (Fault, LinkError) as error:
             _log.info("upstream_tells_no_changes upstream=%s why=%s", connection.peer.name, error)
             return
-        await asyncio.sleep(_PAUSE)
+        await asyncio.sleep(_PAUSE)  # one that ends the request at once is not asked again at once
 
 
 def uri_of(params: msgspec.Raw) -> str | None:

@@ -116,7 +116,7 @@ def _kept(path: Path) -> Generator[tuple[Path, bytes]]:
             if _taken(file.fileno(), real):
                 yield real, file.read()
                 return
-        time.sleep(_PAUSE)
+        time.sleep(_PAUSE)  # whoever has it tells nobody when he lets go
     raise TimeoutError(f"Another process keeps '{path}' to itself.")
 
 

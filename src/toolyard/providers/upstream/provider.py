@@ -145,7 +145,7 @@ class Upstream:
                 _log.exception("upstream_care_failed upstream=%s", self.name)
             self._first.set()
             self._keep_status()
-            await asyncio.sleep(self._beat)
+            await asyncio.sleep(self._beat)  # files of other processes are looked at: nothing tells of them
 
     def _is_wanted_anew(self) -> bool:
         """Return whether somebody asked, since the last time, for a restart: by a file, because he is another process."""

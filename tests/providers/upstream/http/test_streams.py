@@ -52,7 +52,7 @@ async def test_a_stream_without_event_ids_that_breaks_off_is_lost(raw: Serve, li
     async def break_off(asked: Asked) -> None:
         await asked.stream()
         await asked.event(note())
-        await (asked.end() if asked.id == 1 else asyncio.sleep(0))
+        await (asked.end() if asked.id == 1 else asyncio.sleep(0))  # a turn of the loop, not a wait
         asked.hang_up()
 
     server = await raw(break_off)

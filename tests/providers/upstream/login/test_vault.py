@@ -156,7 +156,7 @@ async def test_one_waits_for_the_other(vault: Vault, monkeypatch: pytest.MonkeyP
 
     async with vault.locked():
         waiting = asyncio.create_task(second())
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # a turn of the loop, in which it begins to wait
         monkeypatch.setattr(vaults, "_PATIENCE", 0.01)
         with pytest.raises(LoginError, match="to itself") as caught:
             async with vault.locked():

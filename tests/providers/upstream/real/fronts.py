@@ -81,7 +81,7 @@ async def until(done: Callable[[], object]) -> None:
         for _ in count():
             if done():
                 return
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a turn of the loop, not a wait
 
 
 def refusal(envelope: Envelope) -> Any:

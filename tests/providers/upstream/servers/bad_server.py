@@ -96,7 +96,7 @@ class Server:
             "floods_stderr": flood,
             "ignores_sigterm": lambda: void(signal.signal(signal.SIGTERM, signal.SIG_IGN)),
             "never_reads": wait_for_ever,
-            "slow_start": lambda: time.sleep(self.amount),
+            "slow_start": lambda: time.sleep(self.amount),  # what the mode is there for
             "spawns_grandchild": self.spawn,
             "stray_prints": lambda: write("Welcome to the bad server!\n\n  ____\n"),
         }

@@ -11,23 +11,25 @@ __all__ = ["Head", "UnfitError"]
 _BOTH: Final = "application/json, text/event-stream"
 _STREAM: Final = "text/event-stream"
 
-_RESERVED: Final = frozenset({
-    "accept",
-    "accept-encoding",
-    "connection",
-    "content-encoding",
-    "content-length",
-    "content-type",
-    "expect",
-    "host",
-    "keep-alive",
-    "last-event-id",
-    "mcp-session-id",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-})  # fmt: skip
+_RESERVED: Final = frozenset(
+    {
+        "accept",
+        "accept-encoding",
+        "connection",
+        "content-encoding",
+        "content-length",
+        "content-type",
+        "expect",
+        "host",
+        "keep-alive",
+        "last-event-id",
+        "mcp-session-id",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
 
 
 _PLAIN: Final = 256

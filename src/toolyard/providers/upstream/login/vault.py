@@ -121,7 +121,7 @@ async def _take(number: int) -> None:
                 with suppress(BlockingIOError):
                     fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     return
-                await asyncio.sleep(_PAUSE)
+                await asyncio.sleep(_PAUSE)  # whoever has it tells nobody when he lets go
     except TimeoutError:
         raise LoginError("Another process keeps the login to itself.", passing=True) from None
 
