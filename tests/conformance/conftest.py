@@ -1,14 +1,10 @@
 """What the tests with the official conformance suite share: the suite itself, and the example that it judges.
 
-The suite is written for Node.js. Its versions are pinned in `package.json` and, with their hashes, in `package-lock.json`, which
-`npm install --package-lock-only --omit-lockfile-registry-resolved` writes anew.
+The suite is written for Node.js. Its versions are pinned in `package.json` and, with their hashes, in `package-lock.json`.
 """
 
-import fcntl
 import json
-import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -16,20 +12,17 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
+from npm_packages import NODE, installed
 
 HERE = Path(__file__).parent
 EVERYTHING = HERE.parent.parent / "examples" / "everything.py"
 GATE = HERE / "gate.py"
-PACKAGES = ("package.json", "package-lock.json")
-NPM = ("npm", "ci", "--no-audit", "--no-fund", "--prefer-offline", "--fetch-retries=1", "--fetch-retry-mintimeout=1000")
 PATIENCE = 60.0
 TERMINATED = 128 + signal.SIGTERM
 _TIME = re.compile(r"-\d{4}-\d\d-\d\dT[\d-]+Z$")
@@ -73,7 +66,7 @@ class Suite:
         return self._run("next", folder, "client", "--command", command, *arguments)
 
     def _run(self, line: str, folder: Path, *arguments: str) -> Report:
-        node, program = self.home / "node_modules/node/bin/node", self.home / f"node_modules/conformance-{line}/dist/index.js"
+        node, program = self.home / NODE, self.home / f"node_modules/conformance-{line}/dist/index.js"
         command = [node, program, *arguments, "--output-dir", folder]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False)  # noqa: S603 - it is pinned
         scenarios = {
@@ -87,34 +80,7 @@ class Suite:
 @pytest.fixture(scope="session")
 def suite() -> Suite:
     """Return the suite, installed if it is not there yet."""
-    if shutil.which("npm") is None:
-        pytest.skip("The conformance suite needs 'npm', which is not installed.")
-    cache = Path(os.environ.get("TOOLYARD_TEST_CACHE") or Path.home() / ".cache" / "toolyard-tests")
-    cache.mkdir(parents=True, exist_ok=True)
-    version = sha256(b"".join((HERE / name).read_bytes() for name in PACKAGES)).hexdigest()[:12]
-    home = cache / f"conformance-{version}"
-    with (cache / "conformance.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # several workers may want it at once; it is let go with the file
-        if not home.exists():
-            _install(home)
-    return Suite(home)
-
-
-def _install(home: Path) -> None:
-    """Install the suite beside its place and then move it there, so that half of it is never found."""
-    beside = Path(mkdtemp(prefix=f"{home.name}-", dir=home.parent))
-    try:
-        for name in PACKAGES:
-            shutil.copy(HERE / name, beside)
-        try:
-            subprocess.run(NPM, cwd=beside, capture_output=True, text=True, timeout=300, check=True)  # noqa: S603 - the packages are pinned
-            subprocess.run([beside / "node_modules/node/bin/node", "--version"], capture_output=True, check=True)  # noqa: S603 - the same
-        except (subprocess.SubprocessError, OSError) as error:
-            said = [line for line in str(getattr(error, "stderr", "")).splitlines() if line.startswith("npm error")]
-            pytest.skip(f"The conformance suite cannot be installed: {said[0] if said else error}")
-        beside.rename(home)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+    return Suite(installed(HERE, "conformance", what="conformance suite"))
 
 
 @pytest.fixture(scope="session")

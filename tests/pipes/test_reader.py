@@ -1,6 +1,5 @@
 import asyncio
 import os
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -32,17 +31,6 @@ class Taken:
 
     async def wait_for_the_end(self) -> None:
         await asyncio.wait_for(self.ended.wait(), PATIENCE)
-
-
-@pytest.fixture
-def pipe() -> Generator[tuple[int, int]]:
-    source, sink = os.pipe()
-    yield source, sink
-    for descriptor in (source, sink):
-        try:
-            os.close(descriptor)
-        except OSError:
-            continue
 
 
 async def some_turns() -> None:

@@ -1,6 +1,6 @@
 import asyncio
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,17 +9,6 @@ from toolyard.pipes.writer import Writer
 
 PATIENCE = 20.0
 MUCH = b"x" * 1_000_000
-
-
-@pytest.fixture
-def pipe() -> Generator[tuple[int, int]]:
-    source, sink = os.pipe()
-    yield source, sink
-    for descriptor in (source, sink):
-        try:
-            os.close(descriptor)
-        except OSError:
-            continue
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -4,29 +4,23 @@ Their versions are pinned in `package.json` and, with their hashes, in `package-
 `npm install --package-lock-only --omit-lockfile-registry-resolved` writes anew.
 """
 
-import fcntl
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
-from hashlib import sha256
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import pytest
+from npm_packages import NODE, installed
 
 from toolyard.providers.upstream.settings import UpstreamSettings
 
 HERE = Path(__file__).parent
-PACKAGES = ("package.json", "package-lock.json")
-NPM = ("npm", "ci", "--no-audit", "--no-fund", "--prefer-offline", "--fetch-retries=1", "--fetch-retry-mintimeout=1000")
 SDK_SERVER = HERE / "sdk_server.py"
-NODE = "node_modules/node/bin/node"
 
 Settings = Callable[..., UpstreamSettings]
 
@@ -34,34 +28,7 @@ Settings = Callable[..., UpstreamSettings]
 @pytest.fixture(scope="session")
 def packages() -> Path:
     """Return the folder of the reference servers, installed if they are not there yet."""
-    if shutil.which("npm") is None:
-        pytest.skip("The reference servers need 'npm', which is not installed.")
-    cache = Path(os.environ.get("TOOLYARD_TEST_CACHE") or Path.home() / ".cache" / "toolyard-tests")
-    cache.mkdir(parents=True, exist_ok=True)
-    version = sha256(b"".join((HERE / name).read_bytes() for name in PACKAGES)).hexdigest()[:12]
-    home = cache / f"reference-servers-{version}"
-    with (cache / "reference-servers.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # several workers may want them at once; it is let go with the file
-        if not home.exists():
-            _install(home)
-    return home
-
-
-def _install(home: Path) -> None:
-    """Install the packages beside their place and then move them there, so that half of them is never found."""
-    beside = Path(mkdtemp(prefix=f"{home.name}-", dir=home.parent))
-    try:
-        for name in PACKAGES:
-            shutil.copy(HERE / name, beside)
-        try:
-            subprocess.run(NPM, cwd=beside, capture_output=True, text=True, timeout=300, check=True)  # noqa: S603 - the packages are pinned
-            subprocess.run([beside / NODE, "--version"], capture_output=True, check=True)  # noqa: S603 - the same
-        except (subprocess.SubprocessError, OSError) as error:
-            said = [line for line in str(getattr(error, "stderr", "")).splitlines() if line.startswith("npm error")]
-            pytest.skip(f"The reference servers cannot be installed: {said[0] if said else error}")
-        beside.rename(home)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+    return installed(HERE, "reference-servers", what="set of reference servers")
 
 
 @pytest.fixture(scope="session")
