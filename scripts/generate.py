@@ -144,10 +144,11 @@ def scan_rules() -> str:
 
 def schema() -> str:
     """Return the JSON Schema of toolyard.toml."""
-    structs = (Settings, Serving, Limits, Authentication, Key, UpstreamSettings, Login, Reshape, ProfileTable, Toolset)
+    structs = (Settings, Serving, Limits, SearchSettings, Authentication, Key, UpstreamSettings, Login, Reshape, ProfileTable, Toolset)
     _, definitions = msgspec.json.schema_components(structs, ref_template="#/$defs/{name}")
     for struct in structs:
         told = meanings(struct)
+        definitions[struct.__name__]["description"] = inspect.getdoc(struct)  # Python 3.13 takes the indentation off by itself
         properties = definitions[struct.__name__]["properties"]
         for name, known in properties.items():
             properties[name] = {**_without_null(known), **({"description": told[name]} if name in told else {})}
