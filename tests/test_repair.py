@@ -109,6 +109,9 @@ REPAIRED: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
     ({"number": "5", "word": 6, "flag": "true"}, {"number": 5, "word": "6", "flag": True}, ["number", "word", "flag"]),
     ({"either": "5", "number": "7"}, {"either": "5", "number": 7}, ["number"]),
     ({"maybe": None, "number": "7"}, {"maybe": None, "number": 7}, ["number"]),
+    ({"number": None}, {"number": 0}, ["number"]),
+    ({"number": "5", "word": None}, {"number": 5, "word": ""}, ["number", "word"]),
+    ({"choice": None, "either": None}, {"choice": "1", "either": 0}, ["choice", "either"]),
 ]
 
 
@@ -157,7 +160,6 @@ REFUSED: list[dict[str, Any]] = [
     {"number": "[5]"},
     {"number": True},
     {"number": [5]},
-    {"number": None},
     {"number": "9" * 5000},
     {"price": "NaN"},
     {"price": "-Infinity"},
@@ -167,7 +169,6 @@ REFUSED: list[dict[str, Any]] = [
     {"flag": "maybe"},
     {"word": True},
     {"word": 5.5},
-    {"word": None},
     {"words": "a, b"},
     {"words": '{"a": 1}'},
     {"words": [None]},
@@ -178,8 +179,11 @@ REFUSED: list[dict[str, Any]] = [
     {"choice": "3"},
     {"level": "3"},
     {"small": "11"},
-    {"number": "5", "word": None},
+    {"numbers": {"a": None}},
+    {"filter": {"limit": None, "words": []}},
+    {"number": "5", "filter": {"limit": None, "words": []}},
     {"nmber": "5"},
+    {"nmber": None},
     {"words": "[" * 100_000},
 ]
 

@@ -16,6 +16,7 @@ _DEPTH: Final = 32
 _READINGS: Final = 8
 _VALUES: Final = 20_000
 _TYPE_NAMES: Final[dict[type, str]] = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+_LEFT_OUT: Final = object()
 _PYTHON_WORDS: Final[dict[str, list[object]]] = {"True": [True], "False": [False], "None": [None]}
 
 
@@ -70,15 +71,26 @@ class _Reader:
         """Return the readings of what is inside an object or a list of the right type."""
         if isinstance(value, dict):
             pairs = cast("dict[str, object]", value)
-            properties, rest = here.get("properties", {}), here.get("additionalProperties")
-            parts = [self.read(properties.get(key, rest), item, (*path, key), depth + 1) for key, item in pairs.items()]
-            return [Reading(dict(zip(pairs, values, strict=True)), changed) for values, changed in _combine(parts)]
+            parts = [self._member(here, key, item, (*path, key), depth) for key, item in pairs.items()]
+            return [Reading(_present(pairs, values), changed) for values, changed in _combine(parts)]
         if isinstance(value, list):
             items = cast("list[object]", value)
             schemas = chain(here.get("prefixItems", ()), repeat(here.get("items")))
             parts = [self.read(schema, item, (*path, index), depth + 1) for index, (item, schema) in enumerate(zip(items, schemas))]  # noqa: B905 - the schemas never end
             return [Reading(list(values), changed) for values, changed in _combine(parts)]
         return [Reading(value, ())]
+
+    def _member(self, here: dict[str, Any], key: str, item: object, path: Path, depth: int) -> list[Reading]:
+        """Return the readings of what an object has under a key; null for what may be left out, and may not be null, is left out."""
+        properties: dict[str, Any] = here.get("properties", {})
+        found = self.read(properties.get(key, here.get("additionalProperties")), item, path, depth + 1)
+        if item is None and not found and key in properties and key not in here.get("required", ()):
+            return [Reading(_LEFT_OUT, (field_name(path),))]
+        return found
+
+
+def _present(pairs: dict[str, object], values: tuple[Any, ...]) -> dict[str, Any]:
+    return {key: value for key, value in zip(pairs, values, strict=True) if value is not _LEFT_OUT}
 
 
 def _combine(parts: list[list[Reading]]) -> list[tuple[tuple[Any, ...], tuple[str, ...]]]:

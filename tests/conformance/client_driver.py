@@ -64,9 +64,7 @@ def stub_of(rule: Mapping[str, Any]) -> Any:
 def calls_of(scenario: str, specs: Mapping[str, ToolSpec], context: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Return the calls that a scenario wants to see; without a wish of its own, each tool once."""
     if "toolCalls" in context:
-        # What is null there stands for what a caller leaves out; sent as null it would not fit the tool's own schema.
-        calls = [(call["name"], call["arguments"]) for call in context["toolCalls"]]
-        return [(name, {key: value for key, value in given.items() if value is not None}) for name, given in calls]
+        return [(call["name"], call["arguments"]) for call in context["toolCalls"]]
     if scenario == "json-schema-2020-12-preservation":
         return [("json_schema_echo", {"schema": specs["json_schema_2020_12_tool"].input_schema})]
     if "add_numbers" in specs:

@@ -89,7 +89,7 @@ async def test_a_policy_sees_the_steps_as_they_were_given() -> None:
     [
         {"steps": []},
         {"steps": [ADD] * 33},
-        {"steps": [{**ADD, "id": None}]},
+        {"steps": [{**ADD, "id": True}]},
         {"steps": [{**ADD, "timeout_s": 0}]},
         {"steps": [{**ADD, "extra": 1}]},
         {"steps": [ADD], "timeout_s": 3601},
