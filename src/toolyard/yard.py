@@ -14,6 +14,7 @@ from toolyard.caller import ANYONE, LIBRARY, Caller, Door
 from toolyard.dispatcher import Dispatcher
 from toolyard.envelope import Envelope
 from toolyard.limits import Limits
+from toolyard.loading import PausedCollection
 from toolyard.metatools import GUIDE, Metatools, known_metatools, tell_metatools
 from toolyard.mounts import Mount
 from toolyard.packs import make_pack
@@ -284,12 +285,13 @@ class Yard:
         if self._lifespan is not None:
             dispatcher.state = await stack.enter_async_context(self._lifespan(self))
         stack.push_async_callback(self.providers.remove_all)
-        for provider in self._given:
-            await self.providers.add(provider)
-        for pack in self._packs:
-            await self.providers.add(make_pack(pack, self), gives_way=True)
-        if self._metatools:
-            await self.providers.add(Metatools(self, self._metatools), gives_way=True)
+        with PausedCollection():
+            for provider in self._given:
+                await self.providers.add(provider)
+            for pack in self._packs:
+                await self.providers.add(make_pack(pack, self), gives_way=True)
+            if self._metatools:
+                await self.providers.add(Metatools(self, self._metatools), gives_way=True)
         await self.providers.settled(_SETTLED, unless_known=True)
         stack.push_async_callback(self.sessions.end_all)
         stack.push_async_callback(dispatcher.close)

@@ -132,6 +132,8 @@ class Upstream:
     async def _care(self) -> None:
         """Do now and then what nobody asks for: look at what is stale, stop what is idle, restart what somebody wants restarted."""
         supervisor = self.supervisor
+        if self._catalogue is not None:
+            await asyncio.sleep(self._beat)  # the first answers come from what is known, and nothing should delay them
         while True:
             try:
                 if self._is_wanted_anew():
