@@ -1,8 +1,16 @@
 """What a server does not load before its first call: each of these takes long, and only some calls need it."""
 
 import json
+import re
 import subprocess
 import sys
+import time
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from toolyard.providers.upstream.catalogue import Catalogue, folder_of, reached_by, save
+from toolyard.providers.upstream.settings import UpstreamSettings
 
 READY = """
 from toolyard import Operation, Tool, ToolSpec, Yard, serve
@@ -57,12 +65,30 @@ ELSEWHERE = {
 }
 
 
+GATEWAY = """
+from toolyard.cli import main
+main(["serve", {file!r}])
+print("loaded:", *sys.modules, file=sys.stderr)
+"""
+GATEWAY_ELSEWHERE = {
+    *ELSEWHERE - {"argparse", "tomllib", "toolyard.cli.parser"},
+    *("toolyard.providers.functions", "toolyard.providers.upstream.http", "toolyard.providers.upstream.pipe"),
+    *("toolyard.providers.upstream.login.signing", "toolyard.providers.upstream.scanning"),
+}
+ADD = {"name": "add", "inputSchema": {"type": "object"}}
+
+
 def loaded_by(yard: str) -> set[str]:
     """Return what a server of the yard has loaded once it has told its tools."""
+    return loaded_by_code(SERVED.format(yard=yard))
+
+
+def loaded_by_code(code: str) -> set[str]:
+    """Return what code that serves says it has loaded once it has told its tools."""
     lines = "".join(json.dumps({"jsonrpc": "2.0", **line}) + "\n" for line in LINES)
-    command = [sys.executable, "-c", SERVED.format(yard=yard)]
+    command = [sys.executable, "-c", code]
     done = subprocess.run(command, input=lines, capture_output=True, text=True, check=True)  # noqa: S603 - our own code
-    assert '"name":"add"' in done.stdout
+    assert re.search(r'"name":"(\w+__)?add"', done.stdout)
     return set(done.stderr.rpartition("loaded:")[2].split())
 
 
@@ -72,3 +98,18 @@ def test_a_server_of_ready_made_tools_starts_without_what_its_first_list_does_no
 
 def test_a_server_of_plain_functions_starts_without_what_its_first_list_does_not_need() -> None:
     assert not ELSEWHERE & loaded_by(FUNCTION)
+
+
+def test_a_gateway_starts_without_what_its_first_list_does_not_need(tmp_path: Path) -> None:
+    state, catalogue = tmp_path / "state", Catalogue(reached_by="", seen=time.time() - 10**6, version="2025-11-25", tools=(ADD,))
+    lines = ["metatools = false"]
+    for name, settings in {"program": UpstreamSettings(command="none"), "address": UpstreamSettings(url="http://127.0.0.1:1/mcp")}.items():
+        lines += [f"[upstreams.{name}]", f'command = "{settings.command}"' if settings.command else f'url = "{settings.url}"']
+        there = replace(settings, cwd=str(tmp_path)) if settings.command else settings
+        save(folder_of(state, name), replace(catalogue, reached_by=reached_by(there)))
+    (tmp_path / "toolyard.toml").write_text("\n".join(lines))
+    code = f"import os, sys\nos.environ['TOOLYARD_STATE_DIR'] = {str(state)!r}\n" + GATEWAY.format(file=str(tmp_path / "toolyard.toml"))
+
+    loaded_by_code(code)  # the first start of all accepts what is new, which takes more
+
+    assert sorted(GATEWAY_ELSEWHERE & loaded_by_code(code)) == []

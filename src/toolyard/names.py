@@ -19,18 +19,21 @@ _LONGEST: Final = 128
 
 
 class Names:
-    """Known names, found by the beginnings of their words."""
+    """Known names, found by the beginnings of their words; taken apart when somebody first gets one wrong."""
 
     def __init__(self) -> None:
         self._by_beginning: dict[str, dict[str, None]] = {}
+        self._whole: dict[str, None] = {}
 
     def add(self, name: str) -> None:
         """Remember a name."""
-        for beginning in _beginnings(name):
-            self._by_beginning.setdefault(beginning, {})[name] = None
+        self._whole[name] = None
 
     def remove(self, name: str) -> None:
         """Forget a name."""
+        if name in self._whole:
+            del self._whole[name]
+            return
         for beginning in _beginnings(name):
             names = self._by_beginning[beginning]
             names.pop(name, None)
@@ -46,11 +49,18 @@ class Names:
         return [known for score, known in sorted(scored) if -score >= _ALIKE][:_NEAR]
 
     def _candidates(self, name: str) -> list[str]:
+        self._take_apart()
         found: dict[str, int] = {}
         for beginning in _beginnings(name):
             for known in islice(self._by_beginning.get(beginning, ()), _LOOKED_AT):
                 found[known] = found.get(known, 0) + 1
         return sorted(found, key=lambda known: (-found[known], known))
+
+    def _take_apart(self) -> None:
+        for name in self._whole:
+            for beginning in _beginnings(name):
+                self._by_beginning.setdefault(beginning, {})[name] = None
+        self._whole.clear()
 
 
 class _Likeness:

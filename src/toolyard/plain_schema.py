@@ -28,7 +28,11 @@ def is_plain(schema: object) -> bool:
         return True
     if type(schema) is not dict:
         return False
-    return all(key in _KEYWORDS and _KEYWORDS[key](value) for key, value in cast("dict[str, object]", schema).items())
+    for key, value in cast("dict[str, object]", schema).items():  # a loop, because many schemas are looked at when a yard opens
+        check = _KEYWORDS.get(key)
+        if check is None or not check(value):
+            return False
+    return True
 
 
 def plainly_fits(schema: dict[str, Any], value: object) -> bool:
@@ -89,7 +93,10 @@ def _are_names(value: object) -> bool:
 
 
 def _are_properties(value: object) -> bool:
-    return type(value) is dict and all(type(key) is str and is_plain(inner) for key, inner in cast("dict[object, object]", value).items())
+    if type(value) is not dict:
+        return False
+    properties = cast("dict[object, object]", value)
+    return all(type(key) is str for key in properties) and all(map(is_plain, properties.values()))
 
 
 def _are_branches(value: object) -> bool:

@@ -37,6 +37,7 @@ Path = tuple[str | int, ...]
 _REFERENCE_HOPS: Final = 32
 _INLINED_NODES: Final = 200
 _FIELD_CHARACTERS: Final = 200
+_NESTING: Final = (dict, list)
 _CODES: Final = {
     "required": "missing",
     "additionalProperties": "extra_forbidden",
@@ -260,19 +261,13 @@ def unexpected(path: Path, known: Sequence[str]) -> Issue:
 
 
 def _deeper_than(value: object, depth: int) -> bool:
-    layer: list[object] = _containers([value])
+    layer: list[object] = [value] if isinstance(value, _NESTING) else []
     for _ in range(depth + 1):
-        layer = [child for node in layer for child in _children(node)]
+        layer = [child for node in layer for child in _children(node) if isinstance(child, _NESTING)]
         if not layer:
             return False
     return True
 
 
-def _children(node: object) -> Sequence[object]:
-    if isinstance(node, dict):
-        return _containers(cast("dict[str, object]", node).values())
-    return _containers(cast("list[object]", node))
-
-
-def _containers(values: Iterable[object]) -> list[object]:
-    return [value for value in values if isinstance(value, dict | list)]
+def _children(node: object) -> Iterable[object]:
+    return cast("dict[str, object]", node).values() if isinstance(node, dict) else cast("list[object]", node)

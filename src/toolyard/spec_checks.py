@@ -76,8 +76,12 @@ def check_prompt_spec(spec: PromptSpec, limits: Limits, *, foreign: bool = False
 def _check_types(spec: ToolSpec | ResourceSpec | PromptSpec, kind: Kind) -> None:
     """Check every field against its type, which building a spec in Python does not."""
     try:
-        msgspec.json.decode(encode(spec), type=type(spec))
-    except (msgspec.ValidationError, TypeError) as error:
+        text = encode(spec)
+    except TypeError as error:
+        raise PublishError(f"{kind.capitalize()} '{spec.name}' cannot be written as JSON: {error}") from error
+    try:
+        msgspec.json.decode(text, type=type(spec))
+    except msgspec.ValidationError as error:
         raise PublishError(f"{kind.capitalize()} '{spec.name}' has a wrong spec: {str(error).rstrip('.')}.") from error
 
 
@@ -104,10 +108,6 @@ def _check_schemas(spec: ToolSpec, limits: Limits, *, foreign: bool) -> None:
         raise PublishError(f"Tool '{spec.name}' has an input schema that is not of type 'object'.")
     if not foreign and spec.input_schema.get("additionalProperties") is not False:
         raise PublishError(f"Tool '{spec.name}' has an input schema that does not say 'additionalProperties: false'.")
-    try:
-        encode(spec)
-    except TypeError as error:
-        raise PublishError(f"Tool '{spec.name}' cannot be written as JSON: {error}") from error
 
 
 def _check_eval(spec: ToolSpec) -> None:

@@ -1,22 +1,15 @@
 """The parsers of the commands that bring servers in, and Toolyard into clients."""
 
-from collections.abc import Callable
+from types import MappingProxyType
+from typing import Final
 
-from toolyard.cli.parsing import Collect, Parser
+from toolyard.cli.parsing import Collect, Commands, Parser
 
-__all__ = ["add_joining"]
+__all__ = ["JOINING"]
 
 _CLIENTS = "'claude-code', 'claude-desktop', 'cursor', 'vscode', 'codex', 'gemini' and so on"
 _FILE = "the file to change (default: 'toolyard.toml', which is made if it is not there)"
 _SECRETS = "where secrets go: 'file' (default) is a private file for each, 'env' a variable that you set, 'keep' leaves them as they are"
-
-
-def add_joining(add: Callable[[str, str], Parser]) -> None:
-    """Add the parsers of `import`, `connect`, `add` and `remove`."""
-    _add_import(add("import", "bring the servers of MCP clients into 'toolyard.toml', without starting any"))
-    _add_connect(add("connect", "write Toolyard into the configuration of an MCP client"))
-    _add_add(add("add", "add an upstream to 'toolyard.toml', without starting it"))
-    _add_remove(add("remove", "take an upstream out of 'toolyard.toml'"))
 
 
 def _add_import(parser: Parser) -> None:
@@ -73,3 +66,14 @@ def _add_secrets(parser: Parser) -> None:
 
 def _add_dry_run(parser: Parser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="show what would be written, and write nothing")
+
+
+JOINING: Final[Commands] = MappingProxyType(
+    {
+        "import": ("bring the servers of MCP clients into 'toolyard.toml', without starting any", _add_import),
+        "connect": ("write Toolyard into the configuration of an MCP client", _add_connect),
+        "add": ("add an upstream to 'toolyard.toml', without starting it", _add_add),
+        "remove": ("take an upstream out of 'toolyard.toml'", _add_remove),
+    }
+)
+"""The commands that bring servers in, and Toolyard into clients."""

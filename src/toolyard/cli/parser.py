@@ -9,9 +9,9 @@ from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
 from toolyard._version import VERSION
-from toolyard.cli.joining import add_joining
-from toolyard.cli.login_parsers import add_signing
-from toolyard.cli.parsing import Give, Parser, Switch, did_you_mean
+from toolyard.cli.joining import JOINING
+from toolyard.cli.parsing import Commands, Give, Parser, Switch, did_you_mean
+from toolyard.cli.upstream_parsers import ONE_UPSTREAM
 
 __all__ = ["Options", "Parsers", "make_parsers", "read_options"]
 
@@ -90,38 +90,17 @@ class Parsers(NamedTuple):
     commands: Mapping[str, Parser]
 
 
-def make_parsers() -> Parsers:
-    """Return all parsers."""
+def make_parsers(command: str = "") -> Parsers:
+    """Return the parser of the program and those of all commands, or of the one that was asked for."""
     program = Parser(prog="toolyard", description="Every tool an agent uses, behind one dispatcher.")
     program.add_argument("--version", action="version", version=f"toolyard {VERSION}", help="show the version and exit")
     _add_volume(program)
-    commands = program.add_subparsers(title="commands", metavar="COMMAND")
+    commands = program.add_subparsers(title="commands", metavar="COMMAND", prog=program.prog)
     added: dict[str, Parser] = {}
-
-    def add(name: str, text: str) -> Parser:
-        added[name] = commands.add_parser(name, help=text, description=f"{text[:1].upper()}{text[1:]}.")
-        return added[name]
-
-    add("demo", "show what an agent sees of a yard with hundreds of tools")
-    _add_settings(add("serve", "serve a yard to MCP clients, over stdio or HTTP"))
-    _add_config(add("config", "print every setting with its value and where it came from"))
-    _add_key(add("key", "make an API key and print what 'toolyard.toml' keeps of it"))
-    _add_upstreams(add("upstreams", "list the upstreams: how each is, what it offers and what went wrong last"))
-    _add_upstream(add("restart", "start an upstream of a running yard anew"))
-    _add_logs(add("logs", "print what an upstream that is a program said on stderr"))
-    add_signing(add)
-    _add_list(add("list", "list the tools of a yard"))
-    _add_call(add("call", "call a tool and print what it answers"))
-    _add_describe(add("describe", "describe a tool: what it takes, does and answers"))
-    _add_manifest(add("manifest", "print every tool of a yard, as JSON or as a page to read"))
-    _add_search(add("search", "find tools of a yard by what they do"))
-    _add_eval(add("eval", "measure how well search finds the right tools"))
-    _add_stored(add("diff", "show what upstreams changed since it was accepted"))
-    _add_accept(add("accept", "accept what an upstream offers now"))
-    _add_stored(add("scan", "look for hidden characters and orders to a model in what upstreams say"))
-    add_joining(add)
-    _add_version(add("version", "print the version of Toolyard"))
-    for parser in added.values():
+    for name in [command] if command else _COMMANDS:
+        text, fill = _COMMANDS[name]
+        parser = added[name] = commands.add_parser(name, help=text, description=f"{text[:1].upper()}{text[1:]}.")
+        fill(parser)
         _add_volume(parser)
     return Parsers(program, added)
 
@@ -133,7 +112,7 @@ def read_options(arguments: Sequence[str]) -> Options:
         CommandError: It cannot be understood.
         SystemExit: Help or the version was asked for, and has been printed.
     """
-    program, commands = make_parsers()
+    program, commands = make_parsers(arguments[0] if arguments and arguments[0] in _COMMANDS else "")
     place = next((number for number, text in enumerate(arguments) if not text.startswith("-")), len(arguments))
     options, extras = program.parse_known_args(arguments[:place], Options())
     program.refuse_unknown(extras)
@@ -155,6 +134,10 @@ def _refuse_contradictions(parser: Parser, options: Options) -> None:
         parser.error("'--quiet' and '--verbose' contradict each other")
     if options.json and options.markdown:
         parser.error("'--json' and '--markdown' contradict each other")
+
+
+def _add_nothing(_: Parser) -> None:
+    """Leave a command without arguments of its own."""
 
 
 def _add_view(parser: Parser) -> None:
@@ -198,24 +181,6 @@ def _add_upstreams(parser: Parser) -> None:
     _add_target(parser)
     parser.add_argument("--check", action="store_true", help="start or call each of them now, and see")
     parser.add_argument("--json", action="store_true", help="print an array of objects")
-
-
-def _add_upstream(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the upstream")
-    parser.add_argument("--config", metavar="FILE", help=_CONFIG)
-
-
-def _add_logs(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the upstream")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on with what comes, until it is interrupted")
-    parser.add_argument("-n", "--lines", metavar="NUMBER", type=_number, help="how many of the last lines (default: 100)")
-    parser.add_argument("--config", metavar="FILE", help=_CONFIG)
-
-
-def _number(text: str) -> int:
-    if not text.isdecimal():
-        raise ArgumentTypeError(f"'{text}' is not a number of lines.")
-    return int(text)
 
 
 def _add_list(parser: Parser) -> None:
@@ -295,3 +260,26 @@ def _add_accept(parser: Parser) -> None:
 
 def _add_version(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="print an object with the version of Python, too")
+
+
+_COMMANDS: Final[Commands] = MappingProxyType(
+    {
+        "demo": ("show what an agent sees of a yard with hundreds of tools", _add_nothing),
+        "serve": ("serve a yard to MCP clients, over stdio or HTTP", _add_settings),
+        "config": ("print every setting with its value and where it came from", _add_config),
+        "key": ("make an API key and print what 'toolyard.toml' keeps of it", _add_key),
+        "upstreams": ("list the upstreams: how each is, what it offers and what went wrong last", _add_upstreams),
+        **ONE_UPSTREAM,
+        "list": ("list the tools of a yard", _add_list),
+        "call": ("call a tool and print what it answers", _add_call),
+        "describe": ("describe a tool: what it takes, does and answers", _add_describe),
+        "manifest": ("print every tool of a yard, as JSON or as a page to read", _add_manifest),
+        "search": ("find tools of a yard by what they do", _add_search),
+        "eval": ("measure how well search finds the right tools", _add_eval),
+        "diff": ("show what upstreams changed since it was accepted", _add_stored),
+        "accept": ("accept what an upstream offers now", _add_accept),
+        "scan": ("look for hidden characters and orders to a model in what upstreams say", _add_stored),
+        **JOINING,
+        "version": ("print the version of Toolyard", _add_version),
+    }
+)

@@ -1,13 +1,14 @@
 """Parsing: a parser that takes options in full alone and fails with one sentence, and how settings are noted."""
 
-from argparse import Action, ArgumentParser, BooleanOptionalAction, Namespace
-from collections.abc import Sequence
-from difflib import get_close_matches
+import sys
+from argparse import Action, ArgumentParser, BooleanOptionalAction, HelpFormatter, Namespace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from toolyard.cli.exits import CommandError
+from toolyard.cli.terminal import columns_of
 
-__all__ = ["Collect", "Give", "Parser", "Switch", "did_you_mean"]
+__all__ = ["Collect", "Commands", "Give", "Parser", "Switch", "did_you_mean"]
 
 
 class Give(Action):
@@ -34,13 +35,20 @@ class Switch(BooleanOptionalAction):
         namespace.given = {**namespace.given, self.dest: not str(option_string).startswith("--no-")}
 
 
+class _Page(HelpFormatter):
+    """Help as wide as the terminal; argparse itself loads much to find out how wide that is, and for every command."""
+
+    def __init__(self, prog: str, **settings: Any) -> None:
+        super().__init__(prog, **{"width": columns_of(sys.__stdout__) - 2, **settings})
+
+
 class Parser(ArgumentParser):
     """A parser that takes options in full alone, remembers what was added to it, and fails with one sentence."""
 
     def __init__(self, **settings: Any) -> None:
         self.actions: list[Action] = []
         self.takes_program = False
-        super().__init__(allow_abbrev=False, add_help=False, **settings)
+        super().__init__(allow_abbrev=False, add_help=False, formatter_class=_Page, **settings)
         self.add_argument("-h", "--help", action="help", help="show this help and exit")
 
     def add_argument(self, *names: str, **settings: Any) -> Action:
@@ -80,7 +88,13 @@ class Parser(ArgumentParser):
             self.error(f"There is no option '{option}'.{did_you_mean(option, known)}")
 
 
+Commands = Mapping[str, tuple[str, Callable[[Parser], None]]]
+"""Commands by name: what each does, and what adds its arguments to its parser."""
+
+
 def did_you_mean(name: str, known: Sequence[str]) -> str:
     """Return the question whether a known name was meant, if one is near."""
+    from difflib import get_close_matches  # noqa: PLC0415 - most names are right
+
     near = get_close_matches(name, known, n=1)
     return f" Did you mean '{near[0]}'?" if near else ""

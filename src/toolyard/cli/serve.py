@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from toolyard.cli.exits import INTERRUPTED, CommandError
 from toolyard.cli.log_lines import logging_to
 from toolyard.cli.reload import Turn, supervise, turn_of
-from toolyard.cli.server import serve_yard
+from toolyard.cli.server import Command, serve_yard
 from toolyard.cli.settings import apply_settings, settings_of_code, settings_of_options
 from toolyard.cli.target import chosen, file_of
 from toolyard.cli.terminal import Terminal
@@ -41,7 +41,7 @@ def run(options: "Options", terminal: Terminal) -> int:
         if options.verbose:
             yard.add_sink(log_sink)
         again = partial(settings_of_options, options, terminal)
-        _serve(yard, config, terminal, command=_command(options), guard=None, turn=turn, reread=again)
+        _serve(yard, config, terminal, command=partial(_command, options), guard=None, turn=turn, reread=again)
     return 0
 
 
@@ -75,11 +75,11 @@ def _serve_program(yard: Yard, read: "Reread", terminal: Terminal, *, guard: "Gu
         _supervise(program.parent, config, terminal)
     else:
         command = [sys.executable, str(program), *sys.argv[1:]]
-        _serve(yard, config, terminal, command=command, guard=guard, turn=turn, reread=read)
+        _serve(yard, config, terminal, command=lambda: command, guard=guard, turn=turn, reread=read)
 
 
 def _serve(
-    yard: Yard, config: Config, terminal: Terminal, *, command: list[str], guard: "Guard | None", turn: Turn, reread: "Reread"
+    yard: Yard, config: Config, terminal: Terminal, *, command: Command, guard: "Guard | None", turn: Turn, reread: "Reread"
 ) -> None:
     apply_settings(yard, config, terminal)
     if guard is None and config.settings.serve.transport != "stdio":
@@ -110,7 +110,7 @@ def _supervise(folder: Path, config: Config, terminal: Terminal) -> None:
 
 def _command(options: "Options") -> list[str]:
     """Return the command that serves the same from anywhere, as a client must start it."""
-    import shutil  # noqa: PLC0415 - a program that serves a yard of its own needs no command
+    import shutil  # noqa: PLC0415 - only a person is told the command
 
     program = ["toolyard"] if shutil.which("toolyard") else [sys.executable, "-m", "toolyard"]
     flags: list[str] = []

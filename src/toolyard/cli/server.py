@@ -3,7 +3,7 @@
 import errno
 import logging
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, redirect_stdout
 from typing import TYPE_CHECKING
 
@@ -24,15 +24,17 @@ if TYPE_CHECKING:
     from toolyard.cli.live import Reread  # the same
     from toolyard.transports.auth import Guard  # a server on stdio has none, and starts sooner without
 
-__all__ = ["serve_yard"]
+__all__ = ["Command", "serve_yard"]
+
+Command = Callable[[], Sequence[str]]
 
 _log = logging.getLogger(__name__)
 
 
 def serve_yard(
-    yard: Yard, config: Config, terminal: Terminal, *, command: Sequence[str], guard: "Guard | None", turn: Turn, reread: "Reread"
+    yard: Yard, config: Config, terminal: Terminal, *, command: Command, guard: "Guard | None", turn: Turn, reread: "Reread"
 ) -> None:
-    """Serve a yard that is not open yet; `command` is what would start this server, and its settings can be read once more.
+    """Serve a yard that is not open yet; `command` tells what would start this server, and its settings can be read once more.
 
     What tools print goes to stderr, because stdout may be the way to the client.
 
@@ -52,7 +54,7 @@ def serve_yard(
             from toolyard.cli.hint import hint  # noqa: PLC0415 - only a person reads it
 
             keyed = bool(config.settings.auth.api_keys)
-            lines = hint(yard.name, about.address, transport=about.name, command=command, keyed=keyed)
+            lines = hint(yard.name, about.address, transport=about.name, command=command(), keyed=keyed)
             for line in [next(lines)] if turn == "again" else lines:
                 terminal.say(*line)
 

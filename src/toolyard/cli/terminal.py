@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple, TextIO
 from unicodedata import combining, east_asian_width
 
-__all__ = ["Painted", "Part", "Style", "Terminal", "cut", "width_of"]
+__all__ = ["Painted", "Part", "Style", "Terminal", "columns_of", "cut", "width_of"]
 
 Style = Literal["bold", "faint", "good", "bad"]
 
@@ -49,7 +49,7 @@ class Terminal:
     @property
     def width(self) -> int:
         """Return how many columns stdout has."""
-        return _columns(self._out)
+        return columns_of(self._out)
 
     def write(self, *parts: Part) -> None:
         """Write a line of data, made of the parts."""
@@ -80,7 +80,7 @@ class Terminal:
         if not self._in_place:
             self.say(text)
             return
-        line = cut(" ".join(_clean(text).split()), _columns(self._err) - 1)
+        line = cut(" ".join(_clean(text).split()), columns_of(self._err) - 1)
         self._notify(f"\r{line}\x1b[K")
         self._progress_shown = True
 
@@ -150,7 +150,8 @@ def _discard(stream: TextIO) -> None:
     os.close(nowhere)
 
 
-def _columns(stream: TextIO | None) -> int:
+def columns_of(stream: TextIO | None) -> int:
+    """Return how many columns a stream has: what the environment says, or the terminal, or the usual number."""
     given = os.environ.get("COLUMNS", "")
     if given.isdecimal() and int(given):
         return int(given)

@@ -1,6 +1,5 @@
 """A breaker: whether an upstream may be tried now, after what happened to those who tried."""
 
-import random
 from collections.abc import Callable
 from typing import Final
 
@@ -61,7 +60,7 @@ class Breaker:
         self._failures += 1
         if self._failures >= _PATIENCE:
             longest = min(_LONGEST, _FIRST * 2 ** (self._failures - _PATIENCE))
-            self._until = max(self._until, now + longest * random.uniform(0.5, 1.0))  # noqa: S311 - no secret: so that not all come back at once
+            self._until = max(self._until, now + longest * _about_one())
 
     def abandon(self) -> None:
         """Take note that whoever tried gave up before it was clear."""
@@ -71,3 +70,10 @@ class Breaker:
         """Forget everything, because a person says so."""
         self.succeed()
         self._failed_at = float("-inf")
+
+
+def _about_one() -> float:
+    """Return a factor by chance, so that not all come back at once."""
+    import random  # noqa: PLC0415 - what is well needs no chance, and starts sooner
+
+    return random.uniform(0.5, 1.0)  # noqa: S311 - no secret

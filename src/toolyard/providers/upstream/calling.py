@@ -68,12 +68,13 @@ class Calls:
         self._prefix = prefix_of(name, settings)
         self._supervisor = supervisor
         self._forwarded = tuple(header.lower() for header in settings.forward_headers)
+        self._over_http = settings.carrier == "http"
         self._checks_outputs = settings.outputs == "warn"
 
     def tool(self, foreign: ForeignTool) -> Tool:
         """Return a tool that runs over there."""
         spec = foreign.spec
-        headers = param_names(foreign.schema)
+        headers = param_names(foreign.schema) if self._over_http else {}
         output = SchemaValidator(spec.output_schema) if spec.output_schema is not None and self._checks_outputs else None
 
         async def handler(call: Call) -> Passed:

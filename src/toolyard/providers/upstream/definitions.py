@@ -4,6 +4,7 @@ What models and people read is pinned; what changes by itself, such as the size 
 """
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from hashlib import sha256
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
@@ -50,7 +51,7 @@ class Key(NamedTuple):
         return f"{self.kind} '{self.name}'" if self.name else self.kind
 
 
-class Definition(msgspec.Struct, frozen=True):
+class Definition(msgspec.Struct, frozen=True, dict=True):
     """What an upstream says of one thing it has."""
 
     kind: PinnedKind
@@ -63,7 +64,7 @@ class Definition(msgspec.Struct, frozen=True):
         """Return what it is of."""
         return Key(self.kind, self.name)
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """Return what stands for all of it."""
         return hash_of(self)

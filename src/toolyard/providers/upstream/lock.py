@@ -4,7 +4,6 @@ It is for people to review. Lines are JSON in ASCII, so that no character in a n
 """
 
 import fcntl
-import json
 import os
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -102,6 +101,8 @@ def change_lock(path: Path, change: Callable[[Locked], Locked]) -> Locked:
 
 
 def _written(locked: Locked) -> bytes:
+    import json  # noqa: PLC0415 - most starts only read
+
     pins = sorted((pin for pins in locked.values() for pin in pins.values()), key=lambda pin: (pin.upstream, pin.kind, pin.name))
     return (_HEAD + "".join(f"{json.dumps(msgspec.to_builtins(pin))}\n" for pin in pins)).encode()
 

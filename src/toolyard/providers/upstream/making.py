@@ -33,15 +33,19 @@ def _credentials(name: str, settings: UpstreamSettings, folder: Path) -> Credent
 
 
 def _link(name: str, settings: UpstreamSettings, folder: Path, credentials: Credentials) -> Callable[[], Link]:
-    """Return what makes a link; only the carrier that is used is loaded."""
-    if settings.carrier == "stdio":
-        from toolyard.providers.upstream.pipe import Pipe  # noqa: PLC0415 - see above
+    """Return what makes a link; its carrier is loaded with the first one, because lists need none."""
 
-        return lambda: Pipe(name, settings, log=folder / "stderr.log")
-    if settings.carrier == "sse":
-        from toolyard.providers.upstream.http.sse import SseLink  # noqa: PLC0415 - see above
+    def make() -> Link:
+        if settings.carrier == "stdio":
+            from toolyard.providers.upstream.pipe import Pipe  # noqa: PLC0415 - see above
 
-        return lambda: SseLink(name, settings, credentials)
-    from toolyard.providers.upstream.http.link import HttpLink  # noqa: PLC0415 - see above
+            return Pipe(name, settings, log=folder / "stderr.log")
+        if settings.carrier == "sse":
+            from toolyard.providers.upstream.http.sse import SseLink  # noqa: PLC0415 - see above
 
-    return lambda: HttpLink(name, settings, credentials)
+            return SseLink(name, settings, credentials)
+        from toolyard.providers.upstream.http.link import HttpLink  # noqa: PLC0415 - see above
+
+        return HttpLink(name, settings, credentials)
+
+    return make
