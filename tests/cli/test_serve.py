@@ -407,8 +407,8 @@ def test_a_person_is_told_how_to_connect(arguments: list[str], expected: list[st
 def test_a_client_starts_the_same_from_anywhere(served: Served, write: Write, toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[list[str]] = []
 
-    def note(yard: Yard, config: object, terminal: object, *, command: list[str], **others: object) -> None:
-        commands.append(command)
+    def note(yard: Yard, config: object, terminal: object, *, command: Callable[[], list[str]], **others: object) -> None:
+        commands.append(command())
 
     monkeypatch.setattr("toolyard.cli.serve.serve_yard", note)
     monkeypatch.setattr("shutil.which", str)
