@@ -242,9 +242,12 @@ class Call(msgspec.Struct, eq=False):
         self._task = task
         if cancelling := task.cancelling():
             self._cancelling = cancelling
-        if self.parent is not None:
-            self.parent.children = self.parent.children or set()
-            self.parent.children.add(self)
+        parent = self.parent
+        if parent is not None:
+            if parent.children is None:
+                parent.children = {self}
+            else:
+                parent.children.add(self)
 
     def take_back(self, task: "asyncio.Task[Any]") -> bool:
         """Take this call's own interruptions of the task back, and return whether somebody else's remain."""

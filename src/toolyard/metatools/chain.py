@@ -13,7 +13,7 @@ from toolyard.errors import ToolError
 from toolyard.metatools.catalogue import Catalogue
 from toolyard.metatools.making import TEXT, fields, make, outcome
 from toolyard.metatools.pace import Pace
-from toolyard.metatools.plan import PREVIOUS, Plan, Seconds, Step
+from toolyard.metatools.plan import PREVIOUS, Plan, Planned, Seconds, Step
 from toolyard.metatools.references import filled
 from toolyard.metatools.subject import Subject
 from toolyard.progress import Note
@@ -137,9 +137,9 @@ class _Chain:
                 if pace.heard:
                     pace.note(Note(stage[0], total, f"running {plan.steps[stage[0]].tool_id}"))
                 if len(stage) > 1:
-                    answers = await asyncio.gather(*map(self._begin, stage))
+                    answers = await asyncio.gather(*(self._begin(plan.planned[index]) for index in stage))
                 else:
-                    answer = await self._begin(stage[0])
+                    answer = await self._begin(plan.planned[stage[0]])
                     if answer.error is None and not _is_pending(answer.data):
                         self._keep(stage[0], answer)
                         continue
@@ -150,12 +150,12 @@ class _Chain:
             pace.note(Note(total, total, "the chain is done"))
         return self._outcome()
 
-    def _begin(self, index: int) -> Awaitable[Envelope]:
-        step, how, found = self._plan.steps[index], self._plan.hows[index], self._plan.references[index]
+    def _begin(self, planned: Planned) -> Awaitable[Envelope]:
+        step, how = planned.step, planned.how
         args = step.args
         try:
-            if found:
-                args = filled(args, found, self._results)
+            if planned.references:
+                args = filled(args, planned.references, self._results)
             if step.use_previous:
                 args = {**args, PREVIOUS: self._final}
             if self._seconds or step.timeout_s:
@@ -197,10 +197,10 @@ class _Chain:
         return None
 
     def _keep(self, index: int, answer: Envelope) -> None:
-        plan = self._plan
-        step = plan.steps[index]
+        planned = self._plan.planned[index]
+        step = planned.step
         self._results[index] = self._final = answer.data
-        if plan.tools[index].spec.operation is not _QUERY:
+        if planned.tool.spec.operation is not _QUERY:
             self._changed = True
         told: dict[str, Any] = {"step": index, "tool_id": step.tool_id, "data": answer.data}
         if step.id:
@@ -244,9 +244,10 @@ def _told(plan: Plan, *, can_hold: bool) -> list[dict[str, Any]]:
     told: list[dict[str, Any]] = []
     for number, stage in enumerate(plan.stages):
         for index in stage:
-            spec, step = plan.tools[index].spec, plan.steps[index]
+            planned = plan.planned[index]
+            spec, step = planned.tool.spec, planned.step
             asks = True if spec.question is not None else None if can_hold else False
-            waits = sorted({reference.target for reference in plan.references[index]})
+            waits = sorted({reference.target for reference in planned.references})
             one: dict[str, Any] = {"step": index, "tool_id": spec.name, "operation": str(spec.operation), "stage": number}
             one |= {"needs_approval": asks, **({"waits_for": waits} if waits else {}), **({"id": step.id} if step.id else {})}
             told.append(one)

@@ -16,7 +16,7 @@ from toolyard.profile import Profile
 from toolyard.schema import Issue, Schema, field_name, inlined, unexpected
 from toolyard.tools import InvalidArgumentsError, Tool
 
-__all__ = ["PREVIOUS", "Plan", "Seconds", "Step"]
+__all__ = ["PREVIOUS", "Plan", "Planned", "Seconds", "Step"]
 
 PREVIOUS: Final = "previous"
 _POINTERS: Final = ("", "/")
@@ -35,16 +35,24 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_f
     timeout_s: Seconds = 0.0
 
 
+class Planned(msgspec.Struct, gc=False):
+    """A step that can run."""
+
+    step: Step
+    tool: Tool
+    references: list[Reference]
+    how: Nested
+    """With arguments that are checked already, if nothing of them comes from another step."""
+
+
 class Plan:
     """The steps of one chain, in stages: the steps of a stage run side by side."""
 
     def __init__(self, catalogue: Catalogue, profile: Profile, *, repair: bool) -> None:
         self.steps: Sequence[Step] = ()
         self.stages: list[list[int]] = []
-        self.tools: list[Tool] = []
-        self.references: list[list[Reference]] = []
-        self.hows: list[Nested] = []
-        """How each step is run: with arguments that are checked already, if nothing of them comes from another step."""
+        self.planned: list[Planned] = []
+        """Each step, in order, as it is run."""
         self._catalogue = catalogue
         self._profile = profile
         self._repair = repair
@@ -101,13 +109,12 @@ class Plan:
         except ToolError as error:
             self._miss(index, error)
             return
-        self.tools.append(tool)
-        self.references.append(found)
+        how = FILLED
         if found or step.use_previous:
             self._check_names(index, tool.spec.input_schema, {**args, PREVIOUS: None} if step.use_previous else args)
-            self.hows.append(FILLED)
         else:
-            self.hows.append(self._checked(index, tool, args))
+            how = self._checked(index, tool, args)
+        self.planned.append(Planned(step, tool, found, how))
 
     def _miss(self, index: int, error: ToolError) -> None:
         similar = cast("list[str]", error.details.get("similar", []))

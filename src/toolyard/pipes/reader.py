@@ -8,7 +8,7 @@ from typing import Final
 
 __all__ = ["Reader"]
 
-_PIECE: Final = 256 * 1024
+_PIECE: Final = 64 * 1024
 
 
 class Reader:
