@@ -31,6 +31,7 @@ from toolyard import (
     tool,
 )
 from toolyard.call import Handler
+from toolyard.profile import EVERYTHING
 from toolyard.testing import FakeProvider, FakeSink, connect
 
 PNG = b"\x89PNG\r\n\x1a\nrest"
@@ -475,6 +476,33 @@ async def test_a_yard_in_a_yard_shows_its_resources_and_both_funnels_are_passed(
     assert answers[1].data["contents"][0]["text"] == "It was Monday."
     assert [record.kind for record in (*sink.records, *outer_sink.records)] == ["resource"] * 6
     assert [record.source for record in outer_sink.records] == ["inner"] * 3
+
+
+async def test_a_subscription_reaches_whoever_publishes_through_a_yard_in_a_yard() -> None:
+    provider = FakeProvider("up", resources=[today, of_day])
+    async with Yard("outer", providers=[Yard("inner", providers=[provider])]) as yard:
+        ends = [yard.registry.subscribe(uri, EVERYTHING) for uri in ("notes://today", "notes://today", "notes://2026-11-16/text")]
+        assert provider.subscribed == {"notes://today", "notes://2026-11-16/text"}
+        ends[2]()
+        ends[0]()
+        ends[0]()
+        assert provider.subscribed == {"notes://today"}
+        with pytest.raises(ToolError):
+            yard.registry.subscribe("notes://", EVERYTHING)
+    assert provider.subscribed == set()
+
+
+async def test_a_yard_in_a_yard_is_not_asked_for_what_it_has_no_more() -> None:
+    provider = FakeProvider("up", resources=[today])
+    inner = Yard("inner", providers=[provider])
+    async with Yard("outer") as yard:
+        await yard.providers.add(inner)
+        yard.registry.subscribe("notes://today", EVERYTHING)
+        await yard.providers.remove("inner")
+        provider.change()
+        await yard.providers.add(inner)
+
+        assert (provider.is_open, provider.subscribed) == (True, set())
 
 
 async def test_who_watches_is_told_that_a_content_changed() -> None:

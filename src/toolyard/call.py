@@ -108,6 +108,8 @@ class Call(msgspec.Struct, eq=False):
     warnings: tuple[str, ...] = ()
     running: bool = False
     """Whether the handler was entered: from then on something may have happened."""
+    is_pending: bool = False
+    """Whether the handler says that nothing has happened yet after all, because what it needs is not there."""
     finished: bool = False
     stopped: CodeName | None = None
     stopped_by: Blame | None = None

@@ -45,6 +45,8 @@ class Door(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because one 
     """The way a call came in, and what it can do while the call runs."""
 
     name: str = "library"
+    line: str = ""
+    """Which client it is, where callers of one identity and one name may be several."""
     progress: Callable[[Note], None] | None = None
     log: Callable[[str, str, Mapping[str, object]], None] | None = None
     ask: Callable[[Mapping[str, Ask], bool], Awaitable[Mapping[str, Any]]] | None = None

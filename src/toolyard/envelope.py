@@ -76,6 +76,8 @@ class Passed(msgspec.Struct, frozen=True, gc=False):
     """How much of it an agent reads."""
     content: tuple[Content, ...] = ()
     meta: dict[str, Any] = {}
+    older: bytes = b""
+    """The same for clients of the older era, where they would not understand what is structured."""
 
 
 class Envelope(msgspec.Struct, frozen=True, dict=True):

@@ -30,15 +30,16 @@ def defect(error: BaseException, call: Call) -> ToolError:
 def stopped(call: Call, seconds: float) -> ToolError:
     """Return the failure that the interruption of a call stands for; the seconds are those it had."""
     spec = call.spec
+    ran = call.running and not call.is_pending
     if call.stopped == "cancelled":
         why = "The yard is closing" if call.stopped_by == "yard" else f"'{spec.name}' was cancelled"
-        return ToolError("cancelled", f"{why}.", blame=call.stopped_by)
+        return ToolError("cancelled", f"{why}.", blame=call.stopped_by, may_have_run=ran)
     return ToolError(
         "timeout",
         f"'{spec.name}' did not finish within {seconds:g} seconds.",
         hint=spec.timeout_hint,
         blame="yard" if not call.running else "upstream" if call.at_fault == "upstream" else "tool",
-        may_have_run=call.running,
+        may_have_run=ran,
         timeout_ms=round(seconds * 1000),
     )
 

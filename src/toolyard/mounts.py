@@ -1,7 +1,8 @@
 """Mounts: what a yard shows to another yard that holds it; every call then passes both funnels."""
 
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager, suppress
 
 import msgspec
 
@@ -9,6 +10,7 @@ from toolyard.call import Arguments, Call
 from toolyard.caller import FILLED, Caller
 from toolyard.dispatcher import Dispatcher
 from toolyard.envelope import Envelope
+from toolyard.errors import ToolError
 from toolyard.profile import METATOOLS, Profile
 from toolyard.prompts import Prompt
 from toolyard.providers import Publish
@@ -28,6 +30,7 @@ class Mount:
         self._registry = registry
         self._dispatcher = dispatcher
         self._profile = profile
+        self._followed: dict[str, Callable[[], None]] = {}
 
     @contextmanager
     def shown(self, publish: Publish) -> Generator[None]:
@@ -36,12 +39,22 @@ class Mount:
         stops = [
             self._registry.watch(lambda _: self._project(publish, foreign=True)),  # by then one wrong tool must not keep the others away
             self._registry.watch_updates(publish.updated),
+            publish.watch_subscriptions(self._follow),
         ]
         try:
             yield
         finally:
             for stop in stops:
                 stop()
+            self._follow(frozenset())
+
+    def _follow(self, uris: AbstractSet[str]) -> None:
+        """Be subscribed in there to what somebody out there is subscribed to."""
+        for uri in self._followed.keys() - uris:
+            self._followed.pop(uri)()
+        for uri in uris - self._followed.keys():
+            with suppress(ToolError):  # it may be gone in there by now
+                self._followed[uri] = self._registry.subscribe(uri, self._profile)
 
     def _project(self, publish: Publish, *, foreign: bool) -> None:
         publish(self._tools(), resources=self._resources(), prompts=self._prompts(), foreign=foreign)

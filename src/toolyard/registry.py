@@ -18,6 +18,7 @@ from toolyard.profile import METATOOLS, Profile, listed
 from toolyard.prompts import Prompt, check_prompt
 from toolyard.resources import Resource, check_resource
 from toolyard.spec import Kind, PromptSpec, ResourceSpec, ToolSpec
+from toolyard.subscriptions import Subscriptions
 from toolyard.table import NOTHING_WITHHELD, ChangeKind, Status, Table, Withheld, WithheldReasons
 from toolyard.tools import Tool, check_tool
 from toolyard.uri_template import UriTemplate
@@ -69,6 +70,7 @@ class Registry:
         self.named: Callable[[str], Tool | None] = self._by_name.get
         """Returns the tool that is published under exactly this name, whoever may see it."""
         self._templates: tuple[int, list[tuple[UriTemplate, Resource]]] = (0, [])
+        self.subscriptions = Subscriptions()
         self._watchers: list[Callable[[Change], None]] = []
         self._update_watchers: list[Callable[[str], None]] = []
         self._lists: dict[Profile, tuple[int, list[ToolSpec], bool]] = {}
@@ -219,6 +221,14 @@ class Registry:
     def watch_updates(self, watcher: Callable[[str], None]) -> Callable[[], None]:
         """Tell the watcher the URI of every resource whose content changed; return what stops that."""
         return _joined(self._update_watchers, watcher)
+
+    def subscribe(self, uri: str, profile: Profile) -> Callable[[], None]:
+        """Let whoever publishes a resource know that somebody wants to hear of it; return what ends that.
+
+        Raises:
+            ToolError: `not_found`.
+        """
+        return self.subscriptions.add(self.find_resource(uri, profile).resource.spec.source, uri)
 
     def updated(self, uri: str) -> None:
         """Tell who watches that the content of a resource changed."""

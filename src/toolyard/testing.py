@@ -1,6 +1,7 @@
 """What a user tests tools with, and what our own tests are written with."""
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -56,6 +57,8 @@ class FakeProvider:
     ) -> None:
         self.name = name
         self.is_open = False
+        self.subscribed: AbstractSet[str] = frozenset()
+        """The resources that somebody is subscribed to now."""
         self._functions = Functions(name, tools, resources=resources, prompts=prompts)
         self._publish: Publish | None = None
 
@@ -65,9 +68,11 @@ class FakeProvider:
         self._publish = publish
         self.is_open = True
         self._show(publish)
+        stop = publish.watch_subscriptions(self._follow)
         try:
             yield
         finally:
+            stop()
             self.is_open = False
             self._publish = None
 
@@ -81,6 +86,9 @@ class FakeProvider:
         """Say that the content of a resource changed."""
         if self._publish is not None:
             self._publish.updated(uri)
+
+    def _follow(self, uris: AbstractSet[str]) -> None:
+        self.subscribed = uris
 
     def _show(self, publish: Publish) -> None:
         functions = self._functions

@@ -274,6 +274,34 @@ async def test_nobody_is_told_of_a_resource_that_his_profile_hides(watched: Watc
     assert (len(hidden), len(shown)) == (0, 2)
 
 
+async def test_who_publishes_a_resource_is_told_while_somebody_is_subscribed_to_it(watched: Watched) -> None:
+    provider = watched.provider
+    provider.change([one], resources=[page, pages])
+    both = Subscription(EVERYTHING, lambda _: None, kinds=set(), uris={"a://b", "a://c"})
+    other = Subscription(EVERYTHING, lambda _: None, kinds=set(), uris=set())
+    stop, _ = watched.changes.add(both), watched.changes.add(other)
+    watched.changes.follow(other, "a://c")
+    assert provider.subscribed == {"a://b", "a://c"}
+    watched.changes.unfollow(both, "a://c")
+    watched.changes.unfollow(both, "a://c")
+    assert provider.subscribed == {"a://b", "a://c"}
+    stop()
+    stop()
+    assert provider.subscribed == {"a://c"}
+    watched.changes.close()
+    assert provider.subscribed == set()
+
+
+async def test_only_what_exists_for_a_client_is_passed_on_and_what_comes_later_as_soon_as_it_does(watched: Watched) -> None:
+    denied = Profile(name="no", toolsets=(Toolset(name="t", deny=("a://*",)),))
+    watched.subscribe(denied, uris={"a://c"})
+    watched.subscribe(uris={"a://b"})
+    assert watched.provider.subscribed == set()
+    watched.provider.change([one], resources=[page, pages])
+    watched.loop.advance(1)
+    assert watched.provider.subscribed == {"a://b"}
+
+
 async def test_a_notice_names_its_subscription(watched: Watched) -> None:
     said: list[dict[str, Any]] = []
     subscription = Subscription(

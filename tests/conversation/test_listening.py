@@ -22,6 +22,14 @@ def one() -> int:
     return 1
 
 
+async def test_who_wants_to_hear_of_too_much_is_refused(meet: "Meet") -> None:
+    async with meet() as peer:
+        wanted = {"resourceSubscriptions": [f"a://{number}" for number in range(1001)]}
+        answer = await peer.ask("subscriptions/listen", {"notifications": wanted})
+
+    assert answer["error"]["code"] == INVALID_PARAMS
+
+
 @pytest.mark.parametrize(
     "wanted",
     [

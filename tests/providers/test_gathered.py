@@ -112,6 +112,27 @@ async def test_a_yard_that_knows_what_one_offers_waits_for_no_other() -> None:
         assert yard.providers.get("unknown") is unknown
 
 
+async def test_those_that_take_a_while_to_disconnect_do_so_at_the_same_time_and_none_keeps_another_from_it() -> None:
+    together = asyncio.Barrier(2)
+
+    class Slow(Late):
+        """A provider that disconnects only while another does."""
+
+        async def part(self) -> None:
+            """Wait for the other."""
+            await together.wait()
+            if self.name == "first":
+                raise ConnectionError("It hung up.")
+
+    first, second = Slow("first"), Slow("second")
+    async with asyncio.timeout(5):
+        async with Yard("busy") as yard:
+            await yard.providers.add(first)
+            await yard.providers.add(second)
+
+    assert (first.closed, second.closed) == (True, True)
+
+
 async def test_clients_are_told_what_providers_want_them_to_know() -> None:
     late = Late()
     late.let.set()

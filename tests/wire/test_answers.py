@@ -8,8 +8,9 @@ from msgspec.structs import replace
 
 from toolyard import Envelope, Image, ToolError, tool
 from toolyard.asks import Ask
+from toolyard.envelope import Passed
 from toolyard.providers.functions import Functions
-from toolyard.spec import PromptSpec, ResourceSpec, ToolSpec
+from toolyard.spec import Operation, PromptSpec, ResourceSpec, ToolSpec
 from toolyard.wire.answers import Answers, Server, prompt_item, resource_item, template_item, tool_item
 from toolyard.wire.params import SERVER
 from toolyard.wire.versions import VERSIONS, Version
@@ -84,6 +85,21 @@ def test_a_plain_answer_of_blocks_is_those_blocks() -> None:
 
     assert [block["type"] for block in result["content"]] == ["image"]
     assert "structuredContent" not in result
+
+
+@EVERY
+def test_what_another_server_answered_is_passed_on_as_clients_of_the_era_understand_it(version: Version) -> None:
+    passed = Passed([1], b'{"content":[],"structuredContent":[1]}', 3, older=b'{"content":[]}')
+    result = json.loads(answers(version).plain(Envelope.ok([1]).passing(passed)))
+
+    assert ("structuredContent" in result, result["isError"]) == (version.modern, False)
+
+
+@EVERY
+def test_an_output_schema_that_is_no_object_s_is_shown_to_clients_that_understand_it(version: Version) -> None:
+    spec = ToolSpec(name="n", description="d", input_schema={}, operation=Operation.QUERY, output_schema={"type": "array"}, shape="plain")
+
+    assert ("outputSchema" in json.loads(tool_item(spec, version, schemas=True))) == version.modern
 
 
 def test_a_handshake_is_answered_with_what_there_is() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from toolyard.conversation.lists import Kind, Lists
@@ -12,7 +13,10 @@ from toolyard.wire.messages import Id, encode_notification
 from toolyard.wire.params import SUBSCRIPTION
 from toolyard.yard import Yard
 
-__all__ = ["Changes", "Subscription"]
+__all__ = ["URIS", "Changes", "Subscription"]
+
+URIS: Final = 1000
+"""How many resources one client may subscribe to."""
 
 _DEBOUNCE: Final = 0.15
 _LONGEST: Final = 1.0
@@ -28,7 +32,7 @@ _log = logging.getLogger(__name__)
 class Subscription:
     """One client that wants to hear of changes: of which, and how it is told."""
 
-    __slots__ = ("_seen", "kinds", "profile", "send", "subscription_id", "uris")
+    __slots__ = ("_seen", "ends", "kinds", "profile", "send", "subscription_id", "uris")
 
     def __init__(
         self, profile: Profile, send: Callable[[bytes], None], *, kinds: set[Kind], uris: set[str], subscription_id: Id | None = None
@@ -37,6 +41,8 @@ class Subscription:
         self.send = send
         self.kinds = kinds
         self.uris = uris
+        self.ends: dict[str, Callable[[], None]] = {}
+        """By URI what ends that whoever publishes the resource is told of the subscription."""
         self.subscription_id = subscription_id
         self._seen: dict[Kind, str] = {}
 
@@ -72,7 +78,20 @@ class Changes:
         """Tell this client from now on; return what stops that."""
         subscription.changed(self._lists)
         self._subscriptions.add(subscription)
-        return lambda: self._subscriptions.discard(subscription)
+        self._pass_on(subscription, subscription.uris)
+        return lambda: self._remove(subscription)
+
+    def follow(self, subscription: Subscription, uri: str) -> None:
+        """Tell a client of one more resource."""
+        subscription.uris.add(uri)
+        self._pass_on(subscription, {uri})
+
+    def unfollow(self, subscription: Subscription, uri: str) -> None:
+        """Tell a client no more of a resource."""
+        subscription.uris.discard(uri)
+        end = subscription.ends.pop(uri, None)
+        if end is not None:
+            end()
 
     def close(self) -> None:
         """Tell nobody any more."""
@@ -80,7 +99,19 @@ class Changes:
             stop()
         if self._timer is not None:
             self._timer.cancel()
-        self._subscriptions.clear()
+        for subscription in tuple(self._subscriptions):
+            self._remove(subscription)
+
+    def _remove(self, subscription: Subscription) -> None:
+        self._subscriptions.discard(subscription)
+        while subscription.ends:
+            subscription.ends.popitem()[1]()
+
+    def _pass_on(self, subscription: Subscription, uris: set[str]) -> None:
+        """Tell whoever publishes them of the resources that somebody subscribed to, as far as they exist for him."""
+        for uri in uris - subscription.ends.keys():
+            with suppress(ToolError):
+                subscription.ends[uri] = self._registry.subscribe(uri, subscription.profile)
 
     def _note(self) -> None:
         """Wait until the burst is over, but not for ever."""
@@ -97,6 +128,7 @@ class Changes:
     def _tell(self) -> None:
         self._timer = None
         for subscription in tuple(self._subscriptions):
+            self._pass_on(subscription, subscription.uris)  # what was not there yet may be now
             for method in sorted(subscription.changed(self._lists)):
                 _quietly(subscription, method, None)
 

@@ -1,12 +1,13 @@
 """An exchange: one request of a client, what is known of that client, and the door that its call comes in by."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from toolyard.asks import Ask, unanswerable
-from toolyard.caller import Caller, Door
+from toolyard.caller import ANYONE, Caller, Door
 from toolyard.progress import Note
 from toolyard.wire.answers import Answers
 from toolyard.wire.messages import Id, encode_notification
@@ -25,6 +26,8 @@ _NOTHING: Final = frozenset[str]()
 _PARTS: Final = 4
 _TRACE_ID: Final = 32
 _TRACE: Final = ("traceparent", "tracestate", "baggage")
+_requests: Final = count(1)
+"""Of clients that nobody knows each request is a client of its own."""
 
 
 class Exchange(msgspec.Struct, eq=False, kw_only=True):
@@ -36,6 +39,8 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
     caller: Caller
     capabilities: Mapping[str, Any]
     """What the client says it can do."""
+    line: str = ""
+    """The conversation it is part of, if it is part of one."""
     meta: Mapping[str, Any] = {}
     headers: Mapping[str, str] = {}
     """The request headers that handlers may see."""
@@ -75,6 +80,7 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
         trace = {} if quiet else {key: str(meta[key]) for key in _TRACE if key in meta}
         return Door(
             name=self.front.door,
+            line=self.line or (f"request {next(_requests)}" if self.caller.identity == ANYONE.identity else ""),
             progress=self.progress if (notify is not None and token is not None) or resumes else None,
             log=self.log if (notify is not None and self.log_level is not None) or resumes else None,
             ask=ask,

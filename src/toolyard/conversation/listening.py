@@ -1,9 +1,9 @@
 """Listening: a client of the newer era hears of changes on a request that stays open."""
 
-from toolyard.conversation.changes import Subscription
+from toolyard.conversation.changes import URIS, Subscription
 from toolyard.conversation.exchange import Exchange
 from toolyard.conversation.lists import Kind
-from toolyard.wire.faults import INVALID_REQUEST, Fault
+from toolyard.wire.faults import INVALID_PARAMS, INVALID_REQUEST, Fault
 from toolyard.wire.params import SUBSCRIPTION, Listen, Wanted
 
 __all__ = ["listen"]
@@ -15,6 +15,8 @@ async def listen(exchange: Exchange, params: Listen) -> bytes:
     if exchange.notify is None:
         raise Fault(INVALID_REQUEST, "This request needs a way to be told of changes: accept 'text/event-stream'.")
     wanted = params.notifications
+    if len(wanted.resource_subscriptions) > URIS:
+        raise Fault(INVALID_PARAMS, f"At most {URIS} resources can be subscribed to.")
     if not front.serving.notify_changes:
         wanted = Wanted(resource_subscriptions=wanted.resource_subscriptions)
     subscription = Subscription(

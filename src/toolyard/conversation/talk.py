@@ -18,7 +18,7 @@ import msgspec
 
 from toolyard.asks import Ask
 from toolyard.caller import Caller, Door
-from toolyard.conversation.changes import Subscription
+from toolyard.conversation.changes import URIS, Subscription
 from toolyard.conversation.exchange import Exchange, Notify, check_can, encode_log
 from toolyard.conversation.front import Front
 from toolyard.conversation.lists import Kind
@@ -35,9 +35,9 @@ __all__ = ["Conversation"]
 
 _INFO: Final = LEVELS.index("info")
 _KINDS: Final[tuple[Kind, ...]] = ("tools", "resources", "templates", "prompts")
-_URIS: Final = 1000
 _OWN: Final = frozenset({"initialize", "logging/setLevel", "ping", "resources/subscribe", "resources/unsubscribe"})
 _NONE: Final[Mapping[str, str]] = {}
+_conversations: Final = count(1)
 _log = logging.getLogger(__name__)
 
 
@@ -56,7 +56,8 @@ class Conversation:
         """Called when the client is asked something, so that its answer is read."""
         self._send = send
         self._level = _INFO
-        self._door = Door(name=front.door, log=self._tell)
+        self._line = f"conversation {next(_conversations)}"
+        self._door = Door(name=front.door, line=self._line, log=self._tell)
         self._standing: Exchange | None = None
         """What all calls on the client's own line share that say nothing of themselves."""
         self._asked: dict[Id, asyncio.Future[Any]] = {}
@@ -86,6 +87,7 @@ class Conversation:
                 return encode_result(request_id, answer_of(standing, params.name, await start_tool(standing, params)))
             if is_modern(method, params):
                 exchange = open_exchange(self.front, message, params, self.caller, notify=notify, headers=headers)
+                exchange.line = self._line
             elif method in _OWN or self.version is None:
                 return encode_result(request_id, self._reply(method, cast("Message", message)))
             else:
@@ -154,6 +156,7 @@ class Conversation:
             answers=self.front.answers(version),
             caller=self.caller,
             capabilities=self.capabilities,
+            line=self._line,
             meta=params.meta or _NONE,
             headers=headers,
             notify=notify,
@@ -218,13 +221,13 @@ class Conversation:
         self._begin_notices()
         if self._subscription is None:
             raise Fault(METHOD_NOT_FOUND, "There is no way to tell this client of changes.")
-        if len(self._subscription.uris) >= _URIS:
-            raise Fault(INVALID_PARAMS, f"At most {_URIS} resources can be subscribed to.")
-        self._subscription.uris.add(uri)
+        if len(self._subscription.uris) >= URIS:
+            raise Fault(INVALID_PARAMS, f"At most {URIS} resources can be subscribed to.")
+        self.front.changes.follow(self._subscription, uri)
 
     def _cease(self, uri: str) -> None:
         if self._subscription is not None:
-            self._subscription.uris.discard(uri)
+            self.front.changes.unfollow(self._subscription, uri)
 
     def cancel(self, request_id: Id) -> None:
         """Interrupt a request, or see to it that it is not begun."""

@@ -1,15 +1,16 @@
 """Where tools, resources and prompts come from: a provider connects, publishes them and disconnects."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, runtime_checkable
 
 from toolyard.prompts import Prompt
 from toolyard.resources import Resource
+from toolyard.subscriptions import Watcher
 from toolyard.table import NOTHING_WITHHELD, WithheldReasons
 from toolyard.tools import Tool
 
-__all__ = ["Provider", "Publish", "Settling"]
+__all__ = ["Parting", "Provider", "Publish", "Settling"]
 
 
 class Publish(Protocol):
@@ -35,6 +36,10 @@ class Publish(Protocol):
         """Tell who watches that the content of a resource changed."""
         ...
 
+    def watch_subscriptions(self, watcher: Watcher) -> Callable[[], None]:
+        """Tell the watcher which of its resources somebody is subscribed to, now and whenever it changes; return what stops that."""
+        ...
+
 
 class Provider(Protocol):
     """A name and one context manager, which publishes while it is open."""
@@ -55,4 +60,13 @@ class Settling(Protocol):
 
     async def settled(self) -> None:
         """Wait until it published, or it is clear that it cannot for now."""
+        ...
+
+
+@runtime_checkable
+class Parting(Protocol):
+    """A provider that takes a while to disconnect, and can do so before it is closed, while others do the same."""
+
+    async def part(self) -> None:
+        """Disconnect, so that closing takes no time any more."""
         ...

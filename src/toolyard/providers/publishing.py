@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from toolyard.prompts import Prompt
 from toolyard.registry import Registry
 from toolyard.resources import Resource
+from toolyard.subscriptions import Watcher
 from toolyard.table import NOTHING_WITHHELD, WithheldReasons
 from toolyard.tools import Tool
 
@@ -44,3 +45,7 @@ class Publishing:
     def updated(self, uri: str) -> None:
         """Tell who watches that the content of a resource changed."""
         self._notify(uri)
+
+    def watch_subscriptions(self, watcher: Watcher) -> Callable[[], None]:
+        """Tell the watcher which of the provider's resources somebody is subscribed to; return what stops that."""
+        return self._registry.subscriptions.watch(self._source, watcher)

@@ -72,7 +72,8 @@ class Answers:
         if passed is not None:
             warnings = envelope.meta.warnings
             beside = {**passed.meta, **({"warnings": warnings} if warnings else {})} if passed.meta or warnings else None
-            return self.whole(passed.said[:-1] + b',"isError":false}', meta=beside)
+            said = passed.older if passed.older and not self.version.modern else passed.said
+            return self.whole(said[:-1] + b',"isError":false}', meta=beside)
         if envelope.content:
             return b"".join((b'{"content":', encode([to_mcp(block) for block in envelope.content]), self._good))
         data = envelope.data
@@ -120,7 +121,8 @@ def tool_item(spec: ToolSpec, version: Version, *, schemas: bool = False) -> byt
     if version.structured:
         if spec.title is not None:
             item["title"] = spec.title
-        if schemas and (schema := _output_schema(spec)) is not None:
+        schema = _output_schema(spec) if schemas else None
+        if schema is not None and (version.modern or schema.get("type") == "object"):
             item["outputSchema"] = schema
     return encode({**item, **spec.extra} if spec.extra else item)
 

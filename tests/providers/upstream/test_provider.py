@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from scripted import HANDSHAKE, ScriptedLink
 
 from toolyard import Envelope, Yard
 from toolyard.providers.upstream.catalogue import folder_of
@@ -124,6 +125,16 @@ async def test_a_call_that_takes_too_long_is_a_timeout_of_the_upstream(tmp_path:
         assert (error.code, error.blame, error.may_have_run) == ("timeout", "upstream", True)
 
 
+async def test_a_call_whose_time_is_up_before_the_upstream_has_started_did_not_run(tmp_path: Path) -> None:
+    settings = UpstreamSettings(command=sys.executable, args=("-I", str(BAD), "slow_start", "2026", "0.3"), call_seconds=0.05)
+    async with running(tmp_path, settings):
+        pass
+    async with Yard("gate", providers=[make_upstream("bad", settings, state=tmp_path)]) as yard:
+        error = refused(await yard.call("bad__note", {"text": "hello"}))
+
+    assert (error.code, error.blame, error.may_have_run, error.retryable) == ("timeout", "upstream", False, True)
+
+
 async def test_one_bad_schema_is_quarantined_and_the_rest_are_published(tmp_path: Path) -> None:
     async with running(tmp_path, settings_of("bad_schema")) as (yard, _):
         held = yard.registry.withheld(yard.profile)
@@ -176,6 +187,21 @@ async def test_a_restart_is_asked_for_by_a_file_of_another_process(tmp_path: Pat
         await until(lambda: upstream.status().state == "starting")
 
         assert (await yard.call("bad__pid", {})).data != pid
+
+
+async def test_a_restart_does_not_wait_for_a_look_that_hangs(tmp_path: Path) -> None:
+    links: list[ScriptedLink] = []
+
+    def link() -> ScriptedLink:
+        links.append(ScriptedLink({"initialize": None} if len(links) == 0 else HANDSHAKE))
+        return links[-1]
+
+    upstream = Upstream("bad", UpstreamSettings(command="bad", era="2025"), link=link, folder=folder_of(tmp_path, "bad"), beat=0.01)
+    async with Yard("gate") as yard:
+        await yard.providers.add(upstream)
+        await until(lambda: links)
+        (folder_of(tmp_path, "bad") / "restart").touch()
+        await until(lambda: len(links) == 2)
 
 
 async def test_closing_the_yard_ends_the_process(tmp_path: Path) -> None:

@@ -51,6 +51,14 @@ def test_what_is_passed_on_is_what_came_and_blocks_ride_beside() -> None:
     assert passed.meta == {"vendor/x": 1}
 
 
+def test_what_is_structured_and_no_object_is_told_to_older_clients_as_text() -> None:
+    both = passed_of("up", answer(content=text("one"), structuredContent=[1]), "").older
+    alone = passed_of("up", answer(structuredContent=[1]), "").older
+
+    assert (msgspec.json.decode(both), msgspec.json.decode(alone)) == ({"content": text("one")}, {"content": text("[1]")})
+    assert passed_of("up", answer(content=text("one"), structuredContent={"a": 1}), "").older == b""
+
+
 def test_uris_become_ours() -> None:
     link = {"type": "resource_link", "uri": "file:///a", "name": "a"}
     embedded = {"type": "resource", "resource": {"uri": "file:///b", "text": "b", "mimeType": "text/plain"}}

@@ -65,6 +65,12 @@ class Bench:
                 self.changes.clear()
                 await self.changes.wait()
 
+    async def until_turn(self, done: Callable[[], object]) -> None:
+        """Let others go on until this is true, of which nobody tells."""
+        async with asyncio.timeout(5):
+            while not done():  # noqa: ASYNC110 - what is waited for has no event
+                await asyncio.sleep(0)  # a turn of the loop, not a wait
+
 
 async def ask(supervisor: Supervisor, method: str = "tools/call", *, safe: bool = False) -> bytes:
     """Return what an upstream answers."""

@@ -111,3 +111,11 @@ def test_settings_that_contradict_themselves_are_refused(wrong: dict[str, Any]) 
 def test_settings_show_nothing_that_may_be_secret() -> None:
     assert repr(UpstreamSettings(command="run", env={"TOKEN": "s3cret"})) == "<UpstreamSettings stdio>"
     assert repr(Login(client_secret="s3cret")) == "<Login authorization_code>"  # noqa: S106 - no password, but what must not be shown
+
+
+def test_what_has_no_name_of_its_own_is_counted_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    catalogue = Catalogue(reached_by="", seen=0, version="2025-11-25", tools=({"name": "add"}, {"name": "add"}, {}, {"name": 7}))
+    tools = tools_of("up", catalogue, AT, longest=48)
+
+    assert [tool.own for tool in tools] == ["add"]
+    assert [record.getMessage().rpartition(" ")[2] for record in caplog.records] == ["count=3"]

@@ -194,3 +194,21 @@ async def test_the_key_is_in_no_answer_and_no_log(serve: Any, caplog: pytest.Log
     assert not [reply for reply in replies if b"ty_" in reply.body]
     assert "ty_full" not in caplog.text
     assert "ty_secret" not in caplog.text
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+async def test_clients_that_nobody_knows_are_told_apart(serve: Any, *, guarded: bool) -> None:
+    @tool
+    def line() -> str:
+        """Say which client it is."""
+        return current_call().door.line
+
+    server = await serve(Yard(tools=[line]), guard=KEYS if guarded else None)
+    key = {"X-API-Key": "ty_full"} if guarded else {}
+    asks: dict[str, Any] = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}
+    newer = [(await server.ask("line", headers=key, meta=asks)).data for _ in range(2)]
+    sessions = [await server.greet(**{"X_API_Key": "ty_full"} if guarded else {}) for _ in range(2)]
+    older = [(await (await session.call("line", id=number)).reply()).data for session in sessions for number in (1, 2)]
+
+    assert len(set(newer)) == (1 if guarded else 2)
+    assert (len(set(older)), older[0] == older[1], older[2] == older[3]) == (2, True, True)

@@ -173,11 +173,13 @@ class Calls:
     def _behalf(self, call: Call, headers: Mapping[str, str] = NOTHING) -> Behalf:
         """Return how the upstream reaches whoever calls; of his headers it gets only those that its settings name."""
         door = call.door
+        call.is_pending = True
         passed_on = {name: door.headers[name] for name in self._forwarded if name in door.headers}
         return Behalf(
-            owner=f"{call.caller.owner}:{call.caller.client}",  # two programs of one person are asked apart
+            owner=f"{call.caller.owner}:{call.caller.client}:{door.line}",  # two programs of one person are asked apart
             progress=None if door.progress is None else partial(_tell, call),
             log=partial(_say, call),
+            sent=partial(_note_sent, call),
             ask=None if door.ask is None else call.ask_all,
             capabilities={name: {} for name in door.capabilities & _ASKABLE} if door.capabilities else {},
             meta=_beside(door),
@@ -206,6 +208,10 @@ def _beside(door: Door) -> dict[str, Any]:
 
 def _tell(call: Call, note: Note) -> None:
     call.progress(note.done, note.total, note.text)
+
+
+def _note_sent(call: Call) -> None:
+    call.is_pending = False
 
 
 def _say(call: Call, level: str, text: str) -> None:

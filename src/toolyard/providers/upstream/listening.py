@@ -1,22 +1,33 @@
-"""Listening: asking an upstream of the newer era to tell of changes; those of the older one do so unasked."""
+"""Listening: an upstream is asked to tell of its lists, and of those resources that somebody here is subscribed to.
+
+One of the older era tells of its lists unasked, and wants a request for each resource. One of the newer era tells of everything on
+one request that stays open; when something else is wanted another takes its place, and the first is let go once the other holds.
+"""
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any, Final, cast
 
 import msgspec
 
+from toolyard.logline import quoted
 from toolyard.providers.upstream.connecting import Connection
 from toolyard.providers.upstream.link import LinkError
 from toolyard.providers.upstream.peer import ALONE
 from toolyard.wire.faults import Fault
 
-__all__ = ["hear_changes", "uri_of"]
+__all__ = ["Listening", "tells_subscribers", "uri_of"]
 
 _PAUSE: Final = 5.0
-_TIMES: Final = 100
-_WANTED: Final = {"tools": "toolsListChanged", "prompts": "promptsListChanged", "resources": "resourcesListChanged"}
+_LONGEST: Final = 60.0
+_PATIENCE: Final = 5.0
+"""Seconds that a request of the newer era may take until it is acknowledged."""
+_PASSING: Final = frozenset({"unavailable", "lost", "rate_limited"})
+"""Troubles after which it is tried again on the same connection."""
+_LISTS: Final = {"tools": "toolsListChanged", "prompts": "promptsListChanged", "resources": "resourcesListChanged"}
+_NOTHING: Final[frozenset[str]] = frozenset()
 _log = logging.getLogger(__name__)
 
 
@@ -24,18 +35,131 @@ class _Updated(msgspec.Struct):
     uri: str
 
 
-async def hear_changes(connection: Connection) -> None:
-    """Keep one request open on which changes are told, for as long as the upstream cares to."""
-    wanted = _wanted(connection.greeting.capabilities)
-    if not connection.requests.version.modern or not wanted:
-        return
-    for _ in range(_TIMES):
-        try:
-            await connection.request("subscriptions/listen", {"notifications": wanted}, name=None, behalf=ALONE)
-        except (Fault, LinkError) as error:
-            _log.info("upstream_tells_no_changes upstream=%s why=%s", connection.peer.name, error)
+class Listening:
+    """What one connection is asked to tell of."""
+
+    def __init__(self, connection: Connection, uris: AbstractSet[str], *, missed: AbstractSet[str], updated: Callable[[str], None]) -> None:
+        capabilities = connection.greeting.capabilities
+        self._connection = connection
+        self._uris = uris
+        """The resources that are wanted now, as the upstream calls them."""
+        self._missed = missed
+        """Those that nobody could be told of for a while, so that they may have changed."""
+        self._updated = updated
+        self._is_modern = connection.requests.version.modern
+        self._lists = _lists_told(capabilities) if self._is_modern else {}
+        self._tells_subscribers = tells_subscribers(capabilities)
+        self._changed = asyncio.Event()
+        self._acknowledged = asyncio.Event()
+        self._requests: list[asyncio.Task[msgspec.Raw]] = []
+
+    def want(self, uris: AbstractSet[str]) -> None:
+        """Have the upstream tell of these resources from now on."""
+        self._uris = uris
+        self._changed.set()
+
+    def acknowledge(self) -> None:
+        """Take note that the newest request holds."""
+        self._acknowledged.set()
+        self._catch_up()
+
+    async def run(self) -> None:
+        """Listen for as long as the upstream cares to tell.
+
+        Raises:
+            LinkError: The connection can no longer be used.
+        """
+        if not self._lists and not self._tells_subscribers:
             return
-        await asyncio.sleep(_PAUSE)  # one that ends the request at once is not asked again at once
+        clock, pause = asyncio.get_running_loop().time, _PAUSE
+        while True:
+            began = clock()
+            try:
+                await (self._listen() if self._is_modern else self._subscribe())
+            except Fault as fault:
+                self._log(fault.message)
+                return
+            except LinkError as error:
+                self._log(error.message)
+                if error.trouble not in _PASSING or self._connection.peer.is_over is not None:
+                    raise
+            self._missed = self._uris
+            pause = _PAUSE if clock() - began > _LONGEST else pause
+            await asyncio.sleep(pause)  # an upstream that ends what it is asked is not asked again at once
+            pause = min(2 * pause, _LONGEST)
+
+    async def _subscribe(self) -> None:
+        """Ask for each resource that is wanted, and say of each that is not any more that it is not."""
+        told: set[str] = set()
+        while True:
+            self._changed.clear()
+            for uri in sorted(self._uris - told):
+                await self._say("resources/subscribe", uri)
+                told.add(uri)
+            for uri in sorted(told - self._uris):
+                await self._say("resources/unsubscribe", uri)
+                told.discard(uri)
+            self._catch_up()
+            await self._changed.wait()
+
+    async def _say(self, method: str, uri: str) -> None:
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await self._connection.request(method, {"uri": uri}, name=uri, behalf=ALONE)
+        except Fault as fault:
+            self._log(fault.message)
+        except TimeoutError:
+            self._log(f"It did not answer '{method}' in time.")
+
+    async def _listen(self) -> None:
+        """Keep one request open on which all that is wanted is told, until the upstream ends it."""
+        try:
+            while True:
+                self._changed.clear()
+                await self._ask()
+                await self._until(self._changed)
+                if self._requests and self._requests[-1].done():
+                    self._requests[-1].result()
+                    return
+        finally:
+            await self._let_go(*self._requests)
+
+    async def _ask(self) -> None:
+        """Ask for what is wanted now; what was asked for before is let go once that holds."""
+        before = tuple(self._requests)
+        wanted: dict[str, Any] = dict(self._lists)
+        if self._uris and self._tells_subscribers:
+            wanted["resourceSubscriptions"] = sorted(self._uris)
+        if wanted:
+            self._acknowledged.clear()
+            request = self._connection.request("subscriptions/listen", {"notifications": wanted}, name=None, behalf=ALONE)
+            self._requests.append(asyncio.get_running_loop().create_task(request))
+        if wanted and before:
+            await self._until(self._acknowledged, seconds=_PATIENCE)
+        await self._let_go(*before)
+
+    async def _until(self, event: asyncio.Event, *, seconds: float | None = None) -> None:
+        """Wait for an event, or until the newest request is over."""
+        waiting = asyncio.get_running_loop().create_task(event.wait())
+        try:
+            await asyncio.wait({waiting, *self._requests[-1:]}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+
+    async def _let_go(self, *requests: "asyncio.Task[msgspec.Raw]") -> None:
+        for request in requests:
+            self._requests.remove(request)
+            request.cancel()
+        await asyncio.gather(*requests, return_exceptions=True)
+
+    def _catch_up(self) -> None:
+        """Tell of what may have changed while nobody could."""
+        missed, self._missed = self._missed & self._uris, _NOTHING
+        for uri in sorted(missed):
+            self._updated(uri)
+
+    def _log(self, why: str) -> None:
+        _log.info("upstream_tells_no_changes upstream=%s why=%s", self._connection.peer.name, quoted(why))
 
 
 def uri_of(params: msgspec.Raw) -> str | None:
@@ -46,7 +170,16 @@ def uri_of(params: msgspec.Raw) -> str | None:
         return None
 
 
-def _wanted(capabilities: Mapping[str, Any]) -> dict[str, bool]:
-    """Return what an upstream says that it tells of."""
-    told = {key: capabilities.get(kind) for kind, key in _WANTED.items()}
-    return {key: True for key, value in told.items() if isinstance(value, dict) and cast("dict[str, Any]", value).get("listChanged")}
+def tells_subscribers(capabilities: Mapping[str, Any]) -> bool:
+    """Return whether an upstream says that it tells of resources that are subscribed to."""
+    return _says(capabilities, "resources", "subscribe")
+
+
+def _lists_told(capabilities: Mapping[str, Any]) -> dict[str, bool]:
+    """Return the lists whose changes an upstream says that it tells of."""
+    return {key: True for kind, key in _LISTS.items() if _says(capabilities, kind, "listChanged")}
+
+
+def _says(capabilities: Mapping[str, Any], kind: str, what: str) -> bool:
+    told = capabilities.get(kind)
+    return isinstance(told, dict) and bool(cast("dict[str, Any]", told).get(what))

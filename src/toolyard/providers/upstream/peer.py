@@ -44,6 +44,8 @@ class Behalf(msgspec.Struct, frozen=True, kw_only=True):
     """Whose questions may be put to whom: the caller, and the program he uses."""
     progress: Callable[[Note], None] | None = None
     log: Callable[[str, str], None] | None = None
+    sent: Callable[[], None] | None = None
+    """Called when the request goes out: until then nothing can have happened."""
     ask: PutAsks | None = None
     capabilities: Mapping[str, Any] = NOTHING
     """What whoever it is can be asked."""
@@ -141,6 +143,8 @@ class Peer:
         future: asyncio.Future[msgspec.Raw] = self._loop.create_future()
         self._waiting[request_id] = (future, behalf)
         try:
+            if behalf.sent is not None:
+                behalf.sent()
             self._link.send(message, request_id, headers)
             return await future
         except asyncio.CancelledError:

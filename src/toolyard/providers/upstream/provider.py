@@ -5,6 +5,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +15,7 @@ from toolyard.providers.upstream.calling import Calls
 from toolyard.providers.upstream.catalogue import Catalogue, load, save
 from toolyard.providers.upstream.definitions import Key
 from toolyard.providers.upstream.link import OPEN, Credentials, Link
-from toolyard.providers.upstream.naming import our_uri
+from toolyard.providers.upstream.naming import foreign_uri, our_uri
 from toolyard.providers.upstream.pins import Judgement, Pins
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.providers.upstream.status import Status, keep_status, read_status, restart_asked_at
@@ -63,6 +64,7 @@ class Upstream:
         self._first = asyncio.Event()
         self._opened = 0.0
         self._kept: Status | None = None
+        self._caring: asyncio.Task[None] | None = None
 
     @property
     def supervisor(self) -> Supervisor:
@@ -88,13 +90,20 @@ class Upstream:
         )
         if known is not None:
             self._show(known)
-        care = asyncio.get_running_loop().create_task(self._care())
+        unfollow = publish.watch_subscriptions(self._follow)
+        self._caring = asyncio.get_running_loop().create_task(self._care())
         try:
             yield
         finally:
-            care.cancel()
-            await asyncio.gather(care, return_exceptions=True)
-            await self._supervisor.close()
+            unfollow()
+            await self.part()
+
+    async def part(self) -> None:
+        """Let go of the connection for good."""
+        if self._caring is not None:
+            self._caring.cancel()
+            await asyncio.gather(self._caring, return_exceptions=True)
+        await self.supervisor.close()
 
     async def settled(self) -> None:
         """Wait until something was published for the first time, or it is clear that nothing can be for now."""
@@ -137,17 +146,22 @@ class Upstream:
         while True:
             try:
                 if self._is_wanted_anew():
-                    await self.restart()
+                    await supervisor.restart()
+                    self._look()
                 elif supervisor.is_stale:
-                    await supervisor.refresh()
+                    self._look()
                 elif self._catalogue is not None and self._pins is not None and self._pins.changed(self.name):
                     self._show(self._catalogue)
+                supervisor.keep_up()
                 await supervisor.stop_if_idle()
             except Exception:  # noqa: BLE001 - care must go on, whatever one round of it meets
                 _log.exception("upstream_care_failed upstream=%s", self.name)
-            self._first.set()
             self._keep_status()
             await asyncio.sleep(self._beat)  # files of other processes are looked at: nothing tells of them
+
+    def _look(self) -> None:
+        """Look at what it offers, without waiting for that: one that hangs must not keep anybody from restarting it."""
+        self.supervisor.look().add_done_callback(lambda _: self._first.set())
 
     def _is_wanted_anew(self) -> bool:
         """Return whether somebody asked, since the last time, for a restart: by a file, because he is another process."""
@@ -204,6 +218,10 @@ class Upstream:
     def _update(self, uri: str) -> None:
         if self._publish is not None:
             self._publish.updated(our_uri(prefix_of(self.name, self.settings), uri))
+
+    def _follow(self, uris: AbstractSet[str]) -> None:
+        prefix = prefix_of(self.name, self.settings)
+        self.supervisor.follow(frozenset(foreign_uri(prefix, uri) for uri in uris))
 
     def _tell(self) -> None:
         if self.supervisor.health.state in {"degraded", "backing_off", "auth_needed"}:

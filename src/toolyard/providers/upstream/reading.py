@@ -96,7 +96,14 @@ def passed_of(name: str, answer: Answer, prefix: str) -> Passed:
         max(len(answer.structured_content), sum(map(len, texts))),
         others,
         unreserved(answer.meta) if answer.meta else {},
+        b"" if not has_structured or isinstance(structured, dict) else _unstructured(raw, blocks, answer.structured_content),
     )
+
+
+def _unstructured(raw: bytes | msgspec.Raw, blocks: list[dict[str, Any]], structured: msgspec.Raw) -> bytes:
+    """Return an answer as content alone: in the older era only an object may be structured content."""
+    told = raw if blocks else msgspec.json.encode([{"type": "text", "text": bytes(structured).decode()}])
+    return b'{"content":%b}' % bytes(told)
 
 
 def _data(blocks: list[dict[str, Any]], texts: list[str], others: tuple[Foreign, ...]) -> Any:

@@ -7,17 +7,19 @@ nothing.
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import msgspec
 
-from toolyard.providers.upstream.catalogue import Catalogue, reached_by
+from toolyard.providers.upstream.catalogue import Catalogue
 from toolyard.providers.upstream.connecting import Connection, connect
-from toolyard.providers.upstream.fetching import fetch
+from toolyard.providers.upstream.following import Following
 from toolyard.providers.upstream.health import Health
 from toolyard.providers.upstream.link import Credentials, Link, LinkError
-from toolyard.providers.upstream.listening import hear_changes, uri_of
+from toolyard.providers.upstream.listening import uri_of
+from toolyard.providers.upstream.looking import Looks
 from toolyard.providers.upstream.peer import Behalf, Peer
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.providers.upstream.status import State
@@ -27,12 +29,7 @@ __all__ = ["Supervisor", "Watcher"]
 
 T = TypeVar("T")
 
-_FRESH: Final = 60.0
-"""Seconds in which a catalogue need not be made again because the upstream started."""
-_CHANGES: Final = 0.3
-"""Seconds in which several notes of changes become one look."""
 _RETIRING: Final = 5.0
-_SERVER_ERROR: Final = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,17 +62,25 @@ class Supervisor:
         self._settings = settings
         self._make_link = link
         self._watcher = watcher
-        self._known = known
         self._clock = clock
         self._room = asyncio.Semaphore(settings.in_flight)
         self._busy = 0
         self._used = clock()
         self._connection: Connection | None = None
         self._starting: asyncio.Task[Connection] | None = None
-        self._fetching: asyncio.Task[None] | None = None
-        self._noticing: asyncio.TimerHandle | None = None
-        self._changed_meanwhile = False
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._looks = Looks(
+            name,
+            settings,
+            health=self.health,
+            connected=self._connected,
+            forget=self._forget,
+            fetched=watcher.fetched,
+            spawn=self._spawn,
+            clock=clock,
+        )
+        self._looks.known = known
+        self._following = Following(updated=watcher.updated, lost=self._forget)
 
     @property
     def is_connected(self) -> bool:
@@ -85,9 +90,7 @@ class Supervisor:
     @property
     def is_stale(self) -> bool:
         """Return whether what it offers should be looked at anew, and may be."""
-        known, limit = self._known, self._settings.catalogue_seconds
-        old = known is None or bool(limit and time.time() - known.seen > limit)
-        return old and self._fetching is None and self.health.may_be_looked_at
+        return self._looks.is_due and self._looks.under_way is None and self.health.may_be_looked_at
 
     async def request(self, method: str, params: Mapping[str, Any], *, name: str | None, behalf: Behalf, safe: bool) -> msgspec.Raw:
         """Send a request, starting the upstream if need be; only what is safe is sent again if it may have arrived.
@@ -148,38 +151,44 @@ class Supervisor:
         """Take note that a call that began then was given up because its time was over."""
         self.health.fail(began, LinkError("lost", f"'{self.name}' did not answer in time.", sent=True))
 
-    async def refresh(self) -> None:
-        """Look at what the upstream offers, once for all who ask; whatever goes wrong shows in the state."""
-        if self._fetching is None:
-            self._fetching = self._spawn(self._fetch())
-            self._fetching.add_done_callback(self._looked)
-        await asyncio.shield(self._fetching)
+    def look(self) -> "asyncio.Task[None]":
+        """Begin to look at what the upstream offers, unless somebody does already; whatever goes wrong shows in the state."""
+        return self._looks.begin()
 
-    def _looked(self, _: "asyncio.Task[None]") -> None:
-        self._fetching = None
-        if self._changed_meanwhile:
-            self._changed_meanwhile = False
-            self._look_soon()
+    async def refresh(self) -> None:
+        """Look at what the upstream offers, and wait until that is over."""
+        await asyncio.shield(self.look())
+
+    def follow(self, uris: AbstractSet[str]) -> None:
+        """Have the upstream tell of these resources from now on, whenever it is there; as long as there are any it is kept there."""
+        self._following.want(uris)
+        self.keep_up()
+
+    def keep_up(self) -> None:
+        """Start the upstream if somebody wants to hear of it and nothing stands against it."""
+        wanted = self._following.needs(self._looks.known) and self._connection is None
+        if wanted and self.health.may_be_looked_at and self.health.state != "stopped":
+            self._begin_start()
 
     async def restart(self) -> None:
         """Let go of the connection and of what is held against the upstream; the next call starts it anew."""
         await self._drop("cold", "It is being restarted.")
-        if self._fetching is not None:  # it looked at what is gone now
-            await asyncio.wait([self._fetching])
+        look = self._looks.under_way
+        if look is not None:  # it looked at what is gone now
+            await asyncio.wait([look])
         self.health.forgive()
         self.health.become("cold", "It was restarted.")
 
     async def stop_if_idle(self) -> None:
         """Stop the upstream if nobody has used it for as long as its settings say."""
         idle = self._settings.idle_seconds
-        is_used = self._busy or (self._fetching is not None and not self._fetching.done())
+        is_used = self._busy or self._following.needs(self._looks.known) or self._looks.under_way is not None
         if self._connection is not None and idle and not is_used and self._clock() - self._used >= idle:
             await self._drop("cold", f"Nobody used it for {idle:g} seconds.")
 
     async def close(self) -> None:
         """Stop everything."""
-        if self._noticing is not None:
-            self._noticing.cancel()
+        self._looks.stop()
         await self._drop("stopped", "The yard is closed.")
         tasks = tuple(self._tasks)
         for task in tasks:
@@ -188,18 +197,23 @@ class Supervisor:
 
     async def _connected(self) -> Connection:
         """Return the connection, which is made once for all who wait; that one of them gives up is no reason to end it."""
+        if self._connection is not None:
+            return self._connection
         if self.health.state == "stopped":
             raise LinkError("unavailable", f"'{self.name}' is closed.")
-        if self._starting is None:
-            self._starting = self._spawn(self._start())
-            self._starting.add_done_callback(self._started)
-        starting = self._starting
+        starting = self._begin_start()
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
             if starting.cancelled():  # not whoever waits was stopped, but what he waits for
                 raise LinkError("unavailable", f"'{self.name}' was stopped while it started.") from None
             raise
+
+    def _begin_start(self) -> "asyncio.Task[Connection]":
+        if self._starting is None:
+            self._starting = self._spawn(self._start())
+            self._starting.add_done_callback(self._started)
+        return self._starting
 
     def _started(self, task: "asyncio.Task[Connection]") -> None:
         if self._starting is task:
@@ -210,7 +224,7 @@ class Supervisor:
     async def _start(self) -> Connection:
         self.health.become("starting", "It is being started.")
         began = self._clock()
-        known = None if self._known is None else self._known.version
+        known = None if self._looks.known is None else self._looks.known.version
         try:
             made = await connect(self.name, self._settings, self._make_link, known=known, note=self._hear, ended=self._ended)
             if made.peer.is_over is not None:  # between its greeting and now
@@ -222,67 +236,43 @@ class Supervisor:
         self._connection = made
         self._used = self._clock()
         self.health.become("ready", "")
-        self._spawn(hear_changes(made))
-        if self._known is None or time.time() - self._known.seen > _FRESH or self._known.version != made.greeting.version.name:
-            self._spawn(self.refresh())
+        self._following.begin(made, self._spawn)
+        if not self._looks.fits(made):
+            self.look()
         return made
-
-    async def _fetch(self) -> None:
-        began = self._clock()
-        connection: Connection | None = None
-        try:
-            async with asyncio.timeout(self._settings.list_seconds or None):
-                connection = self._connection or await self._connected()
-                catalogue = await fetch(connection.peer, connection.greeting, reached_by=reached_by(self._settings))
-        except TimeoutError:
-            self.health.fail(began, LinkError("unavailable", f"'{self.name}' did not list what it has in time."))
-        except Fault as fault:
-            self.health.fail(began, LinkError("refused", f"'{self.name}' did not list what it has: {fault.message}", status=_SERVER_ERROR))
-        except LinkError as error:
-            if connection is not None and not connection.peer.is_closed:
-                self.health.fail(began, error, alone=True)
-                if error.trouble == "session_lost":
-                    self._forget(connection)
-        else:
-            if self.health.state != "ready":
-                self.health.succeed(began)
-            self._known = catalogue
-            self._watcher.fetched(catalogue)
 
     def _hear(self, method: str, params: msgspec.Raw) -> None:
         if method == "notifications/resources/updated":
             uri = uri_of(params)
             if uri is not None:
                 self._watcher.updated(uri)
+        elif method == "notifications/subscriptions/acknowledged":
+            self._following.acknowledge()
         elif method.endswith("/list_changed"):
-            self._look_soon()
-
-    def _look_soon(self) -> None:
-        if self._fetching is not None:
-            self._changed_meanwhile = True  # what was listed already may be what changed
-        elif self._noticing is None and self.health.state != "stopped":
-            self._noticing = asyncio.get_running_loop().call_later(_CHANGES, self._notice)
-
-    def _notice(self) -> None:
-        self._noticing = None
-        self._spawn(self.refresh())
+            self._looks.begin_soon()
 
     def _ended(self, peer: Peer, error: LinkError) -> None:
         """Take note that the link is gone; what was under way is told by the peer."""
         connection = self._connection
         if connection is None or connection.peer is not peer:
             return  # it was still being greeted, or is no longer ours
-        self._connection = None
+        self._part()
         self.health.fail(self._clock(), error)
         self._spawn(peer.close())
 
     def _forget(self, connection: Connection) -> None:
         if self._connection is connection:
-            self._connection = None
+            self._part()
             self._spawn(connection.peer.retire(_RETIRING))
 
-    async def _drop(self, state: State, reason: str) -> None:
+    def _part(self) -> Connection | None:
+        """Have no connection any more, and return the one there was."""
         connection, self._connection = self._connection, None
+        self._following.end()
+        return connection
+
+    async def _drop(self, state: State, reason: str) -> None:
+        connection = self._part()
         starting, self._starting = self._starting, None
         self.health.become(state, reason)
         if starting is not None:

@@ -175,12 +175,15 @@ def _prompt(source: str, name: str, item: Item) -> PromptSpec:
 def _named(source: str, items: Iterable[Item]) -> dict[str, Item]:
     """Return items by name, the first of each; one without a name cannot be called."""
     found: dict[str, Item] = {}
+    nameless = 0
     for item in items:
         name = item.get("name")
         if isinstance(name, str) and name and name not in found:
             found[name] = item
         else:
-            _log.warning("upstream_lists_what_has_no_name_of_its_own upstream=%s", source)
+            nameless += 1
+    if nameless:
+        _log.warning("upstream_lists_what_has_no_name_of_its_own upstream=%s count=%d", source, nameless)
     return found
 
 

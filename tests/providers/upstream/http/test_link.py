@@ -231,6 +231,18 @@ async def test_nobody_is_told_what_became_of_a_notice(raw: Serve, link: Connect,
     assert (await told.message(about=1))["id"] == 1
 
 
+async def test_what_nobody_waits_for_is_not_piled_up_without_end(raw: Serve, link: Connect) -> None:
+    async def never(asked: Asked) -> None:
+        await asked.gone()
+
+    server = await raw(never)
+    sender, _ = await link(server.url)
+    for _ in range(300):
+        sender.send(note(), None, {})
+
+    assert len(sender._others) == 256
+
+
 async def test_dropping_a_request_closes_its_connection_and_nothing_is_told(raw: Serve, link: Connect) -> None:
     arrived = asyncio.Event()
 

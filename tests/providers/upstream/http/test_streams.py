@@ -165,6 +165,26 @@ async def test_an_upstream_that_says_nothing_on_its_own_is_left_alone(raw: Serve
     assert [asked.method for asked in server.asked].count("GET") == 1
 
 
+async def test_a_stream_that_there_was_and_is_not_any_more_went_with_the_session(raw: Serve, link: Connect) -> None:
+    statuses = iter([200, 404])
+
+    async def forget(asked: Asked) -> None:
+        if next(statuses) == 200:
+            await asked.stream()
+            await asked.event(note())
+            await asked.end()
+        else:
+            await asked.reply(404)
+
+    server = await raw(forget)
+    sender, told = await link(server.url)
+    sender.listen()
+    await told.message()
+    kind, error, _ = await told.next()
+
+    assert (kind, error.trouble, error.sent) == ("ended", "lost", True)
+
+
 async def test_an_upstream_that_cannot_speak_now_is_asked_again(raw: Serve, link: Connect) -> None:
     statuses = iter([503, 409, 429, 0, 200])
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,8 @@ async def _streams(yard: Yard, memory: Memory) -> AsyncGenerator[Any]:
     async def hand_out() -> None:
         while True:
             message = jsonrpc_message_adapter.validate_json(await memory.received.get(), by_name=False)
-            await to_client.send(SessionMessage(message))
+            with suppress(anyio.BrokenResourceError):  # a client that leaves is told no more
+                await to_client.send(SessionMessage(message))
 
     async with (
         memory.open(yard),

@@ -70,6 +70,12 @@ async def step(word: str, count: int, context: Context) -> str:
 
 
 @server.tool()
+async def touch(uri: str, context: Context) -> None:
+    """Tell those who listen that a resource changed."""
+    await context.notify_resource_updated(uri)
+
+
+@server.tool()
 async def wait_for_ever(key: str) -> None:
     """Wait until somebody stops the call."""
     started[key].set()

@@ -81,11 +81,11 @@ async def test_an_upstream_that_does_not_say_whom_it_asks_is_refused_while_it_co
     async def greet(client: Any) -> None:
         said.append((await client.call_tool("shed__greet", {"greeting": "Hello"})).content[0].text)
 
-    other = Implementation(name="another", version="1")
+    other: dict[str, Any] = {"client_info": Implementation(name="another", version="1")} if identity == "ada" and first == OLD else {}
     async with (
         opened(tmp_path, shed=sdk("stdio", era="2025")) as (yard, _),
         in_front(yard, first, identity="ada", elicitation_callback=ada) as one,
-        in_front(yard, second, identity=identity, elicitation_callback=bob, client_info=other) as two,
+        in_front(yard, second, identity=identity, elicitation_callback=bob, **other) as two,
     ):
         async with anyio.create_task_group() as group:
             group.start_soon(greet, one)

@@ -18,6 +18,7 @@ _FIRST_SECONDS: Final = 1.0
 _LONGEST_SECONDS: Final = 60.0
 _DOUBLINGS: Final = 6
 _OK: Final = 200
+_UNKNOWN: Final = 404
 _AGAIN: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 _log = logging.getLogger(__name__)
 
@@ -39,10 +40,13 @@ class Ear:
         *,
         headers: Callable[[], Mapping[str, str]],
         receive: Callable[[bytes], None],
+        forgotten: Callable[[], None],
     ) -> None:
         self._courier = courier
         self._headers = headers
         self._receive = receive
+        self._forgotten = forgotten
+        self._was_open = False
         self._loop = asyncio.get_running_loop()
         self._exchange = Exchange(self, courier, method="GET", headers={})
 
@@ -61,7 +65,8 @@ class Ear:
         self._courier.drop(self._exchange)
 
     def begun(self, exchange: Exchange) -> None:
-        """Do nothing."""
+        """Remember that there is such a stream."""
+        self._was_open = self._was_open or exchange.events is not None
 
     def heard(self, exchange: Exchange, event: Event) -> None:
         """Hand on what the upstream says."""
@@ -73,13 +78,15 @@ class Ear:
                 self._receive(message)
 
     def ended(self, exchange: Exchange) -> None:
-        """Come back later, unless there is no such stream."""
+        """Come back later, unless there is no such stream; one that there was is gone only with our session."""
         if exchange.events is not None or exchange.status in _AGAIN:
             wait = seconds_of(exchange.header(b"retry-after")) if exchange.status != _OK else None
             self._come_back(wait or 0.0)
         else:
             exchange.end()
             _log.debug("upstream_has_no_stream upstream=%s status=%d", self._courier.name, exchange.status)
+            if exchange.status == _UNKNOWN and self._was_open:
+                self._forgotten()
 
     def failed(self, exchange: Exchange, error: LinkError) -> None:
         """Come back later, unless we are not let in."""

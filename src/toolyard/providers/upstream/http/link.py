@@ -21,6 +21,8 @@ _VERSION: Final = "MCP-Protocol-Version"
 _GOODBYE_SECONDS: Final = 1.0
 _LINGER_SECONDS: Final = 1.0
 _TRIES: Final = 5
+_OTHERS: Final = 256
+"""How many messages that want no answer may be on their way."""
 _OK: Final = 200
 _CLIENT: Final = 400
 _log = logging.getLogger(__name__)
@@ -61,6 +63,9 @@ class HttpLink:
         if not self._is_open:
             self._send_nothing(request_id)
             return
+        if request_id is None and len(self._others) >= _OTHERS:
+            _log.debug("upstream_takes_no_more upstream=%s", self._name)
+            return  # such as answers to pings without end
         exchange = Exchange(self, self._courier, headers=headers, message=message, request_id=request_id)
         version = headers.get(_VERSION)
         if version is not None:
@@ -80,7 +85,7 @@ class HttpLink:
 
     def listen(self) -> None:
         """Open the stream for what belongs to no request; an upstream that has none is left alone."""
-        self._ear = Ear(self._courier, headers=self._versioned, receive=self._overhear)
+        self._ear = Ear(self._courier, headers=self._versioned, receive=self._overhear, forgotten=self._end)
         self._ear.start()
 
     async def close(self) -> None:
@@ -150,6 +155,10 @@ class HttpLink:
 
     def _overhear(self, message: bytes) -> None:
         self._listener.receive(message, None)
+
+    def _end(self) -> None:
+        """Tell that the upstream knows us no more, which it said on the stream that is nobody's."""
+        self._listener.end(LinkError("lost", f"'{self._name}' forgot the session.", sent=True))
 
     def _deliver(self, exchange: Exchange, data: bytes) -> None:
         """Hand on messages that came on an exchange; one of them may be what it was for."""

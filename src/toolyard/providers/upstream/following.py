@@ -1,0 +1,61 @@
+"""Following: which resources of an upstream somebody here wants to hear of, over all the connections it has in its life."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from collections.abc import Set as AbstractSet
+from typing import Any, Final
+
+from toolyard.providers.upstream.catalogue import Catalogue
+from toolyard.providers.upstream.connecting import Connection
+from toolyard.providers.upstream.link import LinkError
+from toolyard.providers.upstream.listening import Listening, tells_subscribers
+
+__all__ = ["Following"]
+
+_NOTHING: Final[frozenset[str]] = frozenset()
+
+
+class Following:
+    """What an upstream is asked to tell of, whenever there is a connection."""
+
+    def __init__(self, *, updated: Callable[[str], None], lost: Callable[[Connection], None]) -> None:
+        self._updated = updated
+        self._lost = lost
+        self._uris: AbstractSet[str] = _NOTHING
+        self._missed: AbstractSet[str] = _NOTHING
+        self._listening: Listening | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def needs(self, known: Catalogue | None) -> bool:
+        """Return whether there must be a connection: something is wanted, and the upstream, as far as it is known, tells of it."""
+        return bool(self._uris) and (known is None or tells_subscribers(known.capabilities))
+
+    def want(self, uris: AbstractSet[str]) -> None:
+        """Have the upstream tell of these resources from now on."""
+        self._uris = uris
+        if self._listening is not None:
+            self._listening.want(uris)
+
+    def begin(self, connection: Connection, spawn: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]) -> None:
+        """Listen on a connection."""
+        self._listening = Listening(connection, self._uris, missed=self._missed, updated=self._updated)
+        self._task = spawn(self._run(connection, self._listening))
+
+    def acknowledge(self) -> None:
+        """Take note that what the upstream was asked last holds."""
+        if self._listening is not None:
+            self._listening.acknowledge()
+
+    def end(self) -> None:
+        """Listen no longer; what is told from now on is missed."""
+        if self._task is not None:
+            self._task.cancel()
+            self._missed = self._uris
+        self._listening = self._task = None
+
+    async def _run(self, connection: Connection, listening: Listening) -> None:
+        try:
+            await listening.run()
+        except LinkError as error:
+            if error.trouble == "session_lost":
+                self._lost(connection)

@@ -1,0 +1,45 @@
+"""Subscriptions: which resources somebody wants to hear of, counted over all clients and told to whoever publishes them."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+
+__all__ = ["Subscriptions", "Watcher"]
+
+Watcher = Callable[[AbstractSet[str]], None]
+"""Takes the URIs that somebody is subscribed to now."""
+
+
+class Subscriptions:
+    """By source the resources that are subscribed to, and who is told when those are others."""
+
+    def __init__(self) -> None:
+        self._counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._watchers: defaultdict[str, list[Watcher]] = defaultdict(list)
+
+    def add(self, source: str, uri: str) -> Callable[[], None]:
+        """Count one more who wants to hear of a resource of that source; return what ends that."""
+        counts = self._counts[source]
+        counts[uri] += 1
+        if counts[uri] == 1:
+            self._tell(source)
+        left = [uri]
+        return lambda: self._remove(source, left.pop()) if left else None
+
+    def watch(self, source: str, watcher: Watcher) -> Callable[[], None]:
+        """Tell the watcher what is subscribed to of that source, now and whenever it changes; return what stops that."""
+        watchers = self._watchers[source]
+        watchers.append(watcher)
+        watcher(frozenset(self._counts[source]))
+        return lambda: watchers.remove(watcher) if watcher in watchers else None
+
+    def _remove(self, source: str, uri: str) -> None:
+        counts = self._counts[source]
+        counts[uri] -= 1
+        if not counts[uri]:
+            del counts[uri]
+            self._tell(source)
+
+    def _tell(self, source: str) -> None:
+        for watcher in tuple(self._watchers[source]):
+            watcher(frozenset(self._counts[source]))
