@@ -107,9 +107,7 @@ class Call(msgspec.Struct, eq=False):
     coerced: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     running: bool = False
-    """Whether the handler was entered: from then on something may have happened."""
-    is_pending: bool = False
-    """Whether the handler says that nothing has happened yet after all, because what it needs is not there."""
+    """Whether something may have happened: once the handler was entered, unless that one knows better."""
     finished: bool = False
     stopped: CodeName | None = None
     stopped_by: Blame | None = None

@@ -30,16 +30,15 @@ def defect(error: BaseException, call: Call) -> ToolError:
 def stopped(call: Call, seconds: float) -> ToolError:
     """Return the failure that the interruption of a call stands for; the seconds are those it had."""
     spec = call.spec
-    ran = call.running and not call.is_pending
     if call.stopped == "cancelled":
         why = "The yard is closing" if call.stopped_by == "yard" else f"'{spec.name}' was cancelled"
-        return ToolError("cancelled", f"{why}.", blame=call.stopped_by, may_have_run=ran)
+        return ToolError("cancelled", f"{why}.", blame=call.stopped_by)
     return ToolError(
         "timeout",
         f"'{spec.name}' did not finish within {seconds:g} seconds.",
         hint=spec.timeout_hint,
-        blame="yard" if not call.running else "upstream" if call.at_fault == "upstream" else "tool",
-        may_have_run=ran,
+        blame="upstream" if call.at_fault == "upstream" else "tool" if call.running else "yard",
+        may_have_run=call.running,
         timeout_ms=round(seconds * 1000),
     )
 

@@ -173,7 +173,7 @@ class Calls:
     def _behalf(self, call: Call, headers: Mapping[str, str] = NOTHING) -> Behalf:
         """Return how the upstream reaches whoever calls; of his headers it gets only those that its settings name."""
         door = call.door
-        call.is_pending = True
+        call.running = False  # what is not sent yet has done nothing
         passed_on = {name: door.headers[name] for name in self._forwarded if name in door.headers}
         return Behalf(
             owner=f"{call.caller.owner}:{call.caller.client}:{door.line}",  # two programs of one person are asked apart
@@ -211,7 +211,7 @@ def _tell(call: Call, note: Note) -> None:
 
 
 def _note_sent(call: Call) -> None:
-    call.is_pending = False
+    call.running = True
 
 
 def _say(call: Call, level: str, text: str) -> None:
