@@ -46,6 +46,30 @@ def test_a_tool_of_an_upstream_is_called(yard_file: str, toolyard: Run) -> None:
     assert "hello" in out
 
 
+def with_a_hanging_one(yard_file: str) -> None:
+    """Add an upstream that never answers, and is waited for long."""
+    with Path(yard_file).open("a") as file:
+        file.write(
+            f"[upstreams.hangs]\ncommand = {PYTHON}\nargs = ['-c', 'import time; time.sleep(600)']\nconnect_seconds = 600\nlist_seconds = 600\n"
+        )
+
+
+def test_who_wants_one_tool_waits_for_no_other_upstream(yard_file: str, toolyard: Run) -> None:
+    with_a_hanging_one(yard_file)
+
+    assert toolyard("call", yard_file, "shop__echo", "text=hello")[0] == 0
+    assert toolyard("describe", yard_file, "shop__echo")[0] == 0
+
+
+def test_who_wants_the_whole_list_is_told_whom_it_waits_for(yard_file: str, toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_a_hanging_one(yard_file)
+    monkeypatch.setattr("toolyard.cli.opening._SILENCE", 0.01)
+    monkeypatch.setattr("toolyard.cli.opening._PATIENCE", 0.01)
+    status, _, err = toolyard("list", yard_file)
+
+    assert (status, "'hangs' …" in err) == (0, True)
+
+
 def test_packs_and_profiles_of_the_file_hold(yard_file: str, toolyard: Run, write: Write) -> None:
     rules = "[toolsets.own]\nsources = ['system']\n[profiles.own]\ntoolsets = ['own']\nsurface = 'direct'\n"
     write(f"packs = ['system']\nprofile = 'own'\n{rules}{Path(yard_file).read_text()}", "toolyard.toml")

@@ -74,12 +74,18 @@ def test_a_check_tries_each_and_says_why_one_cannot_be_had(toolyard: Run) -> Non
     status, out, err = toolyard("upstreams", "--check", "--json")
     found = {one["name"]: one for one in json.loads(out)}
 
-    assert (status, "Looking at 2 upstreams" in err) == (0, True)
+    assert (status, "Looking at 2 upstreams" in err) == (1, True)
     assert (found["good"]["state"], found["good"]["tools"]) == ("ready", 9)
     assert (found["lost"]["state"], "no-such-program-anywhere" in found["lost"]["reason"]) == ("degraded", True)
     assert found["off"]["state"] == "stopped"
     assert toolyard("upstreams")[1].splitlines()[0].endswith("No yard uses it now.")
     assert toolyard("upstreams", "--check")[1].splitlines()[0].startswith("good\tready")
+
+
+def test_a_check_that_finds_nothing_wrong_ends_well(state: Path, toolyard: Run) -> None:
+    (state.parent / "toolyard.toml").write_text(FILE.partition("[upstreams.lost]")[0])
+
+    assert toolyard("upstreams", "--check")[0] == 0
 
 
 def test_people_get_columns_with_titles(state: Path, in_terminal: Callable[..., str]) -> None:

@@ -1,7 +1,7 @@
 """Providers of an open yard come and go one by one, and what they want to be told is told."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -149,3 +149,19 @@ async def test_a_yard_takes_more_providers_until_it_is_open() -> None:
     yard.configure(origins={}, limits={}, providers=[Functions("more", [greet])])
     async with yard:
         assert yard.providers.get("more") is not None
+
+
+async def test_waiting_ends_when_it_is_enough_and_tells_for_whom_it_waited() -> None:
+    quick, slow = Late("quick"), Late("slow")
+    told: list[list[str]] = []
+
+    def tell(names: Sequence[str]) -> None:
+        told.append([*names])
+        quick.let.set()
+
+    async with Yard("busy") as yard:
+        await yard.providers.add(quick)
+        await yard.providers.add(slow)
+        await yard.providers.settled(60, enough=quick.let.is_set, tell=tell)
+
+        assert told == [["quick", "slow"]]

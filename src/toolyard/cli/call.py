@@ -34,7 +34,8 @@ def run(options: Options, terminal: Terminal) -> int:
     if options.session is not None and given.names("session_id"):
         raise CommandError("The session is given twice: with '--session' and as the argument 'session_id'.")
     folder = None if options.output is None else make_folder(options.output)
-    return work_in_yard(options, terminal, partial(_call, options=options, terminal=terminal, given=given, folder=folder))
+    work = partial(_call, options=options, terminal=terminal, given=given, folder=folder)
+    return work_in_yard(options, terminal, work, tool=options.name)
 
 
 def write_envelope(options: Options, terminal: Terminal, envelope: Envelope) -> int:

@@ -23,7 +23,7 @@ Line = tuple[Part, ...]
 
 def run(options: Options, terminal: Terminal) -> int:
     """Print the spec of a tool; one that is not there is answered as a call of it is."""
-    return work_in_yard(options, terminal, partial(_describe, options=options, terminal=terminal))
+    return work_in_yard(options, terminal, partial(_describe, options=options, terminal=terminal), tool=options.name)
 
 
 async def _describe(yard: Yard, profile: Profile, *, options: Options, terminal: Terminal) -> int:

@@ -2,8 +2,9 @@
 
 import logging
 import sys
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, redirect_stdout
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from toolyard.cli.cause import cause_of
@@ -26,13 +27,14 @@ Work = Callable[[Yard, Profile], Coroutine[Any, Any, int]]
 """What a command does with an open yard and the profile it was asked to take; it returns the exit status."""
 
 _PATIENCE: Final = 120.0
+_SILENCE: Final = 1.0
 _log = logging.getLogger(__name__)
 
 
-def work_in_yard(options: "Options", terminal: Terminal, work: Work) -> int:
+def work_in_yard(options: "Options", terminal: Terminal, work: Work, *, tool: str | None = None) -> int:
     """Load the target, open its yard as it would be served, work in it and return the exit status.
 
-    What a module or a tool prints goes to stderr, so that stdout holds data alone.
+    What a module or a tool prints goes to stderr, so that stdout holds data alone. Who wants one tool waits for that one only.
 
     Raises:
         CommandError: The target cannot be loaded, or its yard not be opened or closed.
@@ -40,15 +42,29 @@ def work_in_yard(options: "Options", terminal: Terminal, work: Work) -> int:
     config = settings_of_options(options, terminal)
     with redirect_stdout(sys.stderr), chosen(config) as yard:
         apply_settings(yard, config, terminal)
-        return run(_work(yard, options, work))
+        return run(_work(yard, options, work, partial(_settle, yard, terminal, tool)))
 
 
-async def _work(yard: Yard, options: "Options", work: Work) -> int:
+async def _settle(yard: Yard, terminal: Terminal, tool: str | None) -> None:
+    """Wait for what upstreams publish, and say for whom if it takes a while."""
+
+    def is_there() -> bool:
+        return tool is not None and yard.registry.named(tool) is not None
+
+    def tell(names: Sequence[str]) -> None:
+        terminal.show_progress(f"Waiting for {', '.join(repr(name) for name in names)} …")
+
+    await yard.providers.settled(_SILENCE, enough=is_there)
+    await yard.providers.settled(_PATIENCE, enough=is_there, tell=tell)
+    terminal.clear()
+
+
+async def _work(yard: Yard, options: "Options", work: Work, settle: Callable[[], Awaitable[None]]) -> int:
     status: int | None = None
     yard.registry.allow_eval = yard.registry.allow_eval or options.allow_eval
     try:
         async with opened(yard, logged=options.verbose > 0):
-            await yard.providers.settled(_PATIENCE)
+            await settle()
             status = await work(yard, named_profile(yard, options.profile))
     except Exception as error:
         if status is None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from toolyard.cli.exits import CommandError
+from toolyard.cli.exits import DIFFERENT, CommandError
 from toolyard.cli.parser import Options
 from toolyard.cli.settings import settings_of_options, settled_upstreams
 from toolyard.cli.terminal import Painted, Style, Terminal, cut, width_of
@@ -23,12 +23,13 @@ __all__ = ["run"]
 
 _TITLES: Final = ("NAME", "STATE", "TOOLS", "LATENCY", "SEEN", "WHY")
 _STYLES: Final[Mapping[str, Style]] = {"ready": "good", "degraded": "bad", "backing_off": "bad", "auth_needed": "bad", "stopped": "faint"}
+_WELL: Final = frozenset({"ready", "stopped"})
 _UNUSED: Final = "No yard uses it now."
 _STEPS: Final = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
 def run(options: Options, terminal: Terminal) -> int:
-    """Print a line for each upstream."""
+    """Print a line for each upstream; a check that finds one that cannot be used has a status of its own."""
     config = settings_of_options(options, terminal)
     known = {name: written.settings for name, written in config.upstreams.items()}
     try:
@@ -43,7 +44,7 @@ def run(options: Options, terminal: Terminal) -> int:
         _write(statuses, terminal)
     else:
         terminal.say("There are no upstreams. 'toolyard import' finds those that other programs have; 'toolyard add' adds one.")
-    return 0
+    return DIFFERENT if any(status.state not in _WELL for status in checked.values()) else 0
 
 
 async def _check(known: Mapping[str, UpstreamSettings], state: Path, terminal: Terminal) -> dict[str, Status]:

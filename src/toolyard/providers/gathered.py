@@ -1,7 +1,7 @@
 """Gathered providers: those of an open yard, each of which can come and go without the others."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from typing import Final
 
@@ -64,17 +64,29 @@ class Gathered:
             for name in self._open:
                 stack.push_async_callback(self.remove, name)
 
-    async def settled(self, seconds: float, *, unless_known: bool = False) -> None:
+    async def settled(
+        self,
+        seconds: float,
+        *,
+        unless_known: bool = False,
+        enough: Callable[[], bool] = lambda: False,
+        tell: Callable[[Sequence[str]], None] = lambda _: None,
+    ) -> None:
         """Wait until each that publishes later has done so, or it is clear that it cannot for now; but no longer than that.
 
-        A server that starts has something to list as soon as one of them is known: then nobody need wait for the others.
+        A server that starts has something to list as soon as one of them is known: then nobody need wait for the others. Nor is
+        there more to wait for once it is enough. Who is still waited for is told whenever that changes.
         """
-        waits = [asyncio.ensure_future(provider.settled()) for provider in self if isinstance(provider, Settling)]
-        if not waits:
-            return
+        waits = {asyncio.ensure_future(one.settled()): one.name for one in self if isinstance(one, Settling)}
         await asyncio.sleep(0)  # each looks whether it published already
-        enough = unless_known and any(wait.done() for wait in waits)
-        _, late = await asyncio.wait(waits, timeout=0 if enough else seconds)
+        late = {wait for wait in waits if not wait.done()}
+        deadline = asyncio.get_running_loop().time() + seconds
+        if unless_known and len(late) < len(waits):
+            seconds = 0
+        while late and seconds > 0 and not enough():
+            tell([waits[wait] for wait in waits if wait in late])
+            _, late = await asyncio.wait(late, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            seconds = deadline - asyncio.get_running_loop().time()
         for wait in late:
             wait.cancel()
 
