@@ -90,10 +90,10 @@ def test_a_token_for_ever_and_one_for_minutes(authority: Authority, toolyard: Ru
 
 
 def test_without_a_browser_only_the_address_is_shown(authority: Authority, toolyard: Run) -> None:
-    status, out, err = toolyard("login", "shop", "--no-browser", "--timeout", "1")
+    status, out, err = toolyard("login", "shop", "--no-browser", "--timeout", "0.5")
 
     assert (status, out) == (1, "")
-    assert err.endswith("toolyard: Nobody signed in within 1 seconds.\n")
+    assert err.endswith("toolyard: Nobody signed in within 0.5 seconds.\n")
     assert not authority.asked("/authorize")
 
 
@@ -107,6 +107,8 @@ def test_without_a_browser_only_the_address_is_shown(authority: Authority, tooly
         (("logout", "files"), "'files' is a program, and nobody signs in there."),
         (("login", "locked"), "needs the variable 'NO_SUCH_VARIABLE', which is not set."),
         (("login", "shop", "--timeout", "soon"), "'soon' is not a number of seconds."),
+        (("login", "shop", "--timeout", "0"), "'0' is not a number of seconds."),
+        (("login", "shop", "--timeout", "nan"), "'nan' is not a number of seconds."),
     ],
 )
 def test_what_cannot_be_signed_in_at_is_told(toolyard: Run, arguments: tuple[str, ...], why: str) -> None:

@@ -1,26 +1,19 @@
-"""Makes a yard the client that the official suite judges: it has one upstream, the suite's server, and signs in with `toolyard login`.
+"""Makes a yard the client that the official suite judges, as people run it: `toolyard serve`, and `toolyard login` when that is wanted.
 
-The suite runs this program with the address of its server as the last argument, and says in the environment what is wanted.
+The suite runs this program with the address of its server as the last argument, and says in the environment what is wanted. With
+`--login-first` somebody signs in before anything is served.
 """
 
 import asyncio
 import json
 import os
 import sys
-from collections.abc import Mapping
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
-
-import msgspec
-
-from toolyard import Yard
-from toolyard.asks import Ask
-from toolyard.caller import Door
-from toolyard.providers.upstream.making import make_upstream
-from toolyard.providers.upstream.provider import Upstream
-from toolyard.providers.upstream.settings import Login, UpstreamSettings
-from toolyard.spec import ToolSpec
+from typing import Any, Final, Literal
 
 NAME: Final = "judge"
 DOCUMENT: Final = "https://conformance-test.local/client-metadata.json"
@@ -28,32 +21,103 @@ DOCUMENT: Final = "https://conformance-test.local/client-metadata.json"
 SCENARIO: Final = os.environ.get("MCP_CONFORMANCE_SCENARIO", "")
 CONTEXT: Final[Mapping[str, Any]] = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
 LOGINS: Final = 2
+PATIENCE: Final = 40.0
+TOOLYARD: Final = (sys.executable, "-m", "toolyard")
+LINE: Final = 4 * 1024 * 1024
 STUBS: Final[Mapping[str, Any]] = {"boolean": True, "integer": 0, "number": 0, "object": {}, "array": []}
 BROWSER: Final = f"{sys.executable} -I {Path(__file__).with_name('browser.py')} %s"
+HELLO: Final = {
+    "protocolVersion": "2025-11-25",
+    "clientInfo": {"name": "judge", "version": "1"},
+    "capabilities": {"elicitation": {}},
+}
 
 
-def login_of(scenario: str, context: Mapping[str, Any]) -> Login:
-    """Return how to sign in, from what the suite gives a client beforehand."""
-    return Login(
-        client_id=context.get("client_id"),
-        client_secret=context.get("client_secret"),
-        private_key=context.get("private_key_pem"),
-        client_metadata_url=DOCUMENT if scenario == "auth/basic-cimd" else None,
-        grant="client_credentials" if scenario.startswith("auth/client-credentials") else "authorization_code",
-    )
+def configuration(url: str) -> str:
+    """Return the file that somebody writes who was given what the suite gives a client beforehand."""
+    machine = SCENARIO.startswith("auth/client-credentials")
+    login = {
+        "client_id": CONTEXT.get("client_id"),
+        "client_secret": CONTEXT.get("client_secret"),
+        "private_key": CONTEXT.get("private_key_pem"),
+        "client_metadata_url": DOCUMENT if SCENARIO == "auth/basic-cimd" else None,
+        "grant": "client_credentials" if machine else None,
+    }
+    upstream = {"url": url, "prefix": "", "pin": "off"}
+    given = {name: value for name, value in login.items() if value}
+    return "\n".join([*table(f"upstreams.{NAME}", upstream), *table(f"upstreams.{NAME}.login", given)])
 
 
-async def sign_in(folder: Path) -> int:
-    """Sign in as a person would."""
-    command = (sys.executable, "-m", "toolyard", "login", NAME, "--timeout", "20", "--config", str(folder / "toolyard.toml"))
+def table(name: str, settings: Mapping[str, str]) -> list[str]:
+    """Return the lines of a table of the file."""
+    return [f"[{name}]", *(f"{setting} = {json.dumps(value)}" for setting, value in settings.items())]
+
+
+class Served:
+    """A server on pipes, with us as its client; what it logs is passed on."""
+
+    def __init__(self, process: Process) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self._to, self._from, self._log = process.stdin, process.stdout, process.stderr
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self.news = asyncio.Event()
+        """Set when it says that its tools are others, or that it is not let in."""
+
+    async def request(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the result of a request."""
+        number = len(self._waiting)
+        self._waiting[number] = asyncio.get_running_loop().create_future()
+        self.send(id=number, method=method, params=params)
+        return (await self._waiting[number])["result"]
+
+    def send(self, **message: Any) -> None:
+        """Send a message."""
+        self._to.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+
+    async def listen(self) -> None:
+        """Take what it sends; questions are answered with their defaults."""
+        async for line in self._from:
+            message: dict[str, Any] = json.loads(line)
+            if message.get("method") == "elicitation/create":
+                fields = message["params"]["requestedSchema"]["properties"]
+                self.send(id=message["id"], result={"action": "accept", "content": {name: stub_of(rule) for name, rule in fields.items()}})
+            elif message.get("method") == "notifications/tools/list_changed":
+                self.news.set()
+            elif "method" not in message:
+                self._waiting[message["id"]].set_result(message)
+
+    async def read_log(self) -> None:
+        """Take what it logs."""
+        async for line in self._log:
+            sys.stderr.write(line.decode())
+            if b"state=auth_needed" in line:
+                self.news.set()
+
+
+@asynccontextmanager
+async def served(folder: Path) -> AsyncGenerator[Served]:
+    """Run `toolyard serve`, and greet it."""
+    command = (*TOOLYARD, "serve", "-v", "--config", str(folder / "toolyard.toml"))
+    process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=LINE)
+    server = Served(process)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(server.listen())
+        tasks.create_task(server.read_log())
+        await server.request("initialize", HELLO)
+        server.send(method="notifications/initialized")
+        yield server
+        assert process.stdin is not None
+        process.stdin.close()
+    assert await process.wait() == 0
+
+
+async def signed_in(folder: Path) -> bool:
+    """Sign in as a person would, and return whether that worked."""
+    command = (*TOOLYARD, "login", NAME, "--timeout", str(PATIENCE), "--config", str(folder / "toolyard.toml"))
     process = await asyncio.create_subprocess_exec(*command, env={**os.environ, "BROWSER": BROWSER})
-    return await process.wait()
-
-
-async def accept(asks: Mapping[str, Ask], _: object) -> dict[str, Any]:
-    """Answer every question with its defaults."""
-    fields = {key: ask.params.get("requestedSchema", {}).get("properties", {}) for key, ask in asks.items()}
-    return {key: {"action": "accept", "content": {name: stub_of(rule) for name, rule in of.items()}} for key, of in fields.items()}
+    return await process.wait() == 0
 
 
 def stub_of(rule: Mapping[str, Any]) -> Any:
@@ -61,53 +125,57 @@ def stub_of(rule: Mapping[str, Any]) -> Any:
     return rule.get("default", STUBS.get(rule.get("type", ""), "x"))
 
 
-def calls_of(scenario: str, specs: Mapping[str, ToolSpec], context: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Return the calls that a scenario wants to see; without a wish of its own, each tool once."""
-    if "toolCalls" in context:
-        return [(call["name"], call["arguments"]) for call in context["toolCalls"]]
-    if scenario == "json-schema-2020-12-preservation":
-        return [("json_schema_echo", {"schema": specs["json_schema_2020_12_tool"].input_schema})]
-    if "add_numbers" in specs:
+def calls_of(schemas: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the calls that the scenario wants to see; without a wish of its own, each tool once."""
+    if "toolCalls" in CONTEXT:
+        return [(call["name"], call["arguments"]) for call in CONTEXT["toolCalls"]]
+    if SCENARIO == "json-schema-2020-12-preservation":
+        return [("json_schema_echo", {"schema": schemas["json_schema_2020_12_tool"]})]
+    if "add_numbers" in schemas:
         return [("add_numbers", {"a": 5, "b": 3})]
-    rules = {name: spec.input_schema.get("properties", {}) for name, spec in specs.items()}
-    return [(name, {key: stub_of(rule) for key, rule in of.items()}) for name, of in rules.items()]
+    return [(name, {key: stub_of(rule) for key, rule in schema.get("properties", {}).items()}) for name, schema in schemas.items()]
 
 
-async def use(yard: Yard, upstream: Upstream) -> bool:
-    """Make the calls that the scenario wants, and return whether a person must sign in first."""
-    await upstream.supervisor.refresh()
-    door = Door(name="judge", ask=accept)
-    codes: set[str] = {upstream.status().state}
-    for name, arguments in calls_of(SCENARIO, {spec.name: spec for spec in yard.list()}, CONTEXT):
-        answer = await yard.call(name, arguments, door=door)
-        sys.stderr.write(f"{name} {answer.error or answer.data}\n")
-        codes.add("" if answer.error is None else answer.error.code)
-    return bool({"auth_needed", "unauthenticated"} & codes)
+async def use(server: Served) -> Literal["well", "refused", "nothing"]:
+    """Make the calls that the scenario wants, and return how that went; who must sign in first may see nothing to call."""
+    listed = await server.request("tools/list", {})
+    schemas = {tool["name"]: tool["inputSchema"] for tool in listed["tools"]}
+    if not schemas and SCENARIO.startswith("auth/"):
+        return "nothing"
+    codes: set[str] = set()
+    for name, arguments in calls_of(schemas):
+        answer = await server.request("tools/call", {"name": name, "arguments": arguments})
+        sys.stderr.write(f"{name} {answer}\n")
+        codes.add(answer["structuredContent"]["error"]["code"] if answer.get("isError") else "")
+    return "refused" if "unauthenticated" in codes else "well"
 
 
-async def main(url: str) -> int:
-    """Use the suite's server, and sign in whenever that is wanted, but not for ever."""
-    settings = UpstreamSettings(url=url, login=login_of(SCENARIO, CONTEXT), prefix="", pin="off")
+async def judged(folder: Path, *, login_first: bool) -> bool:
+    """Use the suite's server, sign in whenever that is wanted, but not for ever, and return whether all went well."""
+    if login_first and not await signed_in(folder):
+        return False
+    async with served(folder) as server:
+        for _ in range(LOGINS):
+            went = await use(server)
+            if went == "well":
+                return True
+            server.news.clear()
+            if not await signed_in(folder):
+                return False
+            if went == "nothing":
+                await server.news.wait()
+        return await use(server) == "well"
+
+
+async def main(url: str, *, login_first: bool) -> int:
+    """Be judged, in a folder of our own."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         os.environ["TOOLYARD_STATE_DIR"] = str(folder / "state")
-        (folder / "toolyard.toml").write_text(written(settings))
-        upstream = make_upstream(NAME, settings, state=folder / "state")
-        async with Yard("gateway", providers=[upstream], metatools=False) as yard:
-            for _ in range(LOGINS):
-                if not await use(yard, upstream):
-                    return 0
-                if await sign_in(folder):
-                    return 1
-            return int(await use(yard, upstream))
-
-
-def written(settings: UpstreamSettings) -> str:
-    """Return the settings as a file has them."""
-    login = msgspec.structs.asdict(settings.login) if settings.login is not None else {}
-    lines = [f"{name} = {json.dumps(value)}" for name, value in login.items() if value]
-    return "\n".join([f"[upstreams.{NAME}]", f"url = {json.dumps(settings.url)}", f"[upstreams.{NAME}.login]", *lines])
+        (folder / "toolyard.toml").write_text(configuration(url))
+        async with asyncio.timeout(PATIENCE):
+            return int(not await judged(folder, login_first=login_first))
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main(sys.argv[-1])))
+    sys.exit(asyncio.run(main(sys.argv[-1], login_first="--login-first" in sys.argv)))

@@ -1,6 +1,7 @@
 """The parsers of the commands about one upstream: start it anew, read its log, sign in and out."""
 
 from argparse import ArgumentTypeError
+from math import inf
 from types import MappingProxyType
 from typing import Final
 
@@ -40,9 +41,13 @@ def _number(text: str) -> int:
 
 
 def _seconds(text: str) -> float:
-    if not text.isdecimal() or not int(text):
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < inf:
         raise ArgumentTypeError(f"'{text}' is not a number of seconds.")
-    return float(text)
+    return seconds
 
 
 ONE_UPSTREAM: Final[Commands] = MappingProxyType(
