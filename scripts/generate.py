@@ -20,7 +20,7 @@ from toolyard.config import Authentication, Key, Setting, Settings, known_settin
 from toolyard.config.rules import ProfileTable
 from toolyard.profile import Toolset
 from toolyard.providers.upstream.scanning import ALL_RULES
-from toolyard.providers.upstream.settings import Login, Reshape, UpstreamSettings
+from toolyard.providers.upstream.settings import Identity, Login, Reshape, UpstreamSettings
 from toolyard.search_settings import SearchSettings
 from toolyard.serving import Serving
 
@@ -115,6 +115,13 @@ def settings() -> str:
         "",
         *_fields(Login),
         "",
+        "## `[upstreams.NAME.login.identity]`",
+        "",
+        "The identity provider that says who we are: see [Sign in at upstreams](../guides/login.md). It must have an `issuer`, which is its",
+        "address, and a `client_id`, which is the client that was registered there for us.",
+        "",
+        *_fields(Identity),
+        "",
         "## `[profiles.NAME]`",
         "",
         *_fields(ProfileTable),
@@ -144,7 +151,20 @@ def scan_rules() -> str:
 
 def schema() -> str:
     """Return the JSON Schema of toolyard.toml."""
-    structs = (Settings, Serving, Limits, SearchSettings, Authentication, Key, UpstreamSettings, Login, Reshape, ProfileTable, Toolset)
+    structs = (
+        Settings,
+        Serving,
+        Limits,
+        SearchSettings,
+        Authentication,
+        Key,
+        UpstreamSettings,
+        Login,
+        Identity,
+        Reshape,
+        ProfileTable,
+        Toolset,
+    )
     _, definitions = msgspec.json.schema_components(structs, ref_template="#/$defs/{name}")
     for struct in structs:
         told = meanings(struct)

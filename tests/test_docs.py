@@ -25,7 +25,7 @@ from toolyard import CODES, Limits, Toolset
 from toolyard.cli.parser import make_parsers
 from toolyard.config.rules import ProfileTable
 from toolyard.providers.functions.decorator import Declared
-from toolyard.providers.upstream.settings import Login, Reshape, UpstreamSettings
+from toolyard.providers.upstream.settings import Identity, Login, Reshape, UpstreamSettings
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -196,7 +196,7 @@ def test_everything_is_told(page: str, names: list[str]) -> None:
 def test_the_settings_page_gives_every_setting_a_meaning() -> None:
     rows = re.findall(r"^\| `(\w+)` \| \S+ \| \S.*\.? \|$", (DOCS / "reference" / "settings.md").read_text(encoding="utf-8"), re.MULTILINE)
 
-    tables = (Limits, UpstreamSettings, Reshape, Login, ProfileTable, Toolset)
+    tables = (Limits, UpstreamSettings, Reshape, Login, Identity, ProfileTable, Toolset)
     assert rows == [field.name for table in tables for field in fields(table) if not field.required]
 
 

@@ -100,6 +100,10 @@ fixed = {key = "hush-2"}
 url = "https://hush-3@a.example/mcp?key=hush-4"
 headers = {Authorization = "Bearer hush-5"}
 login = {client_id = "us", client_secret = "hush-6"}
+[upstreams.work]
+url = "https://b.example/mcp"
+login.grant = "identity_assertion"
+login.identity = {issuer = "https://i.example", client_id = "us", client_secret = "hush-7", id_token = "hush-8"}
 """,
         "other.toml",
     )
@@ -107,10 +111,11 @@ login = {client_id = "us", client_secret = "hush-6"}
     told = toolyard("config", "other.toml", "--json")[1]
     rows = [line.split("\t") for line in out.splitlines()]
 
+    identity = '{"issuer":"https://i.example","client_id":"us","client_secret":"…","id_token":"…"}'
     assert status == 0
     assert "hush" not in out + told
     assert ["packs", '["system"]', "file other.toml"] in rows
-    assert rows[-9:] == [
+    assert rows[-11:] == [
         [key, value, "file other.toml"]
         for key, value in (
             ("profiles.readers.toolsets", '["reading"]'),
@@ -122,6 +127,8 @@ login = {client_id = "us", client_secret = "hush-6"}
             ("upstreams.web.url", "https://…@a.example/mcp?key=…"),
             ("upstreams.web.headers", '{"Authorization":"…"}'),
             ("upstreams.web.login", '{"client_id":"us","client_secret":"…","grant":"authorization_code"}'),
+            ("upstreams.work.url", "https://b.example/mcp"),
+            ("upstreams.work.login", f'{{"grant":"identity_assertion","identity":{identity}}}'),
         )
     ]
 

@@ -97,6 +97,16 @@ def test_without_a_browser_only_the_address_is_shown(authority: Authority, tooly
     assert not authority.asked("/authorize")
 
 
+def test_a_client_that_signs_in_by_itself_is_told_that_it_goes_on(authority: Authority, toolyard: Run, tmp_path: Path) -> None:
+    login = 'login = { grant = "client_credentials", client_id = "us", client_secret = "s" }'
+    (tmp_path / "toolyard.toml").write_text(f'[upstreams.shop]\nurl = "{authority.url}"\n{login}')
+
+    status, out, err = toolyard("login", "shop")
+
+    assert (status, err) == (0, "")
+    assert out.splitlines()[1:] == ["Granted: read.", "It is renewed when it runs out."]
+
+
 @pytest.mark.usefixtures("authority")
 @pytest.mark.parametrize(
     ("arguments", "why"),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from toolyard.config import Config, ConfigError, read_config
-from toolyard.providers.upstream.settings import Login, Reshape, UpstreamSettings
+from toolyard.providers.upstream.settings import Identity, Login, Reshape, UpstreamSettings
 
 
 def read(path: Path, text: str, target: str | None = None) -> Config:
@@ -143,13 +143,22 @@ client_id = "${V}"
 client_secret = "${V}"
 client_metadata_url = "${V}"
 scopes = ["${V}"]
+issuer = "${V}"
+grant = "identity_assertion"
+[upstreams.web.login.identity]
+issuer = "${V}"
+client_id = "${V}"
+client_secret = "${V}"
+id_token = "${V}"
 """
     config = read(tmp_path, text)
     git, web = settled(config, V="1"), settled(config, "web", V="1")
 
     assert (git.command, git.args, git.cwd, git.prefix) == ("1", ("-x", "1"), str(tmp_path / "1"), "${V}")
     assert (web.url, web.headers) == ("https://1", {"${V}": "1"})
-    assert web.login == Login(client_id="1", client_secret="1", client_metadata_url="1", scopes=("1",))  # noqa: S106 - no secret
+    identity = Identity(issuer="1", client_id="1", client_secret="1", id_token="1")  # noqa: S106 - no secret
+    client: dict[str, Any] = {"client_id": "1", "client_secret": "1", "client_metadata_url": "1"}
+    assert web.login == Login(**client, scopes=("1",), issuer="1", grant="identity_assertion", identity=identity)
 
 
 @pytest.mark.parametrize(
@@ -160,6 +169,11 @@ scopes = ["${V}"]
         ("command = 'a'\nenv = {X = '${A}'}", "env.X", "needs the variable 'A'"),
         ("url = 'a'\nheaders = {X = '${A}'}", "headers.X", "needs the variable 'A'"),
         ("url = 'a'\nlogin = {client_secret = '${A}'}", "login.client_secret", "needs the variable 'A'"),
+        (
+            "url = 'a'\nlogin = {grant = 'identity_assertion', identity = {issuer = 'i', client_id = 'c', id_token = '${A}'}}",
+            "login.identity.id_token",
+            "needs the variable 'A'",
+        ),
         ("command = 'a'\nenv = {X = '${input:token}'}", "env.X", "wants '${input:token}'"),
         ("command = 'a'\nenv = {X = 'secretref:env:A'}", "env.X", "needs the secret 'secretref:env:A': the variable is not set."),
         ("command = 'a'\nenv = {X = 'secretref:env:EMPTY'}", "env.X", "needs the secret 'secretref:env:EMPTY', which is empty."),

@@ -20,13 +20,18 @@ DOCUMENT: Final = "https://conformance-test.local/client-metadata.json"
 """The client id metadata document that the suite knows."""
 SCENARIO: Final = os.environ.get("MCP_CONFORMANCE_SCENARIO", "")
 CONTEXT: Final[Mapping[str, Any]] = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
+GRANTS: Final = {
+    "auth/client-credentials": "client_credentials",
+    "auth/enterprise-managed": "identity_assertion",
+}
+"""Scenarios in which no person signs in."""
 LOGINS: Final = 2
 PATIENCE: Final = 40.0
 TOOLYARD: Final = (sys.executable, "-m", "toolyard")
 LINE: Final = 4 * 1024 * 1024
 STUBS: Final[Mapping[str, Any]] = {"boolean": True, "integer": 0, "number": 0, "object": {}, "array": []}
 BROWSER: Final = f"{sys.executable} -I {Path(__file__).with_name('browser.py')} %s"
-HELLO: Final = {
+HELLO: Final[Mapping[str, Any]] = {
     "protocolVersion": "2025-11-25",
     "clientInfo": {"name": "judge", "version": "1"},
     "capabilities": {"elicitation": {}},
@@ -35,22 +40,23 @@ HELLO: Final = {
 
 def configuration(url: str) -> str:
     """Return the file that somebody writes who was given what the suite gives a client beforehand."""
-    machine = SCENARIO.startswith("auth/client-credentials")
     login = {
         "client_id": CONTEXT.get("client_id"),
         "client_secret": CONTEXT.get("client_secret"),
         "private_key": CONTEXT.get("private_key_pem"),
+        "issuer": CONTEXT.get("issuer"),
         "client_metadata_url": DOCUMENT if SCENARIO == "auth/basic-cimd" else None,
-        "grant": "client_credentials" if machine else None,
+        "grant": next((grant for beginning, grant in GRANTS.items() if SCENARIO.startswith(beginning)), None),
     }
-    upstream = {"url": url, "prefix": "", "pin": "off"}
-    given = {name: value for name, value in login.items() if value}
-    return "\n".join([*table(f"upstreams.{NAME}", upstream), *table(f"upstreams.{NAME}.login", given)])
+    tables: dict[str, Mapping[str, str | None]] = {"": {"url": url, "prefix": "", "pin": "off"}, ".login": login}
+    if "idp_issuer" in CONTEXT:
+        tables[".login.identity"] = {name: CONTEXT[f"idp_{name}"] for name in ("issuer", "client_id", "id_token")}
+    return "\n".join(line for name, settings in tables.items() for line in table(f"upstreams.{NAME}{name}", settings))
 
 
-def table(name: str, settings: Mapping[str, str]) -> list[str]:
+def table(name: str, settings: Mapping[str, str | None]) -> list[str]:
     """Return the lines of a table of the file."""
-    return [f"[{name}]", *(f"{setting} = {json.dumps(value)}" for setting, value in settings.items())]
+    return [f"[{name}]", *(f"{setting} = {json.dumps(value)}" for setting, value in settings.items() if value is not None)]
 
 
 class Served:

@@ -14,7 +14,7 @@ SIGNING_IN: Final = (
     *("metadata-default", "metadata-var1", "metadata-var2", "metadata-var3", "basic-cimd", "pre-registration"),
     *("scope-from-www-authenticate", "scope-from-scopes-supported", "scope-omitted-when-undefined", "scope-step-up", "scope-retry-limit"),
     *("token-endpoint-auth-basic", "token-endpoint-auth-post", "token-endpoint-auth-none"),
-    *("client-credentials-jwt", "client-credentials-basic"),
+    *("client-credentials-jwt", "client-credentials-basic", "enterprise-managed-authorization"),
 )
 SCENARIOS: Final = {
     "2025-03-26": ("auth/2025-03-26-oauth-metadata-backcompat", "auth/2025-03-26-oauth-endpoint-fallback"),

@@ -25,7 +25,7 @@ def run(options: Options, terminal: Terminal) -> int:
         kept = run_until_told(_sign_in(place, options, terminal))
     except LoginError as error:
         raise CommandError(error.message, status=DEFECT) from error
-    for line in _told(place.name, kept):
+    for line in _told(place, kept):
         terminal.write(line)
     return 0
 
@@ -45,16 +45,17 @@ async def _sign_in(place: Place, options: Options, terminal: Terminal) -> Kept:
     return kept
 
 
-def _told(name: str, kept: Kept) -> list[str]:
+def _told(place: Place, kept: Kept) -> list[str]:
     who = f" as '{kept.who}'" if kept.who else ""
     issuer = f" by '{kept.client.issuer}'" if kept.client is not None else ""
-    lines = [f"Signed in at '{name}'{who}{issuer}."]
+    lines = [f"Signed in at '{place.name}'{who}{issuer}."]
     token = kept.token
     if token is None:
         return lines
     if token.scope:
         lines.append(f"Granted: {', '.join(token.scope.split())}.")
-    if token.refresh_token is not None:
+    login = place.settings.login
+    if token.refresh_token is not None or (login is not None and login.grant != "authorization_code"):
         lines.append("It is renewed when it runs out.")
     elif token.expires is not None:
         lines.append(f"It runs out in {_span(token.expires - time.time())}.")

@@ -12,7 +12,7 @@ from toolyard.config.fitting import ConfigError, Place, Table, fitted_fields, ma
 from toolyard.config.foreign import read_foreign
 from toolyard.config.naming import RESERVED, is_name, made_name, twin_of
 from toolyard.config.variables import References
-from toolyard.providers.upstream.settings import Login, UpstreamSettings
+from toolyard.providers.upstream.settings import Identity, Login, UpstreamSettings
 
 __all__ = ["DEFAULTS", "UPSTREAMS", "Written", "from_file", "from_target", "masked"]
 
@@ -23,7 +23,9 @@ DEFAULTS: Final = "upstream_defaults"
 _HIDDEN: Final = "…"
 _REACHES: Final = ("command", "url")
 _SINGLE: Final = ("command", "cwd", "url")
-_OF_LOGIN: Final = ("client_id", "client_secret", "private_key", "client_metadata_url")
+_OF_LOGIN: Final = ("client_id", "client_secret", "private_key", "client_metadata_url", "issuer")
+_OF_IDENTITY: Final = ("issuer", "client_id", "client_secret", "id_token")
+_SECRETS: Final = ("client_secret", "private_key", "id_token")
 _CREDENTIALS: Final = re.compile(r"(?<=//)[^/?#@]*(?=@)|(?<==)[^&#]+")
 
 
@@ -62,9 +64,16 @@ class Written(NamedTuple):
 
 
 def _settled_login(login: Login, look: References, place: Place) -> Login:
-    found = {name: look.text(text, place.inside(f".{name}")) for name in _OF_LOGIN if (text := getattr(login, name)) is not None}
-    scopes = tuple(look.text(scope, place.inside(f".scopes[{number}]")) for number, scope in enumerate(login.scopes))
-    return msgspec.structs.replace(login, scopes=scopes, **found)
+    found: Table = dict(_looked_up(login, _OF_LOGIN, look, place))
+    found["scopes"] = tuple(look.text(scope, place.inside(f".scopes[{number}]")) for number, scope in enumerate(login.scopes))
+    if login.identity is not None:
+        identity = _looked_up(login.identity, _OF_IDENTITY, look, place.inside(".identity"))
+        found["identity"] = msgspec.structs.replace(login.identity, **identity)
+    return msgspec.structs.replace(login, **found)
+
+
+def _looked_up(struct: msgspec.Struct, names: tuple[str, ...], look: References, place: Place) -> dict[str, str]:
+    return {name: look.text(text, place.inside(f".{name}")) for name in names if (text := getattr(struct, name)) is not None}
 
 
 def from_file(document: Table, path: Path) -> dict[str, Written]:
@@ -109,10 +118,17 @@ def masked(name: str, value: Any) -> Any:
     if name in {"env", "headers"}:
         return dict.fromkeys(value, _HIDDEN)
     if name == "login":
-        return {**_given(value), **{secret: _HIDDEN for secret in ("client_secret", "private_key") if getattr(value, secret)}}
+        return _without_secrets(value)
     if name == "reshape":
         return {tool: {**_given(how), **({"fixed": dict.fromkeys(how.fixed, _HIDDEN)} if how.fixed else {})} for tool, how in value.items()}
     return _without_credentials(value) if name == "url" else value
+
+
+def _without_secrets(struct: msgspec.Struct) -> Table:
+    return {
+        name: _HIDDEN if name in _SECRETS else _without_secrets(value) if isinstance(value, Identity) else value
+        for name, value in _given(struct).items()
+    }
 
 
 def _given(struct: msgspec.Struct) -> Table:

@@ -48,6 +48,10 @@ class Authority:
         """What the answer to a registration says besides."""
         self.statuses: dict[str, int] = {}
         """Statuses that paths answer with, whatever they are asked."""
+        self.id_tokens: set[str] = set()
+        """Id tokens that are good for an assertion."""
+        self.exchanged: dict[str, Any] = {}
+        """What the answer with an assertion says besides."""
         self.results: dict[str, Any] = {
             "initialize": {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "a", "version": "1"}},
             "tools/list": {"tools": [TOOL]},
@@ -75,6 +79,14 @@ class Authority:
     def publish(self, **more: Any) -> None:
         """Change what the authorization server says of itself."""
         self.papers["/.well-known/oauth-authorization-server"] = self.server_paper(**more)
+
+    def vouch(self, *id_tokens: str, **more: Any) -> str:
+        """Be an identity provider, too, that takes these id tokens, and return the issuer that it is then."""
+        issuer = f"{self.origin}/identity"
+        endpoints = {"authorization_endpoint": f"{issuer}/authorize", "token_endpoint": f"{issuer}/token"}
+        self.papers["/identity/.well-known/openid-configuration"] = {"issuer": issuer, **endpoints, **more}
+        self.id_tokens = set(id_tokens)
+        return issuer
 
     def asked(self, path: str) -> list[dict[str, str]]:
         """Return the fields of every request to a path."""
@@ -108,6 +120,11 @@ class Authority:
             self.release.wait(10)
             scope = self.refresh_tokens.pop(fields.get("refresh_token", ""), None)  # each is good once
             return (400, {"error": "invalid_grant"}) if scope is None else (200, self.grant(scope))
+        if kind == "urn:ietf:params:oauth:grant-type:token-exchange":
+            if fields["subject_token"] not in self.id_tokens:
+                return 400, {"error": "invalid_grant", "error_description": "The id token is not good."}
+            told = {"issued_token_type": "urn:ietf:params:oauth:token-type:id-jag", "token_type": "N_A"}
+            return 200, {"access_token": f"assertion for {fields['audience']}", **told, **self.exchanged}
         return 200, self.grant(fields.get("scope", ""), refresh_token=None)
 
     def answer(self, message: Any) -> Any:
@@ -150,9 +167,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._serve_mcp(fields)
         elif parts.path in authority.papers:
             self._send(200, authority.papers[parts.path], **({"Content-Encoding": authority.encoding} if authority.encoding else {}))
-        elif parts.path == "/authorize":
+        elif parts.path.endswith("/authorize"):
             self._send(302, {}, Location=authority.authorize(fields))
-        elif parts.path == "/token":
+        elif parts.path.endswith("/token"):
             self._send(*authority.token(fields))
         elif parts.path == "/register":
             self._send(201, {"client_id": f"client-{len(authority.asked('/register'))}", **authority.registered})
@@ -226,3 +243,8 @@ def browse(address: str) -> threading.Thread:
 def query_of(address: str) -> dict[str, str]:
     """Return the fields of an address."""
     return {name: values[0] for name, values in parse_qs(urlsplit(address).query).items()}
+
+
+def id_token(claims: object) -> str:
+    """Return what says who somebody is, as far as we read it."""
+    return f"x.{base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip('=')}.x"

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-__all__ = ["Carrier", "Login", "Reshape", "UpstreamSettings"]
+__all__ = ["Carrier", "Identity", "Login", "Reshape", "UpstreamSettings"]
 
 Carrier = Literal["stdio", "http", "sse"]
 
@@ -37,6 +37,23 @@ class Reshape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Whether it is listed even where most tools are not."""
 
 
+class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The identity provider that says who we are, to upstreams that take its word."""
+
+    issuer: str
+    """Its address."""
+    client_id: str
+    """The client that was registered there for us."""
+    client_secret: str | None = None
+    """Its secret, if it has one."""
+    id_token: str | None = None
+    """The id token of whoever is signed in there already; without it a person signs in."""
+
+    def __repr__(self) -> str:
+        """Return where somebody signs in, without what may be secret."""
+        return f"<Identity of {self.issuer}>"
+
+
 class Login(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to sign in at an upstream that wants it."""
 
@@ -50,10 +67,18 @@ class Login(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The address of a client id metadata document that stands for us."""
     scopes: tuple[str, ...] = ()
     """The scopes to ask for, instead of those that the upstream names."""
-    grant: Literal["authorization_code", "client_credentials"] = "authorization_code"
-    """Whether a person signs in, or the client itself."""
+    issuer: str | None = None
+    """The only authorization server that is shown what stands here; without it, whichever the upstream names."""
+    grant: Literal["authorization_code", "client_credentials", "identity_assertion"] = "authorization_code"
+    """Whether a person signs in, or the client itself, or an identity provider says who it is."""
+    identity: Identity | None = None
+    """That identity provider."""
     redirect_port: int = 0
     """The loopback port that the browser is sent back to; 0 is any."""
+
+    def __post_init__(self) -> None:
+        if (self.grant == "identity_assertion") is (self.identity is None):
+            raise ValueError("The grant 'identity_assertion' goes with a table 'identity', and no other does.")
 
     def __repr__(self) -> str:
         """Return how somebody signs in, without what may be secret."""

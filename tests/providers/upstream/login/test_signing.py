@@ -9,7 +9,7 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
-from authority import Authority, SignIn, browse, query_of
+from authority import Authority, SignIn, browse, id_token, query_of
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
@@ -17,10 +17,6 @@ from toolyard.providers.upstream.login.papers import Kept, Token
 from toolyard.providers.upstream.login.signing import refresh, revoke, sign_in
 from toolyard.providers.upstream.login.troubles import LoginError
 from toolyard.providers.upstream.settings import Login, UpstreamSettings
-
-
-def id_token(claims: object) -> str:
-    return f"x.{base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip('=')}.x"
 
 
 def pem(key: Any) -> str:

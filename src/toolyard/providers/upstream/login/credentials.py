@@ -104,26 +104,40 @@ class SignedIn:
 
     async def _fresh(self, kept: Kept | None, challenge: str) -> Kept:
         """Return a new login, without a person if that can be."""
-        more = wants_more(challenge)
-        if self._login.grant == "client_credentials":
-            if more and kept is not None and kept.challenge == challenge:
-                raise self._person_needed(challenge)
-            made: Kept = await load_signing().obtain(self._name, self._settings, challenge, before=kept)
-            return msgspec.structs.replace(made, challenge=challenge if more else "")
-        if kept is not None and kept.token is not None and kept.token.refresh_token is not None and not more:
+        if self._can_do_alone(kept, challenge):
             try:
-                renewed: Kept = await load_signing().refresh(self._name, kept, self._login)
+                return await self._alone(kept, challenge)
             except LoginError as error:
-                if error.passing:
+                if error.passing or not self._needs_person:
                     raise
                 _log.warning("login_not_renewed upstream=%s reason=%r", self._name, error.message)
-            else:
-                return renewed
         noted = Kept(url=self._settings.url or "") if kept is None else kept
         if challenge and noted.challenge != challenge:
             await asyncio.to_thread(self._vault.write, msgspec.structs.replace(noted, challenge=challenge))
             self._stamp = self._vault.stamp
         raise self._person_needed(challenge)
+
+    def _can_do_alone(self, kept: Kept | None, challenge: str) -> bool:
+        more = wants_more(challenge)
+        if self._login.grant == "authorization_code":
+            return kept is not None and kept.token is not None and kept.token.refresh_token is not None and not more
+        if more and kept is not None and kept.challenge == challenge:
+            return False  # it was asked for already, and not granted
+        return not self._needs_person or (kept is not None and kept.vouched is not None)
+
+    async def _alone(self, kept: Kept | None, challenge: str) -> Kept:
+        made: Kept
+        if self._login.grant == "authorization_code":
+            made = await load_signing().refresh(self._name, kept, self._login)
+            return made
+        made = await load_signing().obtain(self._name, self._settings, challenge, before=kept)
+        return msgspec.structs.replace(made, challenge=challenge if wants_more(challenge) else "")
+
+    @property
+    def _needs_person(self) -> bool:
+        """Return whether a person has to sign in at least once."""
+        identity = self._login.identity
+        return self._login.grant == "authorization_code" or (identity is not None and identity.id_token is None)
 
     @property
     def _is_due(self) -> bool:
@@ -156,7 +170,7 @@ class SignedIn:
             self._headers, self._renew_at = {}, None
             return
         self._headers = {"Authorization": f"Bearer {token.access_token}"}
-        can_renew = token.refresh_token is not None or self._login.grant == "client_credentials"
+        can_renew = token.refresh_token is not None or self._login.grant != "authorization_code"
         if token.expires is None or not can_renew:
             self._renew_at = None
         else:

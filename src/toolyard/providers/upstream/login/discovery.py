@@ -9,7 +9,7 @@ from toolyard.providers.upstream.login.challenge import parameter_of
 from toolyard.providers.upstream.login.papers import ResourcePaper, ServerPaper
 from toolyard.providers.upstream.login.troubles import LoginError
 
-__all__ = ["Found", "discover"]
+__all__ = ["Found", "discover", "server_of"]
 
 _RESOURCE: Final = "/.well-known/oauth-protected-resource"
 _OAUTH: Final = "/.well-known/oauth-authorization-server"
@@ -38,10 +38,22 @@ async def discover(asker: Asker, url: str, challenge: str, *, refused: bool) -> 
     if scope is None and paper.scopes_supported:
         scope = " ".join(paper.scopes_supported)
     issuer = (paper.authorization_servers or (_origin(url),))[0]
-    server = await _server(asker, issuer)
-    if server is None:
-        raise LoginError(f"'{issuer}', where '{asker.name}' wants us to sign in, does not say how.")
-    return Found(server, paper.resource, scope)
+    return Found(await server_of(asker, issuer), paper.resource, scope)
+
+
+async def server_of(asker: Asker, issuer: str) -> ServerPaper:
+    """Return what an authorization server says of itself.
+
+    Raises:
+        LoginError: It says nothing, or is not what it says it is.
+    """
+    for place in _places(issuer):
+        server = await asker.paper(place, ServerPaper)
+        if server is not None:
+            if server.issuer != issuer:
+                raise LoginError(f"The server at '{issuer}' says that it is '{server.issuer[:200]}'; one of them is not who it seems.")
+            return server
+    raise LoginError(f"'{issuer}', where '{asker.name}' wants us to sign in, does not say how.")
 
 
 async def _resource_paper(asker: Asker, url: str, named: str | None) -> ResourcePaper | None:
@@ -56,16 +68,6 @@ async def _resource_paper(asker: Asker, url: str, named: str | None) -> Resource
                     f"'{asker.name}' says that it is '{paper.resource[:200]}', which is another server than the one that is called."
                 )
             return paper
-    return None
-
-
-async def _server(asker: Asker, issuer: str) -> ServerPaper | None:
-    for place in _places(issuer):
-        server = await asker.paper(place, ServerPaper)
-        if server is not None:
-            if server.issuer != issuer:
-                raise LoginError(f"The server at '{issuer}' says that it is '{server.issuer[:200]}'; one of them is not who it seems.")
-            return server
     return None
 
 

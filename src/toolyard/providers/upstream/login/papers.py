@@ -4,7 +4,7 @@ import time
 
 import msgspec
 
-__all__ = ["Client", "Kept", "ResourcePaper", "ServerPaper", "Token", "joined_scopes"]
+__all__ = ["Client", "Kept", "ResourcePaper", "ServerPaper", "Token", "Vouched", "joined_scopes"]
 
 
 class ResourcePaper(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +70,17 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
         return self.expires is not None and time.time() >= self.expires
 
 
+class Vouched(msgspec.Struct, frozen=True, kw_only=True):
+    """What an identity provider says of somebody who signed in there."""
+
+    id_token: str
+    refresh_token: str | None = None
+
+    def __repr__(self) -> str:
+        """Return that it is one, and nothing of it."""
+        return "<Vouched>"
+
+
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
     """All that is kept of a login at one upstream."""
 
@@ -84,6 +95,8 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     """With which words the upstream last refused us, for the next login."""
     who: str = ""
     """Who signed in, if that was said."""
+    vouched: Vouched | None = None
+    """What the identity provider says of them, if one is asked."""
 
 
 def joined_scopes(*scopes: str | None) -> str:

@@ -1,19 +1,19 @@
-"""Signing in: from an upstream's address to a token, by a person in a browser or by the client itself; renewing and revoking."""
+"""Signing in: from an upstream's address to a token, with a person or without; renewing and revoking."""
 
-import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, cast
 
 import msgspec
 
 from toolyard.providers.upstream.login.asking import Asker, opened_asker
+from toolyard.providers.upstream.login.browser import Show, have_person_sign_in
 from toolyard.providers.upstream.login.challenge import parameter_of, wants_more
 from toolyard.providers.upstream.login.discovery import Found, discover
 from toolyard.providers.upstream.login.papers import Client, Kept, ServerPaper, Token, joined_scopes
-from toolyard.providers.upstream.login.redirect import Redirect, opened_redirect
-from toolyard.providers.upstream.login.registration import client_of, given_client
+from toolyard.providers.upstream.login.registration import given_client
 from toolyard.providers.upstream.login.troubles import LoginError
+from toolyard.providers.upstream.login.vouching import JWT_BEARER, sign_in_at, vouch
 from toolyard.providers.upstream.settings import Login, UpstreamSettings
 
 __all__ = ["obtain", "refresh", "revoke", "sign_in"]
@@ -23,42 +23,32 @@ _UNAUTHORIZED: Final = 401
 _NAMES: Final = ("email", "preferred_username", "name", "sub")
 
 
-async def sign_in(name: str, settings: UpstreamSettings, kept: Kept | None, *, show: Callable[[str], None], seconds: float) -> Kept:
-    """Have a person sign in at an upstream and return what to keep; `show` is given the address that a browser is to open.
+async def sign_in(name: str, settings: UpstreamSettings, kept: Kept | None, *, show: Show, seconds: float) -> Kept:
+    """Have a person sign in at an upstream, if it takes one, and return what to keep; `show` is given what a browser is to open.
 
     Raises:
         LoginError: It did not work.
     """
     login = settings.login or Login()
-    if login.grant == "client_credentials":
-        return await obtain(name, settings, kept.challenge if kept is not None else "", before=kept)
     url = settings.url or ""
+    if login.identity is not None and login.identity.id_token is None:
+        async with opened_asker(name, url) as asker:
+            vouched = await sign_in_at(asker, login.identity, port=login.redirect_port, show=show, seconds=seconds)
+        kept = msgspec.structs.replace(kept or Kept(url=url), vouched=vouched)
+    if login.grant != "authorization_code":
+        return await obtain(name, settings, kept.challenge if kept is not None else "", before=kept)
     async with opened_asker(name, url) as asker:
         found = await _find(asker, settings, kept)
-        server = found.server
-        _check_proof(server)
+        _check_proof(found.server)
         scope = _scope(login, found, kept)
         known = kept.client if kept is not None else None
-        async with opened_redirect(login.redirect_port, kept=known.redirect_uri if known is not None else None) as redirect:
-            client = await client_of(asker, login, server, kept=known, redirect_uri=redirect.uri, scope=scope)
-            verifier = secrets.token_urlsafe(48)
-            fields = {"redirect_uri": redirect.uri, "resource": found.resource, **({"scope": scope} if scope else {})}
-            show(asker.address(server.authorization_endpoint or "", client, verifier=verifier, state=redirect.state, **fields))
-            code = await _code(redirect, server, seconds)
-        answer = await asker.token(
-            server.token_endpoint,
-            client,
-            grant_type="authorization_code",
-            code=code,
-            code_verifier=verifier,
-            redirect_uri=redirect.uri,
-            resource=found.resource,
-        )
+        wanted = _wanted(found, scope)
+        client, answer = await have_person_sign_in(asker, login, found.server, known=known, wanted=wanted, show=show, seconds=seconds)
     return _kept(url, found, client, answer, asked=scope)
 
 
 async def obtain(name: str, settings: UpstreamSettings, challenge: str, *, before: Kept | None) -> Kept:
-    """Get a token for the client itself, without a person.
+    """Get a token without a person: for the client itself, or for somebody whom the identity provider vouches for.
 
     Raises:
         LoginError: It did not work.
@@ -72,9 +62,14 @@ async def obtain(name: str, settings: UpstreamSettings, challenge: str, *, befor
         if client is None:
             raise LoginError(f"'{name}' signs in as a client: its 'login' needs a 'client_id' and a 'client_secret' or 'private_key'.")
         scope = _scope(login, found, refused)
-        fields = {"resource": found.resource, **({"scope": scope} if scope else {})}
-        answer = await asker.token(found.server.token_endpoint, client, key=login.private_key, grant_type="client_credentials", **fields)
-    return _kept(url, found, client, answer, asked=scope)
+        wanted, vouched = _wanted(found, scope), refused.vouched
+        proof = {"grant_type": "client_credentials"}
+        if login.identity is not None:
+            assertion, vouched = await vouch(asker, login.identity, vouched, audience=found.server.issuer, wanted=wanted)
+            proof = {"grant_type": JWT_BEARER, "assertion": assertion}
+        answer = await asker.token(found.server.token_endpoint, client, key=login.private_key, **proof, **wanted)
+    made = _kept(url, found, client, answer, asked=scope)
+    return made if vouched is None else msgspec.structs.replace(made, vouched=vouched, who=_who(vouched.id_token))
 
 
 async def refresh(name: str, kept: Kept, login: Login) -> Kept:
@@ -116,7 +111,15 @@ async def _find(asker: Asker, settings: UpstreamSettings, kept: Kept | None) -> 
     status, challenge = await asker.challenge_of(settings.url or "", settings.headers, method=method)
     before = kept.challenge if kept is not None else ""
     refused = status == _UNAUTHORIZED or bool(before)
-    return await discover(asker, settings.url or "", challenge or before, refused=refused)
+    found = await discover(asker, settings.url or "", challenge or before, refused=refused)
+    trusted = settings.login.issuer if settings.login is not None else None
+    if trusted not in {None, found.server.issuer}:
+        raise LoginError(f"'{asker.name}' wants a login at '{found.server.issuer[:200]}', but its 'login' trusts '{trusted}' alone.")
+    return found
+
+
+def _wanted(found: Found, scope: str | None) -> dict[str, str]:
+    return {"resource": found.resource, **({"scope": scope} if scope else {})}
 
 
 def _scope(login: Login, found: Found, kept: Kept | None) -> str | None:
@@ -130,24 +133,8 @@ def _scope(login: Login, found: Found, kept: Kept | None) -> str | None:
 
 
 def _check_proof(server: ServerPaper) -> None:
-    if server.authorization_endpoint is None:
-        raise LoginError(f"'{server.issuer}' has no page to sign in on.")
     if "S256" not in (server.code_challenge_methods_supported or ()):
         raise LoginError(f"'{server.issuer}' does not know PKCE with 'S256', without which a login can be stolen.")
-
-
-async def _code(redirect: Redirect, server: ServerPaper, seconds: float) -> str:
-    """Return the code that the browser brings, if it is from the server that it was sent to."""
-    brought = await redirect.wait(seconds)
-    issuer = brought.get("iss")
-    if issuer != server.issuer and (issuer is not None or server.authorization_response_iss_parameter_supported):
-        raise LoginError(f"The browser was to come back from '{server.issuer}', and did not; nothing was given away.")
-    if "error" in brought:
-        said = brought.get("error_description", "")[:200].removesuffix(".")
-        raise LoginError(f"'{server.issuer}' let nobody sign in ({brought['error'][:80]}{': ' if said else ''}{said}).")
-    if not brought.get("code"):
-        raise LoginError(f"The browser came back from '{server.issuer}' without a code.")
-    return brought["code"]
 
 
 def _kept(url: str, found: Found, client: Client, answer: Mapping[str, Any], *, asked: str | None) -> Kept:
