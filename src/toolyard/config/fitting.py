@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from functools import cache
 from types import UnionType
 from typing import Any, Final, Literal, NamedTuple, Union, cast, get_args, get_origin
 
@@ -93,7 +94,7 @@ def fitted_fields(value: object, kind: type[msgspec.Struct], place: Place) -> Ta
     Raises:
         ConfigError: It has others, or one does not fit.
     """
-    fields = {field.name: field for field in msgspec.structs.fields(kind)}
+    fields = _fields_of(kind)
     given = table_of(value, place)
     for name in given:
         if name not in fields:
@@ -107,9 +108,9 @@ def made(kind: type[msgspec.Struct], fields: Table, place: Place) -> Any:
     Raises:
         ConfigError: One is missing, or they do not go together.
     """
-    for field in msgspec.structs.fields(kind):
-        if field.required and field.name not in fields:
-            raise ConfigError(f"{place} needs '{field.name}'.")
+    for name, field in _fields_of(kind).items():
+        if field.required and name not in fields:
+            raise ConfigError(f"{place} needs '{name}'.")
     try:
         return kind(**fields)
     except ValueError as error:
@@ -133,6 +134,11 @@ def unknown(place: Place, known: Sequence[str], *, elsewhere: Mapping[str, str])
     meant = elsewhere.get(name) or near_miss(name, known)
     hint = f" Did you mean '{meant}'?" if meant else f" Known: {', '.join(known)}."
     return ConfigError(f"{place} is not known.{hint}")
+
+
+@cache  # reading types takes long, and many tables may be of one kind
+def _fields_of(kind: type[msgspec.Struct]) -> Mapping[str, msgspec.structs.FieldInfo]:
+    return {field.name: field for field in msgspec.structs.fields(kind)}
 
 
 def _is_struct(kind: Any) -> bool:

@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 import msgspec
 
 from toolyard.config.fitting import ConfigError, Place, Table, fitted_fields, made, table_of
-from toolyard.config.foreign import read_foreign
 from toolyard.config.naming import RESERVED, is_name, made_name, twin_of
 from toolyard.config.variables import References
 from toolyard.providers.upstream.settings import Identity, Login, UpstreamSettings
@@ -108,6 +107,8 @@ def from_target(target: str) -> tuple[dict[str, Written], tuple[str, ...]]:
         return {
             made_name(_host_of(target)): _written({"url": target, "prefix": ""}, Place(_without_credentials(target)), folder=Path())
         }, ()
+    from toolyard.config.foreign import read_foreign  # noqa: PLC0415 - most files are our own
+
     foreign = read_foreign(path)
     tables = foreign.upstreams.items()
     return {name: _written(table, foreign.places[name], folder=path.parent) for name, table in tables}, foreign.warnings
