@@ -11,17 +11,19 @@ import pytest
 
 from toolyard import Serving, Yard
 from toolyard.transports import run_server
+from toolyard.transports.workers import Parent
 
 SOURCE = """
 import asyncio, os, sys
 from contextlib import asynccontextmanager
-from toolyard import Call, Question, Serving, Yard, serve, tool
-from toolyard.transports import run_server
+from toolyard import Call, Question, Yard, serve, tool
 
 @asynccontextmanager
 async def life(yard):
-    if "--broken" in sys.argv:
+    if "--broken" in sys.argv or os.path.exists(os.path.dirname(sys.argv[1]) + "/away"):
         raise ValueError("The database is away.")
+    if "--dying" in sys.argv:
+        os._exit(3)
     os.write(2, b"opened %d\\n" % os.getpid())
     yield
 
@@ -39,10 +41,7 @@ async def wipe(call: Call) -> bool:
 
 yard = Yard(tools=[nap, wipe], lifespan=life)
 settings = dict(transport="http", socket=sys.argv[1], workers=2, stateless=True, shutdown_seconds=0.4)
-if "--broken" in sys.argv:
-    run_server(yard, Serving(**settings))
-else:
-    serve(yard, **settings)
+serve(yard, **settings)
 """
 META: dict[str, Any] = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -167,10 +166,37 @@ async def test_they_end_when_the_program_is_killed(program: Any, path: Path, unt
     assert is_there(path)  # nobody was left to remove it, and the next server does
 
 
-async def test_one_that_cannot_begin_says_why_and_is_not_tried_again_once_the_program_is_told_to_end(program: Any, path: Path) -> None:
+async def test_a_yard_that_cannot_be_opened_is_said_in_one_sentence(program: Any, path: Path) -> None:
     running = await program(SOURCE, str(path), "--broken")
-    await running.said(b"worker_failed")
-    await running.said(b"The database is away.")
+
+    status, _, err = await running.end()
+    lines = [line for line in err.decode().splitlines() if " serving yard=" not in line]
+
+    assert status == 2
+    assert lines == [
+        f"toolyard: The yard 'yard' cannot be opened: ValueError in '{path.with_name('program.py')}', line 9: The database is away."
+    ]
+    assert not is_there(path)
+
+
+async def test_one_that_can_no_longer_open_the_yard_says_why_and_is_tried_again(program: Any, path: Path) -> None:
+    running = await program(SOURCE, str(path))
+    worker, other = await opened(running), await opened(running)
+    path.with_name("away").touch()
+    os.kill(worker, signal.SIGKILL)
+    await running.said(b"worker_died")
+    told = await running.said(b"worker_failed")
+    await running.said(b"worker_died")
+    path.with_name("away").unlink()
+
+    assert await opened(running) not in {worker, other}
+    running.process.send_signal(signal.SIGTERM)
+    assert (await running.end())[0] == 143
+    assert b"The database is away" in told
+
+
+async def test_none_is_started_anew_once_the_program_is_told_to_end(program: Any, path: Path) -> None:
+    running = await program(SOURCE, str(path), "--dying")
     await running.said(b"worker_died")
 
     running.process.send_signal(signal.SIGTERM)
@@ -181,17 +207,40 @@ async def test_one_that_cannot_begin_says_why_and_is_not_tried_again_once_the_pr
     assert not is_there(path)
 
 
-async def test_if_none_of_them_can_begin_the_program_gives_up(program: Any, path: Path) -> None:
-    running = await program(SOURCE, str(path), "--broken")
+async def test_if_all_of_them_die_at_once_the_program_gives_up(program: Any, path: Path) -> None:
+    running = await program(SOURCE, str(path), "--dying")
 
     status, _, err = await running.end()
 
     assert status == 1
     assert b"The workers end as soon as they begin; the log says why." in err
-    assert 1 < err.count(b"worker_failed") < 10
+    assert 1 < err.count(b"worker_died") < 10
     assert not is_there(path)
 
 
 def test_only_http_has_several() -> None:
     with pytest.raises(ValueError, match=r"^Only 'http' can be served by several workers, not 'stdio'.$"):
         run_server(Yard(), Serving(transport="stdio", workers=2, stateless=True))
+
+
+async def test_a_worker_tells_its_parent_what_became_of_the_yard_and_ends_with_it() -> None:
+    alive, told = os.pipe(), os.pipe()
+    parent = Parent(alive[0], told[1])
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+    try:
+        parent.tell_failure("It is\naway.")
+        knew = parent.knows
+        parent.tell_opened()
+        parent.end_with()
+        os.close(alive[1])
+        async with asyncio.timeout(10):
+            await ended.wait()
+    finally:
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
+
+    assert (knew, parent.knows, os.read(told[0], 100)) == (False, True, b"It is away.\n\n")
+    os.close(told[0])
+    parent.tell_opened()  # nobody is there to hear it
+    os.close(told[1])
+    os.close(alive[0])

@@ -17,7 +17,7 @@ from toolyard.config import Config
 from toolyard.logline import quoted
 from toolyard.serving import Serving
 from toolyard.spec import PublishError
-from toolyard.transports import Transport, run_server
+from toolyard.transports import NotOpenedError, Transport, run_server
 from toolyard.yard import Yard
 
 if TYPE_CHECKING:
@@ -63,13 +63,15 @@ def serve_yard(
 
         return Live(yard, config, terminal, reread=reread).followed()
 
+    def explain(error: Exception) -> str:
+        return _refusal(error, yard, serving, listening=False).message
+
     lives = bool(config.files) and not turn  # whoever starts it anew sees to the files, too
     try:
         with redirect_stdout(sys.stderr), _one_line(wanted=not terminal.attended and not terminal.quiet):
-            run_server(yard, serving, guard, ready=announce, meanwhile=follow if lives else None)
+            run_server(yard, serving, guard, ready=announce, meanwhile=follow if lives else None, explain=explain)
     except Exception as error:
-        _log.debug("serving_failed yard=%s", quoted(yard.name), exc_info=error)
-        raise _refusal(innermost(error), yard, serving, listening=bool(listening)) from error
+        raise _refusal(error, yard, serving, listening=bool(listening)) from error
 
 
 @contextmanager
@@ -91,7 +93,11 @@ def _serving(config: Config) -> Serving:
     return replace(serving, request_headers=tuple(dict.fromkeys((*serving.request_headers, *sorted(forwarded))))) if forwarded else serving
 
 
-def _refusal(error: BaseException, yard: Yard, serving: Serving, *, listening: bool) -> CommandError:
+def _refusal(failure: Exception, yard: Yard, serving: Serving, *, listening: bool) -> CommandError:
+    _log.debug("serving_failed yard=%s", quoted(yard.name), exc_info=failure)
+    error = innermost(failure)
+    if isinstance(error, NotOpenedError):
+        return CommandError(str(error))
     if isinstance(error, OSError) and is_own(error):  # a certificate may be read only after it listens
         return CommandError(_unreachable(error, serving))
     if listening:

@@ -189,9 +189,13 @@ class Conversation:
                 self._cease(read(message.params, ReadResource).uri)
         return answers.empty
 
+    def encode_log(self, level: str, text: str, facts: Mapping[str, object]) -> bytes | None:
+        """Return what the client is told, or nothing if it does not want to hear of that level."""
+        return encode_log(level, text, facts, self._level)
+
     def _tell(self, level: str, text: str, facts: Mapping[str, object]) -> None:
         """Tell the client something that belongs to no request of its own, as far as it wants to hear of it."""
-        if self._send is not None and (told := encode_log(level, text, facts, self._level)) is not None:
+        if self._send is not None and (told := self.encode_log(level, text, facts)) is not None:
             self._send(told)
 
     def _initialize(self, params: Initialize) -> bytes:

@@ -17,7 +17,7 @@ from toolyard.yard import Yard
 if TYPE_CHECKING:
     from toolyard.transports.auth import Guard  # a server on stdio has none, and starts sooner without
 
-__all__ = ["make_transport", "run_server", "serve_forever"]
+__all__ = ["NotOpenedError", "make_transport", "run_server", "serve_forever"]
 
 Ready = Callable[[Transport], None]
 Meanwhile = Callable[[], AbstractAsyncContextManager[None]]
@@ -29,6 +29,10 @@ _OWN: Final[Mapping[str, tuple[str, str]]] = {
     "sse": ("toolyard.transports.sse", "Sse"),
 }
 _GROUP: Final = "toolyard.transports"
+
+
+class NotOpenedError(Exception):
+    """None of several processes could open the yard; the sentence says why."""
 
 
 def make_transport(serving: Serving, guard: "Guard | None" = None, *, listener: socket.socket | None = None) -> Transport:
@@ -77,13 +81,21 @@ async def serve_forever(
 
 
 def run_server(
-    yard: Yard, serving: Serving, guard: "Guard | None" = None, *, ready: Ready | None = None, meanwhile: Meanwhile | None = None
+    yard: Yard,
+    serving: Serving,
+    guard: "Guard | None" = None,
+    *,
+    ready: Ready | None = None,
+    meanwhile: Meanwhile | None = None,
+    explain: Callable[[Exception], str] = str,
 ) -> None:
     """Serve a yard in this process, or in as many as the settings say, until the program is told to end.
 
-    With something that goes on meanwhile, SIGHUP is for it, and passed on to all processes.
+    With something that goes on meanwhile, SIGHUP is for it, and passed on to all processes. Only one sentence gets from them to this
+    one: what explains why the yard cannot be opened.
 
     Raises:
+        NotOpenedError: It cannot be opened by any of several processes.
         ValueError: The settings make no sense.
         OSError: The address cannot be listened on.
     """
@@ -94,16 +106,23 @@ def run_server(
     if serving.transport != "http":
         raise ValueError(f"Only 'http' can be served by several workers, not '{serving.transport}'.")
     from toolyard.transports.http.server import Http  # noqa: PLC0415 - only a server that speaks HTTP needs it
-    from toolyard.transports.workers import end_with_parent, run_workers  # noqa: PLC0415 - only several need it
+    from toolyard.transports.workers import Parent, run_workers  # noqa: PLC0415 - only several need it
 
     transport = Http(serving, guard)
 
-    def work(pipe: int) -> None:
+    def work(parent: Parent) -> None:
         def begin(_: Transport) -> None:
-            end_with_parent(pipe)
+            parent.end_with()
+            parent.tell_opened()
 
         served = serve_forever(yard, serving, guard, ready=begin, meanwhile=meanwhile or nullcontext, listener=transport.listener)
-        run(served, loop=fastest_loop())
+        try:
+            run(served, loop=fastest_loop())
+        except Exception as error:
+            if parent.knows:
+                raise
+            parent.tell_failure(explain(error))
+            raise SystemExit(1) from None
 
     def announce() -> None:
         if ready is not None:

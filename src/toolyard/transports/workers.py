@@ -12,42 +12,90 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
+from toolyard.logline import facts_of
 from toolyard.signals import Terminated
+from toolyard.transports.opening import NotOpenedError
 
-__all__ = ["end_with_parent", "run_workers"]
-
-Work = Callable[[int], None]
-"""Is told the pipe that ends when its parent does."""
+__all__ = ["Parent", "run_workers"]
 
 _TRIES: Final = 5
 _PAUSE: Final = 1.0
+_LONGEST: Final = 1000
+"""Characters of a sentence: so many arrive in one piece, whoever else writes."""
+_MUCH: Final = 1 << 16
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _log = logging.getLogger(__name__)
 
 
-def end_with_parent(pipe: int) -> None:
-    """End this process as if it were told to when the one that started it is gone, however that went."""
-    loop = asyncio.get_running_loop()
+class Parent:
+    """What a worker knows of the process that started it: when it is gone, and how to tell it what became of the yard."""
 
-    def end() -> None:
-        loop.remove_reader(pipe)
-        os.kill(os.getpid(), signal.SIGTERM)
+    def __init__(self, alive: int, reports: int) -> None:
+        self._alive = alive
+        self._reports = reports
+        self.knows = False
+        """Whether it was told that the yard was opened."""
 
-    loop.add_reader(pipe, end)  # nothing is ever written there, so it can only be closed
+    def end_with(self) -> None:
+        """End this process as if it were told to when the other is gone, however that went."""
+        loop = asyncio.get_running_loop()
+
+        def end() -> None:
+            loop.remove_reader(self._alive)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        loop.add_reader(self._alive, end)  # nothing is ever written there, so it can only be closed
+
+    def tell_opened(self) -> None:
+        """Tell that the yard was opened."""
+        self.knows = True
+        self._tell("")
+
+    def tell_failure(self, sentence: str) -> None:
+        """Tell why the yard cannot be opened."""
+        self._tell(" ".join(sentence.split())[:_LONGEST])
+
+    def _tell(self, line: str) -> None:
+        with suppress(OSError):  # whoever would read it may be gone
+            os.write(self._reports, f"{line}\n".encode())
 
 
-def run_workers(count: int, work: Work, announce: Callable[[], None], *, hangs_up: bool) -> None:
+class _Reports:
+    """What workers told of opening their yards."""
+
+    def __init__(self) -> None:
+        self._pipe, self.told_by = os.pipe()
+        self.opened = False
+        os.set_blocking(self._pipe, False)
+
+    def failure(self) -> str:
+        """Return why one of them could not, if one said so since the last time."""
+        try:
+            lines = os.read(self._pipe, _MUCH).decode("utf-8", "replace").split("\n")[:-1]
+        except BlockingIOError:
+            return ""
+        self.opened = self.opened or "" in lines
+        return next(filter(None, lines), "")
+
+    def close(self) -> None:
+        """Let go of the pipe."""
+        os.close(self._pipe)
+        os.close(self.told_by)
+
+
+def run_workers(count: int, work: Callable[[Parent], None], announce: Callable[[], None], *, hangs_up: bool) -> None:
     """Run something in so many processes until this one is told to end, and end them then; announce it once signals are heard.
 
     Unless SIGHUP is to end it as it ends other programs, it is passed on to all of them.
 
     Raises:
+        NotOpenedError: None of them could open the yard.
         Terminated: SIGTERM came, and all of them ended.
         KeyboardInterrupt: SIGINT came, and all of them ended.
     """
     started: dict[int, float] = {}
     told: list[int] = []
-    pipe = os.pipe()
+    pipe, reports = os.pipe(), _Reports()
 
     def tell(number: int, _: object) -> None:
         told.append(number)
@@ -61,7 +109,7 @@ def run_workers(count: int, work: Work, announce: Callable[[], None], *, hangs_u
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # a signal that came between the two lines would miss the new one
         try:
             if not told:
-                started[_fork(work, pipe, before[signal.SIGTERM])] = time.monotonic()
+                started[_fork(work, pipe, reports.told_by, terminate=before[signal.SIGTERM])] = time.monotonic()
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
@@ -69,13 +117,14 @@ def run_workers(count: int, work: Work, announce: Callable[[], None], *, hangs_u
         announce()
         for _ in range(count):
             start()
-        _keep(started, told, start)
+        _keep(started, told, start, reports=reports)
     finally:
         _send(started)  # only if it went wrong are there any left
         for number, handler in before.items():
             signal.signal(number, handler)
         for end in pipe:
             os.close(end)
+        reports.close()
     raise KeyboardInterrupt if told[0] == signal.SIGINT else Terminated
 
 
@@ -98,10 +147,11 @@ def _send(processes: Iterable[int], number: int = signal.SIGTERM) -> None:
             os.kill(process, number)
 
 
-def _keep(started: dict[int, float], told: list[int], start: Callable[[], None]) -> None:
+def _keep(started: dict[int, float], told: list[int], start: Callable[[], None], *, reports: _Reports) -> None:
     """Start anew whatever dies, until all ended because they were told to.
 
     Raises:
+        NotOpenedError: The first of them could not open the yard, so no other will.
         RuntimeError: They do nothing but die.
     """
     quick = 0
@@ -110,6 +160,11 @@ def _keep(started: dict[int, float], told: list[int], start: Callable[[], None])
         since = started.pop(process, None)
         if told or since is None:  # it may be a child of the yard's own
             continue
+        failure = reports.failure()
+        if failure:
+            if not reports.opened:
+                raise NotOpenedError(failure)
+            _log.warning("worker_failed%s", facts_of({"pid": process, "why": failure}))
         lasted = time.monotonic() - since
         quick = quick + 1 if lasted < _PAUSE else 0
         if quick > _TRIES:
@@ -126,7 +181,7 @@ def _ignore(*_: object) -> None:
     """Do nothing: unlike 'SIG_IGN', programs that a tool starts do not inherit this."""
 
 
-def _fork(work: Work, pipe: tuple[int, int], terminate: Any) -> int:
+def _fork(work: Callable[[Parent], None], pipe: tuple[int, int], reports: int, *, terminate: Any) -> int:
     """Start a process that works and then ends, whatever happens; return its id."""
     process = os.fork()
     if process:
@@ -140,7 +195,7 @@ def _fork(work: Work, pipe: tuple[int, int], terminate: Any) -> int:
             signal.signal(signal.SIGHUP, _ignore)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         os.close(pipe[1])  # only the parent holds this end
-        work(pipe[0])
+        work(Parent(pipe[0], reports))
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 1

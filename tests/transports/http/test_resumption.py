@@ -113,8 +113,48 @@ async def test_only_so_many_events_are_kept_and_the_answer_is_one_of_them(serve:
     await back.head()
     messages = await back.messages()
 
-    assert [message["params"]["data"]["n"] for message in messages[:-1]] == [7, 8]
+    assert messages[0]["params"]["level"] == "warning"
+    assert messages[0]["params"]["data"]["dropped"] == 7
+    assert [message["params"]["data"]["n"] for message in messages[1:-1]] == [7, 8]
     assert messages[-1]["id"] == 1
+
+
+async def test_a_client_that_wants_no_warnings_is_not_told_of_a_gap(serve: Any, gates: "Gates", until: Any) -> None:
+    server = await serve(event_count=1)
+    session = await server.greet()
+    wire = await session.call("tell", {"count": 9})
+    await wire.head()
+    last = (await _until_step(wire, 1))[-1]["id"]
+    await wire.close()
+    await session.ask("logging/setLevel", {"level": "error"}, id=2)
+    gates.go.set()
+    await until(lambda: any(record.tool == "tell" for record in server.records))
+
+    back = await session.stream(last)
+    await back.head()
+
+    assert [message.get("id") for message in await back.messages()] == [1]
+
+
+async def test_a_gap_is_told_once(serve: Any, gates: "Gates", until: Any) -> None:
+    server = await serve(event_count=3)
+    session = await server.greet()
+    wire = await session.call("tell", {"count": 9})
+    await wire.head()
+    last = (await _until_step(wire, 1))[-1]["id"]
+    await wire.close()
+    gates.go.set()
+    await until(lambda: server.records)
+    back = await session.stream(last)
+    await back.head()
+    told = await back.event()
+    await back.close()
+
+    again = await session.stream(told["id"])
+    await again.head()
+
+    assert "dropped" in told["data"]
+    assert all("dropped" not in str(message) for message in await again.messages())
 
 
 async def test_events_are_kept_for_a_while_only(serve: Any, gates: "Gates", monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any) -> None:
@@ -130,16 +170,16 @@ async def test_events_are_kept_for_a_while_only(serve: Any, gates: "Gates", monk
 
     reply = await (await session.stream("1-0")).reply()
 
-    assert (reply.status, reply.json["error"]["code"]) == (404, -32600)
+    assert (reply.status, reply.json["error"]["code"]) == (400, -32600)
 
 
-async def test_what_was_never_an_event_is_404(serve: Any) -> None:
+async def test_what_was_never_an_event_is_400_because_404_would_end_the_session(serve: Any) -> None:
     server = await serve()
     session = await server.greet()
 
     for made_up in ("7-1", "x", "1", "1-", "-1", "1-x", "9" * 5000 + "-1", "\u00b2-1"):
         reply = await (await session.stream(made_up)).reply()
-        assert (made_up, reply.status) == (made_up, 404)
+        assert (made_up, reply.status) == (made_up, 400)
 
 
 async def test_events_of_another_session_cannot_be_read(serve: Any, gates: "Gates", until: Any) -> None:
@@ -151,7 +191,7 @@ async def test_events_of_another_session_cannot_be_read(serve: Any, gates: "Gate
     gates.go.set()
     await until(lambda: server.records)
 
-    assert (await (await other.stream("1-0")).reply()).status == 404
+    assert (await (await other.stream("1-0")).reply()).status == 400
 
 
 async def test_a_tool_can_hang_up_and_the_client_comes_back_for_the_answer(serve: Any, gates: "Gates") -> None:

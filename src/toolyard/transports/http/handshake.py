@@ -1,14 +1,14 @@
 """Requests of the older era over HTTP: in a session, where a call outlives its connection, or without one."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Final, cast
 
 from toolyard.caller import Caller
 from toolyard.conversation import Conversation, Exchange, Front
 from toolyard.conversation.stateless import answer as answer_request
 from toolyard.serving import Serving
-from toolyard.transports.http.asgi import JSON, Receive, Send, answer, answer_fault, wait_until_gone
+from toolyard.transports.http.asgi import JSON, Send, answer, answer_fault, wait_until_gone
 from toolyard.transports.http.gate import RefusedError
 from toolyard.transports.http.patience import Patience
 from toolyard.transports.http.request import Request
@@ -100,7 +100,7 @@ async def serve_in_session(session: Session, request: Request, message: Message,
             session.forget(stream)
             await (answer(send, 202, b"", ()) if stream.answer is None else answer(send, 200, stream.answer))
             return
-        await _pump(stream, 0, serving=serving, receive=request.receive, send=send, primed=_primes(session))
+        await _pump(session, stream, 0, serving=serving, request=request, primed=_primes(session))
         if stream.is_over and not stream.has_reader:
             session.sweep()
     finally:
@@ -150,7 +150,8 @@ async def read_stream(session: Session, request: Request, serving: Serving) -> N
     event_id, send = request.text(b"last-event-id"), request.send
     found = session.stream_of(event_id) if event_id else (session.standalone, session.standalone.delivered)
     if found is None:
-        await answer_fault(send, 404, Fault(INVALID_REQUEST, "There is nothing kept after that event."))
+        # not 404, which would tell the client that its session is gone
+        await answer_fault(send, 400, Fault(INVALID_REQUEST, "There is nothing kept after that event."))
         return
     stream, after = found
     if stream.number == 0 and stream.has_reader:
@@ -158,7 +159,7 @@ async def read_stream(session: Session, request: Request, serving: Serving) -> N
         return
     session.busy += 1
     try:
-        await _pump(stream, after, serving=serving, receive=request.receive, send=send, primed=_primes(session) and not event_id)
+        await _pump(session, stream, after, serving=serving, request=request, primed=_primes(session) and not event_id)
     finally:
         session.busy -= 1
         session.touch()
@@ -178,11 +179,17 @@ async def _serve(session: Session, message: Message, stream: Stream, request: Re
         stream.finish(result)
 
 
-async def _pump(stream: Stream, after: int, *, serving: Serving, receive: Receive, send: Send, primed: bool) -> None:
+async def _pump(session: Session, stream: Stream, after: int, *, serving: Serving, request: Request, primed: bool) -> None:
     """Write a stream's events until it ends or the client goes."""
-    gone = asyncio.ensure_future(wait_until_gone(receive))
-    await send({"type": "http.response.start", "status": 200, "headers": list(STREAM)})
-    pump = asyncio.ensure_future(_write(stream, after, serving=serving, send=send, primed=primed))
+
+    def gap(dropped: int) -> bytes | None:
+        text = "Messages are missing here: more came than are kept for a client that is away."
+        return session.conversation.encode_log("warning", text, {"dropped": dropped})
+
+    gone = asyncio.ensure_future(wait_until_gone(request.receive))
+    await request.send({"type": "http.response.start", "status": 200, "headers": list(STREAM)})
+    events = stream.read(after, keep_alive=serving.keep_alive, primed=primed, gap=gap)
+    pump = asyncio.ensure_future(_write(events, request.send))
     try:
         await asyncio.wait({gone, pump}, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -192,8 +199,8 @@ async def _pump(stream: Stream, after: int, *, serving: Serving, receive: Receiv
         await asyncio.wait({pump})
 
 
-async def _write(stream: Stream, after: int, *, serving: Serving, send: Send, primed: bool) -> None:
-    async for event in stream.read(after, keep_alive=serving.keep_alive, primed=primed):
+async def _write(events: AsyncGenerator[bytes], send: Send) -> None:
+    async for event in events:
         await send({"type": "http.response.body", "body": event, "more_body": True})
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 

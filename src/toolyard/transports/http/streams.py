@@ -1,18 +1,22 @@
 """Streams that can be come back to: the messages of one request of an older client, kept until it has them.
 
-A client that loses its connection asks for what came after the last event it saw. What is kept is bounded in count and in time.
+A client that loses its connection asks for what came after the last event it saw. What is kept is bounded in count and in time;
+whoever comes back too late for some of it is told how much that was.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Final
 
 from toolyard.wire.events import KEEP_ALIVE, encode_event, encode_retry
 
-__all__ = ["Stream"]
+__all__ = ["Gap", "Stream"]
 
 _RETRY_MS: Final = 500
+
+Gap = Callable[[int], bytes | None]
+"""Returns the message that tells of so many that are no longer there, unless nobody wants to hear of it."""
 
 
 class Stream:
@@ -60,7 +64,7 @@ class Stream:
         """Return whether nothing but the answer was ever said."""
         return self._last <= 1 and self.answer is not None
 
-    async def read(self, after: int, *, keep_alive: float, primed: bool) -> AsyncGenerator[bytes]:
+    async def read(self, after: int, *, keep_alive: float, primed: bool, gap: Gap) -> AsyncGenerator[bytes]:
         """Yield events after that number as they come, until the stream ends or the reader is let go."""
         wake = asyncio.Event()
         self._readers.add(wake)
@@ -71,6 +75,9 @@ class Stream:
             while True:
                 wake.clear()
                 new = [(number, message) for number, message in self._events if number > after]
+                dropped = new[0][0] - after - 1 if new else 0
+                if dropped and (told := gap(dropped)) is not None:
+                    yield encode_event(told, event_id=f"{self.number}-{after + dropped}")
                 for number, message in new:
                     after = number
                     self.delivered = max(self.delivered, number)
