@@ -118,7 +118,7 @@ class Served:
         self.listens = False
         self.calls: list[tuple[Yard, Serving, Guard | None]] = []
 
-    def __call__(self, yard: Yard, serving: Serving, guard: Guard | None, *, ready: Callable[[Any], None], meanwhile: object) -> None:
+    def __call__(self, yard: Yard, serving: Serving, guard: Guard | None, *, ready: Callable[[Any], None], **others: object) -> None:
         self.calls.append((yard, serving, guard))
         run(self._serve(yard, ready))
 
