@@ -172,6 +172,20 @@ def test_the_commonest_words_still_find_what_the_budget_left_out() -> None:
     assert len(ask(index, "purple sheet", limit=300)) == 201
 
 
+@pytest.mark.parametrize("weights", [{"saturation": 0}, {"saturation": 0, "description_weight": 0}, {"name_weight": 0}])
+def test_words_may_count_fully_or_not_at_all(weights: dict[str, int]) -> None:
+    index = filled([spec("paint_wall", "Paint a wall red."), spec("red_car", "Drive away.")], fit=0, **weights)
+
+    assert set(ask(index, "red paint")) == {"paint_wall", "red_car"}
+
+
+def test_of_a_common_word_the_tools_that_are_named_by_it_are_looked_at_first() -> None:
+    many = [spec(f"tool_{number:03}", "Shows a sheet of the parrot.") for number in range(200)]
+    index = filled([*many, spec("sheet", "Shows it."), spec("parrot", "A bird.")], postings=2, candidates=2, fit=0)
+
+    assert set(ask(index, "parrot sheet", limit=2)) == {"sheet", "parrot"}
+
+
 def test_pages_follow_each_other_without_gaps_and_scores_fall() -> None:
     shuffled = random.Random(4)  # noqa: S311 - the same words in every run
     words = ["alpha", "bravo", "charlie", "delta", "echo"]

@@ -51,17 +51,18 @@ def fields_of(spec: ToolSpec) -> Fields:
             choices.extend(choice for choice in cast("list[Any]", given)[:_CHOICES] if isinstance(choice, str))
         if len(names) >= _PARAMETERS:
             break
-    return Fields(
-        name=plain(" ".join((own_name(spec), *spec.aliases)) if spec.aliases else own_name(spec)),
-        title=plain(spec.title or ""),
-        namespace=plain(spec.source),
-        tags=plain(" ".join(spec.tags)),
-        description=plain(spec.description[:_DESCRIPTION_CHARACTERS]),
-        parameters=plain(" ".join(names)),
-        parameter_texts=plain(" ".join(texts)),
-        choices=plain(" ".join(choices)),
-        examples=plain(" ".join(_examples(spec))) if spec.examples else "",
+    found = (
+        " ".join((own_name(spec), *spec.aliases)) if spec.aliases else own_name(spec),
+        spec.title or "",
+        spec.source,
+        " ".join(spec.tags),
+        spec.description[:_DESCRIPTION_CHARACTERS],
+        " ".join(names),
+        " ".join(texts),
+        " ".join(choices),
+        " ".join(_examples(spec)) if spec.examples else "",
     )
+    return Fields._make(found if all(map(str.isascii, found)) else map(plain, found))
 
 
 def _parameters(schema: Mapping[str, Any], *, depth: int) -> Iterator[tuple[str, Mapping[str, Any]]]:

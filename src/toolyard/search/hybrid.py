@@ -62,7 +62,7 @@ class Hybrid:
 
     def _admitted(self, near: Near, admits: Allows) -> Iterator[ToolSpec]:
         postings = self._lexical.postings
-        specs = (postings.entries[postings.number(name)].spec for name in near)
+        specs = (postings.entry(name).spec for name in near)
         return (spec for spec in specs if admits(spec))
 
     def _fused(self, asked: list[Asked], near: Near, *, admits: Allows) -> tuple[list[Close], bool]:

@@ -7,8 +7,8 @@ allowed is left out before the best are taken, so no page is short and nothing s
 from collections.abc import Iterator
 from functools import cached_property
 from heapq import nlargest
-from itertools import chain, islice, repeat
-from operator import mul
+from itertools import chain, islice
+from operator import itemgetter
 from typing import Final
 
 from toolyard.loading import PausedCollection
@@ -27,9 +27,11 @@ __all__ = ["Lexical", "in_order"]
 _MANY: Final = 16
 """Tools that are read in one go; fewer are no reason to keep the collector waiting."""
 _WIDER: Final = 16
+_FINE: Final = 1000
+"""Parts of one that scores are counted in here: sums of whole numbers are the same in whatever order they are made."""
 _NOTHING: Final[list[Close]] = []
 
-Scores = dict[int, float]
+Scores = dict[int, int]
 
 
 class Lexical:
@@ -91,7 +93,8 @@ class Lexical:
 
     def explained(self, found: Found, asked: list[Asked]) -> Found:
         """Return the page with the reason of every hit."""
-        hits = [Hit(hit.spec, hit.score, explain(hit.spec, asked, self.postings)) for hit in found.hits]
+        postings = self.postings
+        hits = [Hit(hit.spec, hit.score, explain(postings.entry(hit.spec.name), asked, postings)) for hit in found.hits]
         return Found(hits=hits, total=found.total, more=found.more)
 
     def read(self, query: str) -> list[Asked]:
@@ -121,22 +124,22 @@ class Lexical:
 
         A tool that holds two readings of a word gets both here; the close look counts the better one.
         """
-        tools, weights = self.postings.tools, self.postings.weights
         scores: Scores = {}
         left: dict[str, Asked] = {}
-        terms = [(weight, term, one) for one in asked for term, weight in one.variants.items()]
-        for factor, term, one in sorted(terms, key=lambda found: (-found[0], found[1])):
-            holders = tools[term]
-            if budget is not None and scores:
-                if len(holders) > budget:
-                    left[one.text] = one
-                    continue
-                budget -= len(holders)
-            for number, weight in zip(holders, map(mul, weights[term], repeat(factor)), strict=True):
-                if number in scores:
-                    scores[number] += weight
-                else:
-                    scores[number] = weight
+        terms = [(factor, term, one) for one in asked for term, factor in one.variants.items()]
+        for factor, term, one in sorted(terms, key=itemgetter(0), reverse=True):
+            for weight, tools in self.postings.tools(term):
+                if budget is not None and scores:
+                    if len(tools) > budget:
+                        left[one.text] = one
+                        continue
+                    budget -= len(tools)
+                score = int(_FINE * factor * weight)
+                for number in tools:
+                    if number in scores:
+                        scores[number] += score
+                    else:
+                        scores[number] = score
         return scores, list(left.values())
 
     def _descending(self, scores: Scores) -> Iterator[int]:
@@ -144,7 +147,7 @@ class Lexical:
         entries = self.postings.entries
         above = float("inf")
         for size in (self.settings.candidates, self.settings.candidates * _WIDER, len(scores)):
-            line = nlargest(size, scores.values())[-1] if size < len(scores) else 0.0
+            line = nlargest(size, scores.values())[-1] if size < len(scores) else 0
             part = [number for number, score in scores.items() if line <= score < above]
             part.sort(key=lambda number: (-scores[number], entries[number].spec.name))
             yield from part
@@ -153,7 +156,7 @@ class Lexical:
 
 def in_order(exact: ToolSpec | None, first: list[Close], blocks: Iterator[list[Close]]) -> Iterator[Hit]:
     """Return all hits in order: a tool that is named comes first, and no score is above the one before it."""
-    score = first[0].score if first else 0.0
+    score = first[0].score if first else 0
     if exact is not None:
         yield Hit(exact, score, "")
     for close in chain(first, chain.from_iterable(blocks)):

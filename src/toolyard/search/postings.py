@@ -4,10 +4,10 @@ It weighs words and ranks nothing.
 """
 
 import math
-from array import array
 from bisect import bisect_left
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from toolyard.search.fields import Fields, fields_of
 from toolyard.search.stem import stem
@@ -18,7 +18,15 @@ from toolyard.spec import ToolSpec
 
 __all__ = ["Entry", "Postings"]
 
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
 _CACHED: Final = 20_000
+_LEVELS: Final = 8
+"""Parts that a word's tools are kept in, by how much it counts in them."""
+_NOTHING: Final[list[int]] = []
+_NAME: Final = Fields._fields.index("name")
+_DESCRIPTION: Final = Fields._fields.index("description")
 _SEQUENCE: Final = 80
 _JOINED: Final = 8
 _UNSEEN: Final = 50
@@ -28,17 +36,16 @@ _USUAL_TEXT: Final = 15.0
 _USUAL_PARAMETERS: Final = 12.0
 
 
-class Entry:
-    """One tool as the index holds it: its terms with their weights, and the words of its name and description in order."""
+class Entry(NamedTuple):
+    """One tool as the index holds it: its terms with their weights, and its name and description, as words and as terms."""
 
-    __slots__ = ("name_words", "sequence", "spec", "terms", "weights")
-
-    def __init__(self, spec: ToolSpec, *, terms: list[int], weights: list[float], sequence: list[int], name_words: int) -> None:
-        self.spec = spec
-        self.terms = array("I", terms)
-        self.weights = array("f", weights)
-        self.sequence = array("I", sequence)
-        self.name_words = name_words
+    spec: ToolSpec
+    terms: tuple[int, ...]
+    weights: tuple[float, ...]
+    words: tuple[int, ...]
+    sequence: tuple[int, ...]
+    """The terms of the words."""
+    name_words: int
 
 
 class _Place(NamedTuple):
@@ -50,19 +57,19 @@ class _Place(NamedTuple):
     identifiers: bool
 
 
-class _Table(dict[str, int]):
-    """What written words are, each as one number; it forgets everything when it has become too large."""
+class _Table(dict[_Key, _Value], Generic[_Key, _Value]):
+    """What was worked out before; it forgets everything when it has become too large."""
 
-    __slots__ = ("_intern",)
+    __slots__ = ("_work_out",)
 
-    def __init__(self, intern: Callable[[str], int]) -> None:
+    def __init__(self, work_out: Callable[[_Key], _Value]) -> None:
         super().__init__()
-        self._intern = intern
+        self._work_out = work_out
 
-    def __missing__(self, written: str) -> int:
+    def __missing__(self, key: _Key) -> _Value:
         if len(self) >= _CACHED:
             self.clear()
-        found = self[written] = self._intern(written)
+        found = self[key] = self._work_out(key)
         return found
 
 
@@ -75,64 +82,79 @@ class Postings:
 
     def __init__(self, settings: SearchSettings, thesaurus: Thesaurus) -> None:
         self._thesaurus = thesaurus
-        self._saturation = settings.saturation
+        saturation = settings.saturation
+        # One number for all words that count alike: each that is kept anew would take three times its place in an entry.
+        self._saturated = _Table[float, float](lambda weight: weight and weight / (weight + saturation))
         self.words: dict[str, int] = {}
         self.terms: dict[str, int] = {}
         self.term_of: list[int] = [-1]
         self.spelled: list[str] = [""]
-        self.tools: list[array[int]] = []
-        self.weights: list[array[float]] = []
+        self.holders = Counter[int]()
+        self.rarities = _Table[int, float](self._rarity)
+        """How much it says that a tool holds a term; true until a tool comes or goes."""
+        self._levels: list[defaultdict[int, list[int]]] = [defaultdict(list) for _ in range(_LEVELS + 1)]
+        self._level_of = _Table[float, defaultdict[int, list[int]]](lambda weight: self._levels[int(weight * _LEVELS)])
         self.entries: dict[int, Entry] = {}
         self._numbers: dict[str, int] = {}
         self._next = 0
         self._several: dict[tuple[int, ...], int] = {}
         self._several_of: dict[int, tuple[int, ...]] = {}
-        self._written = _Table(self._intern)
-        self._identifiers = _Table(self._intern_parts)
+        self._written = _Table[str, int](self._intern)
+        self._identifiers = _Table[str, int](self._intern_parts)
         self._places = _places(settings)
 
     def number(self, name: str) -> int:
         """Return the number of a tool that is there."""
         return self._numbers[name]
 
+    def entry(self, name: str) -> Entry:
+        """Return a tool that is there."""
+        return self.entries[self._numbers[name]]
+
     def add(self, spec: ToolSpec) -> None:
         """Take a tool in, in place of one of the same name."""
         self.remove(spec.name)
+        self.rarities.clear()
         number = self._next
         self._next += 1
         self._numbers[spec.name] = number
-        fields = fields_of(spec)
-        name = self.read(fields.name, identifiers=True)
-        description = self.read(fields.description)
-        weighed = self._weigh(fields, name=name, description=description)
-        saturation = self._saturation
-        terms, weights = list(weighed), [weight / (weight + saturation) for weight in weighed.values()]
-        sequence = name + description[:_SEQUENCE]
-        self.entries[number] = Entry(spec, terms=terms, weights=weights, sequence=sequence, name_words=len(name))
-        holders, held = self.tools, self.weights
-        for term, weight in zip(terms, weights, strict=True):
-            holders[term].append(number)
-            held[term].append(weight)
+        read = self._read_fields(fields_of(spec))
+        words = (*read[_NAME], *read[_DESCRIPTION][:_SEQUENCE])
+        sequence = tuple(map(self.term_of.__getitem__, words))
+        weighed = self._weigh(read)
+        terms, weights = tuple(weighed), tuple(map(self._saturated.__getitem__, weighed.values()))
+        self.entries[number] = Entry(spec, terms, weights, words, sequence, len(read[_NAME]))
+        self.holders.update(terms)
+        for term, level in zip(terms, map(self._level_of.__getitem__, weights), strict=True):
+            level[term].append(number)
 
     def remove(self, name: str) -> None:
         """Forget a tool, if it is there."""
         number = self._numbers.pop(name, None)
         if number is None:
             return
-        for term in self.entries.pop(number).terms:
-            tools = self.tools[term]
-            place = bisect_left(tools, number)
-            del tools[place]
-            del self.weights[term][place]
+        self.rarities.clear()
+        entry = self.entries.pop(number)
+        self.holders.subtract(entry.terms)
+        for term, level in zip(entry.terms, map(self._level_of.__getitem__, entry.weights), strict=True):
+            tools = level[term]
+            del tools[bisect_left(tools, number)]
 
-    def rarity(self, term: int) -> float:
-        """Return how much it says that a tool holds the term."""
-        holders = len(self.tools[term])
-        return math.log(1 + (len(self.entries) + _UNSEEN - holders + 0.5) / (holders + 0.5))
+    def tools(self, term: int) -> Iterator[tuple[float, list[int]]]:
+        """Return the tools that hold the term, first those in which it counts most, and about how much that is."""
+        for level in range(_LEVELS, -1, -1):
+            if tools := self._levels[level].get(term):
+                yield (level + 0.5) / _LEVELS, tools
 
     def rarest(self) -> float:
         """Return what a word that no tool holds would say."""
-        return math.log(1 + (len(self.entries) + _UNSEEN + 0.5) / 0.5)
+        return self._rarity_of(0)
+
+    def _rarity(self, term: int) -> float:
+        return self._rarity_of(self.holders[term])
+
+    def _rarity_of(self, holders: int) -> float:
+        return math.log(1 + (len(self.entries) + _UNSEEN - holders + 0.5) / (holders + 0.5))
 
     def _intern(self, written: str) -> int:
         return self._as_one([self._number(word) for word in split_word(written) if word not in STOP_WORDS])
@@ -162,9 +184,7 @@ class Postings:
             root = stem(word)
             term = self.terms.get(root)
             if term is None:
-                term = self.terms[root] = len(self.tools)
-                self.tools.append(array("I"))
-                self.weights.append(array("f"))
+                term = self.terms[root] = len(self.terms)
             number = self.words[word] = len(self.term_of)
             self.term_of.append(term)
             self.spelled.append(word)
@@ -178,20 +198,18 @@ class Postings:
             return found
         return [word for number in found for word in (self._several_of[number] if number < 0 else (number,))]
 
-    def _weigh(self, fields: Fields, *, name: list[int], description: list[int]) -> dict[int, float]:
+    def _read_fields(self, fields: Fields) -> list[list[int]]:
+        """Return the words of every field."""
+        return [
+            self.read(text, identifiers=place.identifiers) if text else _NOTHING for text, place in zip(fields, self._places, strict=True)
+        ]
+
+    def _weigh(self, read: Iterable[list[int]]) -> dict[int, float]:
         """Return what every term of a tool counts, in all its fields together."""
         weighed: dict[int, float] = {}
         term_of = self.term_of.__getitem__
-        for field, text, place in zip(Fields._fields, fields, self._places, strict=True):
-            if not text:
-                continue
-            if field == "name":
-                words = name
-            elif field == "description":
-                words = description
-            else:
-                words = self.read(text, identifiers=place.identifiers)
-            weight = place.weight / (place.even + place.uneven * len(words))
+        for words, place in zip(read, self._places, strict=True):
+            weight = place.weight / (place.even + place.uneven * len(words)) if words else 0.0
             for term in map(term_of, words):
                 if term in weighed:
                     weighed[term] += weight

@@ -91,13 +91,13 @@ def _words(text: str) -> Iterator[tuple[str, bool, int]]:
 def _ask(text: str, root: str, *, reading: _Reading, share: float, clause: int) -> Asked:
     postings = reading.postings
     term = postings.terms.get(root, -1)
-    known = term >= 0 and bool(postings.tools[term])
-    most = share * (postings.rarity(term) if known else postings.rarest())
+    known = postings.holders[term] > 0
+    most = share * (postings.rarities[term] if known else postings.rarest())
     variants: dict[int, float] = {term: most} if known else {}
     for near, likeness in _near(text, root, known=known or share < 1, reading=reading):
         other = postings.terms.get(near, -1)
-        if other >= 0 and postings.tools[other]:
-            weight = min(share * postings.rarity(other), most) * min(likeness, 1.0)
+        if postings.holders[other]:
+            weight = min(share * postings.rarities[other], most) * min(likeness, 1.0)
             variants[other] = max(weight, variants.get(other, 0.0))
     return Asked(text, postings.words.get(text, -1), term, max(variants.values(), default=0.0), most, variants, clause)
 

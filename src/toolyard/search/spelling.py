@@ -53,7 +53,7 @@ class Spelling:
 
     def _is_held(self, written: str) -> bool:
         number = self._postings.words.get(written)
-        return number is not None and bool(self._postings.tools[self._postings.term_of[number]])
+        return number is not None and self._postings.holders[self._postings.term_of[number]] > 0
 
     def _parts(self, word: str) -> Iterator[tuple[str, float]]:
         """Return the words of the index that were joined without a space, where there are such."""
