@@ -101,10 +101,11 @@ def test_an_upstream_that_is_not_known_is_refused(toolyard: Run, name: str, more
 
 def test_without_a_lock_all_that_were_looked_at_are_new(toolyard: Run, tmp_path: Path) -> None:
     (tmp_path / "toolyard.lock").unlink()
-    status, out, _ = toolyard("diff")
+    status, out, err = toolyard("diff")
 
-    assert status == 1
-    assert "shop: tool 'pay' (new)" in out
+    assert (status, out) == (1, "shop: instructions (new)\nshop: tool 'pay' (new)\nshop: tool 'sell' (new)\n")
+    assert err == "Nothing of 'shop' was accepted yet. 'toolyard diff shop' shows all of it.\n"
+    assert "    +Sell.\n" in toolyard("diff", "shop")[1]
 
 
 def test_a_lock_that_cannot_be_understood_is_named(toolyard: Run, tmp_path: Path) -> None:

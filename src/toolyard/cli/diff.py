@@ -40,13 +40,24 @@ def run(options: Options, terminal: Terminal) -> int:
         terminal.write_json(encode(compared))
     else:
         for one in compared:
-            _write(terminal, one)
+            if one.differences and not options.name and one.upstream not in stored.locked:
+                _write_names(terminal, one)
+            else:
+                _write(terminal, one)
     return DIFFERENT if any(one.differences for one in compared) else 0
 
 
 def _compared(stored: Stored, name: str, definitions: Definitions) -> _Compared:
     found = differences(definitions, stored.locked.get(name, {}), read_accepted(folder_of(stored.state, name)))
     return _Compared(name, seen_of(found, definitions), found)
+
+
+def _write_names(terminal: Terminal, compared: _Compared) -> None:
+    """Print of an upstream of which nothing was ever accepted only what there is: all of it differs."""
+    name = compared.upstream
+    for difference in compared.differences:
+        terminal.write(_title(name, difference), " (new)")
+    _say(terminal, f"Nothing of '{name}' was accepted yet. 'toolyard diff {name}' shows all of it.")
 
 
 def _write(terminal: Terminal, compared: _Compared) -> None:
@@ -68,11 +79,15 @@ def _say(terminal: Terminal, text: str) -> None:
 
 def _write_difference(terminal: Terminal, upstream: str, difference: Difference) -> None:
     what = "no longer offered" if difference.what == "vanished" else difference.what
-    terminal.write(Painted(f"{upstream}: {visible(str(difference.key))}", "bold"), f" ({what})")
+    terminal.write(_title(upstream, difference), f" ({what})")
     for change in difference.changes:
         terminal.write(*_heading(change))
         for line in change.lines:
             terminal.write(*_painted(line))
+
+
+def _title(upstream: str, difference: Difference) -> Painted:
+    return Painted(f"{upstream}: {visible(str(difference.key))}", "bold")
 
 
 def _heading(change: FieldChange) -> Sequence[Part]:
