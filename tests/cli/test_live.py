@@ -172,7 +172,7 @@ async def test_profiles_change_at_once_and_go_with_the_file(follow: Follow) -> N
     rules = "[toolsets.none]\nnames = ['nothing']\n[profiles.few]\ntoolsets = ['none']\n"
     async with follow("packs = ['system']\n") as yard:
         assert "ping" in [spec.name for spec in yard.yard.registry.visible(yard.yard.profile)]
-        assert await yard.change(f"packs = ['system']\nprofile = 'few'\n{rules}") == ""
+        assert await yard.change(f"packs = ['system']\nprofile = 'few'\n{rules}") == "The settings were read anew: 'profile' changed.\n"
         assert yard.yard.profile.name == "few"
         assert (await yard.yard.call("ping")).error.code == "tool_not_found"
 
@@ -185,7 +185,10 @@ async def test_limits_that_can_change_do_and_the_rest_is_told(follow: Follow) ->
     async with follow("[limits]\ndepth = 3\n") as yard:
         said = await yard.change("[limits]\ndepth = 2\nname_characters = 20\n[serve]\nport = 1\n")
 
-        assert said == "'serve.port', 'limits.name_characters' changed, which takes effect at the next start.\n"
+        assert said.splitlines() == [
+            "'serve.port', 'limits.name_characters' changed, which takes effect at the next start.",
+            "The settings were read anew: 'limits.depth' changed.",
+        ]
         assert yard.yard.limits.depth == yard.yard.dispatcher._limits.depth == 2
         assert yard.yard.limits.name_characters == 48
         assert "'limits.depth'" in await yard.change("")

@@ -79,8 +79,7 @@ class Live:
         except (CommandError, KeyError) as error:
             self._terminal.say(f"The settings stay as they were: {error.args[0]}")
             return False
-        self._take_settings(config)
-        done = await self._take_upstreams(config, upstreams)
+        done = [*self._take_settings(config), *await self._take_upstreams(config, upstreams)]
         if done and not self._terminal.quiet:
             self._terminal.say(f"The settings were read anew: {', '.join(done)}.")
         self._config = config
@@ -93,13 +92,15 @@ class Live:
         check_profiles(self._yard, config)
         return config, settled_upstreams(config, self._terminal)
 
-    def _take_settings(self, config: Config) -> None:
+    def _take_settings(self, config: Config) -> Sequence[str]:
+        """Let the yard have the settings that it can change while it runs, say which it cannot, and return what was done."""
         changed = [key for key in known_settings() if config.value(key) != self._config.value(key)]
         at_once = [key for key in changed if key in _AT_ONCE and (key == "profile" or key in config.origins)]
         change_limits(self._yard.limits, {key.partition(".")[2]: config.value(key) for key in at_once if key != "profile"})
         later = [key for key in changed if key not in at_once]
         if later:
             self._terminal.say(f"{_named(later)} changed, which takes effect at the next start.")
+        return [f"{_named(at_once)} changed"] if at_once else []
 
     async def _take_upstreams(self, config: Config, upstreams: "dict[str, UpstreamSettings]") -> Sequence[str]:
         """Close what is gone or different, open what is new or different, and return what was done."""
