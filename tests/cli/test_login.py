@@ -29,6 +29,7 @@ def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Auth
     monkeypatch.chdir(tmp_path)
     with serving_authority() as served:
         lines = ["[upstreams.shop]", f'url = "{served.url}"', "[upstreams.files]", 'command = "files"']
+        lines += ["[upstreams.known]", f'url = "{served.url}"', 'headers.Authorization = "Bearer x"']
         lines += ["[upstreams.locked]", f'url = "{served.url}"', 'login.client_secret = "${NO_SUCH_VARIABLE}"']
         (tmp_path / "toolyard.toml").write_text("\n".join(lines))
         yield served
@@ -115,6 +116,7 @@ def test_a_client_that_signs_in_by_itself_is_told_that_it_goes_on(authority: Aut
         (("login", "quite-another"), "There is no upstream 'quite-another'."),
         (("login", "files"), "'files' is a program, and nobody signs in there."),
         (("logout", "files"), "'files' is a program, and nobody signs in there."),
+        (("login", "known"), "'known' is shown the 'Authorization' in its 'headers', and no login."),
         (("login", "locked"), "needs the variable 'NO_SUCH_VARIABLE', which is not set."),
         (("login", "shop", "--timeout", "soon"), "'soon' is not a number of seconds."),
         (("login", "shop", "--timeout", "0"), "'0' is not a number of seconds."),

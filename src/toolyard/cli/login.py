@@ -21,6 +21,8 @@ __all__ = ["run"]
 def run(options: Options, terminal: Terminal) -> int:
     """Sign in, keep the login, and say who signed in and what was granted."""
     place = place_of(options, terminal)
+    if place.settings.authorizes:
+        raise CommandError(f"'{place.name}' is shown the 'Authorization' in its 'headers', and no login. Take that away first.")
     try:
         kept = run_until_told(_sign_in(place, options, terminal))
     except LoginError as error:

@@ -48,6 +48,8 @@ class Authority:
         """What the answer to a registration says besides."""
         self.statuses: dict[str, int] = {}
         """Statuses that paths answer with, whatever they are asked."""
+        self.shown: list[tuple[str, str]] = []
+        """Every message of MCP: its method, and the token that it came with."""
         self.id_tokens: set[str] = set()
         """Id tokens that are good for an assertion."""
         self.exchanged: dict[str, Any] = {}
@@ -181,7 +183,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve_mcp(self, message: Any) -> None:
         authority = self.authority
-        scope = authority.tokens.get(self.headers.get("Authorization", "").removeprefix("Bearer "))
+        token = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        authority.shown.append((message.get("method", ""), token))
+        scope = authority.tokens.get(token)
         if scope is None:
             self._send(401, {"error": "invalid_token"}, **({"WWW-Authenticate": authority.challenge} if authority.challenge else {}))
         elif self.command != "POST":

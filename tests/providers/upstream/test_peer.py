@@ -214,6 +214,27 @@ async def test_a_question_reaches_whoever_the_request_is_for_and_its_answer_the_
     waiting.cancel()
 
 
+async def test_what_is_sent_on_behalf_of_a_caller_has_his_headers() -> None:
+    async def answer(_: object) -> Mapping[str, Any]:
+        return {"answer": {"action": "decline"}}
+
+    link = ScriptedLink({"tools/call": None})
+    peer, _ = await open_peer(link)
+    behalf = Behalf(owner="a", ask=answer, headers={"authorization": "Bearer a", "Mcp-Param-A": "1"})
+    task = asyncio.create_task(peer.request(OLD, "tools/call", {}, behalf=behalf))
+    await link.until(lambda: link.sent)
+    link.ask(5, "elicitation/create", {}, about=1)
+    await link.until(lambda: len(link.sent) == 2)
+    link.ask(6, "ping")
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+    assert [message.get("method", message.get("id")) for message in link.sent] == ["tools/call", 5, 6, "notifications/cancelled"]
+    shown = [headers.get("authorization") for headers in link.headers]
+    assert shown == ["Bearer a", "Bearer a", None, "Bearer a"]
+    assert ["Mcp-Param-A" in headers for headers in link.headers] == [True, False, False, False]
+
+
 async def test_a_question_is_never_put_to_one_of_two_owners() -> None:
     link = ScriptedLink({"x": None})
     peer, _ = await open_peer(link)

@@ -128,12 +128,27 @@ async def test_the_wrong_credentials_of_one_caller_keep_nobody_else_away() -> No
     bench = Bench({**MODERN, **TOOLS, "tools/call": LinkError("unauthenticated", "Who are you?", status=401)})
     async with bench.opened(forward_headers=("Authorization",)) as supervisor:
         theirs = Behalf(owner="a", headers={"authorization": "Bearer wrong"})
-        with pytest.raises(LinkError, match="Who are you"):
+        with pytest.raises(LinkError, match="Who are you") as caught:
             await supervisor.request("tools/call", {}, name=None, behalf=theirs, safe=False)
+        assert caught.value.of_caller
         bench.links[0].script["tools/call"] = {}
 
         assert supervisor.health.state == "ready"
         assert await ask(supervisor) == b"{}"
+
+
+async def test_a_handshake_that_is_refused_is_not_the_fault_of_who_happens_to_call() -> None:
+    refusal = LinkError("unauthenticated", "Who are you?", status=401)
+    bench = Bench({"server/discover": refusal, "initialize": refusal})
+    async with bench.opened(forward_headers=("Authorization",)) as supervisor:
+        theirs = Behalf(owner="a", headers={"authorization": "Bearer good"})
+        for _ in range(2):  # the second is refused without asking
+            with pytest.raises(LinkError, match="Who are you") as caught:
+                await supervisor.request("tools/call", {}, name=None, behalf=theirs, safe=False)
+            assert not caught.value.of_caller
+
+        assert supervisor.health.state == "auth_needed"
+        assert not any(headers for link in bench.links for headers in link.headers if "authorization" in headers)
 
 
 async def test_refusing_many_calls_does_not_grow() -> None:

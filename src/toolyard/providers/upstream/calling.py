@@ -65,6 +65,7 @@ class Calls:
 
     def __init__(self, name: str, settings: UpstreamSettings, supervisor: Supervisor) -> None:
         self._name = name
+        self._settings = settings
         self._prefix = prefix_of(name, settings)
         self._supervisor = supervisor
         self._forwarded = tuple(header.lower() for header in settings.forward_headers)
@@ -129,7 +130,7 @@ class Calls:
         except Fault as fault:
             raise fault_of(self._name, fault) from fault
         except LinkError as error:
-            raise failure_of(self._name, error) from error
+            raise failure_of(self._name, error, self._settings) from error
         return self._read(result, _Completed).completion.values
 
     def _read(self, result: msgspec.Raw, kind: type[T]) -> T:
@@ -163,7 +164,7 @@ class Calls:
         except Fault as fault:
             raise fault_of(self._name, fault) from fault
         except LinkError as error:
-            raise failure_of(self._name, error) from error
+            raise failure_of(self._name, error, self._settings) from error
         except asyncio.CancelledError:
             if call.stopped == "timeout":
                 call.at_fault = "upstream"

@@ -8,7 +8,7 @@ from typing import Final, Literal, Protocol
 
 from toolyard.wire.messages import Id
 
-__all__ = ["OPEN", "Credentials", "Link", "LinkError", "Listener", "Trouble"]
+__all__ = ["OPEN", "Credentials", "Link", "LinkError", "Listener", "Trouble", "lasting"]
 
 Trouble = Literal["unavailable", "lost", "unauthenticated", "rate_limited", "refused", "session_lost"]
 """It cannot be reached; it went away; it wants credentials; we call too often; it answered with an error of HTTP; it forgot our session."""
@@ -41,6 +41,8 @@ class LinkError(Exception):
         """The header 'WWW-Authenticate', if credentials are wanted."""
         self.retry_after = retry_after
         """Seconds it wants to be left alone."""
+        self.of_caller = False
+        """Whether what was refused are credentials of whoever called, and not our own."""
 
 
 class Listener(Protocol):
@@ -120,3 +122,8 @@ class _Open:
 
 OPEN: Final[Credentials] = _Open()
 """For upstreams that let everybody in."""
+
+
+def lasting(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Return those headers that are about whoever calls, and not about one message: the protocol's own all begin alike."""
+    return {name: value for name, value in headers.items() if not name.lower().startswith("mcp-")} if headers else headers

@@ -25,7 +25,7 @@ def make_upstream(
 
 def _credentials(name: str, settings: UpstreamSettings, folder: Path) -> Credentials:
     """Return what is shown to an upstream; one whose headers say already who calls is shown nothing else."""
-    if settings.url is None or any(header.lower() == "authorization" for header in settings.headers):
+    if settings.url is None or settings.authorizes:
         return OPEN
     from toolyard.providers.upstream.login.credentials import SignedIn  # noqa: PLC0415 - programs need no login
 

@@ -15,7 +15,7 @@ from toolyard.asks import Ask, unanswerable
 from toolyard.errors import ToolError
 from toolyard.logline import quoted
 from toolyard.progress import Note
-from toolyard.providers.upstream.link import Link, LinkError
+from toolyard.providers.upstream.link import Link, LinkError, lasting
 from toolyard.wire.faults import INTERNAL, INVALID_REQUEST, METHOD_NOT_FOUND, Fault
 from toolyard.wire.messages import Id, Message, decode, encode_fault, encode_notification, encode_result, id_of
 from toolyard.wire.requests import NOTHING, Requests
@@ -148,18 +148,18 @@ class Peer:
             self._link.send(message, request_id, headers)
             return await future
         except asyncio.CancelledError:
-            self._give_up(request_id)
+            self._give_up(request_id, behalf)
             raise
         finally:
             del self._waiting[request_id]
             self._stop_asking(behalf)
 
-    def _give_up(self, request_id: Id) -> None:
+    def _give_up(self, request_id: Id, behalf: Behalf) -> None:
         self._link.drop(request_id)
         if self.requests is None or (self._http and self.requests.version.modern):
             return  # a greeting cannot be cancelled, and there the connection that closes says it all
         told = encode_notification("notifications/cancelled", {"requestId": request_id, "reason": "Nobody waits for it any more."})
-        self._reply(told)
+        self._reply(told, behalf)
 
     def receive(self, data: bytes, about: Id | None) -> None:
         """Take one message of the upstream; what is none answers whatever request it can be meant for."""
@@ -273,11 +273,11 @@ class Peer:
             if error.code == "not_supported":
                 behalf.unasked[ask.capability] = ask
             answer = encode_fault(request_id, Fault(METHOD_NOT_FOUND if error.code == "not_supported" else INTERNAL, error.message))
-        self._reply(answer)
+        self._reply(answer, behalf)
 
-    def _reply(self, message: bytes) -> None:
+    def _reply(self, message: bytes, behalf: Behalf = ALONE) -> None:
         headers = {} if self.requests is None or self.requests.version.modern else self.requests.headers("", None)
-        self._link.send(message, None, headers)
+        self._link.send(message, None, {**headers, **lasting(behalf.headers)} if behalf.headers else headers)
 
     def _whose(self, about: Id | None) -> Behalf | None:
         """Return on whose behalf an upstream must be speaking: never a guess between two owners."""

@@ -158,3 +158,8 @@ class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     def carrier(self) -> Carrier:
         """Return how it is spoken to."""
         return self.transport or ("http" if self.command is None else "stdio")
+
+    @property
+    def authorizes(self) -> bool:
+        """Return whether its headers say already who calls, so that nobody signs in."""
+        return any(header.lower() == "authorization" for header in self.headers)

@@ -7,6 +7,7 @@ import msgspec
 from toolyard.envelope import Envelope, Failure
 from toolyard.errors import ToolError
 from toolyard.providers.upstream.link import LinkError
+from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.wire.faults import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, MISSING_CAPABILITY, Fault
 
 __all__ = ["failure_of", "fault_of", "no_result", "refusal_of"]
@@ -17,7 +18,7 @@ _WORDS: Final = 2000
 _DETAILS: Final = 20_000
 
 
-def failure_of(name: str, error: LinkError) -> ToolError:
+def failure_of(name: str, error: LinkError, settings: UpstreamSettings) -> ToolError:
     """Return the failure that a link's trouble is."""
     details: dict[str, Any] = {"upstream": name}
     if error.status is not None:
@@ -27,20 +28,31 @@ def failure_of(name: str, error: LinkError) -> ToolError:
     if error.retry_after is not None:
         details["retry_after_ms"] = round(error.retry_after * 1000)
     if error.trouble == "unauthenticated":
-        return ToolError(
-            "unauthenticated",
-            error.message,
-            hint=f"Ask whoever runs the yard to sign in: 'toolyard login {name}'.",
-            next_actions=[f"toolyard login {name}"],
-            blame="upstream",
-            **details,
-        )
+        return _not_let_in(name, error, settings, details)
     if error.trouble == "rate_limited":
         return ToolError("rate_limited", error.message, blame="upstream", **details)
     if error.trouble == "refused":
         ran = error.sent and (error.status or 0) >= _SERVER_ERROR
         return ToolError("upstream_error", error.message, may_have_run=ran, **details)
     return ToolError("upstream_unavailable", error.message, may_have_run=error.sent, **details)
+
+
+def _not_let_in(name: str, error: LinkError, settings: UpstreamSettings, details: dict[str, Any]) -> ToolError:
+    """Return that an upstream wants other credentials, and who can give it some, and how."""
+    command = f"toolyard login {name}"
+    setting = f"'headers' of the upstream '{name}'"
+    if error.of_caller:
+        named = ", ".join(f"'{header}'" for header in settings.forward_headers)
+        hint = f"What came with the request is passed on to '{name}': {named}. Send what it accepts."
+        return ToolError("unauthenticated", error.message, hint=hint, blame="caller", **details)
+    actions = [command]
+    if settings.authorizes:
+        hint, actions = f"Ask whoever runs the yard to change 'Authorization' in {setting}.", []
+    elif settings.forward_headers:
+        hint = f"Ask whoever runs the yard to let it greet and list as itself: '{command}', or {setting}. Callers' headers go with calls."
+    else:
+        hint = f"Ask whoever runs the yard to sign in: '{command}'."
+    return ToolError("unauthenticated", error.message, hint=hint, next_actions=actions, blame="upstream", **details)
 
 
 def fault_of(name: str, fault: Fault) -> ToolError:

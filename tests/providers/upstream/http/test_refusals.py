@@ -291,6 +291,30 @@ async def test_whoever_cannot_get_credentials_says_why(raw: Serve, link: Connect
     assert (error.status, error.challenge, error.text) == (401, "Bearer scope=x", "Who are you?")
 
 
+@pytest.mark.parametrize("status", [401, 403])
+async def test_credentials_of_a_caller_are_not_replaced_by_ours(raw: Serve, link: Connect, status: int) -> None:
+    server = await raw(guarded("ours", status=status))
+    wallet = Wallet("ours", "others")
+    sender, told = await link(server.url, credentials=wallet)
+    sender.send(request(1), 1, {"authorization": "Bearer theirs"})
+
+    error = await told.loss(1)
+
+    assert (error.trouble, error.status) == ("unauthenticated", status)
+    assert error.message == "'there' refuses the credentials it was shown."
+    assert [asked.headers["authorization"] for asked in server.asked] == ["Bearer theirs"]
+    assert wallet.challenges == []
+
+
+async def test_a_header_of_the_settings_is_told_as_shown(raw: Serve, link: Connect) -> None:
+    server = await raw(guarded("new"))
+    sender, told = await link(server.url, headers={"Authorization": "Bearer old"})
+    assert "refuses the credentials" in (await ask(sender, told)).message
+
+    sender, told = await link(server.url)
+    assert "wants credentials" in (await ask(sender, told)).message
+
+
 async def test_a_further_challenge_is_met_too_but_not_without_end(raw: Serve, link: Connect) -> None:
     async def more(asked: Asked) -> None:
         have = asked.headers["authorization"].removeprefix("Bearer ")

@@ -38,7 +38,7 @@ async def test_a_stream_that_breaks_off_is_asked_for_the_rest(raw: Serve, link: 
 
     server = await raw(break_off)
     sender, told = await link(server.url)
-    sender.send(request(1), 1, OLDER)
+    sender.send(request(1), 1, {**OLDER, "Mcp-Method": "tools/call", "authorization": "Bearer theirs"})
 
     assert [(await told.message(about=1))["params"]["step"] for _ in range(2)] == [1, 2]
     assert (await told.message(about=1))["id"] == 1
@@ -46,6 +46,7 @@ async def test_a_stream_that_breaks_off_is_asked_for_the_rest(raw: Serve, link: 
     assert (second.method, second.headers["accept"], second.body) == ("GET", "text/event-stream", b"")
     assert (third.headers["last-event-id"], third.headers["mcp-session-id"]) == ("a-2", "s")
     assert third.headers["mcp-protocol-version"] == "2025-11-25"
+    assert (third.headers["authorization"], "mcp-method" in third.headers) == ("Bearer theirs", False)
 
 
 async def test_a_stream_without_event_ids_that_breaks_off_is_lost(raw: Serve, link: Connect) -> None:

@@ -12,6 +12,7 @@ import pytest
 from authority import TOOL, Authority, SignIn
 
 from toolyard import Yard
+from toolyard.caller import Door
 from toolyard.providers.upstream.catalogue import folder_of
 from toolyard.providers.upstream.link import LinkError
 from toolyard.providers.upstream.login.credentials import SignedIn, load_signing
@@ -255,6 +256,25 @@ async def test_what_one_tool_may_not_do_keeps_nobody_from_the_others(authority: 
 
         authority.wanted = {"read"}
         assert (await yard.call("shop__greet")).success
+
+
+async def test_the_yard_greets_and_lists_as_itself_and_calls_as_whoever_calls(authority: Authority, tmp_path: Path) -> None:
+    authority.tokens = {"yard": "read", "ada": "read"}
+    ours = {"Authorization": "Bearer yard"}
+    settings = UpstreamSettings(url=authority.url, headers=ours, forward_headers=("Authorization",), pin="off")
+    upstream = make_upstream("shop", settings, state=tmp_path)
+    async with Yard("gate", providers=[upstream], metatools=False) as yard:
+        await upstream.settled()
+        ada, eve = (Door(headers={"authorization": f"Bearer {who}"}) for who in ("ada", "eve"))
+        assert (await yard.call("shop__greet", door=ada)).success
+        answer = await yard.call("shop__greet", door=eve)
+        assert (await yard.call("shop__greet", door=ada)).success
+        assert upstream.status().state == "ready"
+
+    assert answer.error is not None
+    assert (answer.error.code, answer.error.blame, answer.error.next_actions) == ("unauthenticated", "caller", ())
+    assert [who for method, who in authority.shown if method == "tools/call"] == ["ada", "eve", "ada"]
+    assert {who for method, who in authority.shown if method != "tools/call"} == {"yard"}
 
 
 @pytest.mark.parametrize("era", ["2025", "2026"])

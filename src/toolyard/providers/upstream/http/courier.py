@@ -15,6 +15,7 @@ __all__ = ["Courier"]
 
 _UNAUTHORIZED: Final = 401
 _FORBIDDEN: Final = 403
+_AUTHORIZATION: Final = "authorization"
 _PERMANENT: Final = 308
 _REDIRECTS: Final = frozenset({307, 308})
 _HOPS: Final = 3
@@ -90,7 +91,10 @@ class Courier:
         status = exchange.status
         challenge = exchange.header(b"www-authenticate")
         if status == _UNAUTHORIZED or (status == _FORBIDDEN and (challenge or exchange.shown)):
-            self._renew(exchange, (status, challenge))
+            if any(name.lower() == _AUTHORIZATION for name in exchange.headers):
+                self._give_up(exchange, None)  # whoever calls showed his own, and ours are not for him
+            else:
+                self._renew(exchange, (status, challenge))
         elif status not in _REDIRECTS or not self._follow(exchange):
             exchange.owner.ended(exchange)
 
@@ -150,7 +154,7 @@ class Courier:
         """Tell the owner that the upstream does not let us in, in the words of whoever tried to get credentials, if there are any."""
         if exchange.is_over:
             return
-        error = unauthenticated(exchange)
+        error = unauthenticated(exchange, shown=bool(exchange.shown) or self.head.shows(_AUTHORIZATION, exchange.headers))
         if failure is not None:
             error = LinkError(
                 failure.trouble,

@@ -58,6 +58,10 @@ class Head:
         self._made: tuple[str, str | None] | None = None
         self._block = b""
 
+    def shows(self, header: str, headers: Mapping[str, str]) -> bool:
+        """Return whether a request with headers of its own has this one, from there or from the settings."""
+        return header in self._own or any(name.lower() == header for name in headers)
+
     def post(self, message: bytes, headers: Mapping[str, str], *, shown: Mapping[str, str], target: str | None = None) -> bytes:
         """Return a request that posts a message, with headers of its own and the credentials that are shown.
 

@@ -10,7 +10,7 @@ from toolyard.providers.upstream.http.courier import Courier
 from toolyard.providers.upstream.http.ear import Ear, delay_before
 from toolyard.providers.upstream.http.exchange import Exchange
 from toolyard.providers.upstream.http.troubles import fault_in, frame_of, messages_in, trouble_of
-from toolyard.providers.upstream.link import OPEN, Credentials, LinkError, Listener
+from toolyard.providers.upstream.link import OPEN, Credentials, LinkError, Listener, lasting
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.wire.events import Event
 from toolyard.wire.messages import Id
@@ -213,7 +213,7 @@ class HttpLink:
             self._lose(exchange, LinkError("lost", sentence, sent=True))
             return
         exchange.method = "GET"
-        exchange.headers = {**self._versioned(), "Last-Event-ID": exchange.last_event}
+        exchange.headers = {**lasting(exchange.headers), **self._versioned(), "Last-Event-ID": exchange.last_event}
         exchange.message = b""
         exchange.renew()
         exchange.timer = self._loop.call_later(delay_before(exchange.tries, exchange.retry), self._courier.send, exchange)

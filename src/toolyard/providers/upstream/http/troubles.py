@@ -63,9 +63,9 @@ def fault_in(body: bytes, request_id: Id) -> bytes | None:
     return msgspec.json.encode({"jsonrpc": "2.0", "id": request_id, "error": error})
 
 
-def unauthenticated(exchange: Exchange) -> LinkError:
+def unauthenticated(exchange: Exchange, *, shown: bool) -> LinkError:
     """Return that the upstream does not let us in with what we show, or without anything."""
-    sentence = f"'{exchange.name}' refuses the credentials it was shown." if exchange.shown else f"'{exchange.name}' wants credentials."
+    sentence = f"'{exchange.name}' refuses the credentials it was shown." if shown else f"'{exchange.name}' wants credentials."
     challenge = exchange.header(b"www-authenticate")
     return LinkError("unauthenticated", sentence, status=exchange.status or None, text=exchange.text, challenge=challenge)
 
