@@ -68,9 +68,9 @@ def _is_count(value: object) -> bool:
 
 
 def _is_type(value: object) -> bool:
-    if _are_names(value) and value:
-        return set(cast("list[str]", value)) <= _TYPES.keys()
-    return type(value) is str and value in _TYPES
+    if type(value) is str:
+        return value in _TYPES
+    return _are_names(value) and bool(value) and set(cast("list[str]", value)) <= _TYPES.keys()
 
 
 def _is_json(value: object) -> bool:

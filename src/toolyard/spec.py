@@ -128,7 +128,7 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is called: the query that reads a resource or makes a prompt has a spec, too, and is never listed as a tool."""
 
     def __post_init__(self) -> None:
-        if self.operation in _OPERATIONS:  # written as a plain string
+        if type(self.operation) is str and self.operation in _OPERATIONS:  # written as a plain string
             msgspec.structs.force_setattr(self, "operation", Operation(self.operation))
         _make_tuples(self, "tags", "aliases")
 

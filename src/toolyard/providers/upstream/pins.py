@@ -193,13 +193,13 @@ def _understood(path: Path) -> Locked | LockError:
 
 def _reason(name: str, definition: Definition, pin: Pin | None) -> str | None:
     """Return why a definition cannot pass, if so."""
+    if pin is not None and pin.hash == definition.hash:
+        return None
     wanted = definition.name or definition.kind
     plain = is_word(wanted) and not wanted.startswith("-")  # agents read this and shells may run it, so a name must not be more than one
     look = f"Look at it with 'toolyard diff {name}', then 'toolyard accept {name}{f' {wanted}' if plain else ''}'."
     if pin is None:
         return f"Nobody has accepted it yet. {look}"
-    if pin.hash == definition.hash:
-        return None
     return f"Its upstream changed it since it was accepted ({', '.join(changed_fields(definition, pin))}). {look}"
 
 
