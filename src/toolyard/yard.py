@@ -15,7 +15,7 @@ from toolyard.dispatcher import Dispatcher
 from toolyard.envelope import Envelope
 from toolyard.limits import Limits
 from toolyard.loading import PausedCollection
-from toolyard.metatools import GUIDE, Metatools, known_metatools, tell_metatools
+from toolyard.metatools import GUIDE, known_metatools, tell_metatools
 from toolyard.mounts import Mount
 from toolyard.packs import make_pack
 from toolyard.profile import EVERYTHING, Profile, Profiles
@@ -291,6 +291,8 @@ class Yard:
             for pack in self._packs:
                 await self.providers.add(make_pack(pack, self), gives_way=True)
             if self._metatools:
+                from toolyard.metatools.provider import Metatools  # noqa: PLC0415 - only a yard that opens with them needs them
+
                 await self.providers.add(Metatools(self, self._metatools), gives_way=True)
         await self.providers.settled(_SETTLED, unless_known=True)
         stack.push_async_callback(self.sessions.end_all)
