@@ -131,17 +131,19 @@ class _Chain:
         Raises:
             ToolError: `chain_step_failed` with what came of the steps before.
         """
-        plan, total = self._plan, len(self._plan.steps)
+        total = len(self._plan.steps)
         with Pace(self._call, Note(0, total, "")) as pace:
-            for stage in plan.stages:
-                if pace.heard:
-                    pace.note(Note(stage[0], total, f"running {plan.steps[stage[0]].tool_id}"))
+            heard = pace.heard
+            for stage in self._plan.stages:
+                planned = stage[0]
+                if heard:
+                    pace.note(Note(planned.index, total, f"running {planned.step.tool_id}"))
                 if len(stage) > 1:
-                    answers = await asyncio.gather(*(self._begin(plan.planned[index]) for index in stage))
+                    answers = await asyncio.gather(*map(self._begin, stage))
                 else:
-                    answer = await self._begin(plan.planned[stage[0]])
+                    answer = await self._begin(planned)
                     if answer.error is None and not _is_pending(answer.data):
-                        self._keep(stage[0], answer)
+                        self._keep(planned, answer)
                         continue
                     answers = [answer]
                 pending = self._settle(stage, answers)
@@ -151,18 +153,21 @@ class _Chain:
         return self._outcome()
 
     def _begin(self, planned: Planned) -> Awaitable[Envelope]:
-        step, how = planned.step, planned.how
-        args = step.args
-        try:
-            if planned.references:
-                args = filled(args, planned.references, self._results)
-            if step.use_previous:
-                args = {**args, PREVIOUS: self._final}
-            if self._seconds or step.timeout_s:
-                how = msgspec.structs.replace(how, seconds=self._left(step))
-        except ToolError as error:
-            return _refused(error, step.tool_id)
+        step, how, args = planned.step, planned.how, planned.step.args
+        if not planned.is_ready or self._seconds:
+            try:
+                args = self._filled(planned)
+                if self._seconds or step.timeout_s:
+                    how = msgspec.structs.replace(how, seconds=self._left(step))
+            except ToolError as error:
+                return _refused(error, step.tool_id)
         return self._call.funnel.invoke(self._call, step.tool_id, args, how)
+
+    def _filled(self, planned: Planned) -> Arguments:
+        """Return the arguments of a step with what the steps before answered."""
+        step = planned.step
+        args = filled(step.args, planned.references, self._results) if planned.references else step.args
+        return {**args, PREVIOUS: self._final} if step.use_previous else args
 
     def _left(self, step: Step) -> float:
         """Return how long a step may take: no longer than it says, nor than the chain has left."""
@@ -173,32 +178,31 @@ class _Chain:
             raise ToolError("timeout", f"The {self._seconds:g} seconds of the chain were over before the step began.", may_have_run=False)
         return min(left, step.timeout_s) if step.timeout_s else left
 
-    def _settle(self, stage: list[int], answers: Sequence[Envelope]) -> dict[str, Any] | None:
+    def _settle(self, stage: list[Planned], answers: Sequence[Envelope]) -> dict[str, Any] | None:
         """Note what a stage answered; return the chain's answer if a step waits for a person.
 
         Raises:
             ToolError: `chain_step_failed` if one failed.
         """
-        failed: tuple[int, Failure] | None = None
+        failed: tuple[Planned, Failure] | None = None
         pending: tuple[int, Any] | None = None
-        for index, answer in zip(stage, answers, strict=True):
+        for planned, answer in zip(stage, answers, strict=True):
             error = answer.error
             if error is not None:
                 self._changed = self._changed or error.may_have_run
-                failed = failed or (index, error)
+                failed = failed or (planned, error)
             elif _is_pending(answer.data):
-                pending = pending or (index, answer.data)
+                pending = pending or (planned.index, answer.data)
             else:
-                self._keep(index, answer)
+                self._keep(planned, answer)
         if failed is not None:
             raise self._failure(*failed)
         if pending is not None:
             return {"status": _PENDING, "step_index": pending[0], "pending": pending[1], **self._outcome()}
         return None
 
-    def _keep(self, index: int, answer: Envelope) -> None:
-        planned = self._plan.planned[index]
-        step = planned.step
+    def _keep(self, planned: Planned, answer: Envelope) -> None:
+        step, index = planned.step, planned.index
         self._results[index] = self._final = answer.data
         if planned.tool.spec.operation is not _QUERY:
             self._changed = True
@@ -212,8 +216,8 @@ class _Chain:
     def _outcome(self) -> dict[str, Any]:
         return {"final": self._final} if self._call.arguments.get("final_only") else {"results": self._told, "final": self._final}
 
-    def _failure(self, index: int, cause: Failure) -> ToolError:
-        step = self._plan.steps[index]
+    def _failure(self, planned: Planned, cause: Failure) -> ToolError:
+        step, index = planned.step, planned.index
         named = f"{index} '{step.id}'" if step.id else f"{index}"
         return ToolError(
             "chain_step_failed",
@@ -243,12 +247,11 @@ def _told(plan: Plan, *, can_hold: bool) -> list[dict[str, Any]]:
     """Return the plan as an answer: what would run when, what it waits for, and whether a person is asked first, where that is known."""
     told: list[dict[str, Any]] = []
     for number, stage in enumerate(plan.stages):
-        for index in stage:
-            planned = plan.planned[index]
+        for planned in stage:
             spec, step = planned.tool.spec, planned.step
             asks = True if spec.question is not None else None if can_hold else False
             waits = sorted({reference.target for reference in planned.references})
-            one: dict[str, Any] = {"step": index, "tool_id": spec.name, "operation": str(spec.operation), "stage": number}
+            one: dict[str, Any] = {"step": planned.index, "tool_id": spec.name, "operation": str(spec.operation), "stage": number}
             one |= {"needs_approval": asks, **({"waits_for": waits} if waits else {}), **({"id": step.id} if step.id else {})}
             told.append(one)
     return told

@@ -7,7 +7,7 @@ import msgspec
 
 from toolyard.call import Arguments
 from toolyard.caller import FILLED, Nested
-from toolyard.envelope import encode
+from toolyard.envelope import encode_plain
 from toolyard.errors import ToolError
 from toolyard.metatools.catalogue import Catalogue
 from toolyard.metatools.references import Reference, references
@@ -38,11 +38,14 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_f
 class Planned(msgspec.Struct, gc=False):
     """A step that can run."""
 
+    index: int
     step: Step
     tool: Tool
     references: list[Reference]
     how: Nested
     """With arguments that are checked already, if nothing of them comes from another step."""
+    is_ready: bool
+    """Whether nothing remains to be seen to before it runs."""
 
 
 class Plan:
@@ -50,15 +53,15 @@ class Plan:
 
     def __init__(self, catalogue: Catalogue, profile: Profile, *, repair: bool) -> None:
         self.steps: Sequence[Step] = ()
-        self.stages: list[list[int]] = []
-        self.planned: list[Planned] = []
-        """Each step, in order, as it is run."""
+        self.stages: list[list[Planned]] = []
         self._catalogue = catalogue
         self._profile = profile
         self._repair = repair
         self._issues: list[Issue] = []
         self._similar: list[str] = []
         self._named: dict[str, int] = {}
+        self._first = 0
+        """Where the stage begins that is read now."""
 
     def read(self, steps: Sequence[Step]) -> "Plan":
         """Take the steps in, and return the plan.
@@ -69,12 +72,14 @@ class Plan:
         self.steps = steps
         group = ""
         for index, step in enumerate(steps):
-            if group and step.parallel == group:
-                self.stages[-1].append(index)
-            else:
-                self.stages.append([index])
-                group = step.parallel
-            self._take(index, step)
+            beside = group and step.parallel == group
+            if not beside:
+                self._first, group = index, step.parallel
+            planned = self._take(index, step)
+            if planned is not None and beside and self.stages:
+                self.stages[-1].append(planned)
+            elif planned is not None:
+                self.stages.append([planned])
         if self._issues:
             raise self._refusal()
         return self
@@ -93,14 +98,14 @@ class Plan:
             step_index=index,
         )
 
-    def _take(self, index: int, step: Step) -> None:
+    def _take(self, index: int, step: Step) -> Planned | None:
         args = step.args
         found = references(args)
         for reference in found:
             fault = self._resolve(index, reference)
             if fault is not None:
                 self._issues.append(Issue(f"steps.{index}.args.{field_name(reference.at)}", *fault))
-        if step.use_previous and self.stages[-1][0] == 0:
+        if step.use_previous and self._first == 0:
             self._add(index, "use_previous", "no_previous", "There is no step before it.")
         if step.id and self._named.setdefault(step.id, index) != index:
             self._add(index, "id", "duplicate_id", f"Two steps have the id '{step.id}'.")
@@ -108,13 +113,11 @@ class Plan:
             tool = self._catalogue.registry.find(step.tool_id, self._profile)
         except ToolError as error:
             self._miss(index, error)
-            return
-        how = FILLED
+            return None
         if found or step.use_previous:
             self._check_names(index, tool.spec.input_schema, {**args, PREVIOUS: None} if step.use_previous else args)
-        else:
-            how = self._checked(index, tool, args)
-        self.planned.append(Planned(step, tool, found, how))
+            return Planned(index, step, tool, found, FILLED, is_ready=False)
+        return Planned(index, step, tool, found, self._checked(index, tool, args), not step.timeout_s)
 
     def _miss(self, index: int, error: ToolError) -> None:
         similar = cast("list[str]", error.details.get("similar", []))
@@ -126,7 +129,7 @@ class Plan:
         """Find the step that a reference means, or return what is wrong with it, as a code and a sentence."""
         named = reference.step
         target = named if type(named) is int else self._named.get(cast("str", named))
-        if target is not None and 0 <= target < self.stages[-1][0] and reference.pointer[:1] in _POINTERS:
+        if target is not None and 0 <= target < self._first and reference.pointer[:1] in _POINTERS:
             reference.target = target
             return None
         return self._fault(index, reference, target)
@@ -140,19 +143,19 @@ class Plan:
             return _unknown(f"{target}; the first one is 0")
         if target >= index:
             return "later_step", f"Step {target} is not before it."
-        if target >= self.stages[-1][0]:
+        if target >= self._first:
             return "same_group", f"Step {target} runs at the same time."
         return "unknown_path", "A path is empty or begins with '/'."
 
     def _checked(self, index: int, tool: Tool, args: Arguments) -> Nested:
         """Return arguments that fit, be it once they are put right, and note what is wrong with those that do not."""
-        text = encode(args)
+        text = encode_plain(args)
         try:
             return Nested(filled=True, checked=tool.check(text), checked_by=tool.check)
         except InvalidArgumentsError as error:
             inner, moved = unwrapped(args, tool, repair=self._repair)
             if moved:
-                return Nested(filled=True, checked=tool.check(encode(inner)), checked_by=tool.check, coerced=moved)
+                return Nested(filled=True, checked=tool.check(encode_plain(inner)), checked_by=tool.check, coerced=moved)
             try:
                 arguments, coerced = tool.mend(text, error.issues, repair=self._repair)
             except ToolError:
