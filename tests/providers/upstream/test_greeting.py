@@ -1,5 +1,7 @@
 """Greetings: the era of an upstream is found out once, whatever it does when it is asked for another."""
 
+import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -9,7 +11,8 @@ from toolyard.providers.upstream import greeting
 from toolyard.providers.upstream.greeting import Greeting, SilentError, greet
 from toolyard.providers.upstream.link import LinkError
 from toolyard.providers.upstream.peer import Peer
-from toolyard.wire.faults import UNSUPPORTED_VERSION, Fault
+from toolyard.wire.faults import METHOD_NOT_FOUND, UNSUPPORTED_VERSION, Fault
+from toolyard.wire.messages import Id
 
 
 async def greeted(link: ScriptedLink, era: Any = "auto", known: str | None = None) -> Greeting:
@@ -75,6 +78,68 @@ async def test_silence_means_the_older_era_after_a_short_while(monkeypatch: pyte
     monkeypatch.setattr(greeting, "PROBE_SECONDS", 0.01)
 
     assert (await greeted(ScriptedLink({**HANDSHAKE, "server/discover": None}))).version.name == "2025-11-25"
+
+
+class Slow(ScriptedLink):
+    """An upstream that was not there yet when it was asked, and then answers all at once, in this order."""
+
+    def __init__(self, *answers: tuple[str, Any]) -> None:
+        super().__init__({})
+        self._answers = answers
+
+    def send(self, message: bytes, request_id: Id | None, headers: Mapping[str, str]) -> None:
+        """Remember a message; after the handshake answer."""
+        super().send(message, request_id, headers)
+        if self.sent[-1]["method"] == "initialize":
+            for method, answer in self._answers:
+                self.script[method] = answer
+                asked = self.requests(method)[0]
+                asyncio.get_running_loop().call_soon(super()._answer, asked["id"], asked)
+
+    def _answer(self, request_id: Id, message: dict[str, Any]) -> None:
+        """Say nothing yet."""
+
+
+REFUSED = Fault(UNSUPPORTED_VERSION, "This connection speaks another era.")
+UNKNOWN = Fault(METHOD_NOT_FOUND, "There is no such method.")
+
+
+@pytest.mark.parametrize(
+    ("answers", "version"),
+    [
+        ((("server/discover", MODERN["server/discover"]), ("initialize", REFUSED)), "2026-07-28"),
+        ((("initialize", REFUSED), ("server/discover", MODERN["server/discover"])), "2026-07-28"),
+        ((("server/discover", UNKNOWN), ("initialize", HANDSHAKE["initialize"])), "2025-11-25"),
+        ((("initialize", HANDSHAKE["initialize"]),), "2025-11-25"),
+    ],
+)
+async def test_one_that_starts_slowly_is_taken_at_its_word_whichever_era_it_is_of(
+    answers: Any, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(greeting, "PROBE_SECONDS", 0.01)
+    link = Slow(*answers)
+
+    assert (await greeted(link)).version.name == version
+    await asyncio.sleep(0)  # a turn of the loop, in which something could be cancelled
+    assert "notifications/cancelled" not in methods(link)
+
+
+async def test_one_that_starts_slowly_and_wants_neither_era_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(greeting, "PROBE_SECONDS", 0.01)
+    with pytest.raises(LinkError, match="speaks another era"):
+        await greeted(Slow(("initialize", REFUSED)))
+
+
+async def test_a_greeting_that_takes_too_long_leaves_nothing_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(greeting, "PROBE_SECONDS", 0.01)
+    link = Slow()
+    asked = asyncio.create_task(greeted(link))
+    await link.until(lambda: link.requests("initialize"))
+    asked.cancel()
+    await asyncio.gather(asked, return_exceptions=True)
+    await asyncio.sleep(0)  # a turn of the loop, in which what is left ends
+
+    assert len(asyncio.all_tasks()) == 1
 
 
 async def test_one_that_goes_away_when_asked_may_be_tried_with_a_handshake() -> None:

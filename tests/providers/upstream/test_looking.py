@@ -49,7 +49,9 @@ def test_what_calmed_down_is_looked_at_soon_again() -> None:
     assert look(pace, clock, quiet=5) == 0.3
 
 
-def test_what_takes_long_to_look_at_is_left_alone_for_a_multiple_of_that() -> None:
+def test_what_takes_long_to_look_at_and_does_not_calm_down_is_left_alone_for_a_multiple_of_that() -> None:
     clock = Clock()
+    pace = Pace(clock)
 
-    assert look(Pace(clock), clock, seconds=20) == 80
+    assert [look(pace, clock, seconds=20) for _ in range(3)] == [0.3, 80, 80]
+    assert look(pace, clock, quiet=160) == 0.3

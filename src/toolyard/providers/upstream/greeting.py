@@ -67,7 +67,9 @@ async def greet(peer: Peer, link: Link, era: Era, *, known: str | None = None) -
     try:
         if era == "2025" or (era == "auto" and known in HANDSHAKE):
             return await _shake_hands(peer, link)
-        found = await _discover(peer, patient=era == "2026" or known in MODERN)
+        if era == "auto" and known not in MODERN:
+            return await _find_out(peer, link)
+        found = await _discover(peer, patient=True)
         if found is None and era == "2026":
             raise LinkError("unavailable", f"'{peer.name}' does not speak {LATEST.name}.")
         return found or await _shake_hands(peer, link)
@@ -76,13 +78,47 @@ async def greet(peer: Peer, link: Link, era: Era, *, known: str | None = None) -
         raise LinkError("unavailable", said, text=fault.message) from fault
 
 
+async def _find_out(peer: Peer, link: Link) -> Greeting:
+    """Ask an upstream for its era; one that says nothing for a while gets a handshake, too, and whichever it takes holds.
+
+    It may be of the older era and not know the question, or it has only not started yet.
+    """
+    loop = asyncio.get_running_loop()
+    discovering = loop.create_task(_discover(peer, patient=False))
+    shaking: asyncio.Task[msgspec.Raw] | None = None
+    try:
+        await asyncio.wait({discovering}, timeout=PROBE_SECONDS)
+        if discovering.done():
+            return discovering.result() or await _shake_hands(peer, link)
+        shaking = loop.create_task(_initialize(peer))
+        shaking.add_done_callback(_look_at)
+        await asyncio.wait({discovering, shaking}, return_when=asyncio.FIRST_COMPLETED)
+        if not discovering.done() and shaking.exception() is not None:  # perhaps because it is about to answer the question
+            await asyncio.wait({discovering}, timeout=PROBE_SECONDS)
+        found = discovering.result() if discovering.done() else None
+        if found is not None:
+            return found
+        discovering.cancel()
+        await asyncio.wait({discovering})
+        return _shaken(peer, link, await shaking)
+    finally:
+        discovering.cancel()
+        if shaking is not None and peer.requests is None:  # a handshake that is no longer needed must not be cancelled
+            shaking.cancel()
+
+
+def _look_at(task: "asyncio.Task[msgspec.Raw]") -> None:
+    """Take note of how it ended, which matters only if somebody waits for it."""
+    if not task.cancelled():
+        task.exception()
+
+
 async def _discover(peer: Peer, *, patient: bool) -> Greeting | None:
     """Return what an upstream of the newer era says, or nothing if it is none."""
     requests = Requests(LATEST, _CLIENT)
     try:
-        async with asyncio.timeout(None if patient else PROBE_SECONDS):
-            told = msgspec.json.decode(await _asked(peer, requests), type=_Discovered)
-    except (TimeoutError, msgspec.DecodeError):
+        told = msgspec.json.decode(await _asked(peer, requests), type=_Discovered)
+    except msgspec.DecodeError:
         return None
     except Fault as fault:
         return _from_refusal(fault, peer)
@@ -127,8 +163,16 @@ def _spoken(fault: Fault) -> list[str]:
         return []
 
 
+async def _initialize(peer: Peer) -> msgspec.Raw:
+    return await peer.initialize(Requests(LATEST_HANDSHAKE, _CLIENT), ASKED)
+
+
 async def _shake_hands(peer: Peer, link: Link) -> Greeting:
-    result = await peer.initialize(Requests(LATEST_HANDSHAKE, _CLIENT), ASKED)
+    return _shaken(peer, link, await _initialize(peer))
+
+
+def _shaken(peer: Peer, link: Link, result: msgspec.Raw) -> Greeting:
+    """Return what an upstream answered the handshake with, which is now done."""
     try:
         told = msgspec.json.decode(result, type=_Initialized)
     except msgspec.DecodeError as error:

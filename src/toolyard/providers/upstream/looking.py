@@ -19,7 +19,7 @@ _BURST: Final = 0.3
 """Seconds in which several notes of changes become one look."""
 _LONGEST: Final = 30.0
 _SHARE: Final = 4
-"""How many times as long as a look takes nobody looks again."""
+"""How many times as long as a look took an upstream that does not calm down is left alone."""
 _FRESH: Final = 60.0
 """Seconds in which a catalogue need not be made again because the upstream started."""
 _SERVER_ERROR: Final = 500
@@ -44,8 +44,8 @@ class Pace:
     def pause(self) -> float:
         """Return the seconds to wait, now that it says so again."""
         is_calm = self._clock() - self._ended >= 2 * self._pause
-        self._pause = _BURST if is_calm else min(2 * self._pause, _LONGEST)
-        return max(self._pause, _SHARE * self._took)
+        self._pause = _BURST if is_calm else max(min(2 * self._pause, _LONGEST), _SHARE * self._took)
+        return self._pause
 
 
 class Looks:
@@ -124,11 +124,12 @@ class Looks:
             self.begin_soon()
 
     async def _fetch(self) -> None:
-        began = self._clock()
+        began = listed = self._clock()
         connection: Connection | None = None
         try:
             async with asyncio.timeout(self._settings.list_seconds or None):
                 connection = await self._connected()
+                listed = self._clock()
                 catalogue = await fetch(connection.peer, connection.greeting, reached_by=reached_by(self._settings))
         except TimeoutError:
             self._health.fail(began, LinkError("unavailable", f"'{self._name}' did not list what it has in time."))
@@ -146,4 +147,4 @@ class Looks:
             self.known = catalogue
             self._fetched(catalogue)
         finally:
-            self._pace.looked(began)
+            self._pace.looked(listed)

@@ -16,11 +16,13 @@ from typing import Any
 
 import pytest
 from npm_packages import NODE, installed
+from python_packages import python_with
 
 from toolyard.providers.upstream.settings import UpstreamSettings
 
 HERE = Path(__file__).parent
 SDK_SERVER = HERE / "sdk_server.py"
+FASTMCP_SERVER = HERE / "fastmcp_server.py"
 
 Settings = Callable[..., UpstreamSettings]
 
@@ -120,3 +122,23 @@ def sdk(request: pytest.FixtureRequest) -> Settings:
         return UpstreamSettings(url=request.getfixturevalue("sdk_url"), **more)
 
     return settings
+
+
+@pytest.fixture(scope="session")
+def fastmcp() -> Generator[Callable[[str], dict[str, Any]]]:
+    """Return how a server of FastMCP is reached over each carrier, as files of clients say it; over HTTP it runs until the tests end."""
+    python = python_with(HERE / "fastmcp.txt", what="server of FastMCP")
+    urls: list[str] = []
+    with ExitStack() as running:
+
+        def reached(carrier: str) -> dict[str, Any]:
+            if carrier == "stdio":
+                return {"command": python, "args": [str(FASTMCP_SERVER), "stdio"]}
+            if not urls:
+                process = running.enter_context(subprocess.Popen([python, str(FASTMCP_SERVER), "http"], stdout=subprocess.PIPE))  # noqa: S603 - it is pinned
+                running.callback(process.kill)
+                assert process.stdout is not None
+                urls.append(process.stdout.readline().decode().strip())
+            return {"url": urls[0]}
+
+        yield reached
