@@ -319,7 +319,7 @@ async def test_one_that_does_not_greet_in_time_is_unavailable_and_let_go() -> No
 )
 async def test_what_cannot_be_listed_shows_in_the_state(listed: Any, why: str) -> None:
     bench = Bench({**MODERN, "tools/list": listed, "tools/call": {}})
-    async with bench.opened(list_seconds=0.05) as supervisor:
+    async with bench.opened(list_seconds=0.05 if listed is None else 10) as supervisor:
         await supervisor.refresh()
 
         assert why in supervisor.health.reason
