@@ -17,7 +17,8 @@ settings.load_profile("toolyard")
 
 @pytest.fixture(scope="session", autouse=True)
 def state_home(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
-    """Keep what tests write out of the state directory of whoever runs them."""
+    """Keep what tests write out of the state directory of whoever runs them, and out of his keyring."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        patch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.null.Keyring")
         yield

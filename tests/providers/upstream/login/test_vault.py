@@ -1,8 +1,10 @@
 """A login is kept where only its owner can read it."""
 
 import asyncio
+import json
 import os
 import stat
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -176,3 +178,39 @@ def test_the_files_are_closed_to_others_whatever_the_mask(vault: Vault, tmp_path
         os.umask(before)
 
     assert stat.S_IMODE((tmp_path / "shop").stat().st_mode) == 0o700
+
+
+_STEPS = {
+    "write": "vault.write(kept)",
+    "read": "assert vault.read() == kept",
+    "forget": "vault.forget(); assert vault.read() is None",
+}
+
+
+def run_with_keyring(step: str, folder: Path) -> None:
+    """Take a step in a process of its own, which has a real keyring: one in a file of the folder."""
+    program = f"""
+import sys
+from pathlib import Path
+from toolyard.providers.upstream.login.papers import Kept, Token
+from toolyard.providers.upstream.login.vault import Vault
+kept = Kept(url={KEPT.url!r}, token=Token(access_token="precious"))
+vault = Vault(Path(sys.argv[1]) / "shop", kept.url)
+{_STEPS[step]}
+"""
+    backend = {"PYTHON_KEYRING_BACKEND": "keyrings.alt.file.PlaintextKeyring", "XDG_DATA_HOME": str(folder / "home")}
+    subprocess.run([sys.executable, "-c", program, str(folder)], env={**os.environ, **backend}, check=True)  # noqa: S603 - our own program
+
+
+def test_a_real_keyring_keeps_a_login_from_one_process_to_the_next(tmp_path: Path) -> None:
+    run_with_keyring("write", tmp_path)
+    note = (tmp_path / "shop" / "tokens.json").read_text()
+    [held] = (tmp_path / "home").rglob("*.cfg")
+    assert json.loads(note) == {"kept_in": "keyring", "user": str(tmp_path / "shop")}
+    assert "toolyard" in held.read_text()
+
+    run_with_keyring("read", tmp_path)
+    run_with_keyring("forget", tmp_path)
+
+    assert not (tmp_path / "shop" / "tokens.json").exists()
+    assert "shop" not in held.read_text()
