@@ -1,7 +1,7 @@
 """Makes a yard the client that the official suite judges, as people run it: `toolyard serve`, and `toolyard login` when that is wanted.
 
 The suite runs this program with the address of its server as the last argument, and says in the environment what is wanted. With
-`--login-first` somebody signs in before anything is served.
+`--login-first` somebody signs in before anything is served; with `--address` there is no file, but only that address.
 """
 
 import asyncio
@@ -9,13 +9,15 @@ import json
 import os
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Literal
 
 NAME: Final = "judge"
+LOGIN_FIRST: Final = "--login-first"
+ADDRESS: Final = "--address"
 DOCUMENT: Final = "https://conformance-test.local/client-metadata.json"
 """The client id metadata document that the suite knows."""
 SCENARIO: Final = os.environ.get("MCP_CONFORMANCE_SCENARIO", "")
@@ -103,9 +105,9 @@ class Served:
 
 
 @asynccontextmanager
-async def served(folder: Path) -> AsyncGenerator[Served]:
+async def served(*arguments: str) -> AsyncGenerator[Served]:
     """Run `toolyard serve`, and greet it."""
-    command = (*TOOLYARD, "serve", "-v", "--config", str(folder / "toolyard.toml"))
+    command = (*TOOLYARD, "serve", "-v", *arguments)
     process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=LINE)
     server = Served(process)
     async with asyncio.TaskGroup() as tasks:
@@ -119,9 +121,9 @@ async def served(folder: Path) -> AsyncGenerator[Served]:
     assert await process.wait() == 0
 
 
-async def signed_in(folder: Path) -> bool:
+async def signed_in(*arguments: str) -> bool:
     """Sign in as a person would, and return whether that worked."""
-    command = (*TOOLYARD, "login", NAME, "--timeout", str(PATIENCE), "--config", str(folder / "toolyard.toml"))
+    command = (*TOOLYARD, "login", *arguments, "--timeout", str(PATIENCE))
     process = await asyncio.create_subprocess_exec(*command, env={**os.environ, "BROWSER": BROWSER})
     return await process.wait() == 0
 
@@ -156,32 +158,34 @@ async def use(server: Served) -> Literal["well", "refused", "nothing"]:
     return "refused" if "unauthenticated" in codes else "well"
 
 
-async def judged(folder: Path, *, login_first: bool) -> bool:
+async def judged(serve: tuple[str, ...], login: tuple[str, ...], *, login_first: bool) -> bool:
     """Use the suite's server, sign in whenever that is wanted, but not for ever, and return whether all went well."""
-    if login_first and not await signed_in(folder):
+    if login_first and not await signed_in(*login):
         return False
-    async with served(folder) as server:
+    async with served(*serve) as server:
         for _ in range(LOGINS):
             went = await use(server)
             if went == "well":
                 return True
             server.news.clear()
-            if not await signed_in(folder):
+            if not await signed_in(*login):
                 return False
             if went == "nothing":
                 await server.news.wait()
         return await use(server) == "well"
 
 
-async def main(url: str, *, login_first: bool) -> int:
+async def main(url: str, ways: Collection[str]) -> int:
     """Be judged, in a folder of our own."""
     with TemporaryDirectory() as name:
-        folder = Path(name)
-        os.environ["TOOLYARD_STATE_DIR"] = str(folder / "state")
-        (folder / "toolyard.toml").write_text(configuration(url))
+        os.environ["TOOLYARD_STATE_DIR"] = str(Path(name) / "state")
+        path = Path(name) / "toolyard.toml"
+        path.write_text(configuration(url))
+        file = ("--config", str(path))
+        serve, login = ((url,), (url,)) if ADDRESS in ways else (file, (NAME, *file))
         async with asyncio.timeout(PATIENCE):
-            return int(not await judged(folder, login_first=login_first))
+            return int(not await judged(serve, login, login_first=LOGIN_FIRST in ways))
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main(sys.argv[-1], login_first="--login-first" in sys.argv)))
+    sys.exit(asyncio.run(main(sys.argv[-1], sys.argv[1:-1])))

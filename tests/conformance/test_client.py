@@ -43,3 +43,24 @@ def test_a_yard_does_as_a_client_what_the_suite_wants(suite: "Suite", tmp_path: 
     assert report.checks("WARNING") == []
     assert report.checks("SUCCESS") != []
     assert report.status == 0
+
+
+@pytest.mark.parametrize(
+    ("way", "scenario"),
+    [
+        ("--login-first", "auth/metadata-default"),
+        ("--login-first", "auth/scope-step-up"),
+        ("--login-first", "auth/enterprise-managed-authorization"),
+        ("--address", "tools_call"),
+        ("--address", "auth/metadata-default"),
+    ],
+)
+def test_it_does_not_matter_when_somebody_signs_in_nor_whether_there_is_a_file(
+    suite: "Suite", tmp_path: Path, way: str, scenario: str
+) -> None:
+    driver = f"{DRIVER} {way}"
+    report = suite.judge_client(driver, tmp_path, "--scenario", scenario, "--spec-version", "2026-07-28", "--force", "--timeout", "50000")
+
+    assert report.checks("FAILURE") == []
+    assert report.checks("SUCCESS") != []
+    assert report.status == 0
