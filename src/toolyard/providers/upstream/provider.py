@@ -29,6 +29,7 @@ from toolyard.wire.versions import MODERN
 __all__ = ["Upstream"]
 
 _MISNAMED: Final = "It wants arguments as headers, too, but does not say rightly which, so that it must not be called."
+_SPREAD: Final = 32
 _log = logging.getLogger(__name__)
 
 
@@ -142,7 +143,8 @@ class Upstream:
         """Do now and then what nobody asks for: look at what is stale, stop what is idle, restart what somebody wants restarted."""
         supervisor = self.supervisor
         if self._catalogue is not None:
-            await asyncio.sleep(self._beat)  # the first answers come from what is known, and nothing should delay them
+            # The first answers come from what is known, and nothing should delay them; nor should all upstreams start in one moment.
+            await asyncio.sleep(self._beat * (1 + hash(self.name) % _SPREAD / _SPREAD))
         while True:
             try:
                 if self._is_wanted_anew():
