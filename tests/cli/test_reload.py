@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from toolyard.cli.reload import stop, turn_of
+from toolyard.cli.reload import beginning_of, stop
 
 Write = Callable[..., Path]
 
@@ -129,5 +129,5 @@ async def test_a_server_that_does_not_end_is_ended() -> None:
 def test_how_a_server_was_started_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_TOOLYARD_RELOAD", "again")
 
-    assert (turn_of(), turn_of()) == ("again", "")
+    assert (beginning_of(), beginning_of()) == ("again", "")
     assert "_TOOLYARD_RELOAD" not in os.environ

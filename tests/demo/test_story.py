@@ -35,11 +35,11 @@ async def listed_on_the_wire(yard: Yard, profile: Profile | None = None) -> str:
 async def test_every_answer_is_as_long_as_is_said() -> None:
     scenes, _ = await told()
 
-    for turn in (turn for scene in scenes for turn in scene.turns):
-        envelope = json.loads(turn.answer.to_json())
+    for move in (move for scene in scenes for move in scene.moves):
+        envelope = json.loads(move.answer.to_json())
         del envelope["_meta"]
         text = json.dumps(envelope, separators=(",", ":"), ensure_ascii=False)
-        assert turn.answer.meta.estimated_tokens == pytest.approx(len(text) / 4, abs=3)
+        assert move.answer.meta.estimated_tokens == pytest.approx(len(text) / 4, abs=3)
 
 
 async def test_the_lists_cost_what_is_said() -> None:
@@ -56,34 +56,34 @@ async def test_the_lists_cost_what_is_said() -> None:
 
 async def test_the_bill_adds_up() -> None:
     scenes, _ = await told()
-    large = scenes[-1].turns[0].answer.data
+    large = scenes[-1].moves[0].answer.data
 
-    spent = [sum(turn.answer.meta.estimated_tokens for turn in scene.turns) for scene in scenes]
+    spent = [sum(move.answer.meta.estimated_tokens for move in scene.moves) for scene in scenes]
 
     assert bill_of(scenes) == Bill(finding=spent[0] + spent[1], looking=spent[-1], large=-(-large["characters"] // 4))
 
 
 async def test_the_search_finds_the_tool_that_the_rest_is_about() -> None:
     scenes, _ = await told()
-    searched, described = scenes[0].turns[0], scenes[1].turns[0]
+    searched, described = scenes[0].moves[0], scenes[1].moves[0]
 
     assert searched.answer.data["hits"][0]["signature"].startswith(f"{described.arguments['tool_id']}(")
 
 
 async def test_only_the_mistake_fails_and_its_recovery_is_put_right() -> None:
     scenes, _ = await told()
-    failed = [turn for scene in scenes for turn in scene.turns if turn.answer.error is not None]
+    failed = [move for scene in scenes for move in scene.moves if move.answer.error is not None]
 
-    assert failed == scenes[2].turns
+    assert failed == scenes[2].moves
     error = failed[0].answer.error
     assert error is not None
     assert (error.code, error.may_have_run, error.details["issues"][0]["did_you_mean"]) == ("invalid_input", False, "amount_cents")
-    assert scenes[3].turns[0].answer.meta.coerced == ("amount_cents",)
+    assert scenes[3].moves[0].answer.meta.coerced == ("amount_cents",)
 
 
 async def test_the_chain_writes_to_the_customer_of_the_payment() -> None:
     async with make_yard() as yard:
-        steps = [scene async for scene in tell(yard)][4].turns[0].arguments["steps"]
+        steps = [scene async for scene in tell(yard)][4].moves[0].arguments["steps"]
         results = (await yard.call("run_chain", {"steps": steps})).data["results"]
 
     assert [result["id"] for result in results] == ["charge", "customer", "letter", "note"]
@@ -92,7 +92,7 @@ async def test_the_chain_writes_to_the_customer_of_the_payment() -> None:
 
 async def test_others_were_charged_twice_too() -> None:
     scenes, _ = await told()
-    exported, read, compared = [turn.answer.data for turn in scenes[-1].turns]
+    exported, read, compared = [move.answer.data for move in scenes[-1].moves]
 
     assert exported["status"] == "stored"
     assert [charge["charge_id"] for charge in read["value"]] == ["ch_1041", "ch_1042"]

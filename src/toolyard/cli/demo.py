@@ -14,7 +14,7 @@ from toolyard.cli.outline import Line, outline
 from toolyard.cli.parser import Options
 from toolyard.cli.terminal import Painted, Terminal
 from toolyard.demo.making import make_yard
-from toolyard.demo.story import Bill, Lists, Scene, Turn, bill_of, lists_of, tell
+from toolyard.demo.story import Bill, Lists, Move, Scene, bill_of, lists_of, tell
 from toolyard.metatools.signature import one_line
 from toolyard.seal import Seal
 from toolyard.signals import run as run_until_told
@@ -83,24 +83,24 @@ def _text(text: str, width: int) -> Iterator[Line]:
 def _scene(number: int, scene: Scene, width: int) -> Iterator[Line]:
     yield from _title(str(number), scene.title)
     yield from _text(scene.words, width)
-    for turn in scene.turns:
+    for move in scene.moves:
         yield ("",)
-        yield from _call(turn, width)
-        yield from _answer(turn, width)
+        yield from _call(move, width)
+        yield from _answer(move, width)
 
 
-def _call(turn: Turn, width: int) -> Iterator[Line]:
-    head: Line = (_MARGIN, Painted("→ ", "good"), Painted(turn.tool, "bold"))
-    written = json.dumps(turn.arguments, ensure_ascii=False)
-    if len(_INNER) + len(turn.tool) + 1 + len(written) <= width:
+def _call(move: Move, width: int) -> Iterator[Line]:
+    head: Line = (_MARGIN, Painted("→ ", "good"), Painted(move.tool, "bold"))
+    written = json.dumps(move.arguments, ensure_ascii=False)
+    if len(_INNER) + len(move.tool) + 1 + len(written) <= width:
         yield (*head, f" {written}")
         return
     yield head
-    yield from ((_INNER, *line) for line in outline(turn.arguments, width - len(_INNER)))
+    yield from ((_INNER, *line) for line in outline(move.arguments, width - len(_INNER)))
 
 
-def _answer(turn: Turn, width: int) -> Iterator[Line]:
-    answer, meta = turn.answer, turn.answer.meta
+def _answer(move: Move, width: int) -> Iterator[Line]:
+    answer, meta = move.answer, move.answer.meta
     mark = Painted("← ", "good" if answer.success else "bad")
     put_right = f", put right: {', '.join(meta.coerced)}" if meta.coerced else ""
     yield (_MARGIN, mark, Painted(f"{meta.estimated_tokens:,} tokens{put_right}", "faint"))

@@ -13,20 +13,20 @@ from typing import Final, Literal
 
 from toolyard.cli.terminal import Terminal
 
-__all__ = ["Turn", "end_with_supervisor", "stop", "supervise", "turn_of"]
+__all__ = ["Beginning", "beginning_of", "end_with_supervisor", "stop", "supervise"]
 
 _MARK: Final = "_TOOLYARD_RELOAD"
 _SECONDS: Final = 0.5
 _ENDINGS: Final = (".py", ".toml")
 _STRANGE: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
 
-Turn = Literal["", "first", "again"]
+Beginning = Literal["", "first", "again"]
 """Whether a process that watches has started this one, for the first time or anew."""
 
 Snapshot = dict[str, int]
 
 
-def turn_of() -> Turn:
+def beginning_of() -> Beginning:
     """Return who has started this process, and forget how it was told, so that no program it starts takes it for its own."""
     marked = os.environ.pop(_MARK, "")
     return "first" if marked == "first" else "again" if marked else ""
@@ -45,23 +45,23 @@ def end_with_supervisor() -> None:
 
 async def supervise(folder: Path, terminal: Terminal, *, patience: float) -> None:
     """Start this program once more as a server, and anew after every change, until cancelled."""
-    turn: Turn = "first"
+    beginning: Beginning = "first"
     while True:
         seen = _snapshot(folder)
-        server = await _start(turn)
+        server = await _start(beginning)
         try:
             changed = await _change(folder, seen, server=server, terminal=terminal)
         finally:
             await stop(server, patience)
         if not terminal.quiet:
             terminal.say(f"'{changed}' changed: starting anew.")
-        turn = "again"
+        beginning = "again"
 
 
-async def _start(turn: Turn) -> asyncio.subprocess.Process:
+async def _start(beginning: Beginning) -> asyncio.subprocess.Process:
     # In a group of its own it does not hear Ctrl-C, which reaches it once, from here.
     return await asyncio.create_subprocess_exec(
-        sys.executable, *sys.orig_argv[1:], stdin=asyncio.subprocess.PIPE, process_group=0, env={**os.environ, _MARK: turn}
+        sys.executable, *sys.orig_argv[1:], stdin=asyncio.subprocess.PIPE, process_group=0, env={**os.environ, _MARK: beginning}
     )
 
 

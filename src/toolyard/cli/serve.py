@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from toolyard.cli.exits import INTERRUPTED, CommandError
 from toolyard.cli.log_lines import logging_to
-from toolyard.cli.reload import Turn, supervise, turn_of
+from toolyard.cli.reload import Beginning, beginning_of, supervise
 from toolyard.cli.server import Command, serve_yard
 from toolyard.cli.settings import apply_settings, settings_of_code, settings_of_options
 from toolyard.cli.target import chosen, file_of
@@ -32,16 +32,16 @@ _PATIENCE: Final = 10.0
 
 def run(options: "Options", terminal: Terminal) -> int:
     """Serve the yard that the target names until its input ends, or until Ctrl-C or SIGTERM."""
-    turn = turn_of()
+    beginning = beginning_of()
     config = settings_of_options(options, terminal)
-    if _is_supervisor(config, turn):
+    if _is_supervisor(config, beginning):
         _supervise(_folder_of(config), config, terminal)
         return 0
     with redirect_stdout(sys.stderr), chosen(config) as yard:
         if options.verbose:
             yard.add_sink(log_sink)
         again = partial(settings_of_options, options, terminal)
-        _serve(yard, config, terminal, command=partial(_command, options), guard=None, turn=turn, reread=again)
+        _serve(yard, config, terminal, command=partial(_command, options), guard=None, beginning=beginning, reread=again)
     return 0
 
 
@@ -68,34 +68,34 @@ def serve(yard: Yard, *, config: str | None = None, guard: "Guard | None" = None
 
 
 def _serve_program(yard: Yard, read: "Reread", terminal: Terminal, *, guard: "Guard | None") -> None:
-    turn = turn_of()
+    beginning = beginning_of()
     config = read()
     program = Path(sys.argv[0]).resolve()
-    if _is_supervisor(config, turn):
+    if _is_supervisor(config, beginning):
         _supervise(program.parent, config, terminal)
     else:
         command = [sys.executable, str(program), *sys.argv[1:]]
-        _serve(yard, config, terminal, command=lambda: command, guard=guard, turn=turn, reread=read)
+        _serve(yard, config, terminal, command=lambda: command, guard=guard, beginning=beginning, reread=read)
 
 
 def _serve(
-    yard: Yard, config: Config, terminal: Terminal, *, command: Command, guard: "Guard | None", turn: Turn, reread: "Reread"
+    yard: Yard, config: Config, terminal: Terminal, *, command: Command, guard: "Guard | None", beginning: Beginning, reread: "Reread"
 ) -> None:
     apply_settings(yard, config, terminal)
     if guard is None and config.settings.serve.transport != "stdio":
         from toolyard.cli.guards import make_guard  # noqa: PLC0415 - the same
 
         guard = make_guard(config)
-    serve_yard(yard, config, terminal, command=command, guard=guard, turn=turn, reread=reread)
+    serve_yard(yard, config, terminal, command=command, guard=guard, beginning=beginning, reread=reread)
 
 
-def _is_supervisor(config: Config, turn: Turn) -> bool:
+def _is_supervisor(config: Config, beginning: Beginning) -> bool:
     serving = config.settings.serve
     if serving.reload and serving.transport == "stdio":
         raise CommandError("'--reload' needs '--transport http': over stdio the client itself starts the server, and would lose it.")
     if serving.reload and serving.workers > 1:
         raise CommandError("'--reload' and '--workers' do not go together: one is for writing a yard, the other for many callers.")
-    return serving.reload and not turn
+    return serving.reload and not beginning
 
 
 def _folder_of(config: Config) -> Path:

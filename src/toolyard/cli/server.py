@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from toolyard.cli.cause import cause_of, innermost, is_own
 from toolyard.cli.exits import DEFECT, CommandError
-from toolyard.cli.reload import Turn, end_with_supervisor
+from toolyard.cli.reload import Beginning, end_with_supervisor
 from toolyard.cli.terminal import Terminal
 from toolyard.config import Config
 from toolyard.logline import quoted
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 def serve_yard(
-    yard: Yard, config: Config, terminal: Terminal, *, command: Command, guard: "Guard | None", turn: Turn, reread: "Reread"
+    yard: Yard, config: Config, terminal: Terminal, *, command: Command, guard: "Guard | None", beginning: Beginning, reread: "Reread"
 ) -> None:
     """Serve a yard that is not open yet; `command` tells what would start this server, and its settings can be read once more.
 
@@ -45,7 +45,7 @@ def serve_yard(
     listening: list[str] = []
 
     def announce(transport: Transport) -> None:
-        if turn:
+        if beginning:
             end_with_supervisor()
         about = transport.info()
         listening.append(about.address)
@@ -55,7 +55,7 @@ def serve_yard(
 
             keyed = bool(config.settings.auth.api_keys)
             lines = hint(yard.name, about.address, transport=about.name, command=command(), keyed=keyed)
-            for line in [next(lines)] if turn == "again" else lines:
+            for line in [next(lines)] if beginning == "again" else lines:
                 terminal.say(*line)
 
     def follow() -> AbstractAsyncContextManager[None]:
@@ -66,7 +66,7 @@ def serve_yard(
     def explain(error: Exception) -> str:
         return _refusal(error, yard, serving, listening=False).message
 
-    lives = bool(config.files) and not turn  # whoever starts it anew sees to the files, too
+    lives = bool(config.files) and not beginning  # whoever starts it anew sees to the files, too
     try:
         with redirect_stdout(sys.stderr), _one_line(wanted=not terminal.attended and not terminal.quiet):
             run_server(yard, serving, guard, ready=announce, meanwhile=follow if lives else None, explain=explain)

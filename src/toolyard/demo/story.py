@@ -11,7 +11,7 @@ from toolyard.envelope import Envelope
 from toolyard.profile import METATOOLS, cost
 from toolyard.yard import Yard
 
-__all__ = ["Bill", "Lists", "Scene", "Turn", "bill_of", "lists_of", "tell"]
+__all__ = ["Bill", "Lists", "Move", "Scene", "bill_of", "lists_of", "tell"]
 
 _CHARGE: Final = "ch_1042"
 _TOOL: Final = "payments__refund_charge"
@@ -36,7 +36,7 @@ _STEPS: Final[list[dict[str, Any]]] = [
 ]
 
 
-class Turn(NamedTuple):
+class Move(NamedTuple):
     """One call of the agent, and what it was answered."""
 
     tool: str
@@ -50,7 +50,7 @@ class Scene:
 
     title: str
     words: str
-    turns: list[Turn]
+    moves: list[Move]
 
 
 class Lists(NamedTuple):
@@ -77,44 +77,44 @@ class Bill(NamedTuple):
 async def tell(yard: Yard) -> AsyncGenerator[Scene]:
     """Tell the story in an open yard, scene by scene."""
 
-    async def turn(tool: str, **arguments: Any) -> Turn:
-        return Turn(tool, arguments, await yard.call(tool, arguments))
+    async def move(tool: str, **arguments: Any) -> Move:
+        return Move(tool, arguments, await yard.call(tool, arguments))
 
     yield Scene(
         title="It searches",
         words="It says what it wants in its own words. A signature is often all it needs.",
-        turns=[await turn("search_tools", query="send money back to a customer", limit=3)],
+        moves=[await move("search_tools", query="send money back to a customer", limit=3)],
     )
     yield Scene(
         title="It looks closer",
         words="The schema of one tool, because it asked for it.",
-        turns=[await turn("describe_tool", tool_id=_TOOL)],
+        moves=[await move("describe_tool", tool_id=_TOOL)],
     )
     yield Scene(
         title="It makes a mistake",
         words="The answer says what is wrong, what was meant, and that nothing has happened.",
-        turns=[await turn("run_tool", tool_id=_TOOL, args={"charge_id": _CHARGE, "amount": 4900})],
+        moves=[await move("run_tool", tool_id=_TOOL, args={"charge_id": _CHARGE, "amount": 4900})],
     )
     yield Scene(
         title="It recovers",
         words="Its number is written as text. There is one way to read it, so it is put right, and the answer says so.",
-        turns=[await turn("run_tool", tool_id=_TOOL, args={"charge_id": _CHARGE, "amount_cents": "4900"})],
+        moves=[await move("run_tool", tool_id=_TOOL, args={"charge_id": _CHARGE, "amount_cents": "4900"})],
     )
     yield Scene(
         title="It chains four tools in one call",
         words="Find the payment and the customer, write to her, leave a note. What a step answers goes to the next, not through the agent.",
-        turns=[await turn("run_chain", steps=_STEPS, final_only=True)],
+        moves=[await move("run_chain", steps=_STEPS, final_only=True)],
     )
-    exported = await turn("run_tool", tool_id="payments__export_charges", args={"month": _MONTH})
+    exported = await move("run_tool", tool_id="payments__export_charges", args={"month": _MONTH})
     handle = exported.answer.data["handle"]
     columns = ["customer_id", "amount_cents", "created_at"]
     yield Scene(
         title="It meets a result that is too large to read",
         words="Was anybody else charged twice? All payments of the month become a handle. It reads a part, and passes on the whole.",
-        turns=[
+        moves=[
             exported,
-            await turn("read_result", handle=handle, grep="cu_88"),
-            await turn("run_tool", tool_id="tables__find_duplicates", args={"rows": {"$ref": handle}, "columns": columns}),
+            await move("read_result", handle=handle, grep="cu_88"),
+            await move("run_tool", tool_id="tables__find_duplicates", args={"rows": {"$ref": handle}, "columns": columns}),
         ],
     )
 
@@ -128,12 +128,12 @@ def lists_of(yard: Yard) -> Lists:
 
 def bill_of(scenes: list[Scene]) -> Bill:
     """Return what the scenes cost."""
-    finding, large = [*scenes[0].turns, *scenes[1].turns], scenes[-1].turns
+    finding, large = [*scenes[0].moves, *scenes[1].moves], scenes[-1].moves
     return Bill(_spent(finding), _spent(large), _tokens(large[0].answer.data["characters"]))
 
 
-def _spent(turns: list[Turn]) -> int:
-    return sum(turn.answer.meta.estimated_tokens for turn in turns)
+def _spent(moves: list[Move]) -> int:
+    return sum(move.answer.meta.estimated_tokens for move in moves)
 
 
 def _tokens(characters: int) -> int:

@@ -15,7 +15,7 @@ from toolyard.conversation import Front
 from toolyard.conversation.duplex import Duplex
 from toolyard.serving import Serving
 from toolyard.transports.auth import Guard
-from toolyard.transports.http.asgi import Headers, Receive, Send, Target, answer, answer_text, wait_until_gone
+from toolyard.transports.http.asgi import Headers, Receive, Send, Target, respond, respond_text, wait_until_gone
 from toolyard.transports.http.gate import Gate, RefusedError, check_once
 from toolyard.transports.http.response import STREAM
 from toolyard.transports.http.server import Http
@@ -68,7 +68,7 @@ class _App:
         self._front = Front(yard, serving, door="sse")
         self._clients: dict[str, _Client] = {}
 
-    async def answer(self, target: Target, receive: Receive, send: Send) -> None:
+    async def respond(self, target: Target, receive: Receive, send: Send) -> None:
         """Answer one request."""
         headers: Headers = target.headers
         try:
@@ -82,9 +82,9 @@ class _App:
             elif target.path == _POST_PATH and target.method == "POST":
                 await self._post(target, caller, send)
             else:
-                await answer_text(send, 404, "There is nothing here. The stream is at '/sse'.")
+                await respond_text(send, 404, "There is nothing here. The stream is at '/sse'.")
         except RefusedError as refused:
-            await answer_text(send, refused.status, refused.message, refused.headers)
+            await respond_text(send, refused.status, refused.message, refused.headers)
 
     def end_listeners(self) -> None:
         """Do nothing: a stream carries answers, too, so it lasts until they are written."""
@@ -134,7 +134,7 @@ class _App:
         if client.duplex.is_full:
             raise RefusedError(503, "This client has too many requests in flight.", ((b"retry-after", b"1"),))
         client.duplex.receive(target.body or b"")
-        await answer(send, 202, b"Accepted\n", ())
+        await respond(send, 202, b"Accepted\n", ())
 
 
 class Sse(Http):

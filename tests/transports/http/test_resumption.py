@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from toolyard import Call, Yard, tool
-from toolyard.transports.http import sessions
+from toolyard.transports.http import visits
 
 if TYPE_CHECKING:
     from tests.transports.conftest import Gates
@@ -158,8 +158,8 @@ async def test_a_gap_is_told_once(serve: Any, gates: "Gates", until: Any) -> Non
 
 
 async def test_events_are_kept_for_a_while_only(serve: Any, gates: "Gates", monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any) -> None:
-    monkeypatch.setattr(sessions, "_SWEEP", 0.01)
-    forgotten = spy(sessions.Session, "forget")
+    monkeypatch.setattr(visits, "_SWEEP", 0.01)
+    forgotten = spy(visits.Visit, "forget")
     server = await serve(event_seconds=0.02, hold_back=0.0)
     session = await server.greet()
     wire = await session.call("wait")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from toolyard.transports.auth import ApiKey, ApiKeys, digest_of
-from toolyard.transports.http import sessions
+from toolyard.transports.http import visits
 
 if TYPE_CHECKING:
     from tests.transports.conftest import Gates
@@ -108,8 +108,8 @@ async def test_deleting_a_session_cancels_its_calls_and_ends_its_streams(serve: 
 
 
 async def test_an_idle_session_is_ended(serve: Any, monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any) -> None:
-    monkeypatch.setattr(sessions, "_SWEEP", 0.01)
-    ended = spy(sessions.Session, "close")
+    monkeypatch.setattr(visits, "_SWEEP", 0.01)
+    ended = spy(visits.Visit, "close")
     server = await serve(session_timeout=0.02)
 
     session = await server.greet()
@@ -122,8 +122,8 @@ async def test_an_idle_session_is_ended(serve: Any, monkeypatch: pytest.MonkeyPa
 async def test_a_session_is_not_idle_while_a_call_runs_or_somebody_listens(
     serve: Any, gates: "Gates", monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any
 ) -> None:
-    monkeypatch.setattr(sessions, "_SWEEP", 0.01)
-    swept = spy(sessions.Session, "sweep")
+    monkeypatch.setattr(visits, "_SWEEP", 0.01)
+    swept = spy(visits.Visit, "sweep")
     server = await serve(session_timeout=0.1)
     listens, works = await server.greet(), await server.greet()
     stream, call = await listens.stream(), await works.call("wait", Accept="application/json")
@@ -139,8 +139,8 @@ async def test_a_session_is_not_idle_while_a_call_runs_or_somebody_listens(
 
 
 async def test_a_session_that_is_never_to_end_stays(serve: Any, monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any) -> None:
-    monkeypatch.setattr(sessions, "_SWEEP", 0.01)
-    swept = spy(sessions.Session, "sweep")
+    monkeypatch.setattr(visits, "_SWEEP", 0.01)
+    swept = spy(visits.Visit, "sweep")
     server = await serve(session_timeout=0)
     session = await server.greet()
 

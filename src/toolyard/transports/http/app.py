@@ -7,7 +7,7 @@ from toolyard.conversation import Front
 from toolyard.envelope import encode
 from toolyard.serving import Serving
 from toolyard.transports.auth import Guard
-from toolyard.transports.http.asgi import Foreign, Headers, Receive, Scope, Send, Target, answer, answer_text
+from toolyard.transports.http.asgi import Foreign, Headers, Receive, Scope, Send, Target, respond, respond_text
 from toolyard.transports.http.endpoint import Endpoint
 from toolyard.transports.http.gate import Gate, RefusedError, check_once
 from toolyard.transports.http.request import Request
@@ -35,11 +35,11 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request of another server, or live as long as it does."""
         if scope["type"] == "http":
-            await self.answer(Foreign(scope), receive, send)
+            await self.respond(Foreign(scope), receive, send)
         elif scope["type"] == "lifespan":
             await self._live(receive, send)
 
-    async def answer(self, target: Target, receive: Receive, send: Send) -> None:
+    async def respond(self, target: Target, receive: Receive, send: Send) -> None:
         """Answer one request."""
         headers: Headers = target.headers
         try:
@@ -53,7 +53,7 @@ class App:
             if b"origin" in headers:
                 send = share(send, headers[b"origin"])
                 if target.method == "OPTIONS":
-                    await answer(send, 200, b"", PREFLIGHT)
+                    await respond(send, 200, b"", PREFLIGHT)
                     return
             if path == _PATH and self._anyone is not None:
                 caller = self._anyone
@@ -66,10 +66,10 @@ class App:
             request = Request(target.method, headers, target.pairs, caller, receive, send, target.body)
             await (self._endpoint or self._open_endpoint()).serve(request)
         except RefusedError as refused:
-            await answer_text(send, refused.status, refused.message, refused.headers)
+            await respond_text(send, refused.status, refused.message, refused.headers)
 
     def close(self) -> None:
-        """End every session and whoever only listens."""
+        """End every visit and whoever only listens."""
         self.is_ready = False
         if self._endpoint is not None:
             self._endpoint.close()
@@ -100,7 +100,7 @@ class App:
 
     async def _tell_health(self, path: str, send: Send) -> None:
         good = path == "/healthz" or self.is_ready
-        await answer(send, 200 if good else 503, encode({"status": "ok" if good else "ending"}))
+        await respond(send, 200 if good else 503, encode({"status": "ok" if good else "ending"}))
 
     async def _tell_other(self, target: Target, headers: Headers, path: str, send: Send) -> None:
         """Tell how to get credentials, where that is asked, or that there is nothing."""
@@ -109,7 +109,7 @@ class App:
             known = self._gate.protected_resource(self._resource(target, headers, path[len(_WELL_KNOWN) :] or _PATH))
         if known is None:
             raise RefusedError(404, "There is nothing here. The endpoint is '/mcp'.")
-        await answer(send, 200, encode(known))
+        await respond(send, 200, encode(known))
 
     def _resource(self, target: Target, headers: Headers, path: str) -> str:
         """Return the address that a client knows an endpoint by."""

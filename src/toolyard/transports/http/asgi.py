@@ -16,10 +16,10 @@ __all__ = [
     "Send",
     "Target",
     "TooLargeError",
-    "answer",
-    "answer_fault",
-    "answer_text",
     "read_body",
+    "respond",
+    "respond_fault",
+    "respond_text",
     "wait_until_gone",
 ]
 
@@ -115,7 +115,7 @@ async def wait_until_gone(receive: Receive) -> None:
         pass
 
 
-async def answer(send: Send, status: int, body: bytes = b"", headers: Iterable[tuple[bytes, bytes]] = PLAIN) -> None:
+async def respond(send: Send, status: int, body: bytes = b"", headers: Iterable[tuple[bytes, bytes]] = PLAIN) -> None:
     """Send a whole response."""
     whole = getattr(send, "whole", None)
     if whole is not None:  # our own server takes it in one piece
@@ -126,11 +126,11 @@ async def answer(send: Send, status: int, body: bytes = b"", headers: Iterable[t
     await send({"type": "http.response.body", "body": body})
 
 
-async def answer_text(send: Send, status: int, text: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+async def respond_text(send: Send, status: int, text: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
     """Refuse a request before it is one of the protocol, with a sentence."""
-    await answer(send, status, text.encode() + b"\n", [_TEXT, *headers])
+    await respond(send, status, text.encode() + b"\n", [_TEXT, *headers])
 
 
-async def answer_fault(send: Send, status: int, fault: Fault, request_id: int | str | None = None) -> None:
+async def respond_fault(send: Send, status: int, fault: Fault, request_id: int | str | None = None) -> None:
     """Refuse a request as the protocol does."""
-    await answer(send, status, encode_fault(request_id, fault))
+    await respond(send, status, encode_fault(request_id, fault))

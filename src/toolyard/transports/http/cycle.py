@@ -99,7 +99,7 @@ class Cycle:
     async def run(self) -> None:
         """Let the application answer."""
         try:
-            await self._connection.house.app.answer(self, self.receive, self)
+            await self._connection.house.app.respond(self, self.receive, self)
         except Exception:  # noqa: BLE001 - a defect of ours must not end the connection without a word
             _log.exception("request_failed method=%s", self.method)
         finally:

@@ -1,4 +1,4 @@
-"""The endpoint: every message of MCP over HTTP comes in here, of either era, with a session or without."""
+"""The endpoint: every message of MCP over HTTP comes in here, of either era, in a visit or outside."""
 
 from collections.abc import Awaitable
 from typing import Any, Final
@@ -9,13 +9,13 @@ from toolyard.conversation import Front
 from toolyard.conversation.replies import params_of
 from toolyard.conversation.stateless import is_modern
 from toolyard.serving import Serving
-from toolyard.transports.http.asgi import JSON, TooLargeError, answer, answer_fault, read_body
+from toolyard.transports.http.asgi import JSON, TooLargeError, read_body, respond, respond_fault
 from toolyard.transports.http.gate import RefusedError
-from toolyard.transports.http.handshake import named_version, read_stream, serve_batch, serve_in_session, serve_stateless, start_session
+from toolyard.transports.http.handshake import named_version, read_stream, serve_batch, serve_in_visit, serve_stateless, start_visit
 from toolyard.transports.http.modern import check_headers, serve_modern
 from toolyard.transports.http.patience import Patience
 from toolyard.transports.http.request import Request
-from toolyard.transports.http.sessions import Session, Sessions
+from toolyard.transports.http.visits import Visit, Visits
 from toolyard.wire.faults import INVALID_REQUEST, UNSUPPORTED_VERSION, Fault
 from toolyard.wire.messages import Message, decode, decode_batch, encode_fault, id_of
 from toolyard.wire.versions import MODERN, VERSIONS
@@ -32,7 +32,7 @@ class Endpoint:
     def __init__(self, front: Front, serving: Serving) -> None:
         self._front = front
         self._serving = serving
-        self._sessions = Sessions(front, serving)
+        self._visits = Visits(front, serving)
         self._shown = tuple(name.lower().encode() for name in serving.request_headers)
         self._accepted: dict[bytes, bool] = {}
         self._patience = Patience(serving.hold_back)
@@ -66,29 +66,29 @@ class Endpoint:
         except Fault as fault:
             found = None if message is None else message.id
             request_id = found if isinstance(found, int | str) else id_of(body) if fault.code == INVALID_REQUEST else None
-            await answer_fault(request.send, fault.http, fault, request_id)
+            await respond_fault(request.send, fault.http, fault, request_id)
 
     async def _serve_other(self, request: Request) -> None:
-        """Answer what is no message: a stream that is opened, or a session that is ended."""
-        if request.method == "GET" and self._has_sessions(request):
+        """Answer what is no message: a stream that is opened, or a visit that is ended."""
+        if request.method == "GET" and self._has_visits(request):
             if not request.wants_stream():
                 raise RefusedError(406, "A stream needs 'text/event-stream' to be accepted.")
-            await read_stream(self._session(request), request, self._serving)
-        elif request.method == "DELETE" and self._has_sessions(request):
-            self._sessions.end(self._session(request))
-            await answer(request.send, 200, b"", ())
+            await read_stream(self._visit(request), request, self._serving)
+        elif request.method == "DELETE" and self._has_visits(request):
+            self._visits.end(self._visit(request))
+            await respond(request.send, 200, b"", ())
         else:
-            allowed = b"POST, GET, DELETE" if self._has_sessions(request) else b"POST"
+            allowed = b"POST, GET, DELETE" if self._has_visits(request) else b"POST"
             raise RefusedError(405, f"Only {allowed.decode()} are taken here.", ((b"allow", allowed),))
 
     def end_listeners(self) -> None:
         """Let go of whoever only listens, so that a server can end."""
         self._front.end_listeners()
-        self._sessions.end_listeners()
+        self._visits.end_listeners()
 
     def close(self) -> None:
-        """End every session."""
-        self._sessions.close()
+        """End every visit."""
+        self._visits.close()
         self._front.close()
 
     async def _read(self, request: Request) -> bytes | None:
@@ -96,13 +96,13 @@ class Endpoint:
             return await read_body(request.receive, request.headers, self._serving.message_bytes)
         except TooLargeError:
             too_long = Fault(INVALID_REQUEST, f"The message has more than {self._serving.message_bytes} bytes.")
-            await answer(request.send, 413, encode_fault(None, too_long), (JSON, (b"connection", b"close")))
+            await respond(request.send, 413, encode_fault(None, too_long), (JSON, (b"connection", b"close")))
             return None
 
     async def _took_batch(self, request: Request, body: bytes) -> bool:
         batch = decode_batch(body, depth=self._serving.message_depth)
         if batch is not None:
-            await serve_batch(self._session(request), batch, depth=self._serving.message_depth, send=request.send)
+            await serve_batch(self._visit(request), batch, depth=self._serving.message_depth, send=request.send)
         return batch is not None
 
     def _take(self, request: Request, message: Message) -> Awaitable[None]:
@@ -132,31 +132,31 @@ class Endpoint:
             spoken = named_version(version)
             return serve_stateless(self._front, request, message, params=params, version=spoken, patience=self._patience)
         if message.method == "initialize":
-            return start_session(self._sessions, message, caller=request.caller, send=request.send)
-        return serve_in_session(self._session(request), request, message, self._serving)
+            return start_visit(self._visits, message, caller=request.caller, send=request.send)
+        return serve_in_visit(self._visit(request), request, message, self._serving)
 
     async def _take_note(self, request: Request, message: Message) -> None:
-        """Take a notification or a response, which are not answered; without a session there is nothing they could be about."""
-        if self._has_sessions(request):
-            conversation = self._session(request).conversation
+        """Take a notification or a response, which are not answered; outside a visit there is nothing they could be about."""
+        if self._has_visits(request):
+            conversation = self._visit(request).conversation
             if message.method is None:
                 conversation.settle(message)
             else:
                 conversation.note(message)
-        await answer(request.send, 202, b"", ())
+        await respond(request.send, 202, b"", ())
 
-    def _has_sessions(self, request: Request) -> bool:
-        """Return whether there are sessions for such a client."""
+    def _has_visits(self, request: Request) -> bool:
+        """Return whether there are visits of such a client."""
         return not self._serving.stateless and request.text(b"mcp-protocol-version") not in MODERN
 
-    def _session(self, request: Request) -> Session:
+    def _visit(self, request: Request) -> Visit:
         session_id = request.headers.get(b"mcp-session-id")
         if session_id is None:
             raise RefusedError(400, "The header 'Mcp-Session-Id' is missing; a session begins with 'initialize'.")
-        session = self._sessions.get(session_id.decode("latin-1"), request.caller)
-        if session is None:
+        visit = self._visits.get(session_id.decode("latin-1"), request.caller)
+        if visit is None:
             raise RefusedError(404, "There is no such session; begin one with 'initialize'.")
-        return session
+        return visit
 
     def _accepts(self, said: bytes) -> bool:
         """Return whether the answer may be a stream.

@@ -1,4 +1,4 @@
-"""Requests of the older era over HTTP: in a session, where a call outlives its connection, or without one."""
+"""Requests of the older era over HTTP: in a visit, where a call outlives its connection, or without one."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
@@ -8,19 +8,19 @@ from toolyard.caller import Caller
 from toolyard.conversation import Conversation, Exchange, Front
 from toolyard.conversation.stateless import answer as answer_request
 from toolyard.serving import Serving
-from toolyard.transports.http.asgi import JSON, Send, answer, answer_fault, wait_until_gone
+from toolyard.transports.http.asgi import JSON, Send, respond, respond_fault, wait_until_gone
 from toolyard.transports.http.gate import RefusedError
 from toolyard.transports.http.patience import Patience
 from toolyard.transports.http.request import Request
 from toolyard.transports.http.response import STREAM, Response
-from toolyard.transports.http.sessions import Session, Sessions
 from toolyard.transports.http.streams import Stream
+from toolyard.transports.http.visits import Visit, Visits
 from toolyard.wire.faults import INVALID_REQUEST, Fault
 from toolyard.wire.messages import Id, Message, decode, encode_fault, id_of
 from toolyard.wire.params import LEVELS
 from toolyard.wire.versions import HANDSHAKE, VERSIONS, Version
 
-__all__ = ["named_version", "read_stream", "serve_batch", "serve_in_session", "serve_stateless", "start_session"]
+__all__ = ["named_version", "read_stream", "serve_batch", "serve_in_visit", "serve_stateless", "start_visit"]
 
 _UNSAID: Final = VERSIONS["2025-03-26"]
 _NOTHING: Final[Mapping[str, Any]] = {}
@@ -28,12 +28,12 @@ _LEVEL: Final = LEVELS.index("info")
 
 
 def named_version(name: str | None) -> Version:
-    """Return the version that a request without a session says it is of; those that came before the header do not say it."""
+    """Return the version that a request outside a visit says it is of; those that came before the header do not say it."""
     return VERSIONS[name] if name is not None and name in HANDSHAKE else _UNSAID
 
 
 async def serve_stateless(front: Front, request: Request, message: Message, *, params: Any, version: Version, patience: Patience) -> None:
-    """Answer one request of a client that has no session."""
+    """Answer one request outside a visit."""
     response = Response(request.send, request.receive, front.serving, patience=patience, streams=request.streams)
     notify = response.notify if request.streams else None
     response.watch()
@@ -65,31 +65,31 @@ async def serve_stateless(front: Front, request: Request, message: Message, *, p
         await response.finish(result)
 
 
-async def start_session(sessions: Sessions, message: Message, *, caller: Caller, send: Send) -> None:
-    """Shake hands with a client: it gets a session, whose id it sends along from now on."""
-    session = sessions.start(caller)
-    if session is None:
-        await answer_fault(send, 503, Fault(INVALID_REQUEST, "There are too many sessions."), _id_of(message))
+async def start_visit(visits: Visits, message: Message, *, caller: Caller, send: Send) -> None:
+    """Shake hands with a client: its visit begins, whose id it sends along from now on."""
+    visit = visits.start(caller)
+    if visit is None:
+        await respond_fault(send, 503, Fault(INVALID_REQUEST, "There are too many sessions."), _id_of(message))
         return
-    result = await session.conversation.serve(message, notify=None)
-    if session.conversation.version is None:
-        sessions.end(session)
-        await answer(send, 200, result)
+    result = await visit.conversation.serve(message, notify=None)
+    if visit.conversation.version is None:
+        visits.end(visit)
+        await respond(send, 200, result)
         return
-    await answer(send, 200, result, (JSON, (b"mcp-session-id", session.id.encode())))
+    await respond(send, 200, result, (JSON, (b"mcp-session-id", visit.id.encode())))
 
 
-async def serve_in_session(session: Session, request: Request, message: Message, serving: Serving) -> None:
-    """Answer one request of a session; if the client goes away meanwhile, the call goes on and its messages are kept."""
-    conversation, send, streams = session.conversation, request.send, request.streams
+async def serve_in_visit(visit: Visit, request: Request, message: Message, serving: Serving) -> None:
+    """Answer one request of a visit; if the client goes away meanwhile, the call goes on and its messages are kept."""
+    conversation, send, streams = visit.conversation, request.send, request.streams
     if message.id in conversation.in_flight:
-        await answer(send, 400, conversation.refuse_twin(message))
+        await respond(send, 400, conversation.refuse_twin(message))
         return
     if len(conversation.in_flight) >= serving.in_flight:
         raise RefusedError(503, "This session has too many requests in flight.", ((b"retry-after", b"1"),))
-    stream = session.open_stream()
-    conversation.in_flight[message.id] = session.start(_serve(session, message, stream, request))
-    session.busy += 1
+    stream = visit.open_stream()
+    conversation.in_flight[message.id] = visit.start(_serve(visit, message, stream, request))
+    visit.busy += 1
     try:
         try:
             async with asyncio.timeout(serving.hold_back if streams else None):
@@ -97,33 +97,33 @@ async def serve_in_session(session: Session, request: Request, message: Message,
         except TimeoutError:
             pass
         if stream.is_over and (stream.answer is None or stream.is_silent or not streams):
-            session.forget(stream)
-            await (answer(send, 202, b"", ()) if stream.answer is None else answer(send, 200, stream.answer))
+            visit.forget(stream)
+            await (respond(send, 202, b"", ()) if stream.answer is None else respond(send, 200, stream.answer))
             return
-        await _pump(session, stream, 0, serving=serving, request=request, primed=_primes(session))
+        await _pump(visit, stream, 0, serving=serving, request=request, primed=_primes(visit))
         if stream.is_over and not stream.has_reader:
-            session.sweep()
+            visit.sweep()
     finally:
-        session.busy -= 1
-        session.touch()
+        visit.busy -= 1
+        visit.touch()
 
 
-async def serve_batch(session: Session, batch: list[bytes], *, depth: int, send: Send) -> None:
+async def serve_batch(visit: Visit, batch: list[bytes], *, depth: int, send: Send) -> None:
     """Answer several messages at once, in the versions that have that.
 
     Raises:
-        Fault: The session's version has not.
+        Fault: The visit's version has not.
     """
-    version = session.conversation.version
+    version = visit.conversation.version
     if version is None or not version.batches:
         raise Fault(INVALID_REQUEST, "Batches are no part of the version that is spoken here.")
-    answers = [one for one in await asyncio.gather(*(_item(session, item, depth) for item in batch)) if one is not None]
-    await (answer(send, 200, b"[%b]" % b",".join(answers)) if answers else answer(send, 202, b"", ()))
+    answers = [one for one in await asyncio.gather(*(_item(visit, item, depth) for item in batch)) if one is not None]
+    await (respond(send, 200, b"[%b]" % b",".join(answers)) if answers else respond(send, 202, b"", ()))
 
 
-async def _item(session: Session, item: bytes, depth: int) -> bytes | None:
+async def _item(visit: Visit, item: bytes, depth: int) -> bytes | None:
     """Return the answer to one message of a batch, if one is owed."""
-    conversation = session.conversation
+    conversation = visit.conversation
     try:
         message = decode(item, depth=depth)
     except Fault as fault:
@@ -145,46 +145,46 @@ async def _item(session: Session, item: bytes, depth: int) -> bytes | None:
     return None
 
 
-async def read_stream(session: Session, request: Request, serving: Serving) -> None:
+async def read_stream(visit: Visit, request: Request, serving: Serving) -> None:
     """Go on with a stream that the client lost, or begin the one that belongs to no request."""
     event_id, send = request.text(b"last-event-id"), request.send
-    found = session.stream_of(event_id) if event_id else (session.standalone, session.standalone.delivered)
+    found = visit.stream_of(event_id) if event_id else (visit.standalone, visit.standalone.delivered)
     if found is None:
         # not 404, which would tell the client that its session is gone
-        await answer_fault(send, 400, Fault(INVALID_REQUEST, "There is nothing kept after that event."))
+        await respond_fault(send, 400, Fault(INVALID_REQUEST, "There is nothing kept after that event."))
         return
     stream, after = found
     if stream.number == 0 and stream.has_reader:
-        await answer_fault(send, 409, Fault(INVALID_REQUEST, "Somebody reads this session's stream already."))
+        await respond_fault(send, 409, Fault(INVALID_REQUEST, "Somebody reads this session's stream already."))
         return
-    session.busy += 1
+    visit.busy += 1
     try:
-        await _pump(session, stream, after, serving=serving, request=request, primed=_primes(session) and not event_id)
+        await _pump(visit, stream, after, serving=serving, request=request, primed=_primes(visit) and not event_id)
     finally:
-        session.busy -= 1
-        session.touch()
+        visit.busy -= 1
+        visit.touch()
 
 
-async def _serve(session: Session, message: Message, stream: Stream, request: Request) -> None:
-    in_flight = session.conversation.in_flight
+async def _serve(visit: Visit, message: Message, stream: Stream, request: Request) -> None:
+    in_flight = visit.conversation.in_flight
     result: bytes | None = None
     try:
         if in_flight[message.id]:
-            hang_up = stream.hang_up if request.streams and _primes(session) else None
+            hang_up = stream.hang_up if request.streams and _primes(visit) else None
             notify = stream.push if request.streams else None
             trace = request.trace()
-            result = await session.conversation.serve(message, notify=notify, headers=request.shown, trace=trace, hang_up=hang_up)
+            result = await visit.conversation.serve(message, notify=notify, headers=request.shown, trace=trace, hang_up=hang_up)
     finally:
         del in_flight[message.id]
         stream.finish(result)
 
 
-async def _pump(session: Session, stream: Stream, after: int, *, serving: Serving, request: Request, primed: bool) -> None:
+async def _pump(visit: Visit, stream: Stream, after: int, *, serving: Serving, request: Request, primed: bool) -> None:
     """Write a stream's events until it ends or the client goes."""
 
     def gap(dropped: int) -> bytes | None:
         text = "Messages are missing here: more came than are kept for a client that is away."
-        return session.conversation.encode_log("warning", text, {"dropped": dropped})
+        return visit.conversation.encode_log("warning", text, {"dropped": dropped})
 
     gone = asyncio.ensure_future(wait_until_gone(request.receive))
     await request.send({"type": "http.response.start", "status": 200, "headers": list(STREAM)})
@@ -205,9 +205,9 @@ async def _write(events: AsyncGenerator[bytes], send: Send) -> None:
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _primes(session: Session) -> bool:
+def _primes(visit: Visit) -> bool:
     """Return whether streams begin with an event to come back to, which clients know since the version that has it."""
-    version = session.conversation.version
+    version = visit.conversation.version
     return version is not None and version.modes
 
 

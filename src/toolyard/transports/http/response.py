@@ -7,7 +7,7 @@ import asyncio
 from typing import Any, Final
 
 from toolyard.serving import Serving
-from toolyard.transports.http.asgi import JSON, PLAIN, Receive, Send, answer, wait_until_gone
+from toolyard.transports.http.asgi import JSON, PLAIN, Receive, Send, respond, wait_until_gone
 from toolyard.transports.http.patience import Patience
 from toolyard.wire.events import KEEP_ALIVE, encode_event
 
@@ -79,7 +79,7 @@ class Response:
         self._ended = True
         self._stop_watching()
         if self._pump is None:
-            await answer(self._send, status, message, (JSON, *headers) if headers else PLAIN)
+            await respond(self._send, status, message, (JSON, *headers) if headers else PLAIN)
             return
         self._events.append(encode_event(message))
         self._awake()

@@ -1,4 +1,7 @@
-"""Sessions of older clients: a conversation under an id that the client sends along, ended when idle for too long."""
+"""Visits: older clients over HTTP, each with a conversation under an id that it sends along, ended when idle for too long.
+
+MCP calls a visit a session, and so do the words that a client is sent; ours are another thing.
+"""
 
 import asyncio
 import secrets
@@ -12,13 +15,13 @@ from toolyard.conversation import Conversation, Front
 from toolyard.serving import Serving
 from toolyard.transports.http.streams import Stream
 
-__all__ = ["Session", "Sessions"]
+__all__ = ["Visit", "Visits"]
 
 _SWEEP: Final = 30.0
 _STREAMS: Final = 64
 
 
-class Session:
+class Visit:
     """One older client: its conversation and its streams."""
 
     def __init__(self, front: Front, caller: Caller, serving: Serving) -> None:
@@ -54,7 +57,7 @@ class Session:
         return None if stream is None else (stream, int(after[:18]))
 
     def start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Work on a request of the session's."""
+        """Work on a request of the client's."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -86,69 +89,69 @@ class Session:
             stream.finish(None)
 
 
-class Sessions:
-    """All sessions, at most so many."""
+class Visits:
+    """All visits, at most so many."""
 
     def __init__(self, front: Front, serving: Serving) -> None:
         self._front = front
         self._serving = serving
-        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._visits: OrderedDict[str, Visit] = OrderedDict()
         """The one that was used last at the end."""
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
     def __len__(self) -> int:
-        return len(self._sessions)
+        return len(self._visits)
 
-    def start(self, caller: Caller) -> Session | None:
-        """Return a new session, or nothing if there are too many that are not idle."""
-        if len(self._sessions) >= self._serving.sessions and not self._make_room(caller):
+    def start(self, caller: Caller) -> Visit | None:
+        """Return a new visit, or nothing if there are too many that are not idle."""
+        if len(self._visits) >= self._serving.sessions and not self._make_room(caller):
             return None
-        session = Session(self._front, caller, self._serving)
-        self._sessions[session.id] = session
+        visit = Visit(self._front, caller, self._serving)
+        self._visits[visit.id] = visit
         if self._timer is None:
             self._timer = self._loop.call_later(_SWEEP, self._sweep)
-        return session
+        return visit
 
-    def get(self, session_id: str, caller: Caller) -> Session | None:
-        """Return the session of that id, if it is this caller's."""
-        session = self._sessions.get(session_id)
-        if session is None or session.identity != caller.identity or session.profile is not caller.profile:
+    def get(self, session_id: str, caller: Caller) -> Visit | None:
+        """Return the visit of that id, if it is this caller's."""
+        visit = self._visits.get(session_id)
+        if visit is None or visit.identity != caller.identity or visit.profile is not caller.profile:
             return None
-        session.conversation.renew(caller)  # what is claimed of him may be other than it was
-        session.touch()
-        self._sessions.move_to_end(session_id)
-        return session
+        visit.conversation.renew(caller)  # what is claimed of him may be other than it was
+        visit.touch()
+        self._visits.move_to_end(session_id)
+        return visit
 
-    def end(self, session: Session) -> None:
-        """End a session."""
-        self._sessions.pop(session.id, None)
-        session.close()
+    def end(self, visit: Visit) -> None:
+        """End a visit."""
+        self._visits.pop(visit.id, None)
+        visit.close()
 
     def end_listeners(self) -> None:
         """Let go of whoever reads a stream that belongs to no request."""
-        for session in self._sessions.values():
-            session.standalone.finish(None)
+        for visit in self._visits.values():
+            visit.standalone.finish(None)
 
     def close(self) -> None:
         """End them all."""
         if self._timer is not None:
             self._timer.cancel()
-        for session in tuple(self._sessions.values()):
-            self.end(session)
+        for visit in tuple(self._visits.values()):
+            self.end(visit)
 
     def _make_room(self, caller: Caller) -> bool:
-        """End the session that was idle for longest, one of the caller's own if there is one."""
-        own = (one for one in self._sessions.values() if one.identity == caller.identity and one.is_idle)
-        idle = next(own, None) or next((one for one in self._sessions.values() if one.is_idle), None)
+        """End the visit that was idle for longest, one of the caller's own if there is one."""
+        own = (one for one in self._visits.values() if one.identity == caller.identity and one.is_idle)
+        idle = next(own, None) or next((one for one in self._visits.values() if one.is_idle), None)
         if idle is not None:
             self.end(idle)
         return idle is not None
 
     def _sweep(self) -> None:
-        self._timer = self._loop.call_later(_SWEEP, self._sweep) if self._sessions else None
+        self._timer = self._loop.call_later(_SWEEP, self._sweep) if self._visits else None
         timeout = self._serving.session_timeout
-        for session in tuple(self._sessions.values()):
-            session.sweep()
-            if timeout and session.is_idle and self._loop.time() - session.used > timeout:
-                self.end(session)
+        for visit in tuple(self._visits.values()):
+            visit.sweep()
+            if timeout and visit.is_idle and self._loop.time() - visit.used > timeout:
+                self.end(visit)
