@@ -81,7 +81,7 @@ class SearchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     candidates: int = 64
     """Tools that are looked at closely, at a time."""
-    postings: int = 4000
+    postings: int = 3000
     """Entries of the index that are read before the commonest words only order what was found."""
     query_characters: int = 4000
     """Length of a question; what is beyond is not read."""

@@ -186,6 +186,17 @@ def test_of_a_common_word_the_tools_that_are_named_by_it_are_looked_at_first() -
     assert set(ask(index, "parrot sheet", limit=2)) == {"sheet", "parrot"}
 
 
+def test_words_that_come_when_many_tools_are_known_order_these_first_and_then_find_the_rest() -> None:
+    rare = [spec(f"purple_{number:02}", "A parrot." if number == 7 else "A dog.") for number in range(30)]
+    common = [spec(f"cage_{number:02}", "For a parrot.") for number in range(60)]
+    index = filled([*rare, *common], candidates=1, fit=0, neighbours=0)
+
+    found = ask(index, "purple parrot", limit=200)
+    assert found[0] == "purple_07"
+    assert sorted(found) == sorted(one.name for one in (*rare, *common))
+    assert all(name.startswith("purple") for name in found[:30])
+
+
 def test_pages_follow_each_other_without_gaps_and_scores_fall() -> None:
     shuffled = random.Random(4)  # noqa: S311 - the same words in every run
     words = ["alpha", "bravo", "charlie", "delta", "echo"]

@@ -1,7 +1,7 @@
 """The hybrid strategy: words and likeness of meaning together, each scaled to its best."""
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 from toolyard.search.closely import Close, closely
@@ -15,7 +15,6 @@ from toolyard.spec import ToolSpec
 __all__ = ["Hybrid"]
 
 _BATCH: Final = 256
-_NOTHING: Final[list[Close]] = []
 
 
 class Hybrid:
@@ -68,10 +67,10 @@ class Hybrid:
     def _fused(self, asked: list[Asked], near: Near, *, admits: Allows) -> tuple[list[Close], bool]:
         """Return the best of both kinds, best first, and whether anything fits."""
         settings, postings = self._settings, self._lexical.postings
-        by_words = next(self._lexical.blocks(asked, admits), _NOTHING)
-        by_meaning = list(islice(self._admitted(near, admits), settings.candidates))
-        names = dict.fromkeys([close.spec.name for close in by_words] + [spec.name for spec in by_meaning])
-        closes = closely(asked, [postings.number(name) for name in names], postings=postings, settings=settings)
+        by_words = islice(self._lexical.admitted(asked, admits), settings.candidates)
+        by_meaning = islice(self._admitted(near, admits), settings.candidates)
+        numbers = dict.fromkeys(chain(by_words, (postings.number(spec.name) for spec in by_meaning)))
+        closes = closely(asked, list(numbers), postings=postings, settings=settings)
         if not closes:
             return [], False
         top = max(close.score for close in closes) or 1.0

@@ -4,7 +4,7 @@ It reads the rare words of a question first, takes the tools that hold them, and
 allowed is left out before the best are taken, so no page is short and nothing shows through.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from heapq import nlargest
 from itertools import chain, islice
@@ -103,11 +103,12 @@ class Lexical:
 
     def blocks(self, asked: list[Asked], admits: Allows) -> Iterator[list[Close]]:
         """Return the tools that fit, as many at a time as are looked at closely, the best first."""
-        order = self._admitted(asked, admits)
+        order = self.admitted(asked, admits)
         while numbers := list(islice(order, self.settings.candidates)):
             yield closely(asked, numbers, postings=self.postings, settings=self.settings)
 
-    def _admitted(self, asked: list[Asked], admits: Allows) -> Iterator[int]:
+    def admitted(self, asked: list[Asked], admits: Allows) -> Iterator[int]:
+        """Return the tools that fit, about the best first, before a close look at them."""
         scores, left = self.gather(asked, self.settings.postings)
         entries = self.postings.entries
         for number in self._descending(scores):
@@ -122,24 +123,25 @@ class Lexical:
     def gather(self, asked: list[Asked], budget: int | None) -> tuple[Scores, list[Asked]]:
         """Return the tools that hold what is asked, by the weightiest terms that the budget allows, and whose terms it did not.
 
-        A tool that holds two readings of a word gets both here; the close look counts the better one.
+        A tool that holds two readings of a word gets both here; the close look counts the better one. With a budget, words that
+        come when many tools are known only put these in order: what holds none of the weightier words is not among the best.
         """
         scores: Scores = {}
         left: dict[str, Asked] = {}
         terms = [(factor, term, one) for one in asked for term, factor in one.variants.items()]
         for factor, term, one in sorted(terms, key=itemgetter(0), reverse=True):
             for weight, tools in self.postings.tools(term):
-                if budget is not None and scores:
-                    if len(tools) > budget:
-                        left[one.text] = one
-                        continue
-                    budget -= len(tools)
                 score = int(_FINE * factor * weight)
-                for number in tools:
-                    if number in scores:
-                        scores[number] += score
-                    else:
-                        scores[number] = score
+                if budget is None or not scores:
+                    _count(tools, scores, score=score)
+                    continue
+                if len(tools) <= budget:
+                    budget -= len(tools)
+                    if len(scores) < self.settings.candidates * _WIDER:
+                        _count(tools, scores, score=score)
+                        continue
+                    _count_known(tools, scores, score=score)
+                left[one.text] = one
         return scores, list(left.values())
 
     def _descending(self, scores: Scores) -> Iterator[int]:
@@ -152,6 +154,22 @@ class Lexical:
             part.sort(key=lambda number: (-scores[number], entries[number].spec.name))
             yield from part
             above = line
+
+
+def _count(tools: Iterable[int], scores: Scores, *, score: int) -> None:
+    """Add to what these tools score."""
+    for number in tools:
+        if number in scores:
+            scores[number] += score
+        else:
+            scores[number] = score
+
+
+def _count_known(tools: Iterable[int], scores: Scores, *, score: int) -> None:
+    """Add to what these tools score, where they score already."""
+    for number in tools:
+        if number in scores:
+            scores[number] += score
 
 
 def in_order(exact: ToolSpec | None, first: list[Close], blocks: Iterator[list[Close]]) -> Iterator[Hit]:

@@ -4,9 +4,11 @@ It weighs words and ranks nothing.
 """
 
 import math
+from array import array
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from toolyard.search.fields import Fields, fields_of
@@ -20,6 +22,9 @@ __all__ = ["Entry", "Postings"]
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
+
+_Level = defaultdict[int, "array[int]"]
+"""The tools of each term in which it counts about as much."""
 
 _CACHED: Final = 20_000
 _LEVELS: Final = 8
@@ -92,8 +97,8 @@ class Postings:
         self.holders = Counter[int]()
         self.rarities = _Table[int, float](self._rarity)
         """How much it says that a tool holds a term; true until a tool comes or goes."""
-        self._levels: list[defaultdict[int, list[int]]] = [defaultdict(list) for _ in range(_LEVELS + 1)]
-        self._level_of = _Table[float, defaultdict[int, list[int]]](lambda weight: self._levels[int(weight * _LEVELS)])
+        self._levels: list[_Level] = [defaultdict(partial(array, "I")) for _ in range(_LEVELS + 1)]
+        self._level_of = _Table[float, _Level](lambda weight: self._levels[int(weight * _LEVELS)])
         self.entries: dict[int, Entry] = {}
         self._numbers: dict[str, int] = {}
         self._next = 0
@@ -140,7 +145,7 @@ class Postings:
             tools = level[term]
             del tools[bisect_left(tools, number)]
 
-    def tools(self, term: int) -> Iterator[tuple[float, list[int]]]:
+    def tools(self, term: int) -> Iterator[tuple[float, Sequence[int]]]:
         """Return the tools that hold the term, first those in which it counts most, and about how much that is."""
         for level in range(_LEVELS, -1, -1):
             if tools := self._levels[level].get(term):

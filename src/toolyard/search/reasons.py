@@ -18,12 +18,14 @@ def explain(entry: Entry, asked: Sequence[Asked], postings: Postings) -> str:
     """Return where the weightiest of the asked words stand, such as "'city' in name; 'town' as 'place' in description"."""
     terms = frozenset(entry.terms)
     answered = [(one, terms.intersection(one.variants)) for one in sorted(asked, key=lambda one: -one.weight)]
-    left = [(one, held) for one, held in answered if held]
+    left: list[tuple[Asked, frozenset[int]]] = [(one, held) for one, held in answered if held]
     reasons: dict[str, list[str]] = {}
     most = _WORDS
     for field, text in zip(Fields._fields, fields_of(entry.spec), strict=True):
         if not left or not most:
             break
+        if not text:
+            continue
         words = _words(text, postings, identifiers=field in _IDENTIFIERS)
         said = [_said(one, held.intersection(words), words=words, postings=postings) for one, held in left if not held.isdisjoint(words)]
         if said:

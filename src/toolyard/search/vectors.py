@@ -23,6 +23,8 @@ NEEDED: Final = ("numpy", "tokenizers", "wordllama")
 
 _CHARACTERS: Final = 800
 _ROWS: Final = 8192
+_AT_ONCE: Final = 64
+"""Rows that are multiplied at once: so few that no threads are started for them, which would cost more than they save."""
 _LIKEST: Final = 512
 """Tools that are put in order first: few searches look at more."""
 _TOKENIZER: Final = "tokenizers/l2_supercat_tokenizer_config.json"
@@ -145,9 +147,8 @@ class Vectors:
         """Return how like the query every tool is."""
         numpy = self._numpy
         asked = self._encoder.encode([text.lower() for text in (query, *clauses)]).T
-        used = len(self._names)
-        parts = [block[: used - number * _ROWS] @ asked for number, block in enumerate(self._blocks)]
-        likeness = numpy.concatenate(parts or [asked[:0]])
+        parts = [(block.reshape(-1, _AT_ONCE, self._encoder.width) @ asked).reshape(_ROWS, -1) for block in self._blocks]
+        likeness = numpy.concatenate(parts or [asked[:0]])[: len(self._names)]
         values = likeness[:, 0]
         if clauses:
             values = (1 - share) * values + share * likeness[:, 1:].max(1)
