@@ -1,11 +1,13 @@
 """`toolyard connect`: Toolyard in a client's file, and out again."""
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -161,13 +163,44 @@ def test_without_a_target_there_must_be_a_file(mcp: Path, toolyard: Run) -> None
     assert "toolyard import" in err
 
 
-@pytest.mark.parametrize(("client", "begins"), [("goose", "toolyard: {"), ("continue", "- {")])
-def test_what_yaml_needs_is_shown_and_not_written(mcp: Path, toolyard: Run, client: str, begins: str) -> None:
-    status, out, err = toolyard("connect", client)
+@pytest.mark.parametrize(
+    ("client", "file", "text"),
+    [
+        ("goose", ".config/goose/config.yaml", None),
+        ("goose", ".config/goose/config.yaml", "GOOSE_MODE: auto\nextensions:\n    # mine\n    a:\n        type: builtin\nz: 1\n"),
+        ("continue", ".continue/config.yaml", "name: x\nmcpServers:\n- name: a\n  command: b\n"),
+    ],
+)
+def test_what_yaml_needs_is_shown_as_it_can_be_pasted_and_nothing_is_written(
+    mcp: Path, toolyard: Run, client: str, file: str, text: str | None
+) -> None:
+    path = mcp.parent.parent / file
+    if text is not None:
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    status, out, err = toolyard("connect", client, "--url", "http://127.0.0.1:8321/mcp")
+    place = re.search(r"below line (\d+)", err)
+    lines = (text or "").splitlines()
+    lines[int(place[1]) if place else 0 : 0] = out.splitlines()
+    document = yaml.safe_load("\n".join(lines))
 
-    assert status == 1
-    assert out.startswith(begins)
-    assert "YAML" in err
+    assert (status, "is YAML" in err, path.is_file()) == (1, True, text is not None)
+    assert text is None or path.read_text() == text
+    if client == "goose":
+        assert document["extensions"]["toolyard"]["uri"] == "http://127.0.0.1:8321/mcp"
+        assert list(document["extensions"])[1:] == (["a"] if text else [])
+    else:
+        assert [server["name"] for server in document["mcpServers"]] == ["toolyard", "a"]
+
+
+def test_a_file_in_yaml_that_cannot_be_read_is_told_in_one_sentence(mcp: Path, toolyard: Run) -> None:
+    path = mcp.parent.parent / ".continue" / "config.yaml"
+    path.parent.mkdir()
+    path.write_bytes(b"\xff")
+
+    status, out, err = toolyard("connect", "continue")
+
+    assert (status, out, "UTF-8" in err) == (2, "", True)
 
 
 def test_what_a_client_writes_in_the_same_moment_is_not_lost(mcp: Path, toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,10 +13,11 @@ from toolyard.cli.import_ import find_client, here
 from toolyard.cli.parser import Options
 from toolyard.cli.terminal import Painted, Style, Terminal
 from toolyard.clients.connecting import Change, carry_out, connected, disconnected
-from toolyard.clients.documents import YAML
+from toolyard.clients.documents import YAML, decode, read_bytes
 from toolyard.clients.entries import entry_of_address, entry_of_command
 from toolyard.clients.excerpt import excerpt
 from toolyard.clients.known import Client, path_for
+from toolyard.clients.yaml_text import paste
 from toolyard.config import ConfigError
 from toolyard.config.reading import FILE, VARIABLE
 
@@ -91,10 +92,17 @@ def _show_entry(client: Client, path: Path, entry: Mapping[str, Any], *, options
     if options.undo:
         raise CommandError(f"'{path}' is YAML, which is not changed here. Take '{options.called}' out by hand.")
     if client.section == ("extensions",):
-        terminal.write(f"{options.called}: {json.dumps(entry, ensure_ascii=False)}")
+        written = f"{json.dumps(options.called, ensure_ascii=False)}: {json.dumps(entry, ensure_ascii=False)}"
     else:
-        terminal.write(f"- {json.dumps({'name': options.called, **entry}, ensure_ascii=False)}")
-    terminal.say(f"'{path}' is YAML, which is not changed here. Put this line under '{'.'.join(client.section)}' there.")
+        written = f"- {json.dumps({'name': options.called, **entry}, ensure_ascii=False)}"
+    try:
+        there = decode(read_bytes(path) or b"", path)
+    except ConfigError as error:
+        raise CommandError(str(error)) from error
+    pasted = paste(there, ".".join(client.section), written)
+    for line in pasted.lines:
+        terminal.write(line)
+    terminal.say(f"'{path}' is YAML, which is not changed here. Put this {pasted.place}, and restart {client.title}.")
     return DEFECT
 
 
