@@ -5,9 +5,8 @@ The registry has one for each kind. It publishes, withdraws and finds; it runs n
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, Generic, Literal, Protocol, Self, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -57,8 +56,7 @@ class Withheld(msgspec.Struct, frozen=True):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(Generic[P]):
+class Plan(NamedTuple, Generic[P]):
     """What a source will have published once this is applied; nothing can go wrong any more."""
 
     source: str

@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
@@ -49,8 +48,7 @@ Stamp = tuple[int, int, int] | None
 Layer = Iterator[tuple[str, Any, Origin]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class Config(NamedTuple):
     """The settings in effect, where each that is no default came from, and what in the environment means nothing."""
 
     settings: Settings

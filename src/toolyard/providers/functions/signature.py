@@ -6,7 +6,7 @@ import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal, cast, get_args, get_origin
+from typing import Any, Final, Literal, NamedTuple, cast, get_args, get_origin
 
 from toolyard.call import Call
 from toolyard.session import Session
@@ -18,8 +18,7 @@ REQUIRED: Final = inspect.Parameter.empty
 _NO_ARGUMENTS: Final = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(NamedTuple):
     """One argument of a function; a default that stands for none is `REQUIRED`."""
 
     name: str
@@ -46,8 +45,7 @@ class Built:
     """Whether the schema says everything that the validator asks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(NamedTuple):
     """What a function takes and returns."""
 
     parameters: tuple[Parameter, ...]
