@@ -98,6 +98,30 @@ def test_without_a_browser_only_the_address_is_shown(authority: Authority, tooly
     assert not authority.asked("/authorize")
 
 
+@pytest.mark.usefixtures("one_browser")
+def test_whoever_refused_a_yard_is_known_by_name_without_a_file(authority: Authority, toolyard: Run, tmp_path: Path) -> None:
+    (tmp_path / "mcp.json").write_text(f'{{"mcpServers": {{"elsewhere": {{"url": "{authority.url}"}}}}}}')
+    assert "There is no upstream 'elsewhere'." in toolyard("login", "elsewhere")[2]
+    assert "'toolyard login elsewhere'" in toolyard("upstreams", "mcp.json", "--check")[1]
+
+    status, out, _ = toolyard("login", "elsewhere")
+
+    assert (status, out.splitlines()[0]) == (0, f"Signed in at 'elsewhere' by '{authority.origin}'.")
+    assert "\tready\t" in toolyard("upstreams", "mcp.json", "--check")[1]
+    assert toolyard("logout", "elsewhere")[1] == "The login at 'elsewhere' is forgotten and revoked.\n"
+
+
+def test_what_the_keyring_keeps_to_itself_is_no_name(authority: Authority, toolyard: Run, tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "state", "elsewhere")
+    folder.mkdir(parents=True)
+    (folder / "tokens.json").write_text('{"kept_in": "keyring", "user": "x"}')
+    (folder / "tokens.json").chmod(0o600)
+
+    assert "There is no upstream 'elsewhere'." in toolyard("login", "elsewhere")[2]
+    assert "There is no upstream '../elsewhere'." in toolyard("login", "../elsewhere")[2]
+    assert not authority.asked("/authorize")
+
+
 def test_a_client_that_signs_in_by_itself_is_told_that_it_goes_on(authority: Authority, toolyard: Run, tmp_path: Path) -> None:
     login = 'login = { grant = "client_credentials", client_id = "us", client_secret = "s" }'
     (tmp_path / "toolyard.toml").write_text(f'[upstreams.shop]\nurl = "{authority.url}"\n{login}')

@@ -1,7 +1,8 @@
 """Makes a yard the client that the official suite judges, as people run it: `toolyard serve`, and `toolyard login` when that is wanted.
 
 The suite runs this program with the address of its server as the last argument, and says in the environment what is wanted. With
-`--login-first` somebody signs in before anything is served; with `--address` there is no file, but only that address.
+`--login-first` somebody signs in before anything is served; with `--address` there is no file of ours, but only that
+address, and with `--client-file` that of a client.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from typing import Any, Final, Literal
 NAME: Final = "judge"
 LOGIN_FIRST: Final = "--login-first"
 ADDRESS: Final = "--address"
+CLIENT_FILE: Final = "--client-file"
 DOCUMENT: Final = "https://conformance-test.local/client-metadata.json"
 """The client id metadata document that the suite knows."""
 SCENARIO: Final = os.environ.get("MCP_CONFORMANCE_SCENARIO", "")
@@ -175,14 +177,23 @@ async def judged(serve: tuple[str, ...], login: tuple[str, ...], *, login_first:
         return await use(server) == "well"
 
 
+def arguments_of(url: str, folder: Path, ways: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what `toolyard serve` and `toolyard login` are told."""
+    if ADDRESS in ways:
+        return (url,), (url,)
+    if CLIENT_FILE in ways:
+        (folder / "mcp.json").write_text(json.dumps({"mcpServers": {NAME: {"url": url}}}))
+        return (str(folder / "mcp.json"),), (NAME,)
+    (folder / "toolyard.toml").write_text(configuration(url))
+    file = ("--config", str(folder / "toolyard.toml"))
+    return file, (NAME, *file)
+
+
 async def main(url: str, ways: Collection[str]) -> int:
     """Be judged, in a folder of our own."""
     with TemporaryDirectory() as name:
         os.environ["TOOLYARD_STATE_DIR"] = str(Path(name) / "state")
-        path = Path(name) / "toolyard.toml"
-        path.write_text(configuration(url))
-        file = ("--config", str(path))
-        serve, login = ((url,), (url,)) if ADDRESS in ways else (file, (NAME, *file))
+        serve, login = arguments_of(url, Path(name), ways)
         async with asyncio.timeout(PATIENCE):
             return int(not await judged(serve, login, login_first=LOGIN_FIRST in ways))
 

@@ -53,6 +53,7 @@ def test_a_yard_does_as_a_client_what_the_suite_wants(suite: "Suite", tmp_path: 
         ("--login-first", "auth/enterprise-managed-authorization"),
         ("--address", "tools_call"),
         ("--address", "auth/metadata-default"),
+        ("--client-file", "auth/metadata-default"),
     ],
 )
 def test_it_does_not_matter_when_somebody_signs_in_nor_whether_there_is_a_file(

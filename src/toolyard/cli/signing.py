@@ -9,7 +9,10 @@ from toolyard.cli.parser import Options
 from toolyard.cli.settings import settings_of_options
 from toolyard.cli.terminal import Terminal
 from toolyard.config import Config, ConfigError
+from toolyard.config.naming import is_name
 from toolyard.providers.upstream.catalogue import folder_of
+from toolyard.providers.upstream.login.troubles import LoginError
+from toolyard.providers.upstream.login.vault import kept_address
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.schema import near_miss
 from toolyard.state_dir import find_state_dir
@@ -35,13 +38,24 @@ def place_of(options: Options, terminal: Terminal) -> Place:
         options.target, options.name = options.name, ""
     config = settings_of_options(options, terminal)
     name = options.name or next(iter(config.upstreams), "")
-    settings = _settings(config, name, terminal)
-    if settings.url is None:
-        raise CommandError(f"'{name}' is a program, and nobody signs in there.")
     try:
-        return Place(name, settings, folder_of(find_state_dir(config.settings.state_dir), name))
+        folder = folder_of(find_state_dir(config.settings.state_dir), name)
     except OSError as error:
         raise CommandError(f"The state directory cannot be found: {error.strerror}.") from error
+    settings = _refused_by(folder) if is_name(name) and name not in config.upstreams else None
+    settings = settings or _settings(config, name, terminal)
+    if settings.url is None:
+        raise CommandError(f"'{name}' is a program, and nobody signs in there.")
+    return Place(name, settings, folder)
+
+
+def _refused_by(folder: Path) -> UpstreamSettings | None:
+    """Return the upstream of a yard that read another configuration, such as a client's file, if it was refused there."""
+    try:
+        address = kept_address(folder)
+    except LoginError:
+        return None
+    return None if address is None else UpstreamSettings(url=address)
 
 
 def _settings(config: Config, name: str, terminal: Terminal) -> UpstreamSettings:

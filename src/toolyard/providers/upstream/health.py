@@ -108,5 +108,6 @@ class Health:
         if self.state == "stopped" or (state, reason) == (self.state, self.reason):
             return
         self.state, self.reason, self.since = state, reason, time.time()
-        _log.info("upstream_changed upstream=%s state=%s reason=%s", self._name, state, quoted(reason))
+        level = logging.WARNING if state == "auth_needed" else logging.INFO  # nothing but a person ends that
+        _log.log(level, "upstream_changed upstream=%s state=%s reason=%s", self._name, state, quoted(reason))
         self._changed()

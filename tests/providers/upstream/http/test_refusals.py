@@ -306,6 +306,17 @@ async def test_credentials_of_a_caller_are_not_replaced_by_ours(raw: Serve, link
     assert wallet.challenges == []
 
 
+async def test_others_are_had_also_for_who_refuses_without_a_word(raw: Serve, link: Connect) -> None:
+    server = await raw(guarded("new", challenge=""))
+    wallet = Wallet("old", "new")
+    sender, told = await link(server.url, credentials=wallet)
+    sender.send(request(1), 1, {})
+
+    await told.message(about=1)
+
+    assert wallet.challenges == ["Bearer"]
+
+
 async def test_a_header_of_the_settings_is_told_as_shown(raw: Serve, link: Connect) -> None:
     server = await raw(guarded("new"))
     sender, told = await link(server.url, headers={"Authorization": "Bearer old"})

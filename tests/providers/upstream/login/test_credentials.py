@@ -258,6 +258,27 @@ async def test_what_one_tool_may_not_do_keeps_nobody_from_the_others(authority: 
         assert (await yard.call("shop__greet")).success
 
 
+async def test_a_login_is_renewed_also_if_the_upstream_refuses_without_a_word(
+    authority: Authority, signed: SignIn, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Vault(folder_of(tmp_path, "shop"), authority.url).write(await signed())
+    upstream = make_upstream("shop", UpstreamSettings(url=authority.url, pin="off"), state=tmp_path)
+    authority.challenge = ""
+    async with Yard("gate", providers=[upstream], metatools=False) as yard:
+        await upstream.settled()
+        authority.tokens.clear()
+        assert (await yard.call("shop__greet")).success
+
+        authority.tokens.clear()
+        authority.refresh_tokens.clear()
+        with caplog.at_level(logging.WARNING):
+            answer = await yard.call("shop__greet")
+
+    assert answer.error is not None
+    assert "'toolyard login shop'" in answer.error.message
+    assert "upstream_changed upstream=shop state=auth_needed" in caplog.text
+
+
 async def test_the_yard_greets_and_lists_as_itself_and_calls_as_whoever_calls(authority: Authority, tmp_path: Path) -> None:
     authority.tokens = {"yard": "read", "ada": "read"}
     ours = {"Authorization": "Bearer yard"}

@@ -14,7 +14,7 @@ import pytest
 from toolyard.providers.upstream.login import vault as vaults
 from toolyard.providers.upstream.login.papers import Kept, Token
 from toolyard.providers.upstream.login.troubles import LoginError
-from toolyard.providers.upstream.login.vault import Vault
+from toolyard.providers.upstream.login.vault import Vault, kept_address
 
 KEPT = Kept(url="https://shop.example/mcp", token=Token(access_token="precious"))  # noqa: S106 - the word
 
@@ -81,6 +81,14 @@ def test_a_login_is_worth_nothing_at_another_address(vault: Vault, tmp_path: Pat
     vault.write(KEPT)
 
     assert Vault(tmp_path / "shop", "https://evil.example/mcp").read() is None
+
+
+def test_what_is_kept_tells_whose_it_is(vault: Vault, tmp_path: Path) -> None:
+    assert kept_address(tmp_path / "shop") is None
+
+    vault.write(KEPT)
+
+    assert kept_address(tmp_path / "shop") == KEPT.url
 
 
 def test_every_write_is_seen(vault: Vault) -> None:

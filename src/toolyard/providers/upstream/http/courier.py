@@ -16,6 +16,8 @@ __all__ = ["Courier"]
 _UNAUTHORIZED: Final = 401
 _FORBIDDEN: Final = 403
 _AUTHORIZATION: Final = "authorization"
+_BARE: Final = "Bearer"
+"""What is taken for the challenge of a server that refuses us and does not say how it wants it."""
 _PERMANENT: Final = 308
 _REDIRECTS: Final = frozenset({307, 308})
 _HOPS: Final = 3
@@ -94,7 +96,7 @@ class Courier:
             if any(name.lower() == _AUTHORIZATION for name in exchange.headers):
                 self._give_up(exchange, None)  # whoever calls showed his own, and ours are not for him
             else:
-                self._renew(exchange, (status, challenge))
+                self._renew(exchange, (status, challenge or (_BARE if status == _UNAUTHORIZED else "")))
         elif status not in _REDIRECTS or not self._follow(exchange):
             exchange.owner.ended(exchange)
 

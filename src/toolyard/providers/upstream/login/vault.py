@@ -18,7 +18,7 @@ from toolyard.providers.upstream.login.papers import Kept
 from toolyard.providers.upstream.login.troubles import LoginError
 from toolyard.state_dir import make_private, read_private, write_atomically
 
-__all__ = ["Vault"]
+__all__ = ["Vault", "kept_address"]
 
 _FILE: Final = "tokens.json"
 _LOCK: Final = "tokens.lock"
@@ -37,6 +37,16 @@ class _Whole(msgspec.Struct, frozen=True, tag_field="kept_in", tag="file"):
     """What the file says otherwise."""
 
     login: Kept
+
+
+def kept_address(folder: Path) -> str | None:
+    """Return the address of the upstream that something is kept of in a folder, be it only that it refused us.
+
+    Raises:
+        LoginError: The keyring does not give it out.
+    """
+    kept = _read(folder / _FILE)
+    return None if kept is None else kept.url
 
 
 class Vault:
@@ -61,11 +71,8 @@ class Vault:
         Raises:
             LoginError: The keyring does not give it out.
         """
-        with suppress(OSError, msgspec.DecodeError):
-            found = msgspec.json.decode(read_private(self._path), type=_Note | _Whole)
-            kept = found.login if isinstance(found, _Whole) else _from_keyring(found.user)
-            return kept if kept is not None and kept.url == self._url else None
-        return None
+        kept = _read(self._path)
+        return kept if kept is not None and kept.url == self._url else None
 
     def write(self, kept: Kept) -> None:
         """Keep this from now on.
@@ -112,6 +119,13 @@ class Vault:
             yield
         finally:
             os.close(number)
+
+
+def _read(path: Path) -> Kept | None:
+    with suppress(OSError, msgspec.DecodeError):
+        found = msgspec.json.decode(read_private(path), type=_Note | _Whole)
+        return found.login if isinstance(found, _Whole) else _from_keyring(found.user)
+    return None
 
 
 async def _take(number: int) -> None:
