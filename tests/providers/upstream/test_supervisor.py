@@ -124,6 +124,7 @@ async def test_changes_noted_just_before_the_end_are_not_looked_at() -> None:
     async with bench.opened() as supervisor:
         await ask(supervisor)
         await bench.until(lambda: bench.fetched)
+        await asyncio.sleep(0)  # a turn of the loop, in which the look ends
         bench.links[0].say("notifications/tools/list_changed")
 
     assert (supervisor.health.state, bench.links[0].is_open) == ("stopped", False)
