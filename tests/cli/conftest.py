@@ -5,6 +5,7 @@ import pty
 import subprocess
 import sys
 import termios
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -123,6 +124,9 @@ def serve_once(write: Callable[..., Path], tmp_path: Path) -> Callable[..., None
         save(folder_of(tmp_path / "state", name), catalogue)
         pins = Pins(tmp_path / "toolyard.lock", state=tmp_path / "state")
         pins.judge(name, catalogue, UpstreamSettings(command=name, first=first))
+        for thread in threading.enumerate():
+            if thread.name.startswith("toolyard-scan-"):
+                thread.join()  # what it logs belongs to no command of the test
 
     return serve
 
