@@ -1,7 +1,6 @@
 """A close look: scores a few tools by everything that is known about where the asked words stand."""
 
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 from heapq import nlargest
 from itertools import accumulate, groupby, pairwise
 from operator import mul
@@ -61,11 +60,11 @@ class _Looking:
         self._said = {term: max(weight for _, weight in places) for term, places in self._wanted.items()}
         self._places = {one.word: place for place, one in enumerate(asked) if one.word >= 0}
         self._words = frozenset(self._places)
-        self._pairs = {
-            (one.term, other.term): settings.pair_bonus * (one.weight + other.weight)
+        self._pairs = [
+            (one.term, other.term, settings.pair_bonus * (one.weight + other.weight))
             for one, other in pairwise(asked)
             if one.term in self._terms and other.term in self._terms
-        }
+        ]
 
     def at(self, entry: Entry) -> _Row:
         """Return what the tool scores, in all and for every word."""
@@ -80,7 +79,7 @@ class _Looking:
         for word in self._words.intersection(entry.words):
             got[self._places[word]] *= self._exact
         score = sum(got) + self._together(entry, held)
-        return entry, score * (1 + self._name_bonus * self._named(entry)), got
+        return entry, score * (1 + self._name_bonus * self._named(entry, held)), got
 
     def fit(self, entry: Entry) -> float:
         """Return the share of what the question is about that the tool speaks of, however briefly."""
@@ -90,23 +89,30 @@ class _Looking:
                 held[place] = max(held[place], weight)
         return sum(nlargest(_TELLING, held)) / self._asked_for
 
-    def _together(self, entry: Entry, held: AbstractSet[int]) -> float:
+    def _together(self, entry: Entry, held: frozenset[int]) -> float:
         """Return what words that stand together in both count; the pairs are only made where there can be one."""
-        possible = [pair for pair in self._pairs if pair[0] in held and pair[1] in held]
-        if not possible:
-            return 0.0
-        pairs = set(pairwise(entry.sequence))
-        return sum(self._pairs[pair] for pair in possible if pair in pairs)
+        pairs: set[tuple[int, int]] | None = None
+        bonus = 0.0
+        for first, second, counted in self._pairs:
+            if first in held and second in held:
+                if pairs is None:
+                    pairs = set(pairwise(entry.sequence))
+                if (first, second) in pairs:
+                    bonus += counted
+        return bonus
 
-    def _named(self, entry: Entry) -> float:
+    def _named(self, entry: Entry, held: frozenset[int]) -> float:
         """Return the share of a name that the question says."""
+        name = entry.sequence[: entry.name_words]
+        if held.isdisjoint(name):
+            return 0.0
         said = whole = 0.0
-        for term in dict.fromkeys(entry.sequence[: entry.name_words]):
+        for term in dict.fromkeys(name):
             rarity = self._rarities[term]
             whole += rarity
-            if term in self._said:
+            if term in held:
                 said += min(rarity, self._said[term])
-        return said / whole if whole else 0.0
+        return said / whole
 
 
 def _with_clauses(rows: Sequence[_Row], asked: Sequence[Asked], *, share: float) -> list[float]:
