@@ -147,8 +147,9 @@ class Vectors:
         """Return how like the query every tool is."""
         numpy = self._numpy
         asked = self._encoder.encode([text.lower() for text in (query, *clauses)]).T
-        parts = [(block.reshape(-1, _AT_ONCE, self._encoder.width) @ asked).reshape(_ROWS, -1) for block in self._blocks]
-        likeness = numpy.concatenate(parts or [asked[:0]])[: len(self._names)]
+        used = len(self._names)
+        parts = [_product(block[: _whole(used - number * _ROWS)], asked) for number, block in enumerate(self._blocks)]
+        likeness = numpy.concatenate(parts or [asked[:0]])[:used]
         values = likeness[:, 0]
         if clauses:
             values = (1 - share) * values + share * likeness[:, 1:].max(1)
@@ -160,3 +161,13 @@ class Vectors:
             self._blocks.append(self._numpy.zeros((_ROWS, self._encoder.width), self._numpy.float32))
         self._names.append(None)
         return row
+
+
+def _whole(rows: int) -> int:
+    """Return so many rows, and as many more as make the last that are multiplied at once complete."""
+    return rows + -rows % _AT_ONCE
+
+
+def _product(block: Any, asked: Any) -> Any:
+    """Return the rows of a block times the columns of what is asked."""
+    return (block.reshape(-1, _AT_ONCE, len(asked)) @ asked).reshape(len(block), -1)
