@@ -124,13 +124,14 @@ async def test_a_session_that_is_lost_while_looking_is_begun_anew_by_the_next_lo
         assert (len(bench.fetched), len(bench.links)) == (1, 2)
 
 
-async def test_the_wrong_credentials_of_one_caller_keep_nobody_else_away() -> None:
+@pytest.mark.parametrize(("header", "is_sure"), [("Authorization", True), ("X-Key", False)])
+async def test_the_wrong_credentials_of_one_caller_keep_nobody_else_away(header: str, *, is_sure: bool) -> None:
     bench = Bench({**MODERN, **TOOLS, "tools/call": LinkError("unauthenticated", "Who are you?", status=401)})
-    async with bench.opened(forward_headers=("Authorization",)) as supervisor:
-        theirs = Behalf(owner="a", headers={"authorization": "Bearer wrong"})
+    async with bench.opened(forward_headers=(header,)) as supervisor:
+        theirs = Behalf(owner="a", headers={header.lower(): "wrong"})
         with pytest.raises(LinkError, match="Who are you") as caught:
             await supervisor.request("tools/call", {}, name=None, behalf=theirs, safe=False)
-        assert caught.value.of_caller
+        assert caught.value.of_caller is is_sure
         bench.links[0].script["tools/call"] = {}
 
         assert supervisor.health.state == "ready"

@@ -15,8 +15,8 @@ from toolyard.providers.upstream.troubles import failure_of
         ({}, "upstream", "'toolyard login shop'", ("toolyard login shop",)),
         ({"headers": {"AUTHORIZATION": "Bearer x"}}, "upstream", "'Authorization' in 'headers' of the upstream 'shop'", ()),
         ({"headers": {"X-Other": "x"}}, "upstream", "'toolyard login shop'", ("toolyard login shop",)),
-        ({"forward_headers": ("X-Key",)}, "upstream", "or 'headers' of the upstream 'shop'", ("toolyard login shop",)),
-        ({"forward_headers": ("X-Key", "Authorization")}, "caller", "'X-Key', 'Authorization'", ()),
+        ({"forward_headers": ("X-Key",)}, "upstream", "'X-Key' of the caller goes with calls alone", ("toolyard login shop",)),
+        ({"forward_headers": ("X-Key", "Authorization")}, "caller", "The 'Authorization' that came with the request", ()),
     ],
 )
 def test_a_refusal_names_what_would_change_it(settings: dict[str, Any], blame: str, named: str, actions: tuple[str, ...]) -> None:

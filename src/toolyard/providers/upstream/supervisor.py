@@ -141,9 +141,10 @@ class Supervisor:
 
     def _take_note(self, began: float, error: LinkError, connection: Connection | None, behalf: Behalf) -> None:
         """Hold a failure against the upstream, unless we stopped it ourselves, or what it refuses is what the caller showed."""
-        forwarded = any(header.lower() in behalf.headers for header in self._settings.forward_headers)
-        error.of_caller = forwarded and error.trouble == "unauthenticated" and connection is not None
-        if error.of_caller or connection is None or connection.peer.is_closed:  # without a connection its start took note
+        refused = error.trouble == "unauthenticated" and connection is not None
+        error.of_caller = refused and "authorization" in behalf.headers
+        may_be_his = refused and any(header.lower() in behalf.headers for header in self._settings.forward_headers)
+        if may_be_his or connection is None or connection.peer.is_closed:  # without a connection its start took note
             self.health.abandon()
         else:
             self.health.fail(began, error)

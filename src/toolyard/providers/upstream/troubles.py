@@ -39,17 +39,18 @@ def failure_of(name: str, error: LinkError, settings: UpstreamSettings) -> ToolE
 
 def _not_let_in(name: str, error: LinkError, settings: UpstreamSettings, details: dict[str, Any]) -> ToolError:
     """Return that an upstream wants other credentials, and who can give it some, and how."""
-    command = f"toolyard login {name}"
-    setting = f"'headers' of the upstream '{name}'"
     if error.of_caller:
-        named = ", ".join(f"'{header}'" for header in settings.forward_headers)
-        hint = f"What came with the request is passed on to '{name}': {named}. Send what it accepts."
+        hint = f"The 'Authorization' that came with the request is passed on to '{name}': send one that it accepts."
         return ToolError("unauthenticated", error.message, hint=hint, blame="caller", **details)
-    actions = [command]
+    command, actions = f"toolyard login {name}", [f"toolyard login {name}"]
+    setting = f"'headers' of the upstream '{name}'"
     if settings.authorizes:
         hint, actions = f"Ask whoever runs the yard to change 'Authorization' in {setting}.", []
     elif settings.forward_headers:
-        hint = f"Ask whoever runs the yard to let it greet and list as itself: '{command}', or {setting}. Callers' headers go with calls."
+        named = ", ".join(f"'{header}'" for header in settings.forward_headers)
+        hint = (
+            f"{named} of the caller goes with calls alone. For the rest the yard needs credentials of its own: '{command}', or {setting}."
+        )
     else:
         hint = f"Ask whoever runs the yard to sign in: '{command}'."
     return ToolError("unauthenticated", error.message, hint=hint, next_actions=actions, blame="upstream", **details)
