@@ -481,7 +481,7 @@ async def test_a_yard_in_a_yard_shows_its_resources_and_both_funnels_are_passed(
 async def test_a_subscription_reaches_whoever_publishes_through_a_yard_in_a_yard() -> None:
     provider = FakeProvider("up", resources=[today, of_day])
     async with Yard("outer", providers=[Yard("inner", providers=[provider])]) as yard:
-        ends = [yard.registry.subscribe(uri, EVERYTHING) for uri in ("notes://today", "notes://today", "notes://2026-11-16/text")]
+        ends = [yard.registry.subscribe(uri, EVERYTHING).end for uri in ("notes://today", "notes://today", "notes://2026-11-16/text")]
         assert provider.subscribed == {"notes://today", "notes://2026-11-16/text"}
         ends[2]()
         ends[0]()

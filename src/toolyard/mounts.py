@@ -1,5 +1,6 @@
 """Mounts: what a yard shows to another yard that holds it; every call then passes both funnels."""
 
+import asyncio
 from collections.abc import Callable, Generator
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
@@ -48,13 +49,17 @@ class Mount:
                 stop()
             self._follow(frozenset())
 
-    def _follow(self, uris: AbstractSet[str]) -> None:
+    def _follow(self, uris: AbstractSet[str]) -> "asyncio.Future[None] | None":
         """Be subscribed in there to what somebody out there is subscribed to."""
+        held: list[asyncio.Future[None]] = []
         for uri in self._followed.keys() - uris:
             self._followed.pop(uri)()
         for uri in uris - self._followed.keys():
             with suppress(ToolError):  # it may be gone in there by now
-                self._followed[uri] = self._registry.subscribe(uri, self._profile)
+                subscribed = self._registry.subscribe(uri, self._profile)
+                self._followed[uri] = subscribed.end
+                held += subscribed.held
+        return held[-1] if held else None  # as a rule there is one
 
     def _project(self, publish: Publish, *, foreign: bool) -> None:
         publish(self._tools(), resources=self._resources(), prompts=self._prompts(), foreign=foreign)

@@ -18,7 +18,7 @@ from toolyard.profile import METATOOLS, Profile, listed
 from toolyard.prompts import Prompt, check_prompt
 from toolyard.resources import Resource, check_resource
 from toolyard.spec import Kind, PromptSpec, ResourceSpec, ToolSpec
-from toolyard.subscriptions import Subscriptions
+from toolyard.subscriptions import Subscribed, Subscriptions
 from toolyard.table import NOTHING_WITHHELD, ChangeKind, Status, Table, Withheld, WithheldReasons
 from toolyard.tools import Tool, check_tool
 from toolyard.uri_template import UriTemplate
@@ -222,8 +222,8 @@ class Registry:
         """Tell the watcher the URI of every resource whose content changed; return what stops that."""
         return _joined(self._update_watchers, watcher)
 
-    def subscribe(self, uri: str, profile: Profile) -> Callable[[], None]:
-        """Let whoever publishes a resource know that somebody wants to hear of it; return what ends that.
+    def subscribe(self, uri: str, profile: Profile) -> Subscribed:
+        """Let whoever publishes a resource know that somebody wants to hear of it.
 
         Raises:
             ToolError: `not_found`.

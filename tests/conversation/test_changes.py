@@ -1,8 +1,11 @@
+import asyncio
 import heapq
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from collections.abc import Set as AbstractSet
+from contextlib import asynccontextmanager
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -14,6 +17,8 @@ from toolyard.caller import Caller
 from toolyard.conversation import changes
 from toolyard.conversation.changes import Changes, Subscription
 from toolyard.conversation.lists import Kind, Lists
+from toolyard.providers import Publish
+from toolyard.providers.functions import Functions
 from toolyard.seal import Seal
 from toolyard.serving import Serving
 from toolyard.testing import FakeProvider
@@ -311,6 +316,48 @@ async def test_a_notice_names_its_subscription(watched: Watched) -> None:
     subscription.tell(TOOLS, {"uri": "a://b"})
 
     assert [notice["params"] for notice in said] == [{"_meta": {SUBSCRIPTION: 7}}, {"uri": "a://b", "_meta": {SUBSCRIPTION: 7}}]
+
+
+class Waiting:
+    """A provider that takes a while until it tells of a resource."""
+
+    name = "p"
+
+    def __init__(self) -> None:
+        self.subscribed: AbstractSet[str] = frozenset()
+        self.held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @asynccontextmanager
+    async def open(self, publish: Publish) -> AsyncGenerator[None]:
+        """Publish a resource."""
+        publish.watch_subscriptions(self._follow)
+        async with Functions(self.name, [], resources=[page]).open(publish):
+            yield
+
+    def _follow(self, uris: AbstractSet[str]) -> "asyncio.Future[None] | None":
+        self.subscribed = uris
+        return self.held if uris else None
+
+
+@pytest.mark.parametrize("era", ["2025-11-25", "2026-07-28"])
+@pytest.mark.parametrize("mounted", [False, True])
+async def test_a_subscription_is_answered_once_it_holds(meet: "Meet", era: str, *, mounted: bool) -> None:
+    provider = Waiting()
+    async with meet(era=era, providers=[Yard("inner", providers=[provider]) if mounted else provider]) as peer:
+        if era == "2026-07-28":
+            peer.say(peer.request(1, "subscriptions/listen", {"notifications": {"resourceSubscriptions": ["a://b"]}}))
+        else:
+            peer.say(peer.request(1, "resources/subscribe", {"uri": "a://b"}))
+        await peer.until(lambda: bool(provider.subscribed))
+        assert peer.left() == []
+        provider.held.set_result(None)
+        assert await peer.hear()
+
+
+async def test_a_subscription_that_does_not_hold_in_time_is_answered_nevertheless(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "_SETTLED", 0.01)
+    async with meet(era="2025-11-25", providers=[Waiting()]) as peer:
+        assert (await peer.ask("resources/subscribe", {"uri": "a://b"}))["result"] == {}
 
 
 # The same as clients see it, in the loop's own time

@@ -20,6 +20,7 @@ URIS: Final = 1000
 
 _DEBOUNCE: Final = 0.15
 _LONGEST: Final = 1.0
+_SETTLED: Final = 2.0
 _METHODS: Final[dict[Kind, str]] = {
     "tools": "notifications/tools/list_changed",
     "resources": "notifications/resources/list_changed",
@@ -32,7 +33,7 @@ _log = logging.getLogger(__name__)
 class Subscription:
     """One client that wants to hear of changes: of which, and how it is told."""
 
-    __slots__ = ("_seen", "ends", "kinds", "profile", "send", "subscription_id", "uris")
+    __slots__ = ("_seen", "ends", "kinds", "pending", "profile", "send", "subscription_id", "uris")
 
     def __init__(
         self, profile: Profile, send: Callable[[bytes], None], *, kinds: set[Kind], uris: set[str], subscription_id: Id | None = None
@@ -44,6 +45,8 @@ class Subscription:
         self.ends: dict[str, Callable[[], None]] = {}
         """By URI what ends that whoever publishes the resource is told of the subscription."""
         self.subscription_id = subscription_id
+        self.pending: set[asyncio.Future[None]] = set()
+        """What is done once whoever publishes them tells of all of these resources."""
         self._seen: dict[Kind, str] = {}
 
     def changed(self, lists: Lists) -> set[str]:
@@ -93,6 +96,12 @@ class Changes:
         if end is not None:
             end()
 
+    async def settle(self, subscription: Subscription) -> None:
+        """Wait, but not for long, until all that a client subscribed to is told to it."""
+        pending, subscription.pending = subscription.pending, set()
+        if pending:
+            await asyncio.wait(pending, timeout=_SETTLED)
+
     def close(self) -> None:
         """Tell nobody any more."""
         for stop in self._stops:
@@ -111,7 +120,9 @@ class Changes:
         """Tell whoever publishes them of the resources that somebody subscribed to, as far as they exist for him."""
         for uri in uris - subscription.ends.keys():
             with suppress(ToolError):
-                subscription.ends[uri] = self._registry.subscribe(uri, subscription.profile)
+                subscribed = self._registry.subscribe(uri, subscription.profile)
+                subscription.ends[uri] = subscribed.end
+                subscription.pending.update(subscribed.held)
 
     def _note(self) -> None:
         """Wait until the burst is over, but not for ever."""

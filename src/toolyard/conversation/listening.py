@@ -28,6 +28,7 @@ async def listen(exchange: Exchange, params: Listen) -> bytes:
     )
     stop = front.changes.add(subscription)
     try:
+        await front.changes.settle(subscription)
         subscription.tell("notifications/subscriptions/acknowledged", {"notifications": wanted})
         await front.closing.wait()
     finally:

@@ -89,7 +89,10 @@ class Conversation:
                 exchange = open_exchange(self.front, message, params, self.caller, notify=notify, headers=headers)
                 exchange.line = self._line
             elif method in _OWN or self.version is None:
-                return encode_result(request_id, self._reply(method, cast("Message", message)))
+                result = self._reply(method, cast("Message", message))
+                if self._subscription is not None and self._subscription.pending:
+                    await self.front.changes.settle(self._subscription)
+                return encode_result(request_id, result)
             else:
                 exchange = self._open_exchange(request_id, params, version=self.version, notify=notify, headers=headers, hang_up=hang_up)
             return encode_result(request_id, await reply(exchange, method, params))

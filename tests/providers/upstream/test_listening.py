@@ -93,6 +93,25 @@ async def test_one_of_the_newer_era_is_asked_anew_and_the_first_request_is_let_g
         link.say(ACKNOWLEDGED, {})  # too late, and no harm done
 
 
+@pytest.mark.parametrize("script", [OLDER, NEWER])
+async def test_whoever_subscribes_can_wait_until_that_holds(script: Script) -> None:
+    bench = Bench({**script, "resources/subscribe": None})
+    async with bench.opened(era="2025" if script is OLDER else "2026") as supervisor:
+        held, again = supervisor.follow({"a://b"}), supervisor.follow({"a://b", "a://c"})
+        link = await first_link(bench)
+        link.script["resources/unsubscribe"] = {}
+        await link.until(lambda: said(link, "subscribe") or wanted(link))
+        assert held is not None
+        assert (held is again, held.done()) == (True, False)
+        link.script["resources/subscribe"] = {}
+        if script is OLDER:
+            link.listener.receive(b'{"jsonrpc":"2.0","id":%d,"result":{}}' % link.requests("resources/subscribe")[0]["id"], None)
+        else:
+            link.say(ACKNOWLEDGED, {})
+        async with asyncio.timeout(5):
+            await held
+
+
 async def test_one_that_never_says_that_a_request_holds_is_believed_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listening, "_PATIENCE", 0.01)
     bench = Bench(NEWER)
@@ -177,7 +196,7 @@ async def test_one_that_will_not_be_listened_to_is_left_alone(refusal: Exception
         supervisor.follow({"a://b"})
         link = await first_link(bench)
         await bench.until_turn(lambda: len(asyncio.all_tasks()) == 1)  # but for this test nothing goes on any more
-        supervisor.follow({"a://c"})
+        assert supervisor.follow({"a://c"}) is None  # there is nothing to wait for
         assert await ask(supervisor) == b"{}"
 
         assert (wanted(link), supervisor.is_connected) == ([["a://b"]], True)

@@ -25,20 +25,26 @@ class Following:
         self._missed: AbstractSet[str] = _NOTHING
         self._listening: Listening | None = None
         self._task: asyncio.Task[None] | None = None
+        self._held: asyncio.Future[None] | None = None
 
     def needs(self, known: Catalogue | None) -> bool:
         """Return whether there must be a connection: something is wanted, and the upstream, as far as it is known, tells of it."""
         return bool(self._uris) and (known is None or tells_subscribers(known.capabilities))
 
-    def want(self, uris: AbstractSet[str]) -> None:
-        """Have the upstream tell of these resources from now on."""
+    def want(self, uris: AbstractSet[str]) -> "asyncio.Future[None] | None":
+        """Have the upstream tell of these resources from now on; return what is done once it does, unless it never will."""
         self._uris = uris
         if self._listening is not None:
             self._listening.want(uris)
+        if self._task is not None and self._task.done():
+            return None
+        if self._held is None:
+            self._held = asyncio.get_running_loop().create_future()
+        return self._held
 
     def begin(self, connection: Connection, spawn: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]) -> None:
         """Listen on a connection."""
-        self._listening = Listening(connection, self._uris, missed=self._missed, updated=self._updated)
+        self._listening = Listening(connection, self._uris, missed=self._missed, updated=self._updated, held=self._hold)
         self._task = spawn(self._run(connection, self._listening))
 
     def acknowledge(self) -> None:
@@ -53,9 +59,17 @@ class Following:
             self._missed = self._uris
         self._listening = self._task = None
 
+    def _hold(self) -> None:
+        """Let those go on who wait until all that is wanted is told."""
+        held, self._held = self._held, None
+        if held is not None and not held.done():
+            held.set_result(None)
+
     async def _run(self, connection: Connection, listening: Listening) -> None:
         try:
             await listening.run()
         except LinkError as error:
             if error.trouble == "session_lost":
                 self._lost(connection)
+                return
+        self._hold()

@@ -38,7 +38,15 @@ class _Updated(msgspec.Struct):
 class Listening:
     """What one connection is asked to tell of."""
 
-    def __init__(self, connection: Connection, uris: AbstractSet[str], *, missed: AbstractSet[str], updated: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        uris: AbstractSet[str],
+        *,
+        missed: AbstractSet[str],
+        updated: Callable[[str], None],
+        held: Callable[[], None],
+    ) -> None:
         capabilities = connection.greeting.capabilities
         self._connection = connection
         self._uris = uris
@@ -46,6 +54,7 @@ class Listening:
         self._missed = missed
         """Those that nobody could be told of for a while, so that they may have changed."""
         self._updated = updated
+        self._held = held
         self._is_modern = connection.requests.version.modern
         self._lists = _lists_told(capabilities) if self._is_modern else {}
         self._tells_subscribers = tells_subscribers(capabilities)
@@ -153,10 +162,12 @@ class Listening:
         await asyncio.gather(*requests, return_exceptions=True)
 
     def _catch_up(self) -> None:
-        """Tell of what may have changed while nobody could."""
+        """Tell of what may have changed while nobody could, and that from now on nothing is missed."""
         missed, self._missed = self._missed & self._uris, _NOTHING
         for uri in sorted(missed):
             self._updated(uri)
+        if not self._changed.is_set():
+            self._held()
 
     def _log(self, why: str) -> None:
         _log.info("upstream_tells_no_changes upstream=%s why=%s", self._connection.peer.name, quoted(why))

@@ -221,9 +221,9 @@ class Upstream:
         if self._publish is not None:
             self._publish.updated(our_uri(prefix_of(self.name, self.settings), uri))
 
-    def _follow(self, uris: AbstractSet[str]) -> None:
+    def _follow(self, uris: AbstractSet[str]) -> "asyncio.Future[None] | None":
         prefix = prefix_of(self.name, self.settings)
-        self.supervisor.follow(frozenset(foreign_uri(prefix, uri) for uri in uris))
+        return self.supervisor.follow(frozenset(foreign_uri(prefix, uri) for uri in uris))
 
     def _tell(self) -> None:
         if self.supervisor.health.state in {"degraded", "backing_off", "auth_needed"}:

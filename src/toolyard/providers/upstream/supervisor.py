@@ -161,10 +161,14 @@ class Supervisor:
         """Look at what the upstream offers, and wait until that is over."""
         await asyncio.shield(self.look())
 
-    def follow(self, uris: AbstractSet[str]) -> None:
-        """Have the upstream tell of these resources from now on, whenever it is there; as long as there are any it is kept there."""
-        self._following.want(uris)
+    def follow(self, uris: AbstractSet[str]) -> "asyncio.Future[None] | None":
+        """Have the upstream tell of these resources from now on, whenever it is there; as long as there are any it is kept there.
+
+        What is returned, if there is anything to wait for, is done once it does.
+        """
+        held = self._following.want(uris)
         self.keep_up()
+        return held if self._following.needs(self._looks.known) else None
 
     def keep_up(self) -> None:
         """Start the upstream if somebody wants to hear of it and nothing stands against it."""
