@@ -111,13 +111,15 @@ def test_whoever_refused_a_yard_is_known_by_name_without_a_file(authority: Autho
     assert toolyard("logout", "elsewhere")[1] == "The login at 'elsewhere' is forgotten and revoked.\n"
 
 
-def test_what_the_keyring_keeps_to_itself_is_no_name(authority: Authority, toolyard: Run, tmp_path: Path) -> None:
+def test_a_name_that_only_the_keyring_can_tell_more_of_is_told_so(authority: Authority, toolyard: Run, tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "state", "elsewhere")
     folder.mkdir(parents=True)
     (folder / "tokens.json").write_text('{"kept_in": "keyring", "user": "x"}')
     (folder / "tokens.json").chmod(0o600)
 
-    assert "There is no upstream 'elsewhere'." in toolyard("login", "elsewhere")[2]
+    status, _, err = toolyard("login", "elsewhere")
+
+    assert (status, err) == (1, "toolyard: The login is kept in the keyring, which is not there now.\n")
     assert "There is no upstream '../elsewhere'." in toolyard("login", "../elsewhere")[2]
     assert not authority.asked("/authorize")
 

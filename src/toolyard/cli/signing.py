@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from toolyard.cli.exits import CommandError
+from toolyard.cli.exits import DEFECT, CommandError
 from toolyard.cli.parser import Options
 from toolyard.cli.settings import settings_of_options
 from toolyard.cli.terminal import Terminal
@@ -53,8 +53,8 @@ def _refused_by(folder: Path) -> UpstreamSettings | None:
     """Return the upstream of a yard that read another configuration, such as a client's file, if it was refused there."""
     try:
         address = kept_address(folder)
-    except LoginError:
-        return None
+    except LoginError as error:
+        raise CommandError(error.message, status=DEFECT) from error
     return None if address is None else UpstreamSettings(url=address)
 
 
