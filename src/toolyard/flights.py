@@ -54,7 +54,7 @@ class Flights:
                 if held is not None:
                     return held
             call.running = True
-            everyday = tool.is_simple and call.seconds is None
+            everyday = call.seconds is None and call.spec.timeout is None
             waiting = self._deadlines.start(call, self._limits.timeout if everyday else self._timeout(call))
             try:
                 result = await (call.handler(call) if self._wrapped is None else self._wrapped(call))

@@ -13,7 +13,7 @@ from toolyard.providers.upstream.link import LinkError
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.wire.faults import Fault
 
-__all__ = ["Looks", "Pace"]
+__all__ = ["Looks", "Restraint"]
 
 _BURST: Final = 0.3
 """Seconds in which several notes of changes become one look."""
@@ -27,7 +27,7 @@ _SERVER_ERROR: Final = 500
 Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 
-class Pace:
+class Restraint:
     """How long to wait before the next look: longer each time, for as long as an upstream does not stop saying that it changed."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -73,7 +73,7 @@ class Looks:
         self._fetched = fetched
         self._spawn = spawn
         self._clock = clock
-        self._pace = Pace(clock)
+        self._restraint = Restraint(clock)
         self._look: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._changed_meanwhile = False
@@ -106,7 +106,7 @@ class Looks:
         if self._look is not None:
             self._changed_meanwhile = True  # what was listed already may be what changed
         elif self._timer is None and self._health.state != "stopped":
-            self._timer = asyncio.get_running_loop().call_later(self._pace.pause(), self._notice)
+            self._timer = asyncio.get_running_loop().call_later(self._restraint.pause(), self._notice)
 
     def stop(self) -> None:
         """Look no more for what was noted."""
@@ -147,4 +147,4 @@ class Looks:
             self.known = catalogue
             self._fetched(catalogue)
         finally:
-            self._pace.looked(listed)
+            self._restraint.looked(listed)
