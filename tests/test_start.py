@@ -66,9 +66,10 @@ ELSEWHERE = {
 
 
 GATEWAY = """
+before = set(sys.modules)
 from toolyard.cli import main
 main(["serve", {file!r}])
-print("loaded:", *sys.modules, file=sys.stderr)
+print("loaded:", *sorted(set(sys.modules) - before), file=sys.stderr)
 """
 GATEWAY_ELSEWHERE = {
     *ELSEWHERE - {"argparse", "tomllib", "toolyard.cli.parser"},

@@ -289,7 +289,7 @@ async def test_a_large_part_without_a_type_is_not_given_a_wrong_one() -> None:
     choices = [{"type": "string", "enum": [f"word {number}" for number in range(500)]}, {"type": "integer", "maximum": 3}]
     schema: dict[str, Any] = {"type": "object", "additionalProperties": False, "properties": {"word": {"anyOf": choices}}}
     async with Yard(tools=[made(schema)]) as yard:
-        answer = await yard.call("walk", {"word": None})
+        answer = await yard.call("walk", {"word": []})
 
     [issue] = issues_of(answer)
     assert issue.get("expected", {}).get("type") != "object"
