@@ -48,7 +48,7 @@ def own_provider(name: str, tools: object, *, resources: object, prompts: object
     if _are(tools, Tool) and _are(resources, Resource) and _are(prompts, Prompt):
         given = Given(name, _listed(tools), resources=_listed(resources), prompts=_listed(prompts))
         return given if any((tools, resources, prompts)) else None
-    from toolyard.providers.functions import Functions  # noqa: PLC0415 - see above
+    from toolyard.providers.functions import Functions  # noqa: PLC0415 - ready-made things need no reading of functions
 
     return Functions(name, tools, resources=resources, prompts=prompts)
 

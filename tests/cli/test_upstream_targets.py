@@ -47,7 +47,7 @@ def test_a_tool_of_an_upstream_is_called(yard_file: str, toolyard: Run) -> None:
 
 
 def with_a_hanging_one(yard_file: str) -> None:
-    """Add an upstream that never answers, and is waited for long."""
+    """Add an upstream that never answers, because it sleeps, and is waited for long."""
     slow = "connect_seconds = 600\nlist_seconds = 600\n"
     with Path(yard_file).open("a") as file:
         file.write(f"[upstreams.hangs]\ncommand = {PYTHON}\nargs = ['-c', 'import time; time.sleep(600)']\n{slow}")

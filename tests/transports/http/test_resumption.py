@@ -19,6 +19,15 @@ async def _until_step(wire: Any, count: int) -> list[dict[str, str]]:
     return found
 
 
+async def _lost(session: Any) -> str:
+    """Call a tool that tells nine things, lose its stream after the first, and return where that was."""
+    wire = await session.call("tell", {"count": 9})
+    await wire.head()
+    last = (await _until_step(wire, 1))[-1]["id"]
+    await wire.close()
+    return last
+
+
 async def test_a_stream_begins_with_an_event_to_come_back_to(serve: Any, gates: "Gates") -> None:
     server = await serve(hold_back=0.0)
     session = await server.greet("2025-11-25")
@@ -102,10 +111,7 @@ async def test_an_answer_that_nobody_read_is_still_there(serve: Any, gates: "Gat
 async def test_only_so_many_events_are_kept_and_the_answer_is_one_of_them(serve: Any, gates: "Gates", until: Any) -> None:
     server = await serve(event_count=3)
     session = await server.greet()
-    wire = await session.call("tell", {"count": 9})
-    await wire.head()
-    last = (await _until_step(wire, 1))[-1]["id"]
-    await wire.close()
+    last = await _lost(session)
     gates.go.set()
     await until(lambda: server.records)
 
@@ -122,10 +128,7 @@ async def test_only_so_many_events_are_kept_and_the_answer_is_one_of_them(serve:
 async def test_a_client_that_wants_no_warnings_is_not_told_of_a_gap(serve: Any, gates: "Gates", until: Any) -> None:
     server = await serve(event_count=1)
     session = await server.greet()
-    wire = await session.call("tell", {"count": 9})
-    await wire.head()
-    last = (await _until_step(wire, 1))[-1]["id"]
-    await wire.close()
+    last = await _lost(session)
     await session.ask("logging/setLevel", {"level": "error"}, id=2)
     gates.go.set()
     await until(lambda: any(record.tool == "tell" for record in server.records))
@@ -139,10 +142,7 @@ async def test_a_client_that_wants_no_warnings_is_not_told_of_a_gap(serve: Any, 
 async def test_a_gap_is_told_once(serve: Any, gates: "Gates", until: Any) -> None:
     server = await serve(event_count=3)
     session = await server.greet()
-    wire = await session.call("tell", {"count": 9})
-    await wire.head()
-    last = (await _until_step(wire, 1))[-1]["id"]
-    await wire.close()
+    last = await _lost(session)
     gates.go.set()
     await until(lambda: server.records)
     back = await session.stream(last)

@@ -37,14 +37,14 @@ def _link(name: str, settings: UpstreamSettings, folder: Path, credentials: Cred
 
     def make() -> Link:
         if settings.carrier == "stdio":
-            from toolyard.providers.upstream.pipe import Pipe  # noqa: PLC0415 - see above
+            from toolyard.providers.upstream.pipe import Pipe  # noqa: PLC0415 - lists need no carrier
 
             return Pipe(name, settings, log=folder / "stderr.log")
         if settings.carrier == "sse":
-            from toolyard.providers.upstream.http.sse import SseLink  # noqa: PLC0415 - see above
+            from toolyard.providers.upstream.http.sse import SseLink  # noqa: PLC0415 - lists need no carrier
 
             return SseLink(name, settings, credentials)
-        from toolyard.providers.upstream.http.link import HttpLink  # noqa: PLC0415 - see above
+        from toolyard.providers.upstream.http.link import HttpLink  # noqa: PLC0415 - lists need no carrier
 
         return HttpLink(name, settings, credentials)
 

@@ -143,8 +143,8 @@ class Upstream:
         """Do now and then what nobody asks for: look at what is stale, stop what is idle, restart what somebody wants restarted."""
         supervisor = self.supervisor
         if self._catalogue is not None:
-            # The first answers come from what is known, and nothing should delay them; nor should all upstreams start in one moment.
-            await asyncio.sleep(self._beat * (1 + hash(self.name) % _SPREAD / _SPREAD))
+            spread = 1 + hash(self.name) % _SPREAD / _SPREAD  # nor should all upstreams start in one moment
+            await asyncio.sleep(self._beat * spread)  # the first answers come from what is known, and nothing should delay them
         while True:
             try:
                 if self._is_wanted_anew():

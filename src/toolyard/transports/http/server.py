@@ -92,7 +92,7 @@ async def _finish(house: House, app: Any, yard: Yard, seconds: float) -> None:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
     while yard.calls_in_flight and loop.time() < deadline:  # noqa: ASYNC110 - once, at the end
-        await asyncio.sleep(_TICK)  # see above
+        await asyncio.sleep(_TICK)  # once, at the end: nobody tells when the last is done
     await yard.dispatcher.close()
     app.close()
     await house.close(1.0)

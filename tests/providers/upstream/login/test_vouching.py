@@ -137,12 +137,17 @@ def credentials_of(authority: Authority, folder: Path, login: dict[str, Any]) ->
     return SignedIn("shop", UpstreamSettings(url=authority.url, login=Login(**login)), folder)
 
 
-async def test_with_an_id_token_nobody_has_to_do_anything(authority: Authority, tmp_path: Path) -> None:
-    credentials = credentials_of(authority, tmp_path, login_at(authority.vouch(ADA), given=ADA))
-    await credentials.renew(authority.challenge)
+async def lets_in_again(credentials: SignedIn) -> None:
+    """See that a token that was refused is followed by another one."""
     first = credentials.ready()
     await credentials.renew(REFUSED)
     assert credentials.ready() != first
+
+
+async def test_with_an_id_token_nobody_has_to_do_anything(authority: Authority, tmp_path: Path) -> None:
+    credentials = credentials_of(authority, tmp_path, login_at(authority.vouch(ADA), given=ADA))
+    await credentials.renew(authority.challenge)
+    await lets_in_again(credentials)
 
     authority.id_tokens.clear()
     with pytest.raises(LinkError, match="invalid_grant"):
@@ -158,9 +163,7 @@ async def test_who_is_vouched_for_is_let_in_again_until_that_ends(authority: Aut
 
     Vault(tmp_path, authority.url).write(await signed(**login))
     await credentials.renew("")
-    first = credentials.ready()
-    await credentials.renew(REFUSED)
-    assert credentials.ready() != first
+    await lets_in_again(credentials)
 
     authority.id_tokens.clear()
     authority.refresh_tokens.clear()
