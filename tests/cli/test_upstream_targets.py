@@ -69,6 +69,14 @@ def test_who_wants_the_whole_list_is_told_whom_it_waits_for(yard_file: str, tool
     assert (status, "'hangs' …" in err) == (0, True)
 
 
+def test_who_lists_an_address_where_nobody_is_is_told_why_there_is_nothing(toolyard: Run) -> None:
+    status, out, err = toolyard("list", "http://127.0.0.1:1/mcp")
+
+    assert (status, out) == (0, "")
+    assert "offers nothing for now. " in err
+    assert "offers nothing" not in toolyard("list", "http://127.0.0.1:1/mcp", "--quiet")[2]
+
+
 def test_packs_and_profiles_of_the_file_hold(yard_file: str, toolyard: Run, write: Write) -> None:
     rules = "[toolsets.own]\nsources = ['system']\n[profiles.own]\ntoolsets = ['own']\nsurface = 'direct'\n"
     write(f"packs = ['system']\nprofile = 'own'\n{rules}{Path(yard_file).read_text()}", "toolyard.toml")

@@ -82,6 +82,13 @@ def test_a_check_tries_each_and_says_why_one_cannot_be_had(toolyard: Run) -> Non
     assert toolyard("upstreams", "--check")[1].splitlines()[0].startswith("good\tready")
 
 
+def test_a_check_counts_what_is_withheld(state: Path, toolyard: Run) -> None:
+    (state.parent / "toolyard.toml").write_text(FILE.partition("[upstreams.lost]")[0] + 'first = "ask"\n')
+    [found] = json.loads(toolyard("upstreams", "--check", "--json")[1])
+
+    assert found["withheld"] >= 9
+
+
 def test_a_check_that_finds_nothing_wrong_ends_well(state: Path, toolyard: Run) -> None:
     (state.parent / "toolyard.toml").write_text(FILE.partition("[upstreams.lost]")[0])
 

@@ -14,6 +14,7 @@ from toolyard.cli.target import chosen
 from toolyard.cli.terminal import Terminal
 from toolyard.monitor import log_sink
 from toolyard.profile import Profile
+from toolyard.providers import Telling
 from toolyard.signals import run
 from toolyard.spec import PublishError
 from toolyard.yard import Yard
@@ -57,6 +58,10 @@ async def _settle(yard: Yard, terminal: Terminal, tool: str | None) -> None:
     await yard.providers.settled(_SILENCE, enough=is_there)
     await yard.providers.settled(_PATIENCE, enough=is_there, tell=tell)
     terminal.clear()
+    if not is_there() and not terminal.quiet:
+        for provider in yard.providers:
+            if isinstance(provider, Telling) and (reason := provider.trouble()) is not None:
+                terminal.say(f"'{provider.name}' offers nothing for now. {reason}")
 
 
 async def _work(yard: Yard, options: "Options", work: Work, settle: Callable[[], Awaitable[None]]) -> int:

@@ -1,7 +1,7 @@
 """`toolyard upstreams`: how each upstream is, what it offers and what went wrong last."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -11,7 +11,9 @@ from toolyard.cli.settings import settings_of_options, settled_upstreams
 from toolyard.cli.terminal import Painted, Style, Terminal, cut, width_of
 from toolyard.envelope import encode
 from toolyard.providers.upstream.catalogue import folder_of, load
+from toolyard.providers.upstream.lock import find_lock
 from toolyard.providers.upstream.making import make_upstream
+from toolyard.providers.upstream.pins import Pins
 from toolyard.providers.upstream.provider import Upstream
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.providers.upstream.status import Status, read_status
@@ -36,7 +38,11 @@ def run(options: Options, terminal: Terminal) -> int:
         state = find_state_dir(config.settings.state_dir)
     except OSError as error:
         raise CommandError(f"The state directory cannot be found: {error.strerror}.") from error
-    checked = run_until_done(_check(settled_upstreams(config, terminal), state, terminal)) if options.check else {}
+    checked: Mapping[str, Status] = {}
+    if options.check:
+        pins = Pins(find_lock(config.path, state), state=state)
+        made = [make_upstream(name, settings, state=state, pins=pins) for name, settings in settled_upstreams(config, terminal).items()]
+        checked = run_until_done(_check(made, terminal))
     statuses = [checked.get(name) or _status(name, settings, state) for name, settings in sorted(known.items())]
     if options.json:
         terminal.write_json(encode(statuses))
@@ -47,9 +53,8 @@ def run(options: Options, terminal: Terminal) -> int:
     return DIFFERENT if any(status.state not in _WELL for status in checked.values()) else 0
 
 
-async def _check(known: Mapping[str, UpstreamSettings], state: Path, terminal: Terminal) -> dict[str, Status]:
+async def _check(made: Sequence[Upstream], terminal: Terminal) -> Mapping[str, Status]:
     """Return how each is once it was tried now."""
-    made = [make_upstream(name, settings, state=state) for name, settings in known.items()]
     terminal.show_progress(f"Looking at {len(made)} upstreams …")
     async with Yard("check", providers=made, metatools=False) as yard:
         await yard.providers.settled(max((one.settings.connect_seconds for one in made), default=0))

@@ -10,7 +10,7 @@ from toolyard.subscriptions import Watcher
 from toolyard.table import NOTHING_WITHHELD, WithheldReasons
 from toolyard.tools import Tool
 
-__all__ = ["Parting", "Provider", "Publish", "Settling"]
+__all__ = ["Parting", "Provider", "Publish", "Settling", "Telling"]
 
 
 class Publish(Protocol):
@@ -69,4 +69,18 @@ class Parting(Protocol):
 
     async def part(self) -> None:
         """Disconnect, so that closing takes no time any more."""
+        ...
+
+
+@runtime_checkable
+class Telling(Protocol):
+    """A provider that may have nothing to publish, and can tell why."""
+
+    @property
+    def name(self) -> str:
+        """Return what the provider is called."""
+        ...
+
+    def trouble(self) -> str | None:
+        """Return why nothing is known of what it offers, or nothing if something is."""
         ...

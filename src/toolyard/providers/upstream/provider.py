@@ -115,6 +115,10 @@ class Upstream:
         await self.supervisor.restart()
         await self.supervisor.refresh()
 
+    def trouble(self) -> str | None:
+        """Return why nothing is known of what it offers, or nothing if something is."""
+        return None if self._catalogue is not None else self.supervisor.health.reason or None
+
     def status(self) -> Status:
         """Return how it is."""
         health, catalogue = self.supervisor.health, self._catalogue
