@@ -84,7 +84,7 @@ class Nested(msgspec.Struct, frozen=True, kw_only=True):
     checked: dict[str, Any] | None = None
     """The arguments as they came out of a check, so that the same check need not look at them again."""
     checked_by: object = None
-    """That check: it may have been another tool's by the time of the call."""
+    """The tool whose check that was: by the time of the call the name may be another's."""
     coerced: tuple[str, ...] = ()
     """What was put right before they passed it."""
 

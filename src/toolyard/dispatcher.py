@@ -91,13 +91,15 @@ class Dispatcher:
     ) -> Envelope:
         """Answer one call, from outside or, with its parent, from inside another."""
         # written out here, and without names, because what '_begin' does would be felt by every call
-        call = Call(f"c_{next(self._ids):x}", name, caller, caller.profile or self.profile, door, self, time.perf_counter())
-        if parent is not None:
-            call.parent, call.depth, call.seconds = parent, parent.depth + 1, how.seconds
+        call_id, profile, now = f"c_{next(self._ids):x}", caller.profile or self.profile, time.perf_counter()
+        if parent is None:
+            call = Call(call_id, name, caller, profile, door, self, now)
+        else:
+            call = Call(call_id, name, caller, profile, door, self, now, 0.0, how.seconds, parent, parent.depth + 1)
         try:
             tool = self._find(call)
-            if how.checked is not None and how.checked_by is tool.check:
-                call.arguments, call.coerced = how.checked, how.coerced
+            if how.checked_by is tool:
+                call.arguments, call.coerced = how.checked, how.coerced  # pyright: ignore[reportAttributeAccessIssue] - there, if checked
             else:
                 text = written(arguments, self._limits)
                 if text.find(b"$") >= 0 and not how.filled and text.find(_REFERENCE) >= 0:  # one byte is found far sooner than four

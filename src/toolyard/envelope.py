@@ -23,6 +23,7 @@ __all__ = [
     "Failure",
     "Meta",
     "Passed",
+    "Plain",
     "encode",
     "encode_data",
     "encode_plain",
@@ -78,6 +79,12 @@ class Passed(msgspec.Struct, frozen=True, gc=False):
     meta: dict[str, Any] = {}
     older: bytes = b""
     """The same for clients of the older era, where they would not understand what is structured."""
+
+
+class Plain(msgspec.Struct, frozen=True, gc=False):
+    """What a handler returns whose data are JSON already, because they came out of other calls: nobody need read them to see that."""
+
+    data: Any
 
 
 class Envelope(msgspec.Struct, frozen=True, dict=True):

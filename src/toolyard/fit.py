@@ -7,7 +7,7 @@ import msgspec
 
 from toolyard.call import Call
 from toolyard.content import Block, Text, block_of
-from toolyard.envelope import Content, Encoded, Envelope, Failure, Passed, encode, encode_data
+from toolyard.envelope import Content, Encoded, Envelope, Failure, Passed, Plain, encode, encode_data, encode_plain
 from toolyard.errors import CODES, ToolError
 from toolyard.tools import Tool
 
@@ -50,6 +50,9 @@ def fit(call: Call, tool: Tool, result: object) -> Fitted:
         ToolError: `invalid_output` if it cannot.
     """
     if type(result) not in _PLAIN:  # asked first because asking for an envelope costs more than the rest
+        if isinstance(result, Plain):
+            text = encode_plain(result.data)
+            return Fitted(result.data, None, (), Encoded(result.data, text, len(text) if text.isascii() else len(text.decode())))
         if isinstance(result, Passed):
             encoded = Encoded(result.data, encode(result.data), result.characters, result.content)
             return Fitted(result.data, None, result.content, encoded, result)

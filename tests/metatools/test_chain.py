@@ -240,6 +240,20 @@ async def test_a_step_does_not_begin_once_the_time_of_the_chain_is_over() -> Non
     assert (error.details["cause_code"], error.may_have_run, bench.ran) == ("timeout", False, [])
 
 
+@pytest.mark.parametrize(("before", "changed"), [(ADD, False), ({"tool_id": "open_ticket", "args": {"title": "x"}}, True)])
+@pytest.mark.parametrize("group", [{}, {"parallel": "g"}])
+async def test_a_chain_that_fails_says_whether_the_steps_before_may_have_changed_anything(
+    before: dict[str, Any],
+    changed: bool,  # noqa: FBT001 - a case
+    group: dict[str, Any],
+) -> None:
+    never = {"tool_id": "add", "args": {"a": {"$from": 0, "path": "/nowhere"}}}
+    async with Yard(tools=[Bench()]) as yard:
+        error = failure(await yard.call("run_chain", {"steps": [{**before, **group}, never]}))
+
+    assert (error.details["cause_code"], error.may_have_run) == ("invalid_input", changed)
+
+
 async def test_a_dry_run_shows_the_plan_and_runs_nothing() -> None:
     @tool(question=Question("Sure?", {"type": "object", "properties": {}}))
     async def risky() -> str:

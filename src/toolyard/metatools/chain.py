@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, cast
 import msgspec
 
 from toolyard.call import Arguments, Call
-from toolyard.envelope import Envelope, Failure
+from toolyard.envelope import Envelope, Failure, Plain
 from toolyard.errors import ToolError
 from toolyard.metatools.catalogue import Catalogue
 from toolyard.metatools.making import TEXT, fields, make, outcome
@@ -26,7 +26,6 @@ _STEPS: Final = 32
 _SECONDS: Final[dict[str, Any]] = {"type": "number", "exclusiveMinimum": 0, "maximum": 3600}
 _FLAG: Final[dict[str, Any]] = {"type": "boolean"}
 _PENDING: Final = "approval_required"
-_QUERY: Final = Operation.QUERY  # a member of an enumeration is slow to find
 _STEP: Final = fields(
     "tool_id",
     id=TEXT,
@@ -93,11 +92,14 @@ def _check() -> Check:
 def make_chain(subject: Subject, catalogue: Catalogue) -> Tool:
     """Return the tool `run_chain`."""
 
-    async def run(call: Call) -> dict[str, Any]:
+    async def run(call: Call) -> Plain:
         plan = Plan(catalogue, call.profile, repair=subject.limits.repair).read(call.arguments["steps"])
         if call.arguments.get("dry_run"):
-            return {"plan": _told(plan, can_hold=subject.dispatcher.admission.can_hold)}
-        return await _Chain(call, plan).run()
+            return Plain({"plan": _shown(plan, can_hold=subject.dispatcher.admission.can_hold)})
+        if call.door.progress is None:
+            return await _Chain(call, plan).run()
+        with Pace(call, Note(0, len(plan.steps), "")) as pace:
+            return await _Chain(call, plan).run(pace)
 
     return make(
         "run_chain",
@@ -120,53 +122,52 @@ class _Chain:
         self._seconds: float = call.arguments.get("timeout_s", 0.0)
         self._began = time.perf_counter()
         self._aside = call.aside
-        self._results: list[Any] = [None] * len(plan.steps)
         self._told: list[dict[str, Any]] = []
-        self._final: Any = None
-        self._changed = False
+        """What came of the steps so far, in their order: all those of the stages that are over."""
 
-    async def run(self) -> dict[str, Any]:
+    async def run(self, pace: Pace | None = None) -> Plain:
         """Run stage after stage, and return what came of it.
 
         Raises:
             ToolError: `chain_step_failed` with what came of the steps before.
         """
-        total = len(self._plan.steps)
-        with Pace(self._call, Note(0, total, "")) as pace:
-            heard = pace.heard
-            for stage in self._plan.stages:
-                planned = stage[0]
-                if heard:
-                    pace.note(Note(planned.index, total, f"running {planned.step.tool_id}"))
-                if len(stage) > 1:
-                    answers = await asyncio.gather(*map(self._begin, stage))
-                else:
-                    answer = await self._begin(planned)
-                    if answer.error is None and not _is_pending(answer.data):
-                        self._keep(planned, answer)
-                        continue
-                    answers = [answer]
-                pending = self._settle(stage, answers)
-                if pending is not None:
-                    return pending
+        call, timed, total = self._call, self._seconds, len(self._plan.steps)
+        invoke = call.funnel.invoke
+        for stage in self._plan.stages:
+            if pace is not None:
+                first = _steps(stage)[0]
+                pace.note(Note(first.index, total, f"running {first.step.tool_id}"))
+            if isinstance(stage, list):
+                pending = self._settle(stage, await asyncio.gather(*map(self._begin, stage)))
+            else:
+                step = stage.step
+                everyday = stage.checked is not None and not timed and not step.timeout_s
+                answer = await (invoke(call, step.tool_id, step.args, stage) if everyday else self._begin(stage))
+                if answer.error is None and not _is_pending(answer.data):
+                    self._told.append(_told(stage, answer))
+                    continue
+                pending = self._settle([stage], [answer])
+            if pending is not None:
+                return pending
+        if pace is not None:
             pace.note(Note(total, total, "the chain is done"))
         return self._outcome()
 
     def _begin(self, planned: Planned) -> Awaitable[Envelope]:
-        step, how, args = planned.step, planned.how, planned.step.args
-        if not planned.is_ready or self._seconds:
-            try:
+        step, args = planned.step, planned.step.args
+        try:
+            if planned.checked is None:
                 args = self._filled(planned)
-                if self._seconds or step.timeout_s:
-                    how = msgspec.structs.replace(how, seconds=self._left(step))
-            except ToolError as error:
-                return _refused(error, step.tool_id)
-        return self._call.funnel.invoke(self._call, step.tool_id, args, how)
+            if self._seconds or step.timeout_s:
+                planned = msgspec.structs.replace(planned, seconds=self._left(step))
+        except ToolError as error:
+            return _refused(error, step.tool_id)
+        return self._call.funnel.invoke(self._call, step.tool_id, args, planned)
 
     def _filled(self, planned: Planned) -> Arguments:
         """Return the arguments of a step with what the steps before answered."""
         step = planned.step
-        args = filled(step.args, planned.references, self._results) if planned.references else step.args
+        args = filled(step.args, planned.references, self._told) if planned.references else step.args
         return {**args, PREVIOUS: self._final} if step.use_previous else args
 
     def _left(self, step: Step) -> float:
@@ -178,46 +179,43 @@ class _Chain:
             raise ToolError("timeout", f"The {self._seconds:g} seconds of the chain were over before the step began.", may_have_run=False)
         return min(left, step.timeout_s) if step.timeout_s else left
 
-    def _settle(self, stage: list[Planned], answers: Sequence[Envelope]) -> dict[str, Any] | None:
+    def _settle(self, stage: list[Planned], answers: Sequence[Envelope]) -> Plain | None:
         """Note what a stage answered; return the chain's answer if a step waits for a person.
 
         Raises:
             ToolError: `chain_step_failed` if one failed.
         """
+        ran = False
         failed: tuple[Planned, Failure] | None = None
         pending: tuple[int, Any] | None = None
         for planned, answer in zip(stage, answers, strict=True):
-            error = answer.error
-            if error is not None:
-                self._changed = self._changed or error.may_have_run
-                failed = failed or (planned, error)
+            if answer.error is not None:
+                failed = failed or (planned, answer.error)
+                ran = ran or answer.error.may_have_run
             elif _is_pending(answer.data):
                 pending = pending or (planned.index, answer.data)
             else:
-                self._keep(planned, answer)
+                self._told.append(_told(planned, answer))
         if failed is not None:
-            raise self._failure(*failed)
+            raise self._failure(*failed, ran=ran)
         if pending is not None:
-            return {"status": _PENDING, "step_index": pending[0], "pending": pending[1], **self._outcome()}
+            return self._outcome(status=_PENDING, step_index=pending[0], pending=pending[1])
         return None
 
-    def _keep(self, planned: Planned, answer: Envelope) -> None:
-        step, index = planned.step, planned.index
-        self._results[index] = self._final = answer.data
-        if planned.tool.spec.operation is not _QUERY:
-            self._changed = True
-        told: dict[str, Any] = {"step": index, "tool_id": step.tool_id, "data": answer.data}
-        if step.id:
-            told["id"] = step.id
-        if answer.meta.coerced:
-            told["coerced"] = answer.meta.coerced
-        self._told.append(told)
+    @property
+    def _final(self) -> Any:
+        return self._told[-1]["data"] if self._told else None
 
-    def _outcome(self) -> dict[str, Any]:
-        return {"final": self._final} if self._call.arguments.get("final_only") else {"results": self._told, "final": self._final}
+    def _outcome(self, **pending: Any) -> Plain:
+        results = {} if self._call.arguments.get("final_only") else {"results": self._told}
+        return Plain({**pending, **results, "final": self._final})
 
-    def _failure(self, planned: Planned, cause: Failure) -> ToolError:
+    def _failure(self, planned: Planned, cause: Failure, *, ran: bool) -> ToolError:
         step, index = planned.step, planned.index
+        done = {told["step"] for told in self._told}
+        changed = ran or any(
+            one.tool.spec.operation is not Operation.QUERY for stage in self._plan.stages for one in _steps(stage) if one.index in done
+        )
         named = f"{index} '{step.id}'" if step.id else f"{index}"
         return ToolError(
             "chain_step_failed",
@@ -225,7 +223,7 @@ class _Chain:
             hint=f"{cause.hint} The steps before {index} have run: do not run them again.",
             next_actions=cause.next_actions or (f"describe_tool(tool_id={step.tool_id!r})",),
             blame=cause.blame,
-            may_have_run=self._changed,
+            may_have_run=changed,
             data={"results": self._told, "final": self._final},
             step_index=index,
             step_id=step.id or None,
@@ -243,11 +241,26 @@ async def _refused(error: ToolError, tool_id: str) -> Envelope:
     return Envelope.fail(error, tool_id=tool_id)
 
 
-def _told(plan: Plan, *, can_hold: bool) -> list[dict[str, Any]]:
+def _steps(stage: Planned | list[Planned]) -> list[Planned]:
+    return stage if isinstance(stage, list) else [stage]
+
+
+def _told(planned: Planned, answer: Envelope) -> dict[str, Any]:
+    """Return what came of a step."""
+    step = planned.step
+    told: dict[str, Any] = {"step": planned.index, "tool_id": step.tool_id, "data": answer.data}
+    if step.id:
+        told["id"] = step.id
+    if answer.meta.coerced:
+        told["coerced"] = list(answer.meta.coerced)
+    return told
+
+
+def _shown(plan: Plan, *, can_hold: bool) -> list[dict[str, Any]]:
     """Return the plan as an answer: what would run when, what it waits for, and whether a person is asked first, where that is known."""
     told: list[dict[str, Any]] = []
     for number, stage in enumerate(plan.stages):
-        for planned in stage:
+        for planned in _steps(stage):
             spec, step = planned.tool.spec, planned.step
             asks = True if spec.question is not None else None if can_hold else False
             waits = sorted({reference.target for reference in planned.references})

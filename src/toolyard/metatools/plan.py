@@ -1,12 +1,12 @@
 """The plan of a chain: its steps, checked as far as they can be before the first one runs."""
 
 from collections.abc import Sequence
-from typing import Annotated, Final, cast
+from typing import Annotated, Any, Final, cast
 
 import msgspec
 
 from toolyard.call import Arguments
-from toolyard.caller import FILLED, Nested
+from toolyard.caller import Nested
 from toolyard.envelope import encode_plain
 from toolyard.errors import ToolError
 from toolyard.metatools.catalogue import Catalogue
@@ -14,7 +14,7 @@ from toolyard.metatools.references import Reference, references
 from toolyard.metatools.running import unwrapped
 from toolyard.profile import Profile
 from toolyard.schema import Issue, Schema, field_name, inlined, unexpected
-from toolyard.tools import InvalidArgumentsError, Tool
+from toolyard.tools import Checked, InvalidArgumentsError, Tool
 
 __all__ = ["PREVIOUS", "Plan", "Planned", "Seconds", "Step"]
 
@@ -35,26 +35,23 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_f
     timeout_s: Seconds = 0.0
 
 
-class Planned(msgspec.Struct, gc=False):
-    """A step that can run."""
+class Planned(Nested, frozen=True, kw_only=True, gc=False):
+    """A step that can run, and how: with arguments that are checked already, if nothing of them comes from another step."""
 
+    filled: bool = True
     index: int
     step: Step
     tool: Tool
-    references: list[Reference]
-    how: Nested
-    """With arguments that are checked already, if nothing of them comes from another step."""
-    is_ready: bool
-    """Whether nothing remains to be seen to before it runs."""
+    references: Sequence[Reference] = ()
 
 
 class Plan:
-    """The steps of one chain, in stages: the steps of a stage run side by side."""
+    """The steps of one chain, in stages: one step each, or several that run side by side."""
 
     def __init__(self, catalogue: Catalogue, profile: Profile, *, repair: bool) -> None:
         self.steps: Sequence[Step] = ()
-        self.stages: list[list[Planned]] = []
-        self._catalogue = catalogue
+        self.stages: list[Planned | list[Planned]] = []
+        self._registry = catalogue.registry
         self._profile = profile
         self._repair = repair
         self._issues: list[Issue] = []
@@ -70,16 +67,34 @@ class Plan:
             ToolError: `invalid_input` with everything that is wrong with any of them.
         """
         self.steps = steps
+        find, profile = self._registry.find, self._profile
+        stage: list[Any] = self.stages
         group = ""
         for index, step in enumerate(steps):
-            beside = group and step.parallel == group
-            if not beside:
-                self._first, group = index, step.parallel
-            planned = self._take(index, step)
-            if planned is not None and beside and self.stages:
-                self.stages[-1].append(planned)
-            elif planned is not None:
-                self.stages.append([planned])
+            if not group or step.parallel != group:
+                self._first, group, stage = index, step.parallel, self.stages
+                if group:
+                    stage = []
+                    self.stages.append(stage)
+            text = encode_plain(step.args)
+            found = references(step.args) if b"$" in text else ()
+            if found or step.id or step.use_previous:
+                self._link(index, step, found)
+            try:
+                tool = find(step.tool_id, profile)
+            except ToolError as error:
+                self._miss(index, error)
+                continue
+            if found or step.use_previous:
+                self._check_names(index, tool.spec.input_schema, step)
+                stage.append(Planned(index=index, step=step, tool=tool, references=found))
+                continue
+            coerced: tuple[str, ...] = ()
+            try:
+                checked = tool.check(text)
+            except InvalidArgumentsError as error:
+                checked, coerced = self._mended(index, tool, step.args, error.issues)
+            stage.append(Planned(index=index, step=step, tool=tool, checked=checked, checked_by=tool, coerced=coerced))
         if self._issues:
             raise self._refusal()
         return self
@@ -98,9 +113,8 @@ class Plan:
             step_index=index,
         )
 
-    def _take(self, index: int, step: Step) -> Planned | None:
-        args = step.args
-        found = references(args)
+    def _link(self, index: int, step: Step, found: Sequence[Reference]) -> None:
+        """Find what a step refers to, and let others refer to it."""
         for reference in found:
             fault = self._resolve(index, reference)
             if fault is not None:
@@ -109,15 +123,6 @@ class Plan:
             self._add(index, "use_previous", "no_previous", "There is no step before it.")
         if step.id and self._named.setdefault(step.id, index) != index:
             self._add(index, "id", "duplicate_id", f"Two steps have the id '{step.id}'.")
-        try:
-            tool = self._catalogue.registry.find(step.tool_id, self._profile)
-        except ToolError as error:
-            self._miss(index, error)
-            return None
-        if found or step.use_previous:
-            self._check_names(index, tool.spec.input_schema, {**args, PREVIOUS: None} if step.use_previous else args)
-            return Planned(index, step, tool, found, FILLED, is_ready=False)
-        return Planned(index, step, tool, found, self._checked(index, tool, args), not step.timeout_s)
 
     def _miss(self, index: int, error: ToolError) -> None:
         similar = cast("list[str]", error.details.get("similar", []))
@@ -147,24 +152,20 @@ class Plan:
             return "same_group", f"Step {target} runs at the same time."
         return "unknown_path", "A path is empty or begins with '/'."
 
-    def _checked(self, index: int, tool: Tool, args: Arguments) -> Nested:
-        """Return arguments that fit, be it once they are put right, and note what is wrong with those that do not."""
-        text = encode_plain(args)
+    def _mended(self, index: int, tool: Tool, args: Arguments, issues: list[Issue]) -> Checked:
+        """Return arguments once they are put right, or note what is wrong with them."""
+        inner, moved = unwrapped(args, tool, repair=self._repair)
+        if moved:
+            return Checked(tool.check(encode_plain(inner)), moved)
         try:
-            return Nested(filled=True, checked=tool.check(text), checked_by=tool.check)
-        except InvalidArgumentsError as error:
-            inner, moved = unwrapped(args, tool, repair=self._repair)
-            if moved:
-                return Nested(filled=True, checked=tool.check(encode_plain(inner)), checked_by=tool.check, coerced=moved)
-            try:
-                arguments, coerced = tool.mend(text, error.issues, repair=self._repair)
-            except ToolError:
-                self._issues += [_moved(index, issue) for issue in error.issues]
-                return FILLED
-            return Nested(filled=True, checked=arguments, checked_by=tool.check, coerced=coerced)
+            return tool.mend(encode_plain(args), issues, repair=self._repair)
+        except ToolError:
+            self._issues += [_moved(index, issue) for issue in issues]
+            return Checked(args, ())
 
-    def _check_names(self, index: int, schema: Schema, args: Arguments) -> None:
+    def _check_names(self, index: int, schema: Schema, step: Step) -> None:
         """Note what no result that is filled in later can put right: arguments that are missing, and those that are not known."""
+        args = {**step.args, PREVIOUS: None} if step.use_previous else step.args
         known = schema.get("properties", {})
         for name in schema.get("required", ()):
             if name not in args:

@@ -1,6 +1,6 @@
 """References: places in the arguments of a step that take what an earlier step answered."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 import msgspec
@@ -12,6 +12,7 @@ __all__ = ["Reference", "filled", "references"]
 
 _FROM: Final = "$from"
 _DEPTH: Final = 32
+_CONTAINERS: Final = frozenset({dict, list})
 
 
 class Reference(msgspec.Struct, gc=False):
@@ -24,16 +25,16 @@ class Reference(msgspec.Struct, gc=False):
     """The place of that step, once it is known."""
 
 
-def references(args: dict[str, Any]) -> list[Reference]:
+def references(args: dict[str, Any]) -> Sequence[Reference]:
     """Return the references in arguments."""
     found: list[Reference] = []
     for key, value in args.items():
-        if type(value) is dict or type(value) is list:
+        if type(value) in _CONTAINERS:
             _collect(value, (key,), found)
     return found
 
 
-def filled(args: dict[str, Any], found: Iterable[Reference], results: Sequence[Any]) -> dict[str, Any]:
+def filled(args: dict[str, Any], found: Iterable[Reference], told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the arguments with what the steps before answered in the places that refer to it.
 
     Raises:
@@ -41,7 +42,7 @@ def filled(args: dict[str, Any], found: Iterable[Reference], results: Sequence[A
     """
     filling: dict[Any, Any] = dict(args)
     for reference in found:
-        value = results[reference.target]
+        value = told[reference.target]["data"]
         if reference.pointer:
             value = _part(value, reference)
         at = reference.at
@@ -71,7 +72,7 @@ def _collect(value: Any, at: tuple[str | int, ...], found: list[Reference]) -> N
         pairs = cast("dict[str, Any]", value).items()
     if len(at) < _DEPTH:
         for key, item in pairs:
-            if type(item) is dict or type(item) is list:
+            if type(item) in _CONTAINERS:
                 _collect(item, (*at, key), found)
 
 
