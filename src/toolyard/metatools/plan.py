@@ -20,6 +20,7 @@ __all__ = ["PREVIOUS", "Plan", "Planned", "Seconds", "Step"]
 
 PREVIOUS: Final = "previous"
 _POINTERS: Final = ("", "/")
+_NOTHING: Final[Schema] = {}
 
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
 
@@ -116,9 +117,13 @@ class Plan:
     def _link(self, index: int, step: Step, found: Sequence[Reference]) -> None:
         """Find what a step refers to, and let others refer to it."""
         for reference in found:
-            fault = self._resolve(index, reference)
-            if fault is not None:
-                self._issues.append(Issue(f"steps.{index}.args.{field_name(reference.at)}", *fault))
+            named = reference.step
+            target = named if type(named) is int else self._named.get(cast("str", named))
+            if target is not None and 0 <= target < self._first and reference.pointer[:1] in _POINTERS:
+                reference.target = target
+            else:
+                at = f"steps.{index}.args.{field_name(reference.at)}"
+                self._issues.append(Issue(at, *self._fault(index, reference, target)))
         if step.use_previous and self._first == 0:
             self._add(index, "use_previous", "no_previous", "There is no step before it.")
         if step.id and self._named.setdefault(step.id, index) != index:
@@ -130,16 +135,8 @@ class Plan:
         meant = similar[0] if similar else None
         self._issues.append(Issue(f"steps.{index}.tool_id", "tool_not_found", error.message, did_you_mean=meant))
 
-    def _resolve(self, index: int, reference: Reference) -> tuple[str, str] | None:
-        """Find the step that a reference means, or return what is wrong with it, as a code and a sentence."""
-        named = reference.step
-        target = named if type(named) is int else self._named.get(cast("str", named))
-        if target is not None and 0 <= target < self._first and reference.pointer[:1] in _POINTERS:
-            reference.target = target
-            return None
-        return self._fault(index, reference, target)
-
     def _fault(self, index: int, reference: Reference, target: int | None) -> tuple[str, str]:
+        """Return what is wrong with a reference, as a code and a sentence."""
         named = reference.step
         if target is None:
             later = any(step.id == named for step in self.steps[index:])
@@ -166,15 +163,16 @@ class Plan:
     def _check_names(self, index: int, schema: Schema, step: Step) -> None:
         """Note what no result that is filled in later can put right: arguments that are missing, and those that are not known."""
         args = {**step.args, PREVIOUS: None} if step.use_previous else step.args
-        known = schema.get("properties", {})
-        for name in schema.get("required", ()):
+        known: Schema = schema.get("properties", _NOTHING)
+        required: Sequence[str] = schema.get("required", ())
+        is_open = schema.get("additionalProperties") is not False
+        for name in required:
             if name not in args:
                 issue = Issue(name, "missing", f"'{name}' is required.", inlined(schema, known.get(name)))
                 self._issues.append(_moved(index, issue))
-        if schema.get("additionalProperties") is False:
-            for name in args:
-                if name not in known:
-                    self._issues.append(_moved(index, unexpected((name,), list(known))))
+        for name in args:
+            if not is_open and name not in known:
+                self._issues.append(_moved(index, unexpected((name,), list(known))))
 
     def _add(self, index: int, field: str, code: str, message: str) -> None:
         self._issues.append(Issue(f"steps.{index}.{field}", code, message))

@@ -13,6 +13,7 @@ __all__ = ["Reference", "filled", "references"]
 _FROM: Final = "$from"
 _DEPTH: Final = 32
 _CONTAINERS: Final = frozenset({dict, list})
+_NAMES: Final = frozenset({int, str})
 
 
 class Reference(msgspec.Struct, gc=False):
@@ -63,12 +64,10 @@ def _collect(value: Any, at: tuple[str | int, ...], found: list[Reference]) -> N
     if type(value) is list:
         pairs = enumerate(cast("list[Any]", value))
     else:
-        step = value.get(_FROM)
-        if type(step) is int or type(step) is str:
-            path = value.get("path", "")
-            if type(path) is str and len(value) == 1 + ("path" in value):
-                found.append(Reference(step, path, at))
-                return
+        step, path = value.get(_FROM), value.get("path", "")
+        if type(step) in _NAMES and type(path) is str and len(value) == (2 if "path" in value else 1):
+            found.append(Reference(step, path, at))
+            return
         pairs = cast("dict[str, Any]", value).items()
     if len(at) < _DEPTH:
         for key, item in pairs:
