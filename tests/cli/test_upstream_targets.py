@@ -72,9 +72,18 @@ def test_who_wants_the_whole_list_is_told_whom_it_waits_for(yard_file: str, tool
 def test_who_lists_an_address_where_nobody_is_is_told_why_there_is_nothing(toolyard: Run) -> None:
     status, out, err = toolyard("list", "http://127.0.0.1:1/mcp")
 
-    assert (status, out) == (0, "")
+    assert (status, out) == (2, "")
     assert "offers nothing for now. " in err
-    assert "offers nothing" not in toolyard("list", "http://127.0.0.1:1/mcp", "--quiet")[2]
+
+
+def test_one_upstream_that_is_not_there_does_not_keep_the_others_from_being_listed(yard_file: str, toolyard: Run) -> None:
+    with Path(yard_file).open("a") as file:
+        file.write("[upstreams.gone]\nurl = 'http://127.0.0.1:1/mcp'\n")
+    status, out, err = toolyard("list", yard_file)
+
+    assert (status, "shop__list_orders" in names(out)) == (0, True)
+    assert "'gone' offers nothing for now. " in err
+    assert "offers nothing" not in toolyard("list", yard_file, "--quiet")[2]
 
 
 def test_packs_and_profiles_of_the_file_hold(yard_file: str, toolyard: Run, write: Write) -> None:

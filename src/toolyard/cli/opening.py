@@ -13,7 +13,7 @@ from toolyard.cli.settings import apply_settings, named_profile, settings_of_opt
 from toolyard.cli.target import chosen
 from toolyard.cli.terminal import Terminal
 from toolyard.monitor import log_sink
-from toolyard.profile import Profile
+from toolyard.profile import EVERYTHING, METATOOLS, Profile
 from toolyard.providers import Telling
 from toolyard.signals import run
 from toolyard.spec import PublishError
@@ -47,7 +47,11 @@ def work_in_yard(options: "Options", terminal: Terminal, work: Work, *, tool: st
 
 
 async def _settle(yard: Yard, terminal: Terminal, tool: str | None) -> None:
-    """Wait for what upstreams publish, and say for whom if it takes a while."""
+    """Wait for what upstreams publish, and say for whom if it takes a while.
+
+    Raises:
+        CommandError: They have nothing to offer, and nobody else has.
+    """
 
     def is_there() -> bool:
         return tool is not None and yard.registry.named(tool) is not None
@@ -58,10 +62,20 @@ async def _settle(yard: Yard, terminal: Terminal, tool: str | None) -> None:
     await yard.providers.settled(_SILENCE, enough=is_there)
     await yard.providers.settled(_PATIENCE, enough=is_there, tell=tell)
     terminal.clear()
-    if not is_there() and not terminal.quiet:
-        for provider in yard.providers:
-            if isinstance(provider, Telling) and (reason := provider.trouble()) is not None:
-                terminal.say(f"'{provider.name}' offers nothing for now. {reason}")
+    if is_there():
+        return
+    troubled = [(one.name, reason) for one in yard.providers if isinstance(one, Telling) and (reason := one.trouble()) is not None]
+    said = [f"'{name}' offers nothing for now. {reason}" for name, reason in troubled]
+    if said and tool is None and not _offers(yard):
+        raise CommandError(" ".join(said))
+    for sentence in said:
+        if not terminal.quiet:
+            terminal.say(sentence)
+
+
+def _offers(yard: Yard) -> bool:
+    """Return whether there is anything of its own in a yard, be it withheld."""
+    return bool(yard.registry.withheld(EVERYTHING)) or any(spec.source != METATOOLS for spec in yard.registry.visible(EVERYTHING))
 
 
 async def _work(yard: Yard, options: "Options", work: Work, settle: Callable[[], Awaitable[None]]) -> int:
