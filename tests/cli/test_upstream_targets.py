@@ -60,6 +60,28 @@ def test_who_wants_one_tool_waits_for_no_other_upstream(yard_file: str, toolyard
     assert toolyard("describe", yard_file, "shop__echo")[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["search_tools", "query=answer with the arguments"], "shop__echo"),
+        (["run_tool", "tool_id=shop__echo", 'arguments={"text": "hello"}'], "hello"),
+    ],
+)
+def test_who_runs_a_tool_about_tools_waits_for_those_it_is_about(
+    arguments: list[str], told: str, yard_file: str, toolyard: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolyard.yard._SETTLED", 0)  # it is open before any upstream is there
+    status, out, _ = toolyard("call", yard_file, *arguments, "--json")
+
+    assert (status, told in out) == (0, True)
+
+
+def test_who_describes_a_tool_about_tools_waits_for_nobody(yard_file: str, toolyard: Run) -> None:
+    with_a_hanging_one(yard_file)
+
+    assert toolyard("describe", yard_file, "search_tools")[0] == 0
+
+
 def test_who_wants_the_whole_list_is_told_whom_it_waits_for(yard_file: str, toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     with_a_hanging_one(yard_file)
     monkeypatch.setattr("toolyard.cli.opening._SILENCE", 0.01)

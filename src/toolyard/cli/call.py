@@ -35,7 +35,7 @@ def run(options: Options, terminal: Terminal) -> int:
         raise CommandError("The session is given twice: with '--session' and as the argument 'session_id'.")
     folder = None if options.output is None else make_folder(options.output)
     work = partial(_call, options=options, terminal=terminal, given=given, folder=folder)
-    return work_in_yard(options, terminal, work, tool=options.name)
+    return work_in_yard(options, terminal, work, tool=options.name, runs=True)
 
 
 def write_envelope(options: Options, terminal: Terminal, envelope: Envelope) -> int:

@@ -32,10 +32,11 @@ _SILENCE: Final = 1.0
 _log = logging.getLogger(__name__)
 
 
-def work_in_yard(options: "Options", terminal: Terminal, work: Work, *, tool: str | None = None) -> int:
+def work_in_yard(options: "Options", terminal: Terminal, work: Work, *, tool: str | None = None, runs: bool = False) -> int:
     """Load the target, open its yard as it would be served, work in it and return the exit status.
 
-    What a module or a tool prints goes to stderr, so that stdout holds data alone. Who wants one tool waits for that one only.
+    What a module or a tool prints goes to stderr, so that stdout holds data alone. Who wants one tool waits for that one only; but
+    whoever runs a tool about tools waits for all.
 
     Raises:
         CommandError: The target cannot be loaded, or its yard not be opened or closed.
@@ -43,10 +44,11 @@ def work_in_yard(options: "Options", terminal: Terminal, work: Work, *, tool: st
     config = settings_of_options(options, terminal)
     with redirect_stdout(sys.stderr), chosen(config) as yard:
         apply_settings(yard, config, terminal)
-        return run(_work(yard, options, work, partial(_settle, yard, terminal, tool)))
+        settle = partial(_settle, yard, terminal, tool=tool, runs=runs)
+        return run(_work(yard, options, settle=settle, work=work))
 
 
-async def _settle(yard: Yard, terminal: Terminal, tool: str | None) -> None:
+async def _settle(yard: Yard, terminal: Terminal, *, tool: str | None, runs: bool) -> None:
     """Wait for what upstreams publish, and say for whom if it takes a while.
 
     Raises:
@@ -54,7 +56,8 @@ async def _settle(yard: Yard, terminal: Terminal, tool: str | None) -> None:
     """
 
     def is_there() -> bool:
-        return tool is not None and yard.registry.named(tool) is not None
+        found = None if tool is None else yard.registry.named(tool)
+        return found is not None and not (runs and found.spec.source == METATOOLS)
 
     def tell(names: Sequence[str]) -> None:
         terminal.show_progress(f"Waiting for {', '.join(repr(name) for name in names)} …")
@@ -78,7 +81,7 @@ def _offers(yard: Yard) -> bool:
     return bool(yard.registry.withheld(EVERYTHING)) or any(spec.source != METATOOLS for spec in yard.registry.visible(EVERYTHING))
 
 
-async def _work(yard: Yard, options: "Options", work: Work, settle: Callable[[], Awaitable[None]]) -> int:
+async def _work(yard: Yard, options: "Options", *, settle: Callable[[], Awaitable[None]], work: Work) -> int:
     status: int | None = None
     yard.registry.allow_eval = yard.registry.allow_eval or options.allow_eval
     try:
