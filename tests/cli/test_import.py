@@ -117,6 +117,20 @@ def test_secrets_go_to_files_of_their_own_and_are_never_shown(home: Path, toolya
     assert settled.env["GITHUB_TOKEN"] == "ghp_hunter2"  # noqa: S105 - invented
 
 
+def test_secrets_inside_arguments_reach_the_server_and_nobody_else(home: Path, toolyard: Run) -> None:
+    arguments = ["-y", "mcp-remote", "https://a/mcp", "--header", "Authorization: Bearer hunter2", "-e", "API_KEY=hunter2"]
+    (home / ".claude.json").write_text(json.dumps({"mcpServers": {"remote": {"command": "npx", "args": arguments}}}))
+
+    _, out, err = toolyard("import", "-v", "--from", "claude-code")
+    _, facts, _ = toolyard("import", "--dry-run", "--json")
+    _, shown, _ = toolyard("config")
+
+    assert "npx -y mcp-remote https://a/mcp --header Authorization: … -e API_KEY=…" in out
+    assert "hunter2" not in out + err + facts + shown + Path("toolyard.toml").read_text()
+    assert read_config(environment={}).upstreams["remote"].settled({}, print).args == tuple(arguments)
+    assert "there already" in toolyard("import", "--from", "claude-code")[1]
+
+
 def test_secrets_may_become_variables(home: Path, toolyard: Run) -> None:
     _, out, err = toolyard("import", "github", "--from", "claude-code", "--secrets", "env")
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from toolyard.clients.adopting import Adopted, adopt, missing_variables, reached_by
+from toolyard.clients.adopting import Adopted, adopt, missing_variables, shown_way
 from toolyard.clients.servers import Server
 
 NPX: dict[str, Any] = {"command": "npx", "args": ["x"]}
@@ -69,6 +69,6 @@ def test_variables_that_are_not_set_are_named() -> None:
 
 
 def test_how_a_server_is_reached_is_told_without_secrets() -> None:
-    assert reached_by({"command": "npx", "args": ["--token", "hunter"]}) == "npx --token …"
-    assert reached_by({"url": "https://a/?key=hunter"}) == "https://a/?key=…"
-    assert reached_by({}) == ""
+    assert shown_way({"command": "npx", "args": ["--token", "hunter"]}) == "npx --token …"
+    assert shown_way({"url": "https://a/?key=hunter"}) == "https://a/?key=…"
+    assert shown_way({}) == ""

@@ -113,6 +113,64 @@ def test_two_upstreams_with_different_secrets_of_one_name_get_two_variables() ->
     assert texts == ["${TOKEN}", "${_2B_TOKEN}", "${TOKEN}"]
 
 
+ARGUMENTS = [
+    ["--header", "Authorization: Bearer hunter1"],
+    ["--header", "Authorization:hunter1"],
+    ["--header=Authorization: Bearer hunter1"],
+    ['--header="X-Api-Key: hunter1"'],
+    ["-H", "X-Api-Key: hunter1 "],
+    ["-HAuthorization: Bearer hunter1"],
+    ["-e", "GITHUB_TOKEN=ghp_hunter1"],
+    ["-e", "LEVEL=ghp_hunter1"],
+    ["-eAPI_KEY=hunter1"],
+    ["--env=API_KEY=hunter1"],
+    ["--env", "API_KEY=hunter1=="],
+    ["--env", "DATABASE_URL=postgres://me:hunter1@host/db"],
+    ["--option", "https://me:hunter1@host TOKEN=hunter2"],
+    ["-c", "export TOKEN=hunter1; npx server"],
+    ["--config", '{"page": 1, "token": "hunter1"}'],
+]
+
+
+@pytest.mark.parametrize("arguments", ARGUMENTS)
+@pytest.mark.parametrize("keeping", ["file", "env"])
+def test_secrets_inside_arguments_are_moved_out_and_come_back_whole(arguments: list[str], keeping: Keeping, tmp_path: Path) -> None:
+    table, secrets = kept(keeping, tmp_path, args=arguments)
+    if keeping == "file":
+        store_secrets(secrets)
+    look = References(variables=secrets, folder=tmp_path, warn=print)
+
+    assert "hunter" not in str(table) + str(hidden({"args": arguments}))
+    assert [look.text(text, Place("x")) for text in table["args"]] == arguments
+    assert kept(keeping, **table) == (table, {})
+
+
+def test_a_secret_inside_a_variable_is_moved_out() -> None:
+    table, secrets = kept("env", env={"HEADERS": '{"Authorization": "Bearer hunter1"}'})
+
+    assert table == {"env": {"HEADERS": '{"Authorization": "${GIT_HEADERS_AUTHORIZATION}'}}
+    assert secrets == {"GIT_HEADERS_AUTHORIZATION": 'Bearer hunter1"}'}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--token=${TOKEN}", "server"],
+        ["--header", "Authorization: Bearer ${TOKEN}"],
+        ["--header", "Authorization:${AUTHORIZATION}"],
+        ["secretref:file:/secrets/token"],
+        ["-v", "/home/me/.token:/data", "ghcr.io/a/token-server:latest", "mcp/git@sha256:" + "0a" * 32],
+        ["--mount", "type=bind,src=/home/me/authors,dst=/data"],
+        ["http://localhost/mcp/1/which/is/a/long/address"],
+        ["-e", "LEVEL=debug", "-e", "TOKEN"],
+        ["--token", "--port=80"],
+    ],
+)
+def test_arguments_without_secrets_stay_as_they_are(arguments: list[str]) -> None:
+    assert kept("file", args=arguments) == ({"args": arguments}, {})
+    assert hidden({"args": arguments}) == {"args": arguments}
+
+
 def test_secrets_that_are_kept_where_they_are_are_at_least_counted() -> None:
     table, secrets = kept("keep")
 
@@ -132,6 +190,10 @@ def test_a_table_without_any_stays_as_it_is() -> None:
         ('args = ["--token", "hunter1", "--page", "x"]', 'args = ["--token", "…", "--page", "x"]'),
         ('"url": "https://a/?key=hunter1"', '"url": "https://a/?key=…"'),
         ('["sk-hunter1"]', '["…"]'),
+        ('["--header", "Authorization: Bearer hunter1"]', '["--header", "Authorization: …"]'),
+        ('"API_KEY": "-hunter1", "a": "b"', '"API_KEY": "…", "a": "b"'),
+        ('["-e", "API_KEY=hunter1", "image"]', '["-e", "API_KEY=…", "image"]'),
+        ('"A": "{\\"Authorization\\": \\"Bearer hunter1\\"}"', '"A": "{\\"Authorization\\": \\"…"'),
         ('["--token=hunter1", "--page=2"]', '["--token=…", "--page=2"]'),
         ('"args": [\n  "--token",\n  "hunter1"\n]', '"args": [\n  "--token",\n  "…"\n]'),
         ('"a": "it\'s \\"b\\""', '"a": "it\'s \\"b\\""'),

@@ -7,7 +7,7 @@ from toolyard.cli.exits import CommandError
 from toolyard.cli.own_file import read_own_file, write_own_file
 from toolyard.cli.parser import Options
 from toolyard.cli.terminal import Terminal
-from toolyard.clients.adopting import add_upstreams, missing_variables, reached_by
+from toolyard.clients.adopting import add_upstreams, missing_variables, shown_way
 from toolyard.clients.secrets import keep_secrets
 from toolyard.clients.toml_text import EditError
 from toolyard.config import ConfigError
@@ -34,7 +34,7 @@ def run(options: Options, terminal: Terminal) -> int:
     except EditError as error:
         raise CommandError(f"'{own.path}' cannot be added to: {error}.") from error
     write_own_file(own, text, secrets=kept.secrets, keeping=options.secrets)
-    terminal.write(f"{name}\t{reached_by(table)}")
+    terminal.write(f"{name}\t{shown_way(table)}")
     if not terminal.quiet:
         for line in notes_on(kept.table, kept.secrets, options):
             terminal.say(line)

@@ -13,7 +13,7 @@ from toolyard.cli.own_file import OwnFile, read_own_file, write_own_file
 from toolyard.cli.parser import Options
 from toolyard.cli.parsing import did_you_mean
 from toolyard.cli.terminal import Painted, Style, Terminal, cut, width_of
-from toolyard.clients.adopting import Adopted, add_upstreams, adopt, missing_variables, reached_by
+from toolyard.clients.adopting import Adopted, add_upstreams, adopt, missing_variables, shown_way
 from toolyard.clients.known import CLIENTS, Client, Found, Surroundings, find_files
 from toolyard.clients.servers import Server, read_servers
 from toolyard.clients.toml_text import EditError
@@ -117,7 +117,7 @@ def _facts(adopted: Sequence[Adopted], read: _Read, own: OwnFile, *, dry_run: bo
             "name": one.name,
             "status": one.status,
             "why": one.why,
-            "reached_by": reached_by(one.server.table),
+            "reached_by": shown_way(one.server.table),
             "variables": missing_variables(one.table, os.environ),
         }
         for one in adopted
@@ -129,14 +129,14 @@ def _facts(adopted: Sequence[Adopted], read: _Read, own: OwnFile, *, dry_run: bo
 def _write(adopted: Sequence[Adopted], terminal: Terminal) -> None:
     if not terminal.interactive:
         for one in adopted:
-            terminal.write("\t".join((one.server.client, one.name, one.status, reached_by(one.server.table), one.why)))
+            terminal.write("\t".join((one.server.client, one.name, one.status, shown_way(one.server.table), one.why)))
         return
     width = max((width_of(one.name) for one in adopted), default=0)
     for (client, file), group in groupby(adopted, key=lambda one: (one.server.client, one.server.file)):
         title = CLIENTS[client].title if client in CLIENTS else "File"
         terminal.write(Painted(title, "bold"), Painted(f"  {shown_path(str(file))}", "faint"))
         for one in group:
-            facts = one.why or reached_by(one.server.table)
+            facts = one.why or shown_way(one.server.table)
             room = max(terminal.width - width - 20, 20)
             status = Painted(f"{one.status:<13}", _STYLES.get(one.status, "faint"))
             terminal.write("  ", one.name + " " * (width - width_of(one.name)), "  ", status, "  ", Painted(cut(facts, room), "faint"))

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, cast
 
-from toolyard.clients.secrets import HIDDEN, Keeping, hidden, keep_secrets
+from toolyard.clients.secrets import HIDDEN, REFERENCE, Keeping, hidden, keep_secrets
 from toolyard.clients.servers import Server
 from toolyard.clients.toml_text import add_table
 from toolyard.config.fitting import Table
@@ -13,12 +13,11 @@ from toolyard.config.naming import twin_of
 from toolyard.config.upstreams import UPSTREAMS
 from toolyard.providers.upstream.settings import UpstreamSettings
 
-__all__ = ["Adopted", "Status", "add_upstreams", "adopt", "missing_variables", "reached_by"]
+__all__ = ["Adopted", "Status", "add_upstreams", "adopt", "missing_variables", "shown_way"]
 
 Status = Literal["added", "renamed", "there already", "left out"]
 
 _ORDER: Final = UpstreamSettings.__struct_fields__
-_REFERENCE: Final = re.compile(r"\$\{[^{}]*\}|secretref:\S+")
 _VARIABLE: Final = re.compile(r"(?<!\$)\$\{(?:env:)?([A-Za-z_]\w*)\}")
 
 
@@ -66,7 +65,7 @@ def add_upstreams(text: str, upstreams: Mapping[str, Table]) -> str:
     return text
 
 
-def reached_by(table: Table) -> str:
+def shown_way(table: Table) -> str:
     """Return the command or the address of an upstream as it may be shown."""
     shown = hidden(table)
     if "url" in shown:
@@ -98,7 +97,7 @@ def _comparable(table: Table) -> tuple[object, ...]:
     """Return how an upstream is reached, with nothing of what is secret or looked up."""
     shown = hidden(table)
     texts = [shown.get("command"), shown.get("url"), *shown.get("args", ())]
-    return tuple(_REFERENCE.sub(HIDDEN, text) if isinstance(text, str) else text for text in texts)
+    return tuple(REFERENCE.sub(HIDDEN, text) if isinstance(text, str) else text for text in texts)
 
 
 def _texts(value: Any) -> list[str]:

@@ -8,10 +8,13 @@ from typing import Any, Final, Literal, NamedTuple, cast
 from toolyard.config.fitting import Table
 from toolyard.state_dir import write_atomically
 
-__all__ = ["HIDDEN", "Keeping", "Kept", "hidden", "hidden_text", "is_secret", "keep_secrets", "store_secrets"]
+__all__ = ["HIDDEN", "REFERENCE", "Keeping", "Kept", "hidden", "hidden_text", "is_secret", "keep_secrets", "store_secrets"]
 
 HIDDEN: Final = "…"
 """What is shown in place of a secret."""
+
+REFERENCE: Final = re.compile(r"\$\{[^{}]*\}|secretref:\S+")
+"""What stands in a text for something that is looked up elsewhere."""
 
 Keeping = Literal["file", "env", "keep"]
 """Where secrets go: into files of their own, into variables that somebody sets, or nowhere else."""
@@ -27,8 +30,9 @@ _LOOKS: Final = re.compile(
 _LONG: Final = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9_+/=-]{32,}")
 _IN_ADDRESS: Final = re.compile(r"(?<=://)[^/?#@\s]+(?=@)")
 _IN_QUERY: Final = re.compile(r"(?<=[?&])([^=&#\s]+)=([^&#\s]+)")
-_FLAG: Final = re.compile(r"(--?[\w-]+)=(.+)", re.DOTALL)
-_REFERENCE: Final = re.compile(r"\$\{[^{}]*\}|secretref:\S+")
+_FLAG: Final = re.compile(r"--?[\w-]+")
+_NAMED: Final = re.compile(r"""(?:^|(?<=[\s"',;=]))(?!secretref:)(?P<name>[\w.-]+)\\?["']?\s*[:=](?!//)\s*\\?["']?""")
+"""A name in front of a value within a text: `TOKEN=…`, `--env=TOKEN=…`, `Authorization: …`, or a member of an object."""
 _QUOTED: Final = re.compile(
     r"""(?P<before>(?:["']?(?P<name>[\w.-]+)["']?\s*[:=]\s*)?)(?P<quote>["'])(?P<text>(?:\\.|(?!(?P=quote)).)*)(?P=quote)"""
 )
@@ -46,7 +50,7 @@ class Kept(NamedTuple):
 
 def is_secret(name: str, text: str) -> bool:
     """Return whether a text is probably secret, by its name and its looks; one that refers to a secret is none."""
-    if not text or _REFERENCE.search(text):
+    if not text or REFERENCE.search(text):
         return False
     return bool(_NAMES.search(name) or _LOOKS.match(text) or _LONG.fullmatch(text))
 
@@ -63,10 +67,9 @@ def hidden_text(text: str) -> str:
 
     def hide(found: re.Match[str]) -> str:
         nonlocal flag
-        inner, name = found["text"], found["name"] or flag
-        flag = inner if inner.startswith("-") else ""
-        (shown,) = _arguments([inner], _hide)
-        shown = HIDDEN if not flag and is_secret(name, inner) else shown
+        inner, name, before = found["text"], found["name"], flag
+        flag = "" if name else _flag(inner)
+        shown = _value(name, inner, word="", hide=_hide) if name else _argument(before, inner, word="", hide=_hide)
         return f"{found['before']}{found['quote']}{shown}{found['quote']}"
 
     return _QUOTED.sub(hide, text)
@@ -110,7 +113,7 @@ def _replaced(table: Table, hide: Hide) -> Table:
     for field in ("env", "headers"):
         if isinstance(found.get(field), dict):
             texts = cast("dict[str, Any]", found[field])
-            found[field] = {key: _value(key, text, hide) for key, text in texts.items()}
+            found[field] = {key: _value(key, text, word=key, hide=hide) for key, text in texts.items()}
     if isinstance(found.get("args"), list):
         found["args"] = list(_arguments(found["args"], hide))
     if isinstance(found.get("url"), str):
@@ -118,24 +121,37 @@ def _replaced(table: Table, hide: Hide) -> Table:
     return found
 
 
-def _value(name: str, text: Any, hide: Hide) -> Any:
-    if not isinstance(text, str):
-        return text
-    return hide(text, name) if is_secret(name, text) else _without_credentials(text, name, hide)
-
-
 def _arguments(arguments: list[Any], hide: Hide) -> Iterator[Any]:
     before = ""
     for number, argument in enumerate(arguments):
-        word = f"args-{number}"
-        flag = _FLAG.fullmatch(argument) if isinstance(argument, str) else None
-        if not isinstance(argument, str) or (argument.startswith("-") and flag is None):
-            yield argument
-        elif flag is not None:
-            yield f"{flag[1]}={hide(flag[2], word) if is_secret(flag[1], flag[2]) else flag[2]}"
-        else:
-            yield hide(argument, word) if is_secret(before, argument) else _without_credentials(argument, word, hide)
-        before = argument if isinstance(argument, str) and argument.startswith("-") else ""
+        yield _argument(before, argument, word=f"args-{number}", hide=hide)
+        before = _flag(argument)
+
+
+def _argument(before: str, argument: Any, *, word: str, hide: Hide) -> Any:
+    if _flag(argument):
+        return argument
+    is_option = isinstance(argument, str) and argument.startswith("-")
+    return _value("" if is_option else before, argument, word=word, hide=hide)
+
+
+def _flag(argument: Any) -> str:
+    """Return an argument that may name the next one, or nothing if it is none."""
+    return argument if isinstance(argument, str) and _FLAG.fullmatch(argument) else ""
+
+
+def _value(name: str, text: Any, *, word: str, hide: Hide) -> Any:
+    """Return a value without what is secret: all of it, or all behind the first name in it that says so, and credentials in addresses."""
+    if not isinstance(text, str):
+        return text
+    if is_secret(name, text):
+        return hide(text, word)
+    for found in _NAMED.finditer(text):
+        secret = text[found.end() :].rstrip()
+        if is_secret(found["name"], secret):
+            start, rest = text[: found.end()], text[found.end() + len(secret) :]
+            return _without_credentials(start, word, hide) + hide(secret, f"{word}-{found['name'].lstrip('-')}") + rest
+    return _without_credentials(text, word, hide)
 
 
 def _without_credentials(text: str, word: str, hide: Hide) -> str:
@@ -146,7 +162,7 @@ def _without_credentials(text: str, word: str, hide: Hide) -> str:
 
     if "://" not in text:
         return text
-    plain = _IN_ADDRESS.sub(lambda found: found[0] if _REFERENCE.search(found[0]) else hide(found[0], f"{word}-user"), text)
+    plain = _IN_ADDRESS.sub(lambda found: found[0] if REFERENCE.search(found[0]) else hide(found[0], f"{word}-user"), text)
     return _IN_QUERY.sub(in_query, plain)
 
 
