@@ -14,6 +14,7 @@ import msgspec
 from toolyard.call import Arguments, Handler
 from toolyard.envelope import encode
 from toolyard.errors import ToolError
+from toolyard.integers import Integers
 from toolyard.limits import Limits
 from toolyard.plain_schema import is_plain, plainly_fits
 from toolyard.repair import readings
@@ -146,9 +147,10 @@ def written(arguments: object, limits: Limits) -> bytes:
 
 
 def check_by_schema(schema: Schema) -> Check:
-    """Return the check that a JSON Schema says, with the defaults of its properties filled in."""
+    """Return the check that a JSON Schema says, with the defaults of its properties filled in and its integers as such."""
     validator = SchemaValidator(schema)
     properties = cast("dict[str, Any]", schema.get("properties", {}))
+    integers = Integers(schema)
     defaults: Arguments = {
         name: cast("dict[str, Any]", inner)["default"]
         for name, inner in properties.items()
@@ -159,7 +161,7 @@ def check_by_schema(schema: Schema) -> Check:
         arguments = msgspec.json.decode(text)
         if not validator.fits(arguments):
             raise InvalidArgumentsError(validator.issues(arguments))
-        return {**deepcopy(defaults), **arguments}
+        return integers.put({**deepcopy(defaults), **arguments})
 
     return check
 

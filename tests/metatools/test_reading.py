@@ -132,3 +132,14 @@ async def test_without_the_tool_the_answer_does_not_name_it() -> None:
         answer = await yard.call("keep", {"it": ITEMS})
 
     assert "read_result" not in answer.data["use"]
+
+
+@pytest.mark.parametrize("offset", [300, 2**63 - 1, 10**19, 10**30, 1e300])
+@pytest.mark.parametrize("value", [ITEMS, {f"key{number}": number for number in range(300)}, "abc" * 2000], ids=["list", "object", "text"])
+async def test_there_is_nothing_past_the_end_however_far(value: Any, offset: float) -> None:
+    async with small() as yard:
+        handle = await stored(yard, value)
+        part = await ask(yard, "read_result", handle=handle, path="/it", offset=offset * 20)
+
+    assert not part["value"]
+    assert "next_offset" not in part

@@ -156,3 +156,22 @@ async def test_a_yard_inside_another_does_not_bring_its_metatools() -> None:
         spaces = await ask(yard, "list_namespaces")
 
     assert spaces["namespaces"] == [{"namespace": "inner", "tools": 5}]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("search_tools", {"query": "add", "limit": 5.0}),
+        ("describe_tool", {"tool_id": "add", "examples_max": 1e0}),
+        ("list_tool_examples", {"tool_id": "add", "max": 5.0}),
+        ("list_tools", {"limit": 5.0}),
+        ("list_namespaces", {"limit": 5.0}),
+        ("list_toolsets", {"limit": 5.0}),
+        ("describe_toolset", {"name": "all", "limit": 5.0}),
+    ],
+)
+async def test_a_number_with_a_point_is_as_good_as_one_without(name: str, arguments: dict[str, Any]) -> None:
+    async with Yard(tools=[Bench()], profile=Profile(name="p", toolsets=(Toolset(name="all"),))) as yard:
+        answer = await yard.call(name, arguments)
+
+    assert answer.success, answer.error

@@ -1,7 +1,6 @@
 """Reading: `read_result`, which shows a stored result part by part."""
 
 from collections.abc import Callable
-from itertools import islice
 from typing import Any, Final, NamedTuple, cast
 
 from toolyard.call import Call
@@ -112,7 +111,7 @@ def _cut(items: list[Any], window: _Window, gather: Callable[[list[Any]], object
     found = items if grep is None else [item for item in items if _holds(item, grep)]
     kept: list[Any] = []
     end = offset
-    for item in islice(found, offset, offset + (limit or _ITEMS)):
+    for item in found[offset : offset + (limit or _ITEMS)]:
         room -= len(encode(item)) + 1
         if room < 0:
             break
