@@ -9,6 +9,7 @@ from toolyard.schema import Schema, resolve
 __all__ = ["Integers"]
 
 _DEPTH: Final = 32
+_NESTING: Final = (dict, list)
 _BRANCHES: Final = ("anyOf", "oneOf", "allOf")
 
 
@@ -59,12 +60,11 @@ def _holds_pointed(value: Any) -> bool:
     left: list[Any] = [[value]]
     while left:
         node = left.pop()
-        inner = cast("list[Any]", node.values() if isinstance(node, dict) else node)
-        for item in inner:
-            kind: type[Any] = type(item)
-            if kind is float and item.is_integer():
-                return True
-            if kind is dict or kind is list:
+        for item in cast("list[object]", node.values() if isinstance(node, dict) else node):
+            if isinstance(item, float):
+                if item.is_integer():
+                    return True
+            elif isinstance(item, _NESTING):
                 left.append(item)
     return False
 
