@@ -481,14 +481,15 @@ async def test_a_yard_in_a_yard_shows_its_resources_and_both_funnels_are_passed(
 async def test_a_subscription_reaches_whoever_publishes_through_a_yard_in_a_yard() -> None:
     provider = FakeProvider("up", resources=[today, of_day])
     async with Yard("outer", providers=[Yard("inner", providers=[provider])]) as yard:
-        ends = [yard.registry.subscribe(uri, EVERYTHING).end for uri in ("notes://today", "notes://today", "notes://2026-11-16/text")]
+        first = yard.registry.subscribe(["notes://today", "notes://2026-11-16/text", "notes://"], EVERYTHING)
+        assert first.sources == {"notes://today": "inner", "notes://2026-11-16/text": "inner"}
+        second = yard.registry.subscribe(["notes://today"], EVERYTHING)
         assert provider.subscribed == {"notes://today", "notes://2026-11-16/text"}
-        ends[2]()
-        ends[0]()
-        ends[0]()
+        yard.registry.subscriptions.remove(first.sources)
         assert provider.subscribed == {"notes://today"}
-        with pytest.raises(ToolError):
-            yard.registry.subscribe("notes://", EVERYTHING)
+        yard.registry.subscriptions.remove(second.sources)
+        assert provider.subscribed == set()
+        yard.registry.subscribe(["notes://today"], EVERYTHING)
     assert provider.subscribed == set()
 
 
@@ -497,7 +498,7 @@ async def test_a_yard_in_a_yard_is_not_asked_for_what_it_has_no_more() -> None:
     inner = Yard("inner", providers=[provider])
     async with Yard("outer") as yard:
         await yard.providers.add(inner)
-        yard.registry.subscribe("notes://today", EVERYTHING)
+        yard.registry.subscribe(["notes://today"], EVERYTHING)
         await yard.providers.remove("inner")
         provider.change()
         await yard.providers.add(inner)

@@ -1,9 +1,10 @@
 """Mounts: what a yard shows to another yard that holds it; every call then passes both funnels."""
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Generator, Mapping
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from typing import cast
 
 import msgspec
 
@@ -11,7 +12,6 @@ from toolyard.call import Arguments, Call
 from toolyard.caller import FILLED, Caller
 from toolyard.dispatcher import Dispatcher
 from toolyard.envelope import Envelope
-from toolyard.errors import ToolError
 from toolyard.profile import METATOOLS, Profile
 from toolyard.prompts import Prompt
 from toolyard.providers import Publish
@@ -31,7 +31,7 @@ class Mount:
         self._registry = registry
         self._dispatcher = dispatcher
         self._profile = profile
-        self._followed: dict[str, Callable[[], None]] = {}
+        self._followed: Mapping[str, str] = {}
 
     @contextmanager
     def shown(self, publish: Publish) -> Generator[None]:
@@ -50,16 +50,12 @@ class Mount:
             self._follow(frozenset())
 
     def _follow(self, uris: AbstractSet[str]) -> "asyncio.Future[None] | None":
-        """Be subscribed in there to what somebody out there is subscribed to."""
-        held: list[asyncio.Future[None]] = []
-        for uri in self._followed.keys() - uris:
-            self._followed.pop(uri)()
-        for uri in uris - self._followed.keys():
-            with suppress(ToolError):  # it may be gone in there by now
-                subscribed = self._registry.subscribe(uri, self._profile)
-                self._followed[uri] = subscribed.end
-                held += subscribed.held
-        return held[-1] if held else None  # as a rule there is one
+        """Be subscribed in there to what somebody out there is subscribed to, as far as it is not gone by now."""
+        kept = {uri: source for uri, source in self._followed.items() if uri in uris}
+        self._registry.subscriptions.remove({uri: source for uri, source in self._followed.items() if uri not in uris})
+        subscribed = self._registry.subscribe(uris - kept.keys(), self._profile)
+        self._followed = {**kept, **subscribed.sources}
+        return cast("asyncio.Future[None]", asyncio.gather(*subscribed.held)) if subscribed.held else None
 
     def _project(self, publish: Publish, *, foreign: bool) -> None:
         publish(self._tools(), resources=self._resources(), prompts=self._prompts(), foreign=foreign)

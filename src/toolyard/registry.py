@@ -5,6 +5,7 @@ It publishes, withdraws, finds and tells who watches. It runs nothing.
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from typing import Final, NamedTuple, TypeVar
 from urllib.parse import unquote
@@ -222,13 +223,13 @@ class Registry:
         """Tell the watcher the URI of every resource whose content changed; return what stops that."""
         return _joined(self._update_watchers, watcher)
 
-    def subscribe(self, uri: str, profile: Profile) -> Subscribed:
-        """Let whoever publishes a resource know that somebody wants to hear of it.
-
-        Raises:
-            ToolError: `not_found`.
-        """
-        return self.subscriptions.add(self.find_resource(uri, profile).resource.spec.source, uri)
+    def subscribe(self, uris: Iterable[str], profile: Profile) -> Subscribed:
+        """Let whoever publishes these resources know that somebody wants to hear of them, as far as they exist for him."""
+        sources: dict[str, str] = {}
+        for uri in uris:
+            with suppress(ToolError):
+                sources[uri] = self.find_resource(uri, profile).resource.spec.source
+        return self.subscriptions.add(sources)
 
     def updated(self, uri: str) -> None:
         """Tell who watches that the content of a resource changed."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
@@ -13,10 +13,10 @@ Watcher = Callable[[AbstractSet[str]], "asyncio.Future[None] | None"]
 
 
 class Subscribed(NamedTuple):
-    """One subscription: what ends it, and what is done once it holds."""
+    """What somebody is subscribed to: by URI the source of each resource, and what is done once all of it holds."""
 
-    end: Callable[[], None]
-    held: "tuple[asyncio.Future[None], ...]" = ()
+    sources: Mapping[str, str]
+    held: "tuple[asyncio.Future[None], ...]"
 
 
 class Subscriptions:
@@ -26,13 +26,26 @@ class Subscriptions:
         self._counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._watchers: defaultdict[str, list[Watcher]] = defaultdict(list)
 
-    def add(self, source: str, uri: str) -> Subscribed:
-        """Count one more who wants to hear of a resource of that source."""
-        counts = self._counts[source]
-        counts[uri] += 1
-        held = self._tell(source) if counts[uri] == 1 else ()
-        left = [uri]
-        return Subscribed(lambda: self._remove(source, left.pop()) if left else None, held)
+    def add(self, sources: Mapping[str, str]) -> Subscribed:
+        """Count one more who wants to hear of these resources, by URI the source of each."""
+        others: set[str] = set()
+        for uri, source in sources.items():
+            counts = self._counts[source]
+            counts[uri] += 1
+            if counts[uri] == 1:
+                others.add(source)
+        return Subscribed(sources, self._tell(others))
+
+    def remove(self, sources: Mapping[str, str]) -> None:
+        """Count one less for each of them."""
+        others: set[str] = set()
+        for uri, source in sources.items():
+            counts = self._counts[source]
+            counts[uri] -= 1
+            if not counts[uri]:
+                del counts[uri]
+                others.add(source)
+        self._tell(others)
 
     def watch(self, source: str, watcher: Watcher) -> Callable[[], None]:
         """Tell the watcher what is subscribed to of that source, now and whenever it changes; return what stops that."""
@@ -41,13 +54,7 @@ class Subscriptions:
         watcher(frozenset(self._counts[source]))
         return lambda: watchers.remove(watcher) if watcher in watchers else None
 
-    def _remove(self, source: str, uri: str) -> None:
-        counts = self._counts[source]
-        counts[uri] -= 1
-        if not counts[uri]:
-            del counts[uri]
-            self._tell(source)
-
-    def _tell(self, source: str) -> "tuple[asyncio.Future[None], ...]":
-        held = [watcher(frozenset(self._counts[source])) for watcher in tuple(self._watchers[source])]
+    def _tell(self, sources: AbstractSet[str]) -> "tuple[asyncio.Future[None], ...]":
+        """Tell each watcher of these sources once, however many resources it is about: each time it takes them all."""
+        held = [watcher(frozenset(self._counts[source])) for source in sorted(sources) for watcher in tuple(self._watchers[source])]
         return tuple(one for one in held if one is not None)

@@ -60,6 +60,12 @@ def page() -> str:
     return ""
 
 
+@resource("b://b")
+def other_page() -> str:
+    """Return a page of somebody else."""
+    return ""
+
+
 @resource("a://{name}")
 def pages(name: str) -> str:
     """Return some page."""
@@ -297,6 +303,19 @@ async def test_who_publishes_a_resource_is_told_while_somebody_is_subscribed_to_
     assert provider.subscribed == set()
 
 
+@pytest.mark.parametrize("mounted", [False, True])
+async def test_who_publishes_is_told_once_of_however_many_resources_one_request_is_about(*, mounted: bool) -> None:
+    provider = Waiting(pages)
+    async with Yard(providers=[Yard("inner", providers=[provider]) if mounted else provider]) as yard:
+        known = Changes(yard, Lists(yard, Serving(), Seal(lambda: b"x")))
+        many = Subscription(EVERYTHING, lambda _: None, kinds=set(), uris={f"a://{number}" for number in range(100)})
+        stop = known.add(many)
+        stop()
+        known.close()
+
+    assert [len(uris) for uris in provider.told] == [0, 100, 0]
+
+
 async def test_only_what_exists_for_a_client_is_passed_on_and_what_comes_later_as_soon_as_it_does(watched: Watched) -> None:
     denied = Profile(name="no", toolsets=(Toolset(name="t", deny=("a://*",)),))
     watched.subscribe(denied, uris={"a://c"})
@@ -321,21 +340,21 @@ async def test_a_notice_names_its_subscription(watched: Watched) -> None:
 class Waiting:
     """A provider that takes a while until it tells of a resource."""
 
-    name = "p"
-
-    def __init__(self) -> None:
-        self.subscribed: AbstractSet[str] = frozenset()
+    def __init__(self, *resources: object, name: str = "p") -> None:
+        self.name = name
+        self.told: list[AbstractSet[str]] = []
         self.held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._resources = resources or (page,)
 
     @asynccontextmanager
     async def open(self, publish: Publish) -> AsyncGenerator[None]:
-        """Publish a resource."""
+        """Publish what there is."""
         publish.watch_subscriptions(self._follow)
-        async with Functions(self.name, [], resources=[page]).open(publish):
+        async with Functions(self.name, [], resources=self._resources).open(publish):
             yield
 
     def _follow(self, uris: AbstractSet[str]) -> "asyncio.Future[None] | None":
-        self.subscribed = uris
+        self.told.append(uris)
         return self.held if uris else None
 
 
@@ -348,10 +367,23 @@ async def test_a_subscription_is_answered_once_it_holds(meet: "Meet", era: str, 
             peer.say(peer.request(1, "subscriptions/listen", {"notifications": {"resourceSubscriptions": ["a://b"]}}))
         else:
             peer.say(peer.request(1, "resources/subscribe", {"uri": "a://b"}))
-        await peer.until(lambda: bool(provider.subscribed))
+        await peer.until(lambda: bool(provider.told[-1]))
         assert peer.left() == []
         provider.held.set_result(None)
         assert await peer.hear()
+
+
+async def test_a_subscription_in_a_yard_in_a_yard_holds_once_it_does_for_all_who_publish_there(meet: "Meet") -> None:
+    providers = [Waiting(page), Waiting(other_page, name="q")]
+    wanted = ["a://b", "b://b"]
+    async with meet(era=MODERN, providers=[Yard("inner", providers=providers)]) as peer:
+        peer.say(peer.request(1, "subscriptions/listen", {"notifications": {"resourceSubscriptions": wanted}}))
+        await peer.until(lambda: all(provider.told[-1] for provider in providers))
+        providers[1].held.set_result(None)
+        await peer.ask("tools/list")
+        assert (peer.notices, peer.left()) == ([], [])
+        providers[0].held.set_result(None)
+        assert (await peer.hear())["params"]["notifications"]["resourceSubscriptions"] == wanted
 
 
 async def test_a_subscription_that_does_not_hold_in_time_is_answered_nevertheless(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,6 +400,18 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nobody wait long."""
     monkeypatch.setattr(changes, "_DEBOUNCE", 0.001)
     monkeypatch.setattr(changes, "_LONGEST", 0.005)
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_only_who_subscribes_waits_until_that_holds(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "_SETTLED", 1000)
+    late = Waiting()
+    async with meet(era=OLD) as peer:
+        assert (await peer.ask("resources/subscribe", {"uri": "a://b"}))["result"] == {}
+        await peer.yard.providers.add(late)
+        await peer.until(lambda: bool(late.told[-1]))
+
+        assert (await peer.ask("ping"))["result"] == {}
 
 
 @pytest.mark.usefixtures("hasty")

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Final
 
 from toolyard.conversation.lists import Kind, Lists
@@ -16,7 +15,7 @@ from toolyard.yard import Yard
 __all__ = ["URIS", "Changes", "Subscription"]
 
 URIS: Final = 1000
-"""How many resources one client may subscribe to."""
+"""How many resources one client of the older era may subscribe to, and one of the newer era with each request."""
 
 _DEBOUNCE: Final = 0.15
 _LONGEST: Final = 1.0
@@ -33,7 +32,7 @@ _log = logging.getLogger(__name__)
 class Subscription:
     """One client that wants to hear of changes: of which, and how it is told."""
 
-    __slots__ = ("_seen", "ends", "kinds", "pending", "profile", "send", "subscription_id", "uris")
+    __slots__ = ("_seen", "kinds", "pending", "profile", "send", "sources", "subscription_id", "uris")
 
     def __init__(
         self, profile: Profile, send: Callable[[bytes], None], *, kinds: set[Kind], uris: set[str], subscription_id: Id | None = None
@@ -42,8 +41,8 @@ class Subscription:
         self.send = send
         self.kinds = kinds
         self.uris = uris
-        self.ends: dict[str, Callable[[], None]] = {}
-        """By URI what ends that whoever publishes the resource is told of the subscription."""
+        self.sources: dict[str, str] = {}
+        """By URI who publishes the resource, if he is told of the subscription."""
         self.subscription_id = subscription_id
         self.pending: set[asyncio.Future[None]] = set()
         """What is done once whoever publishes them tells of all of these resources."""
@@ -81,20 +80,20 @@ class Changes:
         """Tell this client from now on; return what stops that."""
         subscription.changed(self._lists)
         self._subscriptions.add(subscription)
-        self._pass_on(subscription, subscription.uris)
+        subscription.pending.update(self._pass_on(subscription, subscription.uris))
         return lambda: self._remove(subscription)
 
     def follow(self, subscription: Subscription, uri: str) -> None:
         """Tell a client of one more resource."""
         subscription.uris.add(uri)
-        self._pass_on(subscription, {uri})
+        subscription.pending.update(self._pass_on(subscription, {uri}))
 
     def unfollow(self, subscription: Subscription, uri: str) -> None:
         """Tell a client no more of a resource."""
         subscription.uris.discard(uri)
-        end = subscription.ends.pop(uri, None)
-        if end is not None:
-            end()
+        source = subscription.sources.pop(uri, None)
+        if source is not None:
+            self._registry.subscriptions.remove({uri: source})
 
     async def settle(self, subscription: Subscription) -> None:
         """Wait, but not for long, until all that a client subscribed to is told to it."""
@@ -113,16 +112,14 @@ class Changes:
 
     def _remove(self, subscription: Subscription) -> None:
         self._subscriptions.discard(subscription)
-        while subscription.ends:
-            subscription.ends.popitem()[1]()
+        sources, subscription.sources = subscription.sources, {}
+        self._registry.subscriptions.remove(sources)
 
-    def _pass_on(self, subscription: Subscription, uris: set[str]) -> None:
-        """Tell whoever publishes them of the resources that somebody subscribed to, as far as they exist for him."""
-        for uri in uris - subscription.ends.keys():
-            with suppress(ToolError):
-                subscribed = self._registry.subscribe(uri, subscription.profile)
-                subscription.ends[uri] = subscribed.end
-                subscription.pending.update(subscribed.held)
+    def _pass_on(self, subscription: Subscription, uris: set[str]) -> "tuple[asyncio.Future[None], ...]":
+        """Tell whoever publishes them of the resources that somebody subscribed to; return what is done once that holds."""
+        subscribed = self._registry.subscribe(uris - subscription.sources.keys(), subscription.profile)
+        subscription.sources.update(subscribed.sources)
+        return subscribed.held
 
     def _note(self) -> None:
         """Wait until the burst is over, but not for ever."""
@@ -139,7 +136,7 @@ class Changes:
     def _tell(self) -> None:
         self._timer = None
         for subscription in tuple(self._subscriptions):
-            self._pass_on(subscription, subscription.uris)  # what was not there yet may be now
+            self._pass_on(subscription, subscription.uris)  # what was not there yet may be now, and nobody waits for that
             for method in sorted(subscription.changed(self._lists)):
                 _quietly(subscription, method, None)
 

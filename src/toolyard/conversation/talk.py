@@ -90,7 +90,7 @@ class Conversation:
                 exchange.line = self._line
             elif method in _OWN or self.version is None:
                 result = self._reply(method, cast("Message", message))
-                if self._subscription is not None and self._subscription.pending:
+                if method == "resources/subscribe" and self._subscription is not None:
                     await self.front.changes.settle(self._subscription)
                 return encode_result(request_id, result)
             else:
