@@ -125,6 +125,29 @@ async def test_a_call_that_takes_too_long_is_a_timeout_of_the_upstream(tmp_path:
         assert (error.code, error.blame, error.may_have_run) == ("timeout", "upstream", True)
 
 
+async def test_deadlines_that_callers_choose_are_not_held_against_the_upstream(tmp_path: Path) -> None:
+    hasty = {"steps": [{"tool_id": "bad__hang", "timeout_s": 0.02}]}
+    upstream = make_upstream("bad", settings_of(), state=tmp_path)
+    async with Yard("gate", providers=[upstream]) as yard:
+        await upstream.settled()
+        errors = [refused(await yard.call("run_chain", hasty)) for _ in range(4)]
+        answer = await yard.call("bad__echo", {"text": "hello"})
+
+        assert {error.details["cause_code"] for error in errors} == {"timeout"}
+        assert (answer.success, upstream.status().state, upstream.status().failures) == (True, "ready", 0)
+
+
+@pytest.mark.parametrize("chosen", [{}, {"timeout_s": 60.0}])
+async def test_deadlines_of_its_own_are_held_against_the_upstream(tmp_path: Path, chosen: dict[str, float]) -> None:
+    upstream = make_upstream("bad", settings_of(call_seconds=0.1), state=tmp_path)
+    async with Yard("gate", providers=[upstream]) as yard:
+        await upstream.settled()
+        error = refused(await yard.call("run_chain", {"steps": [{"tool_id": "bad__hang", **chosen}]}))
+
+        assert error.details["cause_code"] == "timeout"
+        assert (upstream.status().state, upstream.status().failures) == ("degraded", 1)
+
+
 async def test_a_call_whose_time_is_up_before_the_upstream_has_started_did_not_run(tmp_path: Path) -> None:
     settings = UpstreamSettings(command=sys.executable, args=("-I", str(BAD), "slow_start", "2026", "0.3"), call_seconds=0.05)
     async with running(tmp_path, settings):

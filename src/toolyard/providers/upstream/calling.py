@@ -168,7 +168,8 @@ class Calls:
         except asyncio.CancelledError:
             if call.stopped == "timeout":
                 call.at_fault = "upstream"
-                self._supervisor.time_out(began)
+                if _had_its_time(call):
+                    self._supervisor.time_out(began)
             raise
 
     def _behalf(self, call: Call, headers: Mapping[str, str] = NOTHING) -> Behalf:
@@ -199,6 +200,11 @@ def _check(schema: Schema) -> Check:
         return arguments
 
     return check
+
+
+def _had_its_time(call: Call) -> bool:
+    """Return whether a call had the time that its tool has; one that a caller cut short tells nothing of the upstream."""
+    return call.seconds is None or 0 < (call.spec.timeout or 0) <= call.seconds
 
 
 def _beside(door: Door) -> dict[str, Any]:
