@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 
 from toolyard.search.fields import fields_of
 from toolyard.search.listing import Allows, Found, Hit, Listing, page
@@ -56,7 +57,7 @@ class Bm25:
 
     def rank(self, query: str, admits: Allows, *, offset: int, limit: int) -> Found:
         """Return one page of the tools that fit best, of those that are admitted."""
-        asked = list(dict.fromkeys(_words(plain(query))))[: self._settings.query_words]
+        asked = list(islice(dict.fromkeys(_words(plain(query)[: self._settings.query_characters])), self._settings.query_words))
         if not asked:
             return page(self._listing.by_name(query, admits), offset=offset, limit=limit)
         scores = self._scores(asked)

@@ -8,14 +8,16 @@ from toolyard.search.postings import Postings
 from toolyard.search.spelling import Spelling
 from toolyard.search.stem import stem
 from toolyard.search.thesaurus import Thesaurus
+from toolyard.search.values import find_values
 from toolyard.search.words import SHORT_FORMS, STOP_WORDS, plain, split_word
 from toolyard.search_settings import SearchSettings
 
 __all__ = ["Asked", "read_query", "split_clauses"]
 
 _CLAUSES: Final = 12
-_CLAUSE: Final = re.compile(r"[.;?!\n]+(?:\s|$)|,\s|\b(?:and|then|also|additionally|finally|plus)\b", re.IGNORECASE)
-_VALUE: Final = re.compile(r"\w+://\S+|\S+@\S+\.\S+|\"[^\"\n]{1,200}\"|(?<!\w)'[^'\n]{1,200}'(?!\w)|`[^`\n]{1,200}`|\S*\d\S*")
+# A query may be anything, so none of these may look at a stretch of it again from each place within: what is as long as it can be
+# begins where what is before it is of another kind.
+_CLAUSE: Final = re.compile(r"(?<![.;?!\n])[.;?!\n]+(?:\s|$)|,\s|\b(?:and|then|also|additionally|finally|plus)\b", re.IGNORECASE)
 _WORD: Final = re.compile(r"[^\W_]+")
 _SHORT_FORM_WEIGHT: Final = 0.9
 _UNKNOWN: Final = 8
@@ -49,7 +51,7 @@ def read_query(query: str, *, postings: Postings, settings: SearchSettings, thes
     """Return what a text asks for, in its order, every term once; nothing in it can make this fail or take long."""
     reading = _Reading(postings, settings, thesaurus, spelling, [])
     asked: dict[str, Asked] = {}
-    for text, value, clause in _words(plain(query[: settings.query_characters])):
+    for text, value, clause in _words(plain(query[: settings.query_characters])[: settings.query_characters]):
         root = stem(text)
         if root not in asked:
             if len(asked) >= settings.query_words:
@@ -71,7 +73,7 @@ def split_clauses(query: str) -> list[str]:
 
 def _words(text: str) -> Iterator[tuple[str, bool, int]]:
     """Return the words that say something, whether each is only a value, and the clause it is in."""
-    values = [found.span() for found in _VALUE.finditer(text)]
+    values = list(find_values(text))
     clause, begin, value = 0, 0, 0
     for end in (*(found.end() for found in _CLAUSE.finditer(text)), len(text)):
         seen = False

@@ -10,6 +10,8 @@ _WORD: Final = re.compile(r"[^\W_]+")
 _SPACED: Final = "".join(letter if letter.isalnum() else " " for letter in map(chr, range(128)))
 """What stands for each ASCII character once everything that is no letter or digit has become a space."""
 _PIECE: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\dA-Za-z_]+")
+_STRETCH: Final = re.compile(r"[\x00-\x7f]*[^\x00-\x7f]{0,64}")
+"""What is made plain at once: marks on a letter are put in order in a time that grows with the square of their number."""
 _LONGEST: Final = 40
 _LONGEST_JOINED: Final = 24
 
@@ -64,7 +66,7 @@ SHORT_FORMS: Final = _both_ways()
 
 def plain(text: str) -> str:
     """Return a text with letters that only look different made the same."""
-    return text if text.isascii() else unicodedata.normalize("NFKC", text)
+    return text if text.isascii() else "".join(unicodedata.normalize("NFKC", part) for part in _STRETCH.findall(text))
 
 
 def read_words(text: str) -> list[str]:
