@@ -6,7 +6,21 @@ It knows nothing of tools, calls or envelopes: a code is a row of facts.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
-__all__ = ["CODES", "COMMON_CODES", "Blame", "Code", "CodeName", "MayHaveRun", "ToolError", "invalid_input", "not_found", "not_implemented"]
+__all__ = [
+    "CODES",
+    "COMMON_CODES",
+    "Blame",
+    "Code",
+    "CodeName",
+    "MayHaveRun",
+    "ToolError",
+    "invalid_input",
+    "not_found",
+    "not_implemented",
+    "shortened",
+]
+
+_REPEATED: Final = 200
 
 Blame = Literal["caller", "policy", "upstream", "tool", "yard"]
 MayHaveRun = Literal["no", "maybe", "yes"]
@@ -242,9 +256,14 @@ def invalid_input(message: str, *, field: str, **details: Any) -> ToolError:
 
 def not_found(kind: str, name: object, **details: Any) -> ToolError:
     """Return the failure to find one thing of a kind."""
-    return ToolError("not_found", f"There is no {kind} '{name}'.", kind=kind, **details)
+    return ToolError("not_found", f"There is no {kind} '{shortened(str(name))}'.", kind=kind, **details)
 
 
 def not_implemented(missing: str, **details: Any) -> ToolError:
     """Return the failure of a stub, saying what is missing."""
     return ToolError("not_implemented", f"{missing} is not written yet.", missing=missing, **details)
+
+
+def shortened(text: str) -> str:
+    """Return what a caller wrote as an answer may repeat it: cut where it is longer than anybody would read."""
+    return text if len(text) <= _REPEATED else f"{text[:_REPEATED]}…"

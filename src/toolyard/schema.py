@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
+from toolyard.errors import shortened
 from toolyard.plain_schema import is_plain
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ Path = tuple[str | int, ...]
 
 _REFERENCE_HOPS: Final = 32
 _INLINED_NODES: Final = 200
-_FIELD_CHARACTERS: Final = 200
+_NAME_CHARACTERS: Final = 200
 _NESTING: Final = (dict, list)
 _CODES: Final = {
     "required": "missing",
@@ -151,7 +152,9 @@ def resolve(root: Schema, node: Any) -> Any:
 
 
 def near_miss(name: str, known: Sequence[str]) -> str | None:
-    """Return the known name that was probably meant."""
+    """Return the known name that was probably meant; whoever wrote very much meant none."""
+    if len(name) > _NAME_CHARACTERS:
+        return None
     from difflib import get_close_matches  # noqa: PLC0415 - only for what somebody got wrong
 
     close = get_close_matches(name, known, n=1, cutoff=0.6)
@@ -160,8 +163,7 @@ def near_miss(name: str, known: Sequence[str]) -> str | None:
 
 def field_name(path: Sequence[str | int]) -> str:
     """Return a path as people write it, cut where it is longer than anybody would."""
-    name = ".".join(str(part) for part in path) or "(root)"
-    return name if len(name) <= _FIELD_CHARACTERS else f"{name[:_FIELD_CHARACTERS]}…"
+    return shortened(".".join(str(part) for part in path) or "(root)")
 
 
 class _Inliner:

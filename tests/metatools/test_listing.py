@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from ticket_tools import Bench, ask, failure, made
 
-from toolyard import Operation, Profile, Toolset, Yard
+from toolyard import Caller, Operation, Profile, Toolset, Yard
 from toolyard.testing import FakeProvider
 
 QUERIES = Toolset(name="queries", operations=(Operation.QUERY,), description="Only looking.")
@@ -57,7 +57,7 @@ async def test_toolsets_are_those_of_the_caller() -> None:
         none = await every(yard, "list_toolsets", "toolsets")
 
     assert sets == [{"name": "mail", "description": ""}, {"name": "queries", "description": "Only looking."}]
-    assert (mail["rules"], mail["total"]) == ({"sources": ["post"], "deny": ["post_0*"]}, 15)
+    assert (mail["rules"], mail["total"]) == ({"sources": ["post"]}, 15)
     assert [line["signature"].partition("(")[0] for line in tools] == ["add", "echo", "fail"]
     assert (missing.code, missing.next_actions) == ("not_found", ("list_toolsets()",))
     assert none == []
@@ -88,3 +88,54 @@ async def test_a_page_of_tools_that_changed_is_refused() -> None:
         error = failure(await yard.call("list_tools", {"limit": 5, "cursor": cursor}))
 
     assert error.details["issues"][0]["code"] == "stale_cursor"
+
+
+async def test_a_toolset_does_not_tell_what_it_denies() -> None:
+    hidden = Toolset(name="safe", deny=("wipe",), deny_tags=("secret",), deny_sources=("post",), deny_operations=(Operation.EVAL,))
+    async with Yard("depot", tools=[Bench()], providers=[post()], profile=Profile(name="safe", toolsets=(hidden,))) as yard:
+        data = await ask(yard, "describe_toolset", name="safe")
+
+    assert data["rules"] == {"deny_operations": ["eval"]}
+    assert not {word for word in ("wipe", "secret", "post") if word in str(data)}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("read_result", {"handle": "r" * 100_000}),
+        ("list_tools", {"namespace": "n" * 100_000}),
+        ("search_tools", {"query": "add", "namespace": "n" * 100_000}),
+        ("describe_toolset", {"name": "t" * 100_000}),
+        ("describe_tool", {"tool_id": "t" * 100_000}),
+        ("list_tools", {"l" * 100_000: 1}),
+    ],
+)
+async def test_a_refusal_does_not_repeat_what_is_long(name: str, arguments: dict[str, Any]) -> None:
+    async with Yard(tools=[Bench()]) as yard:
+        answer = await yard.call(name, arguments)
+
+    assert failure(answer).blame == "caller"
+    assert len(answer.to_json()) < 3000
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("search_tools", {"query": " "}),
+        ("search_tools", {"query": "add", "namespace": "nowhere"}),
+        ("describe_toolset", {"name": "nothing"}),
+    ],
+)
+async def test_a_refusal_names_only_metatools_that_are_there(name: str, arguments: dict[str, Any]) -> None:
+    without = Profile(name="few", toolsets=(Toolset(name="few", deny=("list_*",)),))
+    everything = Profile(name="all", toolsets=(Toolset(name="all"),))
+    async with Yard(tools=[Bench()], profiles=[without, everything]) as yard:
+        told = failure(await yard.call(name, arguments, caller=Caller(profile=everything)))
+        denied = failure(await yard.call(name, arguments, caller=Caller(profile=without)))
+    async with Yard(tools=[Bench(), made("list_tools"), made("list_namespaces"), made("list_toolsets")], metatools=[name]) as yard:
+        absent = failure(await yard.call(name, arguments))
+
+    assert any("list_" in action for action in told.next_actions)
+    for error in (denied, absent):
+        assert not any("list_" in action for action in error.next_actions)
+        assert "list_" not in error.hint

@@ -4,6 +4,7 @@ import pytest
 from ticket_tools import ask, failure, made
 
 from toolyard import Caller, Limits, Yard
+from toolyard.envelope import encode
 from toolyard.testing import FakeClock
 
 KEEP = made("keep", properties={"it": {}})
@@ -83,6 +84,7 @@ async def test_an_item_that_is_too_long_is_shown_as_its_shape() -> None:
         ({"handle": "r_999"}, "not_found"),
         ({"handle": "../r_1"}, "not_found"),
         ({"path": "/nope"}, "invalid_input"),
+        ({"path": "/" + "n" * 100_000}, "invalid_input"),
         ({"path": "it"}, "invalid_input"),
         ({"offset": -1}, "invalid_input"),
         ({"limit": 0}, "invalid_input"),
@@ -90,7 +92,7 @@ async def test_an_item_that_is_too_long_is_shown_as_its_shape() -> None:
         ({"grep": ""}, "invalid_input"),
         ({"grep": "x" * 201}, "invalid_input"),
     ],
-    ids=str,
+    ids=lambda given: str(given)[:20],
 )
 async def test_what_cannot_be_read_is_refused_with_what_to_do(arguments: dict[str, Any], code: str) -> None:
     async with small() as yard:
@@ -99,6 +101,7 @@ async def test_what_cannot_be_read_is_refused_with_what_to_do(arguments: dict[st
 
     assert (error.code, error.may_have_run) == (code, False)
     assert error.hint
+    assert len(encode(error)) < 2000
 
 
 async def test_a_result_is_there_for_its_owner_alone_and_for_a_while() -> None:

@@ -89,9 +89,12 @@ async def test_a_search_can_be_narrowed() -> None:
 async def test_nothing_is_found_where_nothing_fits_and_it_says_where_to_look() -> None:
     async with Yard("depot", tools=[Bench()]) as yard:
         data = await ask(yard, "search_tools", query="sourdough recipes")
+    async with Yard("depot", tools=[Bench()], metatools=["search_tools"]) as yard:
+        alone = await ask(yard, "search_tools", query="sourdough recipes")
 
     assert (data["hits"], data["closest"]) == ([], ["depot"])
     assert "list_tools" in data["hint"]
+    assert "list_tools" not in alone["hint"]
 
 
 @pytest.mark.parametrize("query", [".*", "(((", "[a-z]+$", "\\", "%s {0}", "emoji 🎉 ticket"])

@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 from toolyard.envelope import encode_sorted
-from toolyard.errors import ToolError
+from toolyard.errors import ToolError, shortened
 from toolyard.profile import EVERYTHING, METATOOLS, UNLISTED, Profile
 from toolyard.registry import Change, Registry
 from toolyard.schema import near_miss
@@ -117,9 +117,17 @@ class Catalogue:
         if namespace in known:
             return
         meant = near_miss(namespace, list(known))
-        message = f"There is no namespace '{namespace}'." + (f" Did you mean '{meant}'?" if meant else "")
+        message = f"There is no namespace '{shortened(namespace)}'." + (f" Did you mean '{meant}'?" if meant else "")
         issue = {"field": "namespace", "code": "unknown_namespace", "message": message, "did_you_mean": meant}
-        raise ToolError("invalid_input", message, next_actions=["list_namespaces()"], issues=[issue])
+        raise ToolError("invalid_input", message, next_actions=self.offered(profile, "list_namespaces()"), issues=[issue])
+
+    def offered(self, profile: Profile, *actions: str) -> list[str]:
+        """Return those of the actions whose metatools there are for the profile, so that nobody is sent to one that is not."""
+        metatools = {name: self.registry.named(name) for name in (action.partition("(")[0] for action in actions)}
+        there = {
+            name for name, tool in metatools.items() if tool is not None and tool.spec.source == METATOOLS and profile.allows(tool.spec)
+        }
+        return [action for action in actions if action.partition("(")[0] in there]
 
     def namespaces(self, profile: Profile) -> dict[str, int]:
         """Return how many tools of the profile each namespace has, by name, without the metatools."""

@@ -21,7 +21,8 @@ _LIMIT: Final[dict[str, Any]] = {"type": "integer", "minimum": 1, "maximum": 100
 _COUNT: Final[dict[str, Any]] = {"type": "integer"}
 _LINE: Final = outcome("signature description", signature=TEXT, description=TEXT)
 _LINES: Final[dict[str, Any]] = {"type": "array", "items": _LINE}
-_RULES: Final = ("names", "tags", "sources", "operations", "deny", "deny_tags", "deny_sources", "deny_operations")
+_RULES: Final = ("names", "tags", "sources", "operations", "deny_operations")
+"""What is told of a toolset: not which names, tags and sources it denies, because they do not exist for its callers."""
 
 
 class _Pages:
@@ -96,7 +97,7 @@ def _make_toolsets(pages: _Pages) -> Tool:
 
 def _make_toolset(catalogue: Catalogue, pages: _Pages) -> Tool:
     async def describe_toolset(call: Call) -> dict[str, Any]:
-        toolset = _toolset(call.arguments["name"], call.profile)
+        toolset = _toolset(call.arguments["name"], call.profile, catalogue)
         specs = [spec for spec in catalogue.tools(call.profile) if spec.source != METATOOLS and toolset.holds(spec)]
         page = await pages.cut(call, "tools", specs, by=(toolset.name,))
         rules = {rule: [str(entry) for entry in getattr(toolset, rule)] for rule in _RULES if getattr(toolset, rule)}
@@ -124,10 +125,11 @@ def _toolsets(profile: Profile) -> dict[str, Toolset]:
     return {toolset.name: toolset for toolset in sorted(profile.toolsets, key=lambda toolset: toolset.name)}
 
 
-def _toolset(name: str, profile: Profile) -> Toolset:
+def _toolset(name: str, profile: Profile, catalogue: Catalogue) -> Toolset:
     known = _toolsets(profile)
     if name in known:
         return known[name]
     meant = near_miss(name, list(known))
-    hint = f"Did you mean '{meant}'?" if meant else "Look at what 'list_toolsets' answers."
-    raise not_found("toolset", name, hint=hint, next_actions=["list_toolsets()"], may_have_run=False)
+    actions = catalogue.offered(profile, "list_toolsets()")
+    hint = f"Did you mean '{meant}'?" if meant else "Look at what 'list_toolsets' answers." if actions else None
+    raise not_found("toolset", name, hint=hint, next_actions=actions, may_have_run=False)

@@ -5,7 +5,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from toolyard.call import Call
 from toolyard.envelope import encode
-from toolyard.errors import ToolError
+from toolyard.errors import ToolError, shortened
 from toolyard.metatools.making import TEXT, fields, make, outcome
 from toolyard.metatools.subject import Subject
 from toolyard.results import at_pointer, shape_of
@@ -46,7 +46,7 @@ def make_read(subject: Subject) -> Tool:
     async def read(call: Call) -> dict[str, Any]:
         given = call.arguments
         handle, path = given["handle"], given["path"]
-        whole = await subject.dispatcher.results.read(handle, call.caller.owner)
+        whole = await subject.dispatcher.results.read(shortened(handle), call.caller.owner)
         try:
             part = at_pointer(whole, path)
         except LookupError:
@@ -66,7 +66,7 @@ def make_read(subject: Subject) -> Tool:
 
 
 def _leads_nowhere(handle: str, path: str, whole: object) -> ToolError:
-    message = f"'{handle}' has nothing at {path!r}."
+    message = f"'{handle}' has nothing at {shortened(path)!r}."
     return ToolError(
         "invalid_input",
         message,

@@ -53,7 +53,7 @@ def make_search(catalogue: Catalogue, cursors: Cursors) -> Tool:
         given = call.arguments
         query, limit, detail = given["query"], given["limit"], given["detail"]
         namespace, operation = given.get("namespace"), given.get("operation")
-        _check_query(query)
+        _check_query(query, catalogue.offered(call.profile, "list_tools()"))
         catalogue.check_namespace(namespace, call.profile)
         question = [await catalogue.fingerprint(call.profile), "search_tools", query, limit, namespace, operation]
         start = cursors.open(question, given.get("cursor"), again="search_tools(query=…)")
@@ -65,7 +65,8 @@ def make_search(catalogue: Catalogue, cursors: Cursors) -> Tool:
             told["next_cursor"] = cursors.close(question, start + limit)
         if not found.hits and not start:
             told["closest"] = [source for source in found.closest if source != METATOOLS]
-            told["hint"] = "Nothing fits. Say it in other words, or look through a namespace with list_tools(namespace=…)."
+            elsewhere = catalogue.offered(call.profile, "list_tools(namespace=…)")
+            told["hint"] = " or look through a namespace with ".join(["Nothing fits. Say it in other words", *elsewhere]) + "."
         return told
 
     return make(
@@ -78,14 +79,14 @@ def make_search(catalogue: Catalogue, cursors: Cursors) -> Tool:
     )
 
 
-def _check_query(query: str) -> None:
+def _check_query(query: str, elsewhere: list[str]) -> None:
     """Check that a query is something that can be asked.
 
     Raises:
         ToolError: `invalid_input` if it is empty, too long, or not text.
     """
     if not query.strip():
-        raise _refusal("The query is empty.", "string_too_short", "list_tools()")
+        raise _refusal("The query is empty.", "string_too_short", *(elsewhere or ["search_tools(query=…)"]))
     if len(query) > _QUERY_CHARACTERS:
         message = f"The query has {len(query)} characters; at most {_QUERY_CHARACTERS} are read. Say what you want to do in a sentence."
         raise _refusal(message, "string_too_long", "search_tools(query=…)")
@@ -93,8 +94,8 @@ def _check_query(query: str) -> None:
         raise _refusal("The query has control characters in it.", "control_character", "search_tools(query=…)")
 
 
-def _refusal(message: str, code: str, action: str) -> ToolError:
-    return ToolError("invalid_input", message, next_actions=[action], issues=[{"field": "query", "code": code, "message": message}])
+def _refusal(message: str, code: str, *actions: str) -> ToolError:
+    return ToolError("invalid_input", message, next_actions=actions, issues=[{"field": "query", "code": code, "message": message}])
 
 
 def _hit(spec: ToolSpec, why: str, *, full: bool) -> dict[str, Any]:
