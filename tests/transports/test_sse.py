@@ -168,6 +168,19 @@ async def test_it_is_said_to_be_deprecated(serve: Any, caplog: Any) -> None:
     assert "transport_deprecated" in caplog.text
 
 
+async def test_one_answer_always_fits_however_long_it_is(serve: Any) -> None:
+    server = await serve(transport="sse", message_bytes=250)
+    stream, place = await open_stream(server)
+    await server.request("POST", place, INITIALIZE)
+    await stream.message()
+
+    for number in (1, 2):
+        await server.request("POST", place, {"jsonrpc": "2.0", "id": number, "method": "tools/list"})
+        answer = await stream.message()
+        assert len(json.dumps(answer)) > 1000
+        assert answer["id"] == number
+
+
 async def test_a_client_that_never_reads_costs_little_and_keeps_nobody_waiting(serve: Any, gates: "Gates", until: Any, memory: Any) -> None:
     server = await serve(transport="sse", message_bytes=100_000)
     deaf, place = await open_stream(server)

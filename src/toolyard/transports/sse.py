@@ -37,19 +37,22 @@ class _Client:
         self.waiting: deque[bytes] = deque()
         self.wake = asyncio.Event()
         self.is_over = False
+        self.is_stuck = False
+        """Whether what was sent last is not read yet."""
         self.size = 0
         self._room = front.serving.message_bytes
         self.duplex = Duplex(front, self.push, caller=caller)
 
     def push(self, message: bytes) -> None:
-        """Write a message; a client that reads none of very many is let go."""
+        """Write a message, however long it is; a client that reads none of very many is let go."""
         if self.is_over:
+            return
+        if self.is_stuck and self.size > self._room:
+            self.end()
+            self.duplex.close()
             return
         self.waiting.append(encode_event(message))
         self.size += len(message)
-        if self.size > self._room:
-            self.end()
-            self.duplex.close()
         self.wake.set()
 
     def end(self) -> None:
@@ -117,9 +120,12 @@ class _App:
             body = b"".join(client.waiting)
             client.waiting.clear()
             client.size = 0
-            if body or client.is_over:
-                await send({"type": "http.response.body", "body": body, "more_body": not client.is_over})
-            if client.is_over:
+            last = client.is_over
+            if body or last:
+                client.is_stuck = True
+                await send({"type": "http.response.body", "body": body, "more_body": not last})
+                client.is_stuck = False
+            if last:
                 return
             try:
                 async with asyncio.timeout(self._serving.keep_alive or None):

@@ -267,3 +267,12 @@ async def test_a_whole_address_may_stand_in_the_place_of_a_path(serve: Any) -> N
     server = await serve()
 
     assert (await server.request("GET", f"http://{server.host}/healthz")).status == 200
+
+
+@pytest.mark.parametrize("transport", ["http", "sse"])
+async def test_a_whole_address_that_makes_no_sense_is_400(serve: Any, transport: str, caplog: Any) -> None:
+    server = await serve(transport=transport)
+    caplog.clear()
+
+    assert (await server.request("POST", "http://[", PING)).status == 400
+    assert caplog.text == ""

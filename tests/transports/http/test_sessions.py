@@ -119,6 +119,16 @@ async def test_an_idle_session_is_ended(serve: Any, monkeypatch: pytest.MonkeyPa
     assert (await session.ask("tools/list")).status == 404
 
 
+async def test_a_session_that_was_idle_for_too_long_is_gone_before_anybody_sweeps(serve: Any, until: Any, spy: Any) -> None:
+    touched = spy(visits.Visit, "touch")
+    server = await serve(session_timeout=0.02)
+
+    session = await server.greet()
+    await until(lambda: touched[0].has_expired)
+
+    assert (await session.ask("tools/list")).status == 404
+
+
 async def test_a_session_is_not_idle_while_a_call_runs_or_somebody_listens(
     serve: Any, gates: "Gates", monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any
 ) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from toolyard.transports.http.asgi import PLAIN
+from toolyard.transports.http.gate import RefusedError
 
 if TYPE_CHECKING:
     from toolyard.transports.http.connection import Connection
@@ -82,12 +83,19 @@ class Cycle:
 
     @property
     def path(self) -> str:
-        """Return the path that is asked for."""
+        """Return the path that is asked for.
+
+        Raises:
+            RefusedError: There is none, because the address makes no sense.
+        """
         url = self._url
         if url == b"/mcp":  # what nearly all ask for
             return "/mcp"
         if not url.startswith(b"/"):  # the whole address, as it is asked of a proxy
-            url = urlsplit(url).path
+            try:
+                url = urlsplit(url).path
+            except ValueError:
+                raise RefusedError(400, "The request is for no address.") from None
         path = url.partition(b"?")[0].decode("latin-1")
         return unquote(path) if "%" in path else path
 

@@ -82,6 +82,12 @@ class Visit:
         """Return whether nothing runs and nobody listens."""
         return not self.busy and not self.conversation.in_flight
 
+    @property
+    def has_expired(self) -> bool:
+        """Return whether it was idle for longer than a visit may be."""
+        timeout = self._serving.session_timeout
+        return bool(timeout) and self.is_idle and self._loop.time() - self.used > timeout
+
     def close(self) -> None:
         """End: what runs is interrupted, and whoever listens is let go."""
         self.conversation.close()
@@ -114,9 +120,12 @@ class Visits:
         return visit
 
     def get(self, session_id: str, caller: Caller) -> Visit | None:
-        """Return the visit of that id, if it is this caller's."""
+        """Return the visit of that id, if it is this caller's and has not expired."""
         visit = self._visits.get(session_id)
         if visit is None or visit.identity != caller.identity or visit.profile is not caller.profile:
+            return None
+        if visit.has_expired:
+            self.end(visit)
             return None
         visit.conversation.renew(caller)  # what is claimed of him may be other than it was
         visit.touch()
@@ -150,8 +159,7 @@ class Visits:
 
     def _sweep(self) -> None:
         self._timer = self._loop.call_later(_SWEEP, self._sweep) if self._visits else None
-        timeout = self._serving.session_timeout
         for visit in tuple(self._visits.values()):
             visit.sweep()
-            if timeout and visit.is_idle and self._loop.time() - visit.used > timeout:
+            if visit.has_expired:
                 self.end(visit)
