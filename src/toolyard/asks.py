@@ -12,7 +12,7 @@ import msgspec
 from toolyard.errors import ToolError
 from toolyard.schema import SchemaValidator
 
-__all__ = ["OWN_REASONS", "Ask", "AskMethod", "Question", "content_of", "telling_whether_it_ran", "unanswerable"]
+__all__ = ["ASK_METHODS", "OWN_REASONS", "Ask", "AskMethod", "Question", "content_of", "telling_whether_it_ran", "unanswerable"]
 
 AskMethod = Literal["elicitation/create", "sampling/createMessage", "roots/list"]
 
@@ -24,6 +24,8 @@ _CAPABILITIES: Final[dict[str, str]] = {
     "sampling/createMessage": "sampling",
     "roots/list": "roots",
 }
+ASK_METHODS: Final = frozenset(_CAPABILITIES)
+"""All that a client can be asked."""
 
 
 class Ask(msgspec.Struct, frozen=True):

@@ -160,6 +160,24 @@ async def test_what_is_known_from_last_time_spares_the_question(known: str, firs
     assert methods(link)[0] == first
 
 
+@pytest.mark.parametrize(
+    "refusal",
+    [LinkError("refused", "404.", status=404), LinkError("session_lost", "404.", status=404), LinkError("refused", "What?")],
+)
+async def test_one_that_went_back_to_the_older_era_gets_a_handshake(refusal: LinkError) -> None:
+    link = ScriptedLink({**HANDSHAKE, "server/discover": refusal})
+
+    assert (await greeted(link, known="2026-07-28")).version.name == "2025-11-25"
+    with pytest.raises(LinkError, match=refusal.message):
+        await greeted(ScriptedLink({**HANDSHAKE, "server/discover": refusal}), era="2026")
+
+
+@pytest.mark.parametrize("trouble", [LinkError("refused", "Broken.", status=500), LinkError("unavailable", "Broken.")])
+async def test_one_of_the_newer_era_that_is_broken_for_now_is_not_taken_for_an_older_one(trouble: LinkError) -> None:
+    with pytest.raises(LinkError, match="Broken"):
+        await greeted(ScriptedLink({**HANDSHAKE, "server/discover": trouble}), known="2026-07-28")
+
+
 async def test_one_that_must_be_of_the_newer_era_and_is_not_fails() -> None:
     with pytest.raises(LinkError, match="does not speak 2026-07-28"):
         await greeted(ScriptedLink(HANDSHAKE), era="2026")

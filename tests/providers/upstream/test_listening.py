@@ -11,6 +11,7 @@ from test_supervisor import TOOLS, Bench, ask
 from toolyard.providers.upstream import listening
 from toolyard.providers.upstream.link import LinkError
 from toolyard.wire.faults import INVALID_PARAMS, Fault
+from toolyard.wire.params import SUBSCRIPTION
 
 GONE = LinkError("lost", "It died.", sent=True)
 TELLS: dict[str, Any] = {"tools": {}, "resources": {"subscribe": True}}
@@ -91,6 +92,38 @@ async def test_one_of_the_newer_era_is_asked_anew_and_the_first_request_is_let_g
 
         assert wanted(link) == [["a://b"], ["a://b", "a://c"]]
         link.say(ACKNOWLEDGED, {})  # too late, and no harm done
+
+
+async def test_that_an_earlier_request_holds_says_nothing_of_the_newest() -> None:
+    bench = Bench(NEWER)
+    async with bench.opened(era="2026") as supervisor:
+        supervisor.follow({"a://b"})
+        link = await first_link(bench)
+        await link.until(lambda: len(wanted(link)) == 1)
+        held = supervisor.follow({"a://b", "a://c"})
+        await link.until(lambda: len(wanted(link)) == 2)
+        first, second = (message["id"] for message in link.requests("subscriptions/listen"))
+        link.say(ACKNOWLEDGED, {"_meta": {SUBSCRIPTION: first}})
+        link.say(ACKNOWLEDGED, {"_meta": {SUBSCRIPTION: "another"}})
+        await asyncio.sleep(0)  # a turn of the loop, in which the first would be let go
+        assert held is not None
+        assert (held.done(), link.dropped) == (False, [])
+        link.say(ACKNOWLEDGED, {"_meta": {SUBSCRIPTION: second}})
+        await bench.until_turn(lambda: link.dropped == [first])
+        assert held.done()
+
+
+@pytest.mark.parametrize("unread", [{"_meta": 7}, {"_meta": {SUBSCRIPTION: None}}])
+async def test_one_that_does_not_say_which_request_holds_means_the_newest(unread: Any) -> None:
+    bench = Bench(NEWER)
+    async with bench.opened(era="2026") as supervisor:
+        held = supervisor.follow({"a://b"})
+        link = await first_link(bench)
+        await link.until(lambda: wanted(link))
+        link.say(ACKNOWLEDGED, unread)
+
+        assert held is not None
+        assert held.done()
 
 
 @pytest.mark.parametrize("script", [OLDER, NEWER])

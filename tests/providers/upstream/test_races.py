@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from scripted import HANDSHAKE, MODERN
+from scripted import HANDSHAKE, MODERN, ScriptedLink
 from test_supervisor import TOOLS, Bench, ask
 
 from toolyard.providers.upstream.link import LinkError
@@ -175,3 +175,44 @@ async def test_what_cannot_be_sent_leaves_the_try_to_the_next() -> None:
             await supervisor.request("tools/call", {"a": object()}, name=None, behalf=Behalf(), safe=False)
 
         assert await ask(supervisor) == b"{}"
+
+
+async def test_a_restart_finds_out_anew_which_era_it_is_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolyard.providers.upstream.greeting.PROBE_SECONDS", 0.01)
+    bench = Bench({**MODERN, **TOOLS, "tools/call": {}}, {**HANDSHAKE, **TOOLS, "server/discover": None, "tools/call": {}})
+    async with bench.opened() as supervisor:
+        await supervisor.refresh()
+        await supervisor.restart()
+
+        assert await ask(supervisor) == b"{}"
+
+
+class SlowToClose(ScriptedLink):
+    """A link that takes a while to close, and is closed only if that is not cut short."""
+
+    async def close(self) -> None:
+        """Be closed in a while."""
+        for _ in range(5):
+            await asyncio.sleep(0)  # a turn of the loop
+        await super().close()
+
+
+@pytest.mark.parametrize("gone", [True, False])
+async def test_a_link_that_is_given_up_just_before_the_end_is_closed(monkeypatch: pytest.MonkeyPatch, *, gone: bool) -> None:
+    monkeypatch.setattr("test_supervisor.ScriptedLink", SlowToClose)
+    bench = Bench({**HANDSHAKE, **TOOLS, "tools/call": LinkError("session_lost", "Who are you?"), "slow": None})
+    async with bench.opened() as supervisor:
+        await supervisor.refresh()
+        link = bench.links[0]
+        slow = asyncio.create_task(ask(supervisor, "slow"))
+        await link.until(lambda: link.requests("slow"))
+        if gone:
+            link.listener.end(GONE)
+        else:
+            with pytest.raises(LinkError):
+                await ask(supervisor)
+            slow.cancel()
+        await supervisor.close()
+        await asyncio.gather(slow, return_exceptions=True)
+
+        assert not any(link.is_open for link in bench.links)

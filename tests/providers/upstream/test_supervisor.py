@@ -12,7 +12,7 @@ from toolyard.providers.upstream.catalogue import Catalogue
 from toolyard.providers.upstream.link import OPEN, Credentials, LinkError
 from toolyard.providers.upstream.peer import ALONE
 from toolyard.providers.upstream.settings import UpstreamSettings
-from toolyard.providers.upstream.supervisor import Supervisor, Watcher
+from toolyard.providers.upstream.supervisor import Observer, Supervisor
 from toolyard.wire.faults import Fault
 
 TOOLS: Script = {"tools/list": {"tools": [{"name": "add"}]}, "resources/list": {}, "prompts/list": {"prompts": []}}
@@ -45,7 +45,7 @@ class Bench:
             UpstreamSettings(url="http://up.test/mcp", **settings),
             link=self.link,
             credentials=credentials,
-            watcher=Watcher(fetched=self._take, updated=self.updated.append, changed=self.changes.set),
+            observer=Observer(fetched=self._take, updated=self.updated.append, changed=self.changes.set),
             known=None,
             clock=lambda: self.now,
         )

@@ -10,11 +10,12 @@ from toolyard.providers.upstream.greeting import Era, Greeting, SilentError, gre
 from toolyard.providers.upstream.link import Link, LinkError
 from toolyard.providers.upstream.peer import Behalf, Peer
 from toolyard.providers.upstream.settings import UpstreamSettings
+from toolyard.wire.messages import Id
 from toolyard.wire.requests import Requests
 
-__all__ = ["Connection", "Ended", "Note", "connect"]
+__all__ = ["Connection", "Ended", "Heard", "connect"]
 
-Note = Callable[[str, msgspec.Raw], None]
+Heard = Callable[[str, msgspec.Raw], None]
 Ended = Callable[[Peer, LinkError], None]
 
 
@@ -25,13 +26,15 @@ class Connection(msgspec.Struct, frozen=True, eq=False):
     requests: Requests
     greeting: Greeting
 
-    async def request(self, method: str, params: Mapping[str, Any], *, name: str | None, behalf: Behalf) -> msgspec.Raw:
+    async def request(
+        self, method: str, params: Mapping[str, Any], *, name: str | None, behalf: Behalf, request_id: Id | None = None
+    ) -> msgspec.Raw:
         """Send a request and return its result, which stays JSON."""
-        return await self.peer.request(self.requests, method, params, name=name, behalf=behalf)
+        return await self.peer.request(self.requests, method, params, name=name, behalf=behalf, request_id=request_id)
 
 
 async def connect(
-    name: str, settings: UpstreamSettings, make_link: Callable[[], Link], *, known: str | None, note: Note, ended: Ended
+    name: str, settings: UpstreamSettings, make_link: Callable[[], Link], *, known: str | None, heard: Heard, ended: Ended
 ) -> Connection:
     """Return a connection; `known` is the version that was spoken last time.
 
@@ -41,13 +44,13 @@ async def connect(
 
     async def attempt(era: Era) -> Connection:
         link = make_link()
-        peer = Peer(name, link, http=settings.carrier != "stdio", note=note, ended=lambda error: ended(peer, error))
+        peer = Peer(name, link, http=settings.carrier != "stdio", note=heard, ended=lambda error: ended(peer, error))
         try:
             async with asyncio.timeout(settings.connect_seconds or None):
                 await link.open(peer)
                 greeting = await greet(peer, link, era, known=known)
         except TimeoutError:
-            await peer.close()
+            await asyncio.shield(peer.close())
             said = f"'{name}' did not greet within {settings.connect_seconds:g} seconds."
             raise LinkError("unavailable", said) from None
         except BaseException:

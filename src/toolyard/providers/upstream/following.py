@@ -5,6 +5,8 @@ from collections.abc import Callable, Coroutine
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
+import msgspec
+
 from toolyard.providers.upstream.catalogue import Catalogue
 from toolyard.providers.upstream.connecting import Connection
 from toolyard.providers.upstream.link import LinkError
@@ -47,10 +49,10 @@ class Following:
         self._listening = Listening(connection, self._uris, missed=self._missed, updated=self._updated, held=self._hold)
         self._task = spawn(self._run(connection, self._listening))
 
-    def acknowledge(self) -> None:
-        """Take note that what the upstream was asked last holds."""
+    def acknowledge(self, params: msgspec.Raw) -> None:
+        """Take note that something that the upstream was asked to tell of holds."""
         if self._listening is not None:
-            self._listening.acknowledge()
+            self._listening.acknowledge(params)
 
     def end(self) -> None:
         """Listen no longer; what is told from now on is missed."""

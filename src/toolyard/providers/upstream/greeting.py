@@ -23,6 +23,7 @@ PROBE_SECONDS: Final = 3.0
 
 _CLIENT: Final = Client("toolyard", VERSION)
 _OLDER: Final = frozenset({"refused", "session_lost"})
+_SERVER_ERROR: Final = 500
 
 
 class SilentError(LinkError):
@@ -67,12 +68,11 @@ async def greet(peer: Peer, link: Link, era: Era, *, known: str | None = None) -
     try:
         if era == "2025" or (era == "auto" and known in HANDSHAKE):
             return await _shake_hands(peer, link)
-        if era == "auto" and known not in MODERN:
+        if era == "2026":
+            return await _insist(peer)
+        if known not in MODERN:
             return await _find_out(peer, link)
-        found = await _discover(peer, patient=True)
-        if found is None and era == "2026":
-            raise LinkError("unavailable", f"'{peer.name}' does not speak {LATEST.name}.")
-        return found or await _shake_hands(peer, link)
+        return await _discover_again(peer) or await _shake_hands(peer, link)
     except Fault as fault:
         said = f"'{peer.name}' refused the greeting: {fault.message.removesuffix('.')} ({fault.code})."
         raise LinkError("unavailable", said, text=fault.message) from fault
@@ -134,6 +134,24 @@ async def _discover(peer: Peer, *, patient: bool) -> Greeting | None:
     said = told.server_info or told.meta.get(SERVER)
     server = cast("dict[str, Any]", said) if isinstance(said, dict) else {}
     return Greeting(LATEST, server, told.capabilities, told.instructions or "")
+
+
+async def _insist(peer: Peer) -> Greeting:
+    """Return what an upstream says that must be of the newer era."""
+    found = await _discover(peer, patient=True)
+    if found is None:
+        raise LinkError("unavailable", f"'{peer.name}' does not speak {LATEST.name}.")
+    return found
+
+
+async def _discover_again(peer: Peer) -> Greeting | None:
+    """Return what an upstream says that was of the newer era last time, or nothing if it went back."""
+    try:
+        return await _discover(peer, patient=True)
+    except LinkError as error:
+        if error.trouble in _OLDER and (error.status or 0) < _SERVER_ERROR:
+            return None
+        raise
 
 
 async def _asked(peer: Peer, requests: Requests) -> msgspec.Raw:

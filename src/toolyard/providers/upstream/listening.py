@@ -16,7 +16,10 @@ from toolyard.logline import quoted
 from toolyard.providers.upstream.connecting import Connection
 from toolyard.providers.upstream.link import LinkError
 from toolyard.providers.upstream.peer import ALONE
+from toolyard.providers.upstream.said import read
 from toolyard.wire.faults import Fault
+from toolyard.wire.messages import Id
+from toolyard.wire.params import SUBSCRIPTION
 
 __all__ = ["Listening", "tells_subscribers", "uri_of"]
 
@@ -33,6 +36,10 @@ _log = logging.getLogger(__name__)
 
 class _Updated(msgspec.Struct):
     uri: str
+
+
+class _Acknowledged(msgspec.Struct):
+    meta: dict[str, Any] = msgspec.field(default_factory=dict[str, Any], name="_meta")
 
 
 class Listening:
@@ -61,16 +68,18 @@ class Listening:
         self._changed = asyncio.Event()
         self._acknowledged = asyncio.Event()
         self._requests: list[asyncio.Task[msgspec.Raw]] = []
+        self._newest: Id | None = None
 
     def want(self, uris: AbstractSet[str]) -> None:
         """Have the upstream tell of these resources from now on."""
         self._uris = uris
         self._changed.set()
 
-    def acknowledge(self) -> None:
-        """Take note that the newest request holds."""
-        self._acknowledged.set()
-        self._catch_up()
+    def acknowledge(self, params: msgspec.Raw) -> None:
+        """Take note that the newest request holds, if it is that one; an upstream that does not say which can mean no other."""
+        if _subscription_of(params) in {self._newest, None}:
+            self._acknowledged.set()
+            self._catch_up()
 
     async def run(self) -> None:
         """Listen for as long as the upstream cares to tell.
@@ -141,7 +150,10 @@ class Listening:
             wanted["resourceSubscriptions"] = sorted(self._uris)
         if wanted:
             self._acknowledged.clear()
-            request = self._connection.request("subscriptions/listen", {"notifications": wanted}, name=None, behalf=ALONE)
+            self._newest = self._connection.peer.next_id()
+            request = self._connection.request(
+                "subscriptions/listen", {"notifications": wanted}, name=None, behalf=ALONE, request_id=self._newest
+            )
             self._requests.append(asyncio.get_running_loop().create_task(request))
         if wanted and before:
             await self._until(self._acknowledged, seconds=_PATIENCE)
@@ -175,10 +187,15 @@ class Listening:
 
 def uri_of(params: msgspec.Raw) -> str | None:
     """Return which resource a note of a change is about, if it says so."""
-    try:
-        return msgspec.json.decode(params or b"{}", type=_Updated).uri
-    except msgspec.DecodeError:
-        return None
+    told = read(params, _Updated)
+    return None if told is None else told.uri
+
+
+def _subscription_of(params: msgspec.Raw) -> object:
+    """Return the request that an acknowledgement is about, if it says so."""
+    told = read(params, _Acknowledged)
+    said = None if told is None else told.meta.get(SUBSCRIPTION)
+    return said if isinstance(said, int | str) else None
 
 
 def tells_subscribers(capabilities: Mapping[str, Any]) -> bool:

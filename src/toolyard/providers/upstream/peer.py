@@ -7,15 +7,16 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
-from toolyard.asks import Ask, unanswerable
+from toolyard.asks import ASK_METHODS, Ask, unanswerable
 from toolyard.errors import ToolError
 from toolyard.logline import quoted
 from toolyard.progress import Note
 from toolyard.providers.upstream.link import Link, LinkError, lasting
+from toolyard.providers.upstream.said import SaidCancelled, SaidFault, SaidLine, SaidProgress, read
 from toolyard.wire.faults import INTERNAL, INVALID_REQUEST, METHOD_NOT_FOUND, Fault
 from toolyard.wire.messages import Id, Message, decode, encode_fault, encode_notification, encode_result, id_of
 from toolyard.wire.requests import NOTHING, Requests
@@ -28,12 +29,10 @@ ASKED: Final[Mapping[str, Any]] = {"elicitation": {}, "sampling": {}}
 Not its folders: those it would take for everybody's, and they are one caller's.
 """
 
-_ASKS: Final = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
 _QUESTIONS: Final = 100
 _WORDS: Final = 200
 _log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 PutAsks = Callable[[Mapping[str, Ask]], Awaitable[Mapping[str, Any]]]
 
 
@@ -61,28 +60,6 @@ ALONE: Final = Behalf()
 """On nobody's behalf but the yard's own."""
 
 
-class _Progress(msgspec.Struct, rename="camel"):
-    progress_token: Id
-    progress: float
-    total: float | None = None
-    message: str = ""
-
-
-class _Cancelled(msgspec.Struct, rename="camel"):
-    request_id: Id | None = None
-
-
-class _Said(msgspec.Struct):
-    data: Any = None
-    level: str = "info"
-
-
-class _Fault(msgspec.Struct):
-    code: int = INTERNAL
-    message: str = ""
-    data: Any = None
-
-
 class Peer:
     """One conversation with an upstream; it is the listener of its link."""
 
@@ -105,13 +82,19 @@ class Peer:
         """Whether we let go of it."""
         self._loop = asyncio.get_running_loop()
 
-    @property
-    def in_flight(self) -> int:
-        """Return how many requests are not answered yet."""
-        return len(self._waiting)
+    def next_id(self) -> Id:
+        """Return the id of a request to come, for whoever must know it before."""
+        return next(self._ids)
 
     async def request(
-        self, requests: Requests, method: str, params: Mapping[str, Any], *, name: str | None = None, behalf: Behalf = ALONE
+        self,
+        requests: Requests,
+        method: str,
+        params: Mapping[str, Any],
+        *,
+        name: str | None = None,
+        behalf: Behalf = ALONE,
+        request_id: Id | None = None,
     ) -> msgspec.Raw:
         """Send a request and return its result, which stays JSON; whoever stops waiting for it cancels it.
 
@@ -119,7 +102,8 @@ class Peer:
             Fault: The upstream answered with an error of JSON-RPC.
             LinkError: It did not get through, or there is no answer.
         """
-        request_id = next(self._ids)
+        if request_id is None:
+            request_id = next(self._ids)
         meta = behalf.meta if behalf.progress is None else {**behalf.meta, "progressToken": request_id}
         message = requests.encode(request_id, method, params, capabilities=behalf.capabilities, meta=meta)
         headers = requests.headers(method, name)
@@ -205,9 +189,11 @@ class Peer:
     async def retire(self, seconds: float) -> None:
         """Let go of the link once those who wait are answered, or have waited that long."""
         waiting = [future for future, _ in self._waiting.values()]
-        if waiting:
-            await asyncio.wait(waiting, timeout=seconds)
-        await self.close()
+        try:
+            if waiting:
+                await asyncio.wait(waiting, timeout=seconds)
+        finally:
+            await self.close()
 
     def _stop_asking(self, behalf: Behalf | None = None) -> None:
         """Ask no more, or no more on the behalf of somebody whose request is over."""
@@ -220,24 +206,24 @@ class Peer:
         if waiting is None or waiting[0].done():
             return  # nobody waits for it any more
         if message.error and bytes(message.error) != b"null":  # which some write beside a result
-            fault = _read(message.error, _Fault) or _Fault(message="The upstream answered with an error that is none.")
+            fault = read(message.error, SaidFault) or SaidFault(message="The upstream answered with an error that is none.")
             waiting[0].set_exception(Fault(fault.code, fault.message, fault.data))
         else:
             waiting[0].set_result(message.result)
 
     def _hear(self, message: Message, about: Id | None) -> None:
         if message.method == "notifications/progress":
-            told = _read(message.params, _Progress)
+            told = read(message.params, SaidProgress)
             waiting = None if told is None else self._waiting.get(told.progress_token)
             if told is not None and waiting is not None and waiting[1].progress is not None:
                 waiting[1].progress(Note(told.progress, told.total, told.message))
         elif message.method == "notifications/message":
-            said = _read(message.params, _Said)
+            said = read(message.params, SaidLine)
             behalf = self._whose(about)
             if said is not None and behalf is not None and behalf.log is not None:
                 behalf.log(said.level, said.data if isinstance(said.data, str) else msgspec.json.encode(said.data).decode())
         elif message.method == "notifications/cancelled":
-            cancelled = _read(message.params, _Cancelled)
+            cancelled = read(message.params, SaidCancelled)
             asking = None if cancelled is None or cancelled.request_id is None else self._asking.get(cancelled.request_id)
             if asking is not None:
                 asking[0].cancel()
@@ -250,11 +236,11 @@ class Peer:
         if message.method == "ping":
             self._reply(encode_result(request_id, b"{}"))
             return
-        behalf = self._whose(about) if message.method in _ASKS else None
+        behalf = self._whose(about) if message.method in ASK_METHODS else None
         if behalf is None:
             self._reply(encode_fault(request_id, Fault(METHOD_NOT_FOUND, f"Nobody here can be asked '{str(message.method)[:_WORDS]}'.")))
             return
-        params = _read(message.params, dict[str, Any])
+        params = read(message.params, dict[str, Any])
         if params is None or request_id in self._asking or len(self._asking) >= _QUESTIONS:
             self._reply(encode_fault(request_id, Fault(INVALID_REQUEST, "The question cannot be read, or too many are open.")))
             return
@@ -286,10 +272,3 @@ class Peer:
             return None if waiting is None else waiting[1]
         candidates = [behalf for _, behalf in self._waiting.values() if behalf is not ALONE]
         return candidates[-1] if len({behalf.owner for behalf in candidates}) == 1 else None
-
-
-def _read(raw: msgspec.Raw, kind: type[T]) -> T | None:
-    try:
-        return msgspec.json.decode(raw or b"{}", type=kind)
-    except msgspec.DecodeError:
-        return None

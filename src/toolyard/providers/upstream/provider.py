@@ -19,7 +19,7 @@ from toolyard.providers.upstream.naming import foreign_uri, our_uri
 from toolyard.providers.upstream.pins import Judgement, Pins
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.providers.upstream.status import Status, keep_status, read_status, restart_asked_at
-from toolyard.providers.upstream.supervisor import Supervisor, Watcher
+from toolyard.providers.upstream.supervisor import Observer, Supervisor
 from toolyard.providers.upstream.translating import ForeignTool, prefix_of, prompts_of, resources_of, tools_of
 from toolyard.spec import Kind, PromptSpec
 from toolyard.table import NOTHING_WITHHELD, WithheldReasons
@@ -85,9 +85,9 @@ class Upstream:
         self._publish = publish
         self._first = asyncio.Event()
         known = None if self._folder is None else load(self._folder, self.settings)
-        watcher = Watcher(fetched=self._take, updated=self._update, changed=self._tell)
+        observer = Observer(fetched=self._take, updated=self._update, changed=self._tell)
         self._supervisor = Supervisor(
-            self.name, self.settings, link=self._make_link, credentials=self._credentials, watcher=watcher, known=known
+            self.name, self.settings, link=self._make_link, credentials=self._credentials, observer=observer, known=known
         )
         if known is not None:
             self._show(known)

@@ -4,7 +4,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from toolyard.asks import Ask
+from toolyard.asks import ASK_METHODS, Ask
 from toolyard.content import Foreign
 from toolyard.envelope import Passed
 from toolyard.errors import ToolError
@@ -19,7 +19,6 @@ __all__ = ["Answer", "asks_of", "passed_of", "read_answer"]
 _NOTHING: Final = msgspec.Raw(b"")
 _NULL: Final = b"null"
 _WORDS: Final = 200
-_ASKS: Final = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
 
 
 class Answer(msgspec.Struct, rename="camel", kw_only=True):
@@ -62,7 +61,7 @@ def asks_of(name: str, answer: Answer) -> dict[str, Ask] | None:
     for key, wanted in (answer.input_requests or {}).items():
         method: Any = wanted.get("method")
         params: Any = wanted.get("params") or {}
-        if str(method) not in _ASKS or not isinstance(params, dict):
+        if str(method) not in ASK_METHODS or not isinstance(params, dict):
             raise ToolError("upstream_error", f"'{name}' asks for '{str(method)[:_WORDS]}', which is not known here.", upstream=name)
         asks[key] = Ask(method, cast("dict[str, Any]", params))
     return asks

@@ -6,10 +6,10 @@ nothing.
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
@@ -23,17 +23,16 @@ from toolyard.providers.upstream.looking import Looks
 from toolyard.providers.upstream.peer import Behalf, Peer
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.providers.upstream.status import State
+from toolyard.providers.upstream.tasks import Tasks
 from toolyard.wire.faults import Fault
 
-__all__ = ["Supervisor", "Watcher"]
-
-T = TypeVar("T")
+__all__ = ["Observer", "Supervisor"]
 
 _RETIRING: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watcher:
+class Observer:
     """Who is told what a supervisor learns."""
 
     fetched: Callable[[Catalogue], None]
@@ -53,34 +52,36 @@ class Supervisor:
         *,
         link: Callable[[], Link],
         credentials: Credentials,
-        watcher: Watcher,
+        observer: Observer,
         known: Catalogue | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
-        self.health = Health(name, credentials, clock=clock, changed=watcher.changed)
+        self.health = Health(name, credentials, clock=clock, changed=observer.changed)
         self._settings = settings
         self._make_link = link
-        self._watcher = watcher
+        self._observer = observer
         self._clock = clock
         self._room = asyncio.Semaphore(settings.in_flight)
         self._busy = 0
         self._used = clock()
         self._connection: Connection | None = None
         self._starting: asyncio.Task[Connection] | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = Tasks()
+        self._version = None if known is None else known.version
+        """What it spoke last time, unless that is to be found out anew."""
         self._looks = Looks(
             name,
             settings,
             health=self.health,
             connected=self._connected,
             forget=self._forget,
-            fetched=watcher.fetched,
-            spawn=self._spawn,
+            fetched=observer.fetched,
+            spawn=self._tasks.spawn,
             clock=clock,
         )
         self._looks.known = known
-        self._following = Following(updated=watcher.updated, lost=self._forget)
+        self._following = Following(updated=observer.updated, lost=self._forget)
 
     @property
     def is_connected(self) -> bool:
@@ -128,7 +129,7 @@ class Supervisor:
                 self.health.succeed(began)
                 raise
             except LinkError as error:
-                self._take_note(began, error, connection, behalf)
+                self._take_note(began, error, connection=connection, behalf=behalf)
                 harmless = error.trouble == "session_lost" or (error.trouble == "lost" and (safe or not error.sent))
                 if last or not harmless or connection is None or self.health.wait:
                     raise
@@ -139,7 +140,7 @@ class Supervisor:
                 return result
         raise AssertionError  # the last try returned or raised
 
-    def _take_note(self, began: float, error: LinkError, connection: Connection | None, behalf: Behalf) -> None:
+    def _take_note(self, began: float, error: LinkError, *, connection: Connection | None, behalf: Behalf) -> None:
         """Hold a failure against the upstream, unless we stopped it ourselves, or what it refuses is what the caller showed."""
         refused = error.trouble == "unauthenticated" and connection is not None
         error.of_caller = refused and "authorization" in behalf.headers
@@ -182,6 +183,7 @@ class Supervisor:
         look = self._looks.under_way
         if look is not None:  # it looked at what is gone now
             await asyncio.wait([look])
+        self._version = None
         self.health.forgive()
         self.health.become("cold", "It was restarted.")
 
@@ -196,10 +198,7 @@ class Supervisor:
         """Stop everything."""
         self._looks.stop()
         await self._drop("stopped", "The yard is closed.")
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.end()
 
     async def _connected(self) -> Connection:
         """Return the connection, which is made once for all who wait; that one of them gives up is no reason to end it."""
@@ -217,7 +216,7 @@ class Supervisor:
 
     def _begin_start(self) -> "asyncio.Task[Connection]":
         if self._starting is None:
-            self._starting = self._spawn(self._start())
+            self._starting = self._tasks.spawn(self._start())
             self._starting.add_done_callback(self._started)
         return self._starting
 
@@ -230,9 +229,8 @@ class Supervisor:
     async def _start(self) -> Connection:
         self.health.become("starting", "It is being started.")
         began = self._clock()
-        known = None if self._looks.known is None else self._looks.known.version
         try:
-            made = await connect(self.name, self._settings, self._make_link, known=known, note=self._hear, ended=self._ended)
+            made = await connect(self.name, self._settings, self._make_link, known=self._version, heard=self._hear, ended=self._ended)
             if made.peer.is_over is not None:  # between its greeting and now
                 await made.peer.close()
                 raise made.peer.is_over
@@ -240,9 +238,10 @@ class Supervisor:
             self.health.fail(began, error, alone=True)
             raise
         self._connection = made
+        self._version = made.greeting.version.name
         self._used = self._clock()
         self.health.become("ready", "")
-        self._following.begin(made, self._spawn)
+        self._following.begin(made, self._tasks.spawn)
         if not self._looks.fits(made):
             self.look()
         return made
@@ -251,9 +250,9 @@ class Supervisor:
         if method == "notifications/resources/updated":
             uri = uri_of(params)
             if uri is not None:
-                self._watcher.updated(uri)
+                self._observer.updated(uri)
         elif method == "notifications/subscriptions/acknowledged":
-            self._following.acknowledge()
+            self._following.acknowledge(params)
         elif method.endswith("/list_changed"):
             self._looks.begin_soon()
 
@@ -264,12 +263,12 @@ class Supervisor:
             return  # it was still being greeted, or is no longer ours
         self._part()
         self.health.fail(self._clock(), error)
-        self._spawn(peer.close())
+        self._tasks.let_go(peer.close())
 
     def _forget(self, connection: Connection) -> None:
         if self._connection is connection:
             self._part()
-            self._spawn(connection.peer.retire(_RETIRING))
+            self._tasks.let_go(connection.peer.retire(_RETIRING))
 
     def _part(self) -> Connection | None:
         """Have no connection any more, and return the one there was."""
@@ -286,9 +285,3 @@ class Supervisor:
             await asyncio.wait([starting])
         if connection is not None:
             await connection.peer.close()
-
-    def _spawn(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
