@@ -1,3 +1,4 @@
+from fnmatch import fnmatch
 from typing import Any
 
 import pytest
@@ -5,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolyard import Operation, Profile, Surface, Toolset, ToolSpec
-from toolyard.profile import EVERYTHING, METATOOLS, Profiles, cost, listed
+from toolyard.profile import EVERYTHING, METATOOLS, OTHER_NAMES, Profiles, cost, listed
 
 
 def spec(name: str = "walk", *, characters: int = 0, **given: Any) -> ToolSpec:
@@ -131,8 +132,9 @@ def test_the_cost_of_a_list_is_a_quarter_of_its_characters() -> None:
 
 
 META = spec("search_tools", source=METATOOLS)
-BIG = [META, spec("a", characters=4000), spec("b", characters=4000)]
-SPENT = cost(BIG[1:])
+CALLS = spec("run_tool", source=METATOOLS)
+BIG = [META, CALLS, spec("a", characters=4000), spec("b", characters=4000)]
+SPENT = cost(BIG[2:])
 
 
 def names_listed(surface: Surface, specs: list[ToolSpec], *, budget: int = 10, pins: tuple[str, ...] = (), was: bool | None = None) -> Any:
@@ -146,8 +148,8 @@ def test_a_direct_surface_lists_everything_but_the_metatools_that_are_not_pinned
 
 
 def test_a_meta_surface_lists_the_metatools_and_the_pins() -> None:
-    assert names_listed(Surface.META, BIG, budget=10**6) == (["search_tools"], True)
-    assert names_listed(Surface.META, BIG, pins=("b", "c*")) == (["search_tools", "b"], True)
+    assert names_listed(Surface.META, BIG, budget=10**6) == (["search_tools", "run_tool"], True)
+    assert names_listed(Surface.META, BIG, pins=("b", "c*")) == (["search_tools", "run_tool", "b"], True)
 
 
 def test_an_automatic_surface_lists_everything_while_that_is_cheap() -> None:
@@ -155,12 +157,31 @@ def test_an_automatic_surface_lists_everything_while_that_is_cheap() -> None:
 
 
 def test_an_automatic_surface_lists_the_metatools_and_the_pins_once_everything_is_dear() -> None:
-    assert names_listed(Surface.AUTO, BIG, budget=SPENT - 1) == (["search_tools"], True)
-    assert names_listed(Surface.AUTO, BIG, budget=SPENT - 1, pins=("a",)) == (["search_tools", "a"], True)
+    assert names_listed(Surface.AUTO, BIG, budget=SPENT - 1) == (["search_tools", "run_tool"], True)
+    assert names_listed(Surface.AUTO, BIG, budget=SPENT - 1, pins=("a",)) == (["search_tools", "run_tool", "a"], True)
 
 
-def test_an_automatic_surface_lists_everything_where_nothing_could_find_the_rest() -> None:
-    assert names_listed(Surface.AUTO, BIG[1:], budget=0) == (["a", "b"], False)
+def test_an_automatic_surface_lists_everything_where_nothing_could_find_or_call_the_rest() -> None:
+    for metatools in ([], [META], [CALLS]):
+        assert names_listed(Surface.AUTO, [*metatools, *BIG[2:]], budget=0) == (["a", "b"], False)
+
+
+@pytest.mark.parametrize(
+    ("deny", "denied"),
+    [
+        ("run_tool", {"run_tool", "call_tool"}),
+        ("call_tool", {"run_tool", "call_tool"}),
+        ("describe_*", {"describe_tool", "get_tool_schema"}),
+        ("get_*", {"get_tool_schema"}),
+        ("search_tools", set[str]()),
+    ],
+)
+def test_a_metatool_is_denied_under_its_other_name_too(deny: str, denied: set[str]) -> None:
+    toolset = Toolset(name="t", deny=(deny,))
+    twice = [*OTHER_NAMES, *OTHER_NAMES.values()]
+
+    assert {name for name in twice if not toolset.holds(spec(name, source=METATOOLS))} == denied
+    assert all(toolset.holds(spec(name)) for name in twice if not fnmatch(name, deny))
 
 
 @pytest.mark.parametrize(

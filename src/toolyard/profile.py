@@ -15,7 +15,7 @@ import msgspec
 from toolyard.envelope import encode
 from toolyard.spec import AnySpec, Operation, ToolSpec
 
-__all__ = ["EVERYTHING", "METATOOLS", "PINNED", "UNLISTED", "Profile", "Profiles", "Surface", "Toolset", "cost", "listed"]
+__all__ = ["EVERYTHING", "METATOOLS", "OTHER_NAMES", "PINNED", "UNLISTED", "Profile", "Profiles", "Surface", "Toolset", "cost", "listed"]
 
 METATOOLS: Final = "metatools"
 """The source of the tools about tools, which are listed where the rest is not."""
@@ -23,10 +23,15 @@ METATOOLS: Final = "metatools"
 UNLISTED: Final = "unlisted"
 """The tag of a metatool that is on no list."""
 
+OTHER_NAMES: Final = {"call_tool": "run_tool", "get_tool_schema": "describe_tool"}
+"""Metatools that are another one, under a name that agents know from elsewhere."""
+
 PINNED: Final = "pinned"
 """The tag of a tool that is on every list."""
 
 _SLACK: Final = 0.25
+_FINDS: Final = "search_tools"
+_CALLS: Final = frozenset({"run_tool", "run_chain"})
 
 
 def _make_tuples(rule: msgspec.Struct, *names: str) -> None:
@@ -53,7 +58,7 @@ class Toolset(msgspec.Struct, frozen=True, kw_only=True):
     Names and sources may hold `*` and `?`. A name rule holds for the names of tools and prompts, former ones included, and for
     both the name and the URI of a resource. Operations are rules about tools: a resource or prompt only tells something, so they
     neither let it through nor deny it. Nor do rules let a metatool through, which does nothing by itself and reaches no more than
-    its caller may: it is there unless its name, its source or a tag of it is denied.
+    its caller may: it is there unless its name, its source or a tag of it is denied. One that has another name is denied with it.
     """
 
     name: str
@@ -86,7 +91,7 @@ class Toolset(msgspec.Struct, frozen=True, kw_only=True):
         if _any_fits(spec, self.deny) or _fits(spec.source, self.deny_sources) or any(tag in self.deny_tags for tag in spec.tags):
             return False
         if spec.source == METATOOLS:
-            return True
+            return not _fits(OTHER_NAMES.get(spec.name, ""), self.deny) and all(OTHER_NAMES.get(name) != spec.name for name in self.deny)
         if isinstance(spec, ToolSpec) and not self._may_do(spec.operation):
             return False
         return (
@@ -166,13 +171,14 @@ def listed(profile: Profile, specs: Sequence[ToolSpec], *, budget: int, was_meta
     """Return which of the profile's tools are listed, and whether that is the short list.
 
     An automatic surface flips from what it was only when the cost is a quarter past the budget, so that clients can cache the list.
-    Where there is no metatool to find the rest with, everything is listed; where everything is, no metatool needs to be.
+    Where there are no metatools to find the rest with and to call it, everything is listed; where everything is, none needs to be.
     """
     pinned = [spec for spec in specs if _shows(spec) or PINNED in spec.tags or _any_fits(spec, profile.pins)]
     rest = [spec for spec in specs if spec.source != METATOOLS or _any_fits(spec, profile.pins)]
     if profile.surface is Surface.META:
         return pinned, True
-    if profile.surface is Surface.DIRECT or not any(_shows(spec) for spec in pinned):
+    shown = {spec.name for spec in pinned if _shows(spec)}
+    if profile.surface is Surface.DIRECT or _FINDS not in shown or not shown & _CALLS:
         return rest, False
     spent = cost(spec for spec in rest if spec.source != METATOOLS)
     line = budget if was_meta is None else budget * (1 - _SLACK) if was_meta else budget * (1 + _SLACK)

@@ -15,10 +15,10 @@ from toolyard.dispatcher import Dispatcher
 from toolyard.envelope import Envelope
 from toolyard.limits import Limits
 from toolyard.loading import PausedCollection
-from toolyard.metatools import GUIDE, known_metatools, tell_metatools
+from toolyard.metatools import guide, known_metatools, tell_metatools
 from toolyard.mounts import Mount
 from toolyard.packs import make_pack
-from toolyard.profile import EVERYTHING, Profile, Profiles
+from toolyard.profile import EVERYTHING, METATOOLS, Profile, Profiles
 from toolyard.providers import Provider, Publish
 from toolyard.providers.gathered import Gathered
 from toolyard.record import Sink
@@ -225,8 +225,8 @@ class Yard:
 
     def instructions_for(self, profile: Profile) -> str:
         """Return what a client is told of the yard: its own words, and where most tools are not listed how to find them."""
-        guided = "search_tools" in self._metatools and self.registry.is_short(profile)
-        return "\n\n".join(part for part in (self.instructions, GUIDE if guided else "", self.providers.instructions()) if part)
+        seen = [spec.name for spec in self.list(profile) if spec.source == METATOOLS] if self.registry.is_short(profile) else []
+        return "\n\n".join(part for part in (self.instructions, guide(seen), self.providers.instructions()) if part)
 
     def profile_of(self, profile: Profile | str | None) -> Profile:
         """Return a profile of the yard by its name, its own by default.

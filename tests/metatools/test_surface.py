@@ -1,5 +1,6 @@
 import json
 from importlib.util import find_spec
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from tokenizers import Tokenizer
 
 from toolyard import Limits, Operation, Profile, Surface, Toolset, Yard
 from toolyard.caller import Caller
-from toolyard.metatools import GUIDE, METATOOL_NAMES
+from toolyard.metatools import METATOOL_NAMES, guide
 from toolyard.profile import METATOOLS, cost
 from toolyard.testing import FakeProvider
 from toolyard.transports.memory import Memory
@@ -75,7 +76,7 @@ async def test_the_short_list_and_the_instructions_cost_no_more_than_they_did() 
 
     assert estimated <= ESTIMATED_TOKENS * GROWTH <= 1200
     assert listed <= LISTED_TOKENS * GROWTH <= 1200
-    assert tokens(GUIDE) < 150
+    assert tokens(guide(LISTED)) < 150
 
 
 async def test_the_short_list_is_cheap() -> None:
@@ -88,7 +89,7 @@ async def test_the_short_list_is_cheap() -> None:
 
 
 async def test_the_instructions_teach_the_way_where_tools_are_not_listed() -> None:
-    assert len(GUIDE) / 4 < 150
+    assert len(guide(LISTED)) / 4 < 150
     async with Yard(tools=[Bench()], instructions="Be kind.") as yard:
         long = await told(yard, "server/discover")
         short = await told(yard, "server/discover", profile=SHORT)
@@ -96,7 +97,43 @@ async def test_the_instructions_teach_the_way_where_tools_are_not_listed() -> No
         handshake = await told(yard, "initialize", older, profile=SHORT, meta={})
 
     assert long["result"]["instructions"] == "Be kind."
-    assert short["result"]["instructions"] == handshake["result"]["instructions"] == f"Be kind.\n\n{GUIDE}"
+    assert short["result"]["instructions"] == handshake["result"]["instructions"] == f"Be kind.\n\n{guide(LISTED)}"
+
+
+@pytest.mark.parametrize("count", range(len(LISTED) + 1))
+async def test_the_instructions_name_only_what_the_caller_sees(count: int) -> None:
+    for some in combinations(LISTED, count):
+        denied = tuple(name for name in LISTED if name not in some)
+        few = Profile(name="few", surface=Surface.META, toolsets=(Toolset(name="few", deny=denied),))
+        async with Yard(tools=[Bench()], profile=few) as yard:
+            told_denied = yard.instructions_for(few)
+        async with Yard(tools=[Bench()], metatools=some, profile=Profile(name="short", surface=Surface.META)) as yard:
+            told_absent = yard.instructions_for(yard.profile)
+            listed = {spec.name: spec.description for spec in yard.list()}
+
+        assert told_denied == told_absent == guide(some)
+        assert {name for name in METATOOL_NAMES if name in told_absent} == set(some)
+        assert not {name for name in denied if name in listed.get("search_tools", "")}
+        assert bool(told_absent) is bool(some)
+        assert len(told_absent) <= len(guide(LISTED))
+
+
+@pytest.mark.parametrize(
+    ("metatools", "is_short"),
+    [
+        (["search_tools", "run_tool"], True),
+        (["search_tools", "run_chain"], True),
+        (["search_tools"], False),
+        (["run_tool", "run_chain"], False),
+        (["describe_tool", "read_result"], False),
+    ],
+)
+async def test_tools_are_hidden_only_where_they_can_be_found_and_called(metatools: list[str], *, is_short: bool) -> None:
+    denied = Toolset(name="few", deny=tuple(name for name in METATOOL_NAMES if name not in metatools))
+    for given, profile in ((metatools, Profile(name="all")), (True, Profile(name="few", toolsets=(denied,)))):
+        async with Yard(tools=[Bench()], metatools=given, profile=profile, limits=Limits(listed_tokens=10)) as yard:
+            assert names(yard) == (sorted(metatools) if is_short else ["add", "echo", "fail", "open_ticket", "wipe"])
+            assert bool(yard.instructions_for(profile)) is is_short
 
 
 async def test_metatools_answer_over_the_wire_too() -> None:

@@ -3,6 +3,6 @@
 They are ordinary tools that re-enter the funnel; the dispatcher does not know them.
 """
 
-from toolyard.metatools.choosing import GUIDE, LEARNING, METATOOL_NAMES, known_metatools, tell_metatools
+from toolyard.metatools.choosing import LEARNING, METATOOL_NAMES, guide, known_metatools, tell_metatools
 
-__all__ = ["GUIDE", "LEARNING", "METATOOL_NAMES", "known_metatools", "tell_metatools"]
+__all__ = ["LEARNING", "METATOOL_NAMES", "guide", "known_metatools", "tell_metatools"]

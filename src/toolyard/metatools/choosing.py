@@ -3,12 +3,12 @@
 It loads none of them: a yard knows their names before it opens, and needs the rest only then.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from toolyard.schema import near_miss
 
-__all__ = ["GUIDE", "LEARNING", "METATOOL_NAMES", "known_metatools", "tell_metatools"]
+__all__ = ["LEARNING", "METATOOL_NAMES", "guide", "known_metatools", "tell_metatools"]
 
 METATOOL_NAMES: Final = (
     "search_tools",
@@ -27,13 +27,40 @@ METATOOL_NAMES: Final = (
 LEARNING: Final = "learning"
 """What can be switched like a metatool, and is none: that shapes of results are learnt."""
 
-GUIDE: Final = (
-    "Most tools here are not listed. Find one with search_tools(query): say what you want to do. Its signature is often all you need; "
-    "otherwise describe_tool(tool_id) shows the schema. Call it with run_tool(tool_id, args), or several in one go with run_chain(steps), "
-    "where later steps take earlier results. A long result is answered as a handle such as 'r_1': read parts of it with read_result, "
-    "or pass it on as an argument, {\"$ref\": \"r_1\"}. A failure says in 'hint' and 'next_actions' what to do."
-)
-"""What a client is told of the way from a wish to a call, where tools are not listed."""
+
+def guide(listed: Collection[str]) -> str:
+    """Return what a client is told of the way from a wish to a call by those metatools that it sees; nothing, if it sees none."""
+    if not listed:
+        return ""
+    parts = [
+        "Most tools here are not listed.",
+        "Find one with search_tools(query): say what you want to do." if "search_tools" in listed else "",
+        _tell_describing(listed),
+        _tell_calling(listed),
+        f'A long result is answered as a handle such as \'r_1\': {_tell_reading(listed)}pass it on as an argument, {{"$ref": "r_1"}}.',
+        "A failure says in 'hint' and 'next_actions' what to do.",
+    ]
+    return " ".join(part for part in parts if part)
+
+
+def _tell_describing(listed: Collection[str]) -> str:
+    if "describe_tool" not in listed:
+        return ""
+    if "search_tools" not in listed:
+        return "describe_tool(tool_id) shows the schema of one."
+    return "Its signature is often all you need; otherwise describe_tool(tool_id) shows the schema."
+
+
+def _tell_calling(listed: Collection[str]) -> str:
+    it = "it" if "search_tools" in listed else "one"
+    several = "run_chain(steps), where later steps take earlier results."
+    if "run_tool" not in listed:
+        return f"Call {it} as a step of {several}" if "run_chain" in listed else f"Call {it} by its name."
+    return f"Call {it} with run_tool(tool_id, args)" + (f", or several in one go with {several}" if "run_chain" in listed else ".")
+
+
+def _tell_reading(listed: Collection[str]) -> str:
+    return "read parts of it with read_result, or " if "read_result" in listed else ""
 
 
 def known_metatools(given: bool | Iterable[str]) -> tuple[str, ...]:  # noqa: FBT001 - yes, no, or which

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any
 
 from toolyard.metatools.catalogue import Catalogue
 from toolyard.metatools.chain import make_chain
@@ -15,13 +15,11 @@ from toolyard.metatools.running import make_run
 from toolyard.metatools.searching import make_search
 from toolyard.metatools.shapes import Shapes
 from toolyard.metatools.subject import Subject
-from toolyard.profile import METATOOLS
+from toolyard.profile import METATOOLS, OTHER_NAMES
 from toolyard.providers import Publish
 from toolyard.tools import Tool
 
 __all__ = ["Metatools"]
-
-_OTHER_NAMES: Final = {"call_tool": "run_tool", "get_tool_schema": "describe_tool"}
 
 
 class Metatools:
@@ -50,7 +48,7 @@ class Metatools:
     def _tools(self, catalogue: Catalogue, shapes: Shapes) -> list[Tool]:
         cursors = Cursors(self._subject.seal)
         every: list[Any] = [
-            make_search(catalogue, cursors),
+            make_search(catalogue, cursors, calls_with="run_tool" if "run_tool" in self._names else None),
             *make_describe(catalogue, shapes.of),
             *make_run(catalogue, repair=self._subject.limits.repair),
             make_chain(self._subject, catalogue),
@@ -58,4 +56,4 @@ class Metatools:
             make_examples(catalogue),
             *make_lists(catalogue, cursors),
         ]
-        return [tool for tool in every if _OTHER_NAMES.get(tool.spec.name, tool.spec.name) in self._names]
+        return [tool for tool in every if OTHER_NAMES.get(tool.spec.name, tool.spec.name) in self._names]

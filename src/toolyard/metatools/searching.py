@@ -46,7 +46,7 @@ _ANSWERS: Final = outcome(
 )
 
 
-def make_search(catalogue: Catalogue, cursors: Cursors) -> Tool:
+def make_search(catalogue: Catalogue, cursors: Cursors, *, calls_with: str | None) -> Tool:
     """Return the tool `search_tools`."""
 
     async def search(call: Call) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def make_search(catalogue: Catalogue, cursors: Cursors) -> Tool:
 
     return make(
         "search_tools",
-        "Find tools by what they do. Answers with signatures; call them with run_tool.",
+        "Find tools by what they do. Answers with signatures" + (f"; call them with {calls_with}." if calls_with else "."),
         search,
         takes=_TAKES,
         answers=_ANSWERS,
