@@ -647,7 +647,7 @@ def test_an_automatic_list_flips_only_well_past_the_line_in_either_direction() -
 
     assert counts == [5, 9, 11, 0, 0, 0, 0, 6, 9, 11]
     registry.list(Profile(name="fresh"))
-    assert len(registry.list(Profile(name="fresh"))) == 1
+    assert len(registry.list(Profile(name="fresh"))) == 2
 
 
 async def test_a_provider_may_change_what_it_publishes_while_the_yard_is_open(caplog: pytest.LogCaptureFixture) -> None:
