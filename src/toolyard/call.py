@@ -96,6 +96,7 @@ class Call(msgspec.Struct, eq=False):
     seconds: float | None = None  # that it may take, whatever its tool says
     parent: "Call | None" = None
     depth: int = 0
+    filled: bool = False  # whether what looks like a reference to a stored result is data, for handlers that see to those themselves
     spec: ToolSpec = NOTHING
     handler: Handler = _do_nothing
     arguments: Arguments = {}
@@ -114,8 +115,7 @@ class Call(msgspec.Struct, eq=False):
     at_fault: Blame = "yard"
     """Who is to blame for what nobody foresaw at this point."""
     children: "set[Call] | None" = None
-    leftovers: int = 0
-    """Threads of this call that run on after its answer."""
+    leftovers: int = 0  # threads of this call that run on after its answer
     releases: tuple[Release, ...] = ()
     """What gives back the turns that the call holds."""
     _notes: Notes | None = None

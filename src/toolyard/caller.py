@@ -80,7 +80,7 @@ class Nested(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None = None
     """It may take no longer, whatever its tool says."""
     filled: bool = False
-    """Whether references to stored results are filled in already, so that what looks like one is data."""
+    """Whether references to stored results are filled in already, so that what looks like one is data, and its size is not the caller's."""
     checked: dict[str, Any] | None = None
     """The arguments as they came out of a check, so that the same check need not look at them again."""
     checked_by: object = None

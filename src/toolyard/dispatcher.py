@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import count
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -35,7 +35,7 @@ from toolyard.prompts import messages_of
 from toolyard.record import Sink
 from toolyard.registry import Registry
 from toolyard.resources import contents_of
-from toolyard.results import Results
+from toolyard.results import REFERENCE, Results, too_large
 from toolyard.session import Sessions
 from toolyard.spec import Kind, ToolSpec, unknown
 from toolyard.tools import InvalidArgumentsError, Tool, written
@@ -43,7 +43,6 @@ from toolyard.tools import InvalidArgumentsError, Tool, written
 __all__ = ["Dispatcher"]
 
 T = TypeVar("T")
-_REFERENCE: Final = b"$ref"
 
 
 class Dispatcher:
@@ -76,6 +75,7 @@ class Dispatcher:
         self._registry = registry
         self.profile = profile
         self._limits = limits
+        self._filled_bytes = max(limits.argument_bytes, limits.stored_bytes)
         self.results = results
         self._ids = count(int.from_bytes(os.urandom(5)))
 
@@ -95,15 +95,15 @@ class Dispatcher:
         if parent is None:
             call = Call(call_id, name, caller, profile, door, self, now)
         else:
-            call = Call(call_id, name, caller, profile, door, self, now, 0.0, how.seconds, parent, parent.depth + 1)
+            call = Call(call_id, name, caller, profile, door, self, now, 0.0, how.seconds, parent, parent.depth + 1, how.filled)
         try:
             tool = self._find(call)
             if how.checked_by is tool:
                 call.arguments, call.coerced = how.checked, how.coerced  # pyright: ignore[reportAttributeAccessIssue] - there, if checked
             else:
-                text = written(arguments, self._limits)
-                if text.find(b"$") >= 0 and not how.filled and text.find(_REFERENCE) >= 0:  # one byte is found far sooner than four
-                    text = encode(await self.results.fill_in(msgspec.json.decode(text), tool.spec.input_schema, caller.owner))
+                text = written(arguments, self._filled_bytes if how.filled else self._limits.argument_bytes)
+                if text.find(b"$") >= 0 and text.find(REFERENCE) >= 0 and not how.filled and not tool.wraps:  # one byte is found sooner
+                    text = encode(await self.results.filling(caller.owner).fill_in(msgspec.json.decode(text), tool.spec.input_schema))
                 self._check(call, tool, text)
             if not tool.is_simple or name != tool.spec.name:
                 self._admit(call)
@@ -194,10 +194,13 @@ class Dispatcher:
         return self._end(call, failed(error, call))
 
     async def _shorten(self, call: Call, answer: Fitted) -> Fitted:
-        """Return the answer with a handle in place of data that are too long."""
+        """Return the answer with a handle in place of data that are too long; why a call failed is told whatever becomes of those."""
+        encoded: Encoded = answer.encoded  # pyright: ignore[reportAssignmentType] - else nothing is too long
         try:
-            return answer.cut(await self.results.keep(cast("Encoded", answer.encoded), call.caller.owner))
+            return answer.cut(await self.results.keep(encoded, call.caller.owner))
         except BaseException as error:  # noqa: BLE001 - a store may raise anything
+            if answer.error is not None and isinstance(error, ToolError):
+                return answer.cut(too_large(encoded))
             return self._failed(call, error)
 
     async def _answer(self, call: Call, find: "Callable[[], Query]") -> Envelope:
@@ -206,7 +209,7 @@ class Dispatcher:
             self._check_place(call)
             query = find()
             call.spec, call.handler = query.tool.spec, query.tool.handler
-            self._take_texts(call, query.tool, written(query.arguments, self._limits))
+            self._take_texts(call, query.tool, written(query.arguments, self._limits.argument_bytes))
             answer = fit_told(call, query, await self._flights.run(call, query.tool))
         except BaseException as error:  # noqa: BLE001 - as in 'dispatch'
             answer = self._failed(call, error)

@@ -27,6 +27,8 @@ def end(call: Call, fitted: Fitted, sinks: Sequence[Sink], *, slow: float) -> En
         answer.beside(fitted.content)
     if fitted.passed is not None:
         answer.passing(fitted.passed)
+    if fitted.held:
+        answer.holding()
     if sinks:
         _record(call, answer, elapsed, sinks)
     if elapsed - call.aside > slow:

@@ -23,7 +23,6 @@ __all__ = [
     "Failure",
     "Meta",
     "Passed",
-    "Plain",
     "encode",
     "encode_data",
     "encode_plain",
@@ -81,12 +80,6 @@ class Passed(msgspec.Struct, frozen=True, gc=False):
     """The same for clients of the older era, where they would not understand what is structured."""
 
 
-class Plain(msgspec.Struct, frozen=True, gc=False):
-    """What a handler returns whose data are JSON already, because they came out of other calls: nobody need read them to see that."""
-
-    data: Any
-
-
 class Envelope(msgspec.Struct, frozen=True, dict=True):
     """What every call answers: success, data, error and `_meta`, all always present."""
 
@@ -98,6 +91,8 @@ class Envelope(msgspec.Struct, frozen=True, dict=True):
     """The blocks that follow the envelope; they are no part of its JSON, so one that has some keeps them beside its fields."""
     passed: ClassVar[Passed | None] = None
     """What another server answered, if the answer is that and was not cut; kept in the same way."""
+    held: ClassVar[bool] = False
+    """Whether a policy answered in place of the tool, or of one that this one ran; kept in the same way."""
 
     @classmethod
     def ok(cls, data: object, *, content: Sequence[Content] = ()) -> Self:
@@ -134,6 +129,11 @@ class Envelope(msgspec.Struct, frozen=True, dict=True):
     def passing(self, passed: Passed) -> Self:
         """Return the envelope with what another server answered beside it."""
         vars(self)["passed"] = passed  # pyright: ignore[reportIndexIssue] - a frozen struct still has its dictionary
+        return self
+
+    def holding(self) -> Self:
+        """Return the envelope as the answer of a policy."""
+        vars(self)["held"] = True  # pyright: ignore[reportIndexIssue] - a frozen struct still has its dictionary
         return self
 
     def beside(self, content: Sequence[Content]) -> Self:

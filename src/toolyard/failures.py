@@ -33,11 +33,12 @@ def stopped(call: Call, seconds: float) -> ToolError:
     if call.stopped == "cancelled":
         why = "The yard is closing" if call.stopped_by == "yard" else f"'{spec.name}' was cancelled"
         return ToolError("cancelled", f"{why}.", blame=call.stopped_by)
+    hurried = call.seconds is not None and call.seconds == seconds
     return ToolError(
         "timeout",
-        f"'{spec.name}' did not finish within {seconds:g} seconds.",
-        hint=spec.timeout_hint,
-        blame="upstream" if call.at_fault == "upstream" else "tool" if call.running else "yard",
+        f"'{spec.name}' did not finish within {seconds:.3g} seconds.",
+        hint="Give it more time." if hurried else spec.timeout_hint,
+        blame="caller" if hurried else "upstream" if call.at_fault == "upstream" else "tool" if call.running else "yard",
         may_have_run=call.running,
         timeout_ms=round(seconds * 1000),
     )

@@ -7,7 +7,7 @@ import msgspec
 
 from toolyard.call import Call
 from toolyard.content import Block, Text, block_of
-from toolyard.envelope import Content, Encoded, Envelope, Failure, Passed, Plain, encode, encode_data, encode_plain
+from toolyard.envelope import Content, Encoded, Envelope, Failure, Passed, encode, encode_data
 from toolyard.errors import CODES, ToolError
 from toolyard.tools import Tool
 
@@ -29,10 +29,12 @@ class Fitted(msgspec.Struct, frozen=True, gc=False):
     encoded: Encoded | None = None
     passed: Passed | None = None
     """What another server answered, where that is what it is."""
+    held: bool = False
+    """Whether a policy answered."""
 
     def cut(self, instead: dict[str, Any]) -> "Fitted":
         """Return the same with something short in place of its data."""
-        return Fitted(instead, self.error, self.content)
+        return Fitted(instead, self.error, self.content, held=self.held)
 
 
 class Query(NamedTuple):
@@ -50,9 +52,6 @@ def fit(call: Call, tool: Tool, result: object) -> Fitted:
         ToolError: `invalid_output` if it cannot.
     """
     if type(result) not in _PLAIN:  # asked first because asking for an envelope costs more than the rest
-        if isinstance(result, Plain):
-            text = encode_plain(result.data)
-            return Fitted(result.data, None, (), Encoded(result.data, text, len(text) if text.isascii() else len(text.decode())))
         if isinstance(result, Passed):
             encoded = Encoded(result.data, encode(result.data), result.characters, result.content)
             return Fitted(result.data, None, result.content, encoded, result)
@@ -105,7 +104,8 @@ def _kept(call: Call, tool: Tool, envelope: Envelope) -> Fitted:
     call.inner_session_id = envelope.meta.session_id
     call.coerced = tuple(dict.fromkeys((*call.coerced, *envelope.meta.coerced)))
     call.warnings = tuple(dict.fromkeys((*call.warnings, *envelope.meta.warnings)))
-    return Fitted(encoded.data, error, (*envelope.content, *encoded.content), encoded, envelope.passed)
+    held = envelope.held or not call.running
+    return Fitted(encoded.data, error, (*envelope.content, *encoded.content), encoded, envelope.passed, held)
 
 
 def _encoded(tool: Tool, value: object) -> Encoded:

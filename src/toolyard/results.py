@@ -16,7 +16,10 @@ from toolyard.limits import Limits
 from toolyard.schema import Path, Schema, field_name, resolve, subschema
 from toolyard.store import Store
 
-__all__ = ["Results", "at_pointer", "shape_of"]
+__all__ = ["REFERENCE", "Filling", "Results", "at_pointer", "shape_of", "too_large"]
+
+REFERENCE: Final = b"$ref"
+"""What the text of arguments holds if they refer to a stored result."""
 
 _HANDLE: Final = re.compile(r"r_[0-9]{1,18}\Z")
 _INDEX: Final = re.compile(r"(0|[1-9][0-9]{0,17})\Z", re.ASCII)
@@ -86,42 +89,44 @@ class Results:
             )
         return msgspec.json.decode(text)
 
-    async def fill_in(self, arguments: object, schema: Schema, owner: str) -> Any:
-        """Return the arguments with the results in the places that refer to them.
-
-        Raises:
-            ToolError: `invalid_input` if a reference leads nowhere.
-        """
-        return await _Filling(self, schema, owner, room=self._limits.stored_bytes).fill(arguments, ())
+    def filling(self, owner: str) -> "Filling":
+        """Return what fills in the arguments of one call of this owner's."""
+        return Filling(self, owner, room=self._limits.stored_bytes)
 
 
-class _Filling:
+class Filling:
     """Fills in one call's arguments, reading each result once and no more in all than one result may have."""
 
-    def __init__(self, results: Results, schema: Schema, owner: str, *, room: int) -> None:
+    def __init__(self, results: Results, owner: str, *, room: int) -> None:
         self._results = results
-        self._schema = schema
         self._owner = owner
         self._room = room
         self._read: dict[str, Any] = {}
 
-    async def fill(self, value: object, path: Path) -> Any:
-        """Return a value with the results in the places that refer to them."""
+    async def fill_in(self, arguments: object, schema: Schema) -> Any:
+        """Return arguments with the results in the places that refer to them.
+
+        Raises:
+            ToolError: `invalid_input` if a reference leads nowhere.
+        """
+        return await self._fill(arguments, (), schema)
+
+    async def _fill(self, value: object, path: Path, schema: Schema) -> Any:
         if len(path) > _DEPTH:
             return value
         if isinstance(value, list):
             items = cast("list[object]", value)
-            return [await self.fill(item, (*path, index)) for index, item in enumerate(items)]
+            return [await self._fill(item, (*path, index), schema) for index, item in enumerate(items)]
         if not isinstance(value, dict):
             return value
         pairs = cast("dict[str, object]", value)
-        if _refers(pairs) and not _declares(self._schema, subschema(self._schema, path)):
+        if _refers(pairs) and not _declares(schema, subschema(schema, path)):
             found = await self._follow(pairs, path)
             self._room -= len(encode(found))
             if self._room < 0:
                 raise ToolError("too_large", "The results that the arguments refer to are too large together.")
             return found
-        return {key: await self.fill(item, (*path, key)) for key, item in pairs.items()}
+        return {key: await self._fill(item, (*path, key), schema) for key, item in pairs.items()}
 
     async def _follow(self, reference: Mapping[str, Any], path: Path) -> Any:
         field, handle = field_name(path), reference["$ref"]
@@ -135,6 +140,11 @@ class _Filling:
             return at_pointer(found, reference.get("path", ""))
         except LookupError as error:
             raise _leads_nowhere(field, "unknown_path", f"'{reference['$ref']}' has nothing at {error.args[0]!r}.") from None
+
+
+def too_large(encoded: Encoded) -> dict[str, Any]:
+    """Return what is said of a result that can neither be answered nor kept, where something else must be said as well."""
+    return {"status": "too_large", "characters": encoded.characters, "shape": shape_of(encoded.data)}
 
 
 def at_pointer(value: Any, pointer: str) -> Any:

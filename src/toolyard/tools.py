@@ -71,6 +71,8 @@ class Tool:
     check: Check
     fits_output: Callable[[object], bool] | None = None
     may_return_none: bool = False
+    wraps: bool = False
+    """Whether among its arguments are those of other tools, where it sees to references to stored results itself."""
     is_simple: bool = field(init=False)
     """Whether nothing but a policy stands between its arguments being right and its handler, as with nearly every tool."""
 
@@ -128,8 +130,8 @@ class Tool:
         )
 
 
-def written(arguments: object, limits: Limits) -> bytes:
-    """Return arguments as JSON, which those that came over a wire are already.
+def written(arguments: object, most: int) -> bytes:
+    """Return arguments as JSON of at most so many bytes, which those that came over a wire are already.
 
     Raises:
         ToolError: `invalid_input` if they cannot be, `too_large` if they are too long.
@@ -140,9 +142,8 @@ def written(arguments: object, limits: Limits) -> bytes:
         text = bytes(arguments) if type(arguments) is msgspec.Raw else encode(arguments)
     except TypeError:
         raise ToolError("invalid_input", "The arguments cannot be written as JSON.", issues=[]) from None
-    if len(text) > limits.argument_bytes:
-        message = f"The arguments have {len(text)} bytes; at most {limits.argument_bytes} are taken."
-        raise ToolError("too_large", message, bytes=len(text), limit=limits.argument_bytes)
+    if len(text) > most:
+        raise ToolError("too_large", f"The arguments have {len(text)} bytes; at most {most} are taken.", bytes=len(text), limit=most)
     return text
 
 

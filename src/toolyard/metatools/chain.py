@@ -3,129 +3,78 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Sequence
-from typing import Annotated, Any, Final, cast
+from typing import Any, Final, cast
 
 import msgspec
 
 from toolyard.call import Arguments, Call
-from toolyard.envelope import Envelope, Failure, Plain
+from toolyard.envelope import Content, Envelope, Failure, encode_data
 from toolyard.errors import ToolError
-from toolyard.metatools.catalogue import Catalogue
-from toolyard.metatools.making import TEXT, fields, make, outcome
+from toolyard.limits import Limits
+from toolyard.metatools.making import make
 from toolyard.metatools.pace import Pace
-from toolyard.metatools.plan import PREVIOUS, Plan, Planned, Seconds, Step
+from toolyard.metatools.plan import PREVIOUS, Plan, Planned
 from toolyard.metatools.references import filled
+from toolyard.metatools.steps import ANSWERS, TAKES, Step, make_check
 from toolyard.metatools.subject import Subject
 from toolyard.progress import Note
+from toolyard.results import Results, too_large
 from toolyard.spec import Operation
-from toolyard.tools import Check, Tool, check_by_schema
+from toolyard.tools import Tool
 
 __all__ = ["make_chain"]
 
-_STEPS: Final = 32
-_SECONDS: Final[dict[str, Any]] = {"type": "number", "exclusiveMinimum": 0, "maximum": 3600}
-_FLAG: Final[dict[str, Any]] = {"type": "boolean"}
+Outcome = Envelope | dict[str, Any]
+
 _PENDING: Final = "approval_required"
-_STEP: Final = fields(
-    "tool_id",
-    id=TEXT,
-    tool_id=TEXT,
-    args={"type": "object", "description": 'A value {"$from": step id or index, "path": JSON pointer} takes an earlier result.'},
-    use_previous={**_FLAG, "description": "Passes the result before it as 'previous'."},
-    parallel={**TEXT, "description": "Neighbours of the same group run side by side."},
-    timeout_s=_SECONDS,
-)
-_TAKES: Final = fields(
-    "steps",
-    steps={"type": "array", "minItems": 1, "maxItems": _STEPS, "items": _STEP},
-    timeout_s={**_SECONDS, "description": "For the whole chain."},
-    final_only={**_FLAG, "description": "Answers only with the last result."},
-    dry_run={**_FLAG, "description": "Only checks, and shows the plan."},
-)
-_INTEGER: Final[dict[str, Any]] = {"type": "integer"}
-_RESULT: Final = outcome("step tool_id data", step=_INTEGER, id=TEXT, tool_id=TEXT, data={}, coerced={"type": "array", "items": TEXT})
-_PLANNED: Final = outcome(
-    "step tool_id operation stage needs_approval",
-    step=_INTEGER,
-    id=TEXT,
-    tool_id=TEXT,
-    operation=TEXT,
-    stage=_INTEGER,
-    needs_approval={"type": ["boolean", "null"]},
-    waits_for={"type": "array", "items": _INTEGER},
-)
-_ANSWERS: Final = outcome(
-    "",
-    results={"type": "array", "items": _RESULT},
-    final={},
-    plan={"type": "array", "items": _PLANNED},
-    status=TEXT,
-    step_index=_INTEGER,
-    pending={},
-)
+_CHARACTERS: Final = 4  # of a token
+_NAME: Final = 64
 
 
-class _Given(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The arguments, as they are read in one go where nothing is wrong with them."""
-
-    steps: Annotated[list[Step], msgspec.Meta(min_length=1, max_length=_STEPS)]
-    timeout_s: Seconds = 0.0
-    final_only: bool = False
-    dry_run: bool = False
-
-
-def _check() -> Check:
-    """Return the check that the schema says, which reads steps as what they are; the schema itself tells what is wrong."""
-    decode = msgspec.json.Decoder(_Given).decode
-    by_schema = check_by_schema(_TAKES)
-
-    def check(text: bytes) -> Arguments:
-        try:
-            given = decode(text)
-        except msgspec.ValidationError:
-            return msgspec.structs.asdict(msgspec.convert(by_schema(text), _Given))
-        return msgspec.structs.asdict(given)
-
-    return check
-
-
-def make_chain(subject: Subject, catalogue: Catalogue) -> Tool:
+def make_chain(subject: Subject) -> Tool:
     """Return the tool `run_chain`."""
 
-    async def run(call: Call) -> Plain:
-        plan = Plan(catalogue, call.profile, repair=subject.limits.repair).read(call.arguments["steps"])
+    async def run(call: Call) -> object:
+        filling = None if call.filled else subject.dispatcher.results.filling(call.caller.owner)
+        plan = await Plan(subject.registry, call.profile, filling=filling, repair=subject.limits.repair).read(call.arguments["steps"])
         if call.arguments.get("dry_run"):
-            return Plain({"plan": _shown(plan, can_hold=subject.dispatcher.admission.can_hold)})
+            return {"plan": _shown(plan, can_hold=subject.dispatcher.admission.can_hold)}
+        chain = _Chain(call, plan, subject.dispatcher.results, subject.limits)
         if call.door.progress is None:
-            return await _Chain(call, plan).run()
+            return await chain.run()
         with Pace(call, Note(0, len(plan.steps), "")) as pace:
-            return await _Chain(call, plan).run(pace)
+            return await chain.run(pace)
 
     return make(
         "run_chain",
         "Call several tools in turn, passing results on, and stop at the first error.",
         run,
-        takes=_TAKES,
-        answers=_ANSWERS,
+        takes=TAKES,
+        answers=ANSWERS,
         listed=True,
         wraps=True,
-        check=_check(),
+        check=make_check(),
     )
 
 
 class _Chain:
     """One chain while it runs."""
 
-    def __init__(self, call: Call, plan: Plan) -> None:
+    def __init__(self, call: Call, plan: Plan, results: Results, limits: Limits) -> None:
         self._call = call
         self._plan = plan
+        self._results = results
+        self._limits = limits
         self._seconds: float = call.arguments.get("timeout_s", 0.0)
         self._began = time.perf_counter()
         self._aside = call.aside
         self._told: list[dict[str, Any]] = []
         """What came of the steps so far, in their order: all those of the stages that are over."""
+        self._content: tuple[Content, ...] = ()
+        self._tokens = 0
+        """How much the steps answered, about."""
 
-    async def run(self, pace: Pace | None = None) -> Plain:
+    async def run(self, pace: Pace | None = None) -> Outcome:
         """Run stage after stage, and return what came of it.
 
         Raises:
@@ -138,23 +87,23 @@ class _Chain:
                 first = _steps(stage)[0]
                 pace.note(Note(first.index, total, f"running {first.step.tool_id}"))
             if isinstance(stage, list):
-                pending = self._settle(stage, await asyncio.gather(*map(self._begin, stage)))
+                pending = await self._settle(stage, await asyncio.gather(*map(self._begin, stage)))
             else:
                 step = stage.step
                 everyday = stage.checked is not None and not timed and not step.timeout_s
-                answer = await (invoke(call, step.tool_id, step.args, stage) if everyday else self._begin(stage))
-                if answer.error is None and not _is_pending(answer.data):
-                    self._told.append(_told(stage, answer))
+                answer = await (invoke(call, step.tool_id, stage.args, stage) if everyday else self._begin(stage))
+                if answer.error is None and not answer.held:
+                    self._keep(stage, answer)
                     continue
-                pending = self._settle([stage], [answer])
+                pending = await self._settle([stage], [answer])
             if pending is not None:
                 return pending
         if pace is not None:
             pace.note(Note(total, total, "the chain is done"))
-        return self._outcome()
+        return await self._outcome()
 
     def _begin(self, planned: Planned) -> Awaitable[Envelope]:
-        step, args = planned.step, planned.step.args
+        step, args = planned.step, planned.args
         try:
             if planned.checked is None:
                 args = self._filled(planned)
@@ -166,9 +115,8 @@ class _Chain:
 
     def _filled(self, planned: Planned) -> Arguments:
         """Return the arguments of a step with what the steps before answered."""
-        step = planned.step
-        args = filled(step.args, planned.references, self._told) if planned.references else step.args
-        return {**args, PREVIOUS: self._final} if step.use_previous else args
+        args = filled(planned.args, planned.references, self._told) if planned.references else planned.args
+        return {**args, PREVIOUS: self._final} if planned.step.use_previous else args
 
     def _left(self, step: Step) -> float:
         """Return how long a step may take: no longer than it says, nor than the chain has left."""
@@ -179,7 +127,7 @@ class _Chain:
             raise ToolError("timeout", f"The {self._seconds:g} seconds of the chain were over before the step began.", may_have_run=False)
         return min(left, step.timeout_s) if step.timeout_s else left
 
-    def _settle(self, stage: list[Planned], answers: Sequence[Envelope]) -> Plain | None:
+    async def _settle(self, stage: list[Planned], answers: Sequence[Envelope]) -> Outcome | None:
         """Note what a stage answered; return the chain's answer if a step waits for a person.
 
         Raises:
@@ -192,35 +140,65 @@ class _Chain:
             if answer.error is not None:
                 failed = failed or (planned, answer.error)
                 ran = ran or answer.error.may_have_run
-            elif _is_pending(answer.data):
+            elif _is_pending(answer):
                 pending = pending or (planned.index, answer.data)
             else:
-                self._told.append(_told(planned, answer))
+                self._keep(planned, answer)
         if failed is not None:
+            await self._make_room()
             raise self._failure(*failed, ran=ran)
         if pending is not None:
-            return self._outcome(status=_PENDING, step_index=pending[0], pending=pending[1])
+            told = await self._outcome()
+            data = told if isinstance(told, dict) else told.data
+            return Envelope.ok({"status": _PENDING, "step_index": pending[0], "pending": pending[1], **data}).holding()
         return None
+
+    def _keep(self, planned: Planned, answer: Envelope) -> None:
+        step, meta = planned.step, answer.meta
+        told: dict[str, Any] = {"step": planned.index, "tool_id": step.tool_id, "data": answer.data}
+        if step.id:
+            told["id"] = step.id
+        if meta.coerced:
+            told["coerced"] = meta.coerced
+        if meta.warnings:
+            told["warnings"] = meta.warnings
+        if answer.content:
+            self._content += answer.content
+        self._tokens += meta.estimated_tokens
+        self._told.append(told)
 
     @property
     def _final(self) -> Any:
         return self._told[-1]["data"] if self._told else None
 
-    def _outcome(self, **pending: Any) -> Plain:
-        results = {} if self._call.arguments.get("final_only") else {"results": self._told}
-        return Plain({**pending, **results, "final": self._final})
+    async def _make_room(self) -> None:
+        """Keep large results of steps apart, each by a handle of its own, if they are too large to be kept together."""
+        if 2 * _CHARACTERS * self._tokens <= self._limits.stored_bytes:  # twice, because the last one is told twice
+            return
+        for told in self._told:
+            encoded = encode_data(told["data"])
+            if encoded.characters > self._limits.result_characters:
+                try:
+                    told["data"] = await self._results.keep(encoded, self._call.caller.owner)
+                except ToolError:
+                    told["data"] = too_large(encoded)
+
+    async def _outcome(self) -> Outcome:
+        await self._make_room()
+        told = {"final": self._final} if self._call.arguments.get("final_only") else {"results": self._told, "final": self._final}
+        return Envelope.ok(told, content=self._content) if self._content else told
 
     def _failure(self, planned: Planned, cause: Failure, *, ran: bool) -> ToolError:
         step, index = planned.step, planned.index
-        done = {told["step"] for told in self._told}
+        done: list[int] = sorted(told["step"] for told in self._told)
         changed = ran or any(
             one.tool.spec.operation is not Operation.QUERY for stage in self._plan.stages for one in _steps(stage) if one.index in done
         )
-        named = f"{index} '{step.id}'" if step.id else f"{index}"
+        named = f"{index} '{step.id[:_NAME]}'" if step.id else f"{index}"
         return ToolError(
             "chain_step_failed",
             f"Step {named} ('{step.tool_id}') failed: {cause.message}",
-            hint=f"{cause.hint} The steps before {index} have run: do not run them again.",
+            hint=f"{cause.hint} {_spare(done)}".strip(),
             next_actions=cause.next_actions or (f"describe_tool(tool_id={step.tool_id!r})",),
             blame=cause.blame,
             may_have_run=changed,
@@ -232,8 +210,17 @@ class _Chain:
         )
 
 
-def _is_pending(data: object) -> bool:
-    return type(data) is dict and cast("dict[str, Any]", data).get("status") == _PENDING
+def _is_pending(answer: Envelope) -> bool:
+    """Return whether a policy holds the step until a person has decided."""
+    return answer.held and isinstance(answer.data, dict) and cast("dict[str, Any]", answer.data).get("status") == _PENDING
+
+
+def _spare(done: list[int]) -> str:
+    """Return which steps need not run again, in a sentence."""
+    if not done:
+        return ""
+    named = ", ".join(map(str, done))
+    return f"Step {named} has run: do not run it again." if len(done) == 1 else f"Steps {named} have run: do not run them again."
 
 
 async def _refused(error: ToolError, tool_id: str) -> Envelope:
@@ -245,24 +232,13 @@ def _steps(stage: Planned | list[Planned]) -> list[Planned]:
     return stage if isinstance(stage, list) else [stage]
 
 
-def _told(planned: Planned, answer: Envelope) -> dict[str, Any]:
-    """Return what came of a step."""
-    step = planned.step
-    told: dict[str, Any] = {"step": planned.index, "tool_id": step.tool_id, "data": answer.data}
-    if step.id:
-        told["id"] = step.id
-    if answer.meta.coerced:
-        told["coerced"] = list(answer.meta.coerced)
-    return told
-
-
 def _shown(plan: Plan, *, can_hold: bool) -> list[dict[str, Any]]:
     """Return the plan as an answer: what would run when, what it waits for, and whether a person is asked first, where that is known."""
     told: list[dict[str, Any]] = []
     for number, stage in enumerate(plan.stages):
         for planned in _steps(stage):
             spec, step = planned.tool.spec, planned.step
-            asks = True if spec.question is not None else None if can_hold else False
+            asks = True if any(one.spec.question is not None for one in (planned.tool, *planned.inner)) else None if can_hold else False
             waits = sorted({reference.target for reference in planned.references})
             one: dict[str, Any] = {"step": planned.index, "tool_id": spec.name, "operation": str(spec.operation), "stage": number}
             one |= {"needs_approval": asks, **({"waits_for": waits} if waits else {}), **({"id": step.id} if step.id else {})}

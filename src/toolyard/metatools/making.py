@@ -53,4 +53,4 @@ def make(
         tags=tags if listed else (*tags, UNLISTED),
         examples=examples,
     )
-    return Tool(spec=spec, handler=handler, check=check or check_by_schema(takes), may_return_none=wraps)
+    return Tool(spec=spec, handler=handler, check=check or check_by_schema(takes), may_return_none=wraps, wraps=wraps)

@@ -1,39 +1,29 @@
 """The plan of a chain: its steps, checked as far as they can be before the first one runs."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, cast
+from typing import Any, Final, cast
 
-import msgspec
+from msgspec.structs import replace
 
 from toolyard.call import Arguments
 from toolyard.caller import Nested
 from toolyard.envelope import encode_plain
 from toolyard.errors import ToolError
-from toolyard.metatools.catalogue import Catalogue
-from toolyard.metatools.references import Reference, references
+from toolyard.metatools.beside import issues_beside
+from toolyard.metatools.references import Reference, inner_tools, references
 from toolyard.metatools.running import unwrapped
+from toolyard.metatools.steps import Step
 from toolyard.profile import Profile
-from toolyard.schema import Issue, Schema, field_name, inlined, unexpected
-from toolyard.tools import Checked, InvalidArgumentsError, Tool
+from toolyard.registry import Registry
+from toolyard.results import REFERENCE, Filling
+from toolyard.schema import Issue, field_name
+from toolyard.tools import InvalidArgumentsError, Tool
 
-__all__ = ["PREVIOUS", "Plan", "Planned", "Seconds", "Step"]
+__all__ = ["PREVIOUS", "Plan", "Planned"]
 
 PREVIOUS: Final = "previous"
 _POINTERS: Final = ("", "/")
-_NOTHING: Final[Schema] = {}
-
-Seconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
-
-
-class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
-    """One call of a chain, as it was asked for."""
-
-    tool_id: str
-    args: Arguments = {}
-    id: str = ""
-    use_previous: bool = False
-    parallel: str = ""
-    timeout_s: Seconds = 0.0
+_NAME: Final = 64
 
 
 class Planned(Nested, frozen=True, kw_only=True, gc=False):
@@ -43,17 +33,33 @@ class Planned(Nested, frozen=True, kw_only=True, gc=False):
     index: int
     step: Step
     tool: Tool
+    args: Arguments
+    """What it is given, with stored results in their places unless a tool that it runs sees to that."""
     references: Sequence[Reference] = ()
+    inner: Sequence[Tool] = ()
+    """The tools that it runs, as far as they are known beforehand."""
+
+    @property
+    def given(self) -> Arguments:
+        """Return its arguments, with a place for each that will come from another step."""
+        return {**self.args, PREVIOUS: None} if self.step.use_previous else self.args
+
+    @property
+    def taken(self) -> set[str | int]:
+        """Return which arguments come from another step, be it in part."""
+        taken = {reference.at[0] for reference in self.references}
+        return {*taken, PREVIOUS} if self.step.use_previous else taken
 
 
 class Plan:
     """The steps of one chain, in stages: one step each, or several that run side by side."""
 
-    def __init__(self, catalogue: Catalogue, profile: Profile, *, repair: bool) -> None:
+    def __init__(self, registry: Registry, profile: Profile, *, filling: Filling | None, repair: bool) -> None:
         self.steps: Sequence[Step] = ()
         self.stages: list[Planned | list[Planned]] = []
-        self._registry = catalogue.registry
+        self._registry = registry
         self._profile = profile
+        self._filling = filling
         self._repair = repair
         self._issues: list[Issue] = []
         self._similar: list[str] = []
@@ -61,14 +67,13 @@ class Plan:
         self._first = 0
         """Where the stage begins that is read now."""
 
-    def read(self, steps: Sequence[Step]) -> "Plan":
+    async def read(self, steps: Sequence[Step]) -> "Plan":
         """Take the steps in, and return the plan.
 
         Raises:
             ToolError: `invalid_input` with everything that is wrong with any of them.
         """
         self.steps = steps
-        find, profile = self._registry.find, self._profile
         stage: list[Any] = self.stages
         group = ""
         for index, step in enumerate(steps):
@@ -78,24 +83,17 @@ class Plan:
                     stage = []
                     self.stages.append(stage)
             text = encode_plain(step.args)
-            found = references(step.args) if b"$" in text else ()
-            if found or step.id or step.use_previous:
-                self._link(index, step, found)
-            try:
-                tool = find(step.tool_id, profile)
-            except ToolError as error:
-                self._miss(index, error)
+            tool = self._find(index, step.tool_id, "tool_id")
+            if b"$" in text or step.use_previous or step.id or tool is None or tool.wraps:
+                planned = await self._look_closely(index, step, tool, text)
+                if planned is not None:
+                    stage.append(planned)
                 continue
-            if found or step.use_previous:
-                self._check_names(index, tool.spec.input_schema, step)
-                stage.append(Planned(index=index, step=step, tool=tool, references=found))
-                continue
-            coerced: tuple[str, ...] = ()
             try:
                 checked = tool.check(text)
+                stage.append(Planned(index=index, step=step, tool=tool, args=step.args, checked=checked, checked_by=tool))
             except InvalidArgumentsError as error:
-                checked, coerced = self._mended(index, tool, step.args, error.issues)
-            stage.append(Planned(index=index, step=step, tool=tool, checked=checked, checked_by=tool, coerced=coerced))
+                stage.append(self._mended(Planned(index=index, step=step, tool=tool, args=step.args), error.issues))
         if self._issues:
             raise self._refusal()
         return self
@@ -108,11 +106,17 @@ class Plan:
             "invalid_input",
             f"The chain cannot run, and nothing of it did: {first.message}{more}",
             hint="Mend what 'issues' names, then run the whole chain again.",
-            next_actions=[f"describe_tool(tool_id={self.steps[index].tool_id!r})"],
+            next_actions=self._next(first, self.steps[index].tool_id),
             issues=self._issues,
             similar=self._similar,
             step_index=index,
         )
+
+    def _next(self, first: Issue, tool_id: str) -> list[str]:
+        """Return what to do about the first thing that is wrong, with tools that are there."""
+        named = first.did_you_mean if first.code == "tool_not_found" else tool_id
+        asked, given = ("search_tools", "query=…") if named is None else ("describe_tool", f"tool_id={named!r}")
+        return [f"{asked}({given})"] if self._registry.named(asked) is not None else []
 
     def _link(self, index: int, step: Step, found: Sequence[Reference]) -> None:
         """Find what a step refers to, and let others refer to it."""
@@ -127,20 +131,52 @@ class Plan:
         if step.use_previous and self._first == 0:
             self._add(index, "use_previous", "no_previous", "There is no step before it.")
         if step.id and self._named.setdefault(step.id, index) != index:
-            self._add(index, "id", "duplicate_id", f"Two steps have the id '{step.id}'.")
+            self._add(index, "id", "duplicate_id", f"Two steps have the id {_brief(step.id)}.")
 
-    def _miss(self, index: int, error: ToolError) -> None:
-        similar = cast("list[str]", error.details.get("similar", []))
-        self._similar += [near for near in similar if near not in self._similar]
-        meant = similar[0] if similar else None
-        self._issues.append(Issue(f"steps.{index}.tool_id", "tool_not_found", error.message, did_you_mean=meant))
+    def _find(self, index: int, name: str, field: str) -> Tool | None:
+        try:
+            return self._registry.find(name, self._profile)
+        except ToolError as error:
+            similar = cast("list[str]", error.details.get("similar", []))
+            self._similar += [near for near in similar if near not in self._similar]
+            meant = similar[0] if similar else None
+            self._issues.append(Issue(f"steps.{index}.{field}", "tool_not_found", error.message, did_you_mean=meant))
+            return None
+
+    async def _look_closely(self, index: int, step: Step, tool: Tool | None, text: bytes) -> Planned | None:
+        """Plan a step that has to do with other steps, with stored results or with other tools."""
+        wrapper = tool.spec.name if tool is not None and tool.wraps else None
+        found = references(step.args, wrapper) if b"$" in text else ()
+        self._link(index, step, found)
+        if tool is None:
+            return None
+        is_linked = bool(found) or step.use_previous
+        args = step.args
+        if self._filling is not None and REFERENCE in text and (is_linked or not tool.wraps):
+            try:
+                args = await self._filling.fill_in(args, tool.spec.input_schema)
+            except ToolError as error:
+                self._issues += [Issue(f"steps.{index}.args.{one['field']}", one["code"], one["message"]) for one in _issues_of(error)]
+                return None
+        filled = is_linked or not tool.wraps or self._filling is None
+        planned = Planned(
+            index=index, step=step, tool=tool, args=args, references=found, inner=self._inner(index, args, wrapper), filled=filled
+        )
+        if is_linked:
+            for issue in issues_beside(planned.given, tool, planned.taken, repair=self._repair):
+                self._issues.append(_moved(index, issue))
+            return planned
+        try:
+            return replace(planned, checked=tool.check(encode_plain(args)), checked_by=tool)
+        except InvalidArgumentsError as error:
+            return self._mended(planned, error.issues)
 
     def _fault(self, index: int, reference: Reference, target: int | None) -> tuple[str, str]:
         """Return what is wrong with a reference, as a code and a sentence."""
         named = reference.step
         if target is None:
             later = any(step.id == named for step in self.steps[index:])
-            return ("later_step", f"'{named}' is not before it.") if later else _unknown(f"'{named}'")
+            return ("later_step", f"{_brief(named)} is not before it.") if later else _unknown(_brief(named))
         if not 0 <= target < len(self.steps):
             return _unknown(f"{target}; the first one is 0")
         if target >= index:
@@ -149,33 +185,45 @@ class Plan:
             return "same_group", f"Step {target} runs at the same time."
         return "unknown_path", "A path is empty or begins with '/'."
 
-    def _mended(self, index: int, tool: Tool, args: Arguments, issues: list[Issue]) -> Checked:
-        """Return arguments once they are put right, or note what is wrong with them."""
-        inner, moved = unwrapped(args, tool, repair=self._repair)
-        if moved:
-            return Checked(tool.check(encode_plain(inner)), moved)
-        try:
-            return tool.mend(encode_plain(args), issues, repair=self._repair)
-        except ToolError:
-            self._issues += [_moved(index, issue) for issue in issues]
-            return Checked(args, ())
+    def _inner(self, index: int, args: Arguments, wrapper: str | None) -> Sequence[Tool]:
+        """Return the tools that a step will run by a metatool, and note those that are none."""
+        if wrapper is None:
+            return ()
+        named = (self._find(index, name, f"args.{field_name(at)}") for at, name in inner_tools(args, wrapper))
+        return [one for one in named if one is not None]
 
-    def _check_names(self, index: int, schema: Schema, step: Step) -> None:
-        """Note what no result that is filled in later can put right: arguments that are missing, and those that are not known."""
-        args = {**step.args, PREVIOUS: None} if step.use_previous else step.args
-        known: Schema = schema.get("properties", _NOTHING)
-        required: Sequence[str] = schema.get("required", ())
-        is_open = schema.get("additionalProperties") is not False
-        for name in required:
-            if name not in args:
-                issue = Issue(name, "missing", f"'{name}' is required.", inlined(schema, known.get(name)))
-                self._issues.append(_moved(index, issue))
-        for name in args:
-            if not is_open and name not in known:
-                self._issues.append(_moved(index, unexpected((name,), list(known))))
+    def _mended(self, planned: Planned, issues: list[Issue]) -> Planned:
+        """Return a step with its arguments put right, or note what is wrong with them."""
+        tool, args = planned.tool, planned.args
+        inner, coerced = unwrapped(args, tool, repair=self._repair)
+        try:
+            checked = tool.check(encode_plain(inner)) if coerced else None
+            if checked is None:
+                checked, coerced = tool.mend(encode_plain(args), issues, repair=self._repair)
+        except ToolError:
+            self._issues += [_moved(planned.index, issue) for issue in issues]
+            return planned
+        return replace(planned, checked=checked, checked_by=tool, coerced=coerced)
 
     def _add(self, index: int, field: str, code: str, message: str) -> None:
         self._issues.append(Issue(f"steps.{index}.{field}", code, message))
+
+
+def _issues_of(error: ToolError) -> list[dict[str, str]]:
+    """Return what is wrong with references to stored results.
+
+    Raises:
+        ToolError: It is something else.
+    """
+    if error.code != "invalid_input":
+        raise error
+    return cast("list[dict[str, str]]", error.details["issues"])
+
+
+def _brief(name: object) -> str:
+    """Return a name that somebody made up, as it can be repeated."""
+    text = str(name)
+    return f"'{text}'" if len(text) <= _NAME else f"'{text[:_NAME]}…'"
 
 
 def _unknown(step: str) -> tuple[str, str]:

@@ -1,6 +1,10 @@
-"""References: places in the arguments of a step that take what an earlier step answered."""
+"""References: places in the arguments of a step that take what an earlier step answered.
 
-from collections.abc import Iterable, Mapping, Sequence
+The arguments of a step may be those of a metatool that runs others. Whatever is in there is theirs to see to, but for one thing:
+the steps of a chain inside a chain refer to each other, and to nobody outside.
+"""
+
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 import msgspec
@@ -8,12 +12,17 @@ import msgspec
 from toolyard.errors import ToolError
 from toolyard.results import at_pointer
 
-__all__ = ["Reference", "filled", "references"]
+__all__ = ["Reference", "filled", "inner_tools", "references"]
 
 _FROM: Final = "$from"
 _DEPTH: Final = 32
+_POINTER: Final = 200
 _CONTAINERS: Final = frozenset({dict, list})
 _NAMES: Final = frozenset({int, str})
+_RUNS: Final = ("run_tool", "call_tool")  # no set: what is looked for may be anything
+_CHAIN: Final = "run_chain"
+
+Place = tuple[str | int, ...]
 
 
 class Reference(msgspec.Struct, gc=False):
@@ -21,18 +30,31 @@ class Reference(msgspec.Struct, gc=False):
 
     step: str | int
     pointer: str
-    at: tuple[str | int, ...]
+    at: Place
     target: int = 0
     """The place of that step, once it is known."""
 
 
-def references(args: dict[str, Any]) -> Sequence[Reference]:
-    """Return the references in arguments."""
+def references(args: dict[str, Any], wrapper: object = None) -> Sequence[Reference]:
+    """Return the references in arguments, which may be those of the metatool of that name."""
     found: list[Reference] = []
-    for key, value in args.items():
-        if type(value) in _CONTAINERS:
-            _collect(value, (key,), found)
+    _gather(args, wrapper, (), found)
     return found
+
+
+def inner_tools(args: Mapping[str, Any], wrapper: object) -> Generator[tuple[Place, str]]:
+    """Return the names of the tools that the metatool of that name will run, as far as its arguments say, and where they are."""
+    if wrapper in _RUNS:
+        name, inner = args.get("tool_id"), args.get("args")
+        if isinstance(name, str):
+            yield ("tool_id",), name
+            if isinstance(inner, dict):
+                yield from ((("args", *at), one) for at, one in inner_tools(cast("dict[str, Any]", inner), name))
+    elif wrapper == _CHAIN:
+        steps = args.get("steps")
+        for index, step in enumerate(cast("list[Any]", steps) if isinstance(steps, list) else ()):
+            if isinstance(step, dict):
+                yield from ((("steps", index, *at), one) for at, one in inner_tools(cast("dict[str, Any]", step), "run_tool"))
 
 
 def filled(args: dict[str, Any], found: Iterable[Reference], told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -55,18 +77,28 @@ def _part(result: Any, reference: Reference) -> Any:
     try:
         return at_pointer(result, reference.pointer)
     except LookupError:
-        message = f"Step {reference.target} answered nothing at {reference.pointer!r}."
+        message = f"Step {reference.target} answered nothing at {reference.pointer[:_POINTER]!r}."
         issue = {"field": ".".join(map(str, reference.at)), "code": "unknown_path", "message": message}
         raise ToolError("invalid_input", message, may_have_run=False, issues=[issue]) from None
 
 
-def _collect(value: Any, at: tuple[str | int, ...], found: list[Reference]) -> None:
+def _gather(args: Mapping[str, Any], wrapper: object, at: Place, found: list[Reference]) -> None:
+    for key, value in args.items():
+        if type(value) not in _CONTAINERS or (wrapper == _CHAIN and key == "steps" and type(value) is list):
+            continue
+        if wrapper in _RUNS and key == "args" and type(value) is dict and _FROM not in value:
+            _gather(cast("dict[str, Any]", value), args.get("tool_id"), (*at, key), found)
+        else:
+            _collect(value, (*at, key), found)
+
+
+def _collect(value: Any, at: Place, found: list[Reference]) -> None:
     if type(value) is list:
         pairs = enumerate(cast("list[Any]", value))
     else:
-        step, path = value.get(_FROM), value.get("path", "")
-        if type(step) in _NAMES and type(path) is str and len(value) == (2 if "path" in value else 1):
-            found.append(Reference(step, path, at))
+        step, path = value.get(_FROM), value.get("path")
+        if type(step) in _NAMES and (path is None or type(path) is str) and len(value) == (2 if "path" in value else 1):
+            found.append(Reference(step, path or "", at))
             return
         pairs = cast("dict[str, Any]", value).items()
     if len(at) < _DEPTH:

@@ -10,13 +10,15 @@ import msgspec
 
 from toolyard.call import Arguments, Call, Handler
 from toolyard.caller import Nested
-from toolyard.envelope import Envelope, encode
+from toolyard.envelope import Envelope, encode, encode_plain
 from toolyard.errors import ToolError
-from toolyard.metatools.catalogue import OTHER_NAME, Catalogue
+from toolyard.metatools.catalogue import OTHER_NAME
 from toolyard.metatools.making import TEXT, fields, make
 from toolyard.metatools.pace import Pace
 from toolyard.metatools.signature import signature
+from toolyard.metatools.subject import Subject
 from toolyard.progress import Note
+from toolyard.results import REFERENCE, Filling
 from toolyard.spec import ToolSpec
 from toolyard.tools import Check, InvalidArgumentsError, Tool, check_by_schema
 
@@ -40,25 +42,29 @@ _PUT_RIGHT: Final = "put right"
 """Where the check leaves word for the handler; no argument can be called so."""
 
 
-def make_run(catalogue: Catalogue, *, repair: bool) -> list[Tool]:
+def make_run(subject: Subject) -> list[Tool]:
     """Return the tool `run_tool`, and the same under the name that some agents know."""
+    repair = subject.limits.repair
 
     async def run(call: Call) -> object:
         given = call.arguments
         call.coerced += given.pop(_PUT_RIGHT, ())
         try:
-            tool = catalogue.find(given["tool_id"], call.profile)
+            tool = subject.registry.find(given["tool_id"], call.profile)
         except ToolError:
             return await call.invoke(given["tool_id"], given["args"])  # so that it is answered and recorded as any call of no tool
         _check_supported(given, tool.spec)
-        args, moved = unwrapped(given["args"], tool, repair=repair)
+        args, filled = given["args"], call.filled
+        if not filled and not tool.wraps:
+            args, filled = await _filled(args, tool, subject.dispatcher.results.filling(call.caller.owner)), True
+        args, moved = unwrapped(args, tool, repair=repair)
         call.coerced += moved
         with Pace(call, Note(0, 1, f"running {tool.spec.name}")) as pace:
-            answer = await call.invoke(given["tool_id"], args, how=Nested(progress=_forward(call, pace), filled=True))
+            answer = await call.invoke(given["tool_id"], args, how=Nested(progress=_forward(call, pace), filled=filled))
             if pace.silent:
                 pace.note(Note(1, 1, f"{tool.spec.name} is done"))
         included = given.get("include")
-        return _included(answer, tool.spec, included) if included and answer.success else answer
+        return _included(answer, tool.spec, included) if included and answer.success and not answer.held else answer
 
     check = _forgiving(check_by_schema(_TAKES)) if repair else None
     return [_run("run_tool", run, check, listed=True), _run("call_tool", run, check, tags=(OTHER_NAME,))]
@@ -67,6 +73,11 @@ def make_run(catalogue: Catalogue, *, repair: bool) -> list[Tool]:
 def _run(name: str, handler: Handler, check: Check | None, *, listed: bool = False, tags: tuple[str, ...] = ()) -> Tool:
     text = "Call a tool. It answers what the tool answers."
     return make(name, text, handler, takes=_TAKES, answers={}, listed=listed, wraps=True, check=check, tags=tags)
+
+
+async def _filled(args: Arguments, tool: Tool, filling: Filling) -> Arguments:
+    """Return the arguments of an inner call with stored results in the places that refer to them."""
+    return await filling.fill_in(args, tool.spec.input_schema) if REFERENCE in encode_plain(args) else args
 
 
 def unwrapped(args: Arguments, tool: Tool, *, repair: bool) -> tuple[Arguments, tuple[str, ...]]:

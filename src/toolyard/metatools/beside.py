@@ -1,0 +1,54 @@
+"""Arguments beside those that are still to come: what can be said of them before the others are there."""
+
+from collections.abc import Collection, Sequence
+from typing import Any, Final, cast
+
+import msgspec
+
+from toolyard.call import Arguments
+from toolyard.envelope import encode_plain
+from toolyard.errors import ToolError
+from toolyard.plain_schema import plainly_fits
+from toolyard.schema import Issue, Schema, inlined, unexpected
+from toolyard.tools import InvalidArgumentsError, Tool, check_by_schema
+
+__all__ = ["issues_beside"]
+
+_NOTHING: Final[Schema] = {}
+
+
+def issues_beside(args: Arguments, tool: Tool, later: Collection[str | int], *, repair: bool) -> Sequence[Issue]:
+    """Return what nothing can put right that comes later: arguments that are missing, not known, or wrong in themselves."""
+    schema = tool.spec.input_schema
+    known: Schema = schema.get("properties", _NOTHING)
+    required: Sequence[str] = schema.get("required", ())
+    for name, value in args.items():
+        if name not in later and not _plainly_fits(known.get(name), value):
+            break
+    else:
+        if all(map(args.__contains__, required)) and all(map(known.__contains__, later)):
+            return ()  # as a rule
+    issues = [Issue(name, "missing", f"'{name}' is required.", inlined(schema, known.get(name))) for name in required if name not in args]
+    if schema.get("additionalProperties") is False:
+        issues += [unexpected((name,), list(known)) for name in args if name not in known]
+    settled = {name: value for name, value in args.items() if name not in later and name in known}
+    return issues + _issues_of(settled, tool, repair=repair)
+
+
+def _plainly_fits(schema: Any, value: object) -> bool:
+    return isinstance(schema, dict) and plainly_fits(cast("dict[str, Any]", schema), value)
+
+
+def _issues_of(args: Arguments, tool: Tool, *, repair: bool) -> list[Issue]:
+    """Return what is wrong with some arguments, the others left out of account."""
+    schema: Schema = {**tool.spec.input_schema, "required": []}
+    alone = Tool(spec=msgspec.structs.replace(tool.spec, input_schema=schema), handler=tool.handler, check=check_by_schema(schema))
+    text = encode_plain(args)
+    try:
+        alone.check(text)
+    except InvalidArgumentsError as error:
+        try:
+            alone.mend(text, error.issues, repair=repair)
+        except ToolError:
+            return error.issues
+    return []
