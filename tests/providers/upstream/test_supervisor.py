@@ -223,6 +223,9 @@ class Signing:
         del challenge
         return False
 
+    async def close(self) -> None:
+        """Wait for nothing."""
+
 
 async def test_one_that_wants_credentials_is_not_tried_until_somebody_signed_in() -> None:
     refused = LinkError("unauthenticated", "Sign in.", status=401)

@@ -107,6 +107,10 @@ class Credentials(Protocol):
         """
         ...
 
+    async def close(self) -> None:
+        """Wait, for a few seconds at most, until renewals that are under way are over."""
+        ...
+
 
 class _Open:
     """Shows nothing, because nothing is wanted."""
@@ -118,6 +122,9 @@ class _Open:
     async def renew(self, challenge: str) -> bool:  # noqa: ARG002 - the protocol's name
         """Say that there are no others."""
         return False
+
+    async def close(self) -> None:
+        """Wait for nothing."""
 
 
 OPEN: Final[Credentials] = _Open()

@@ -105,6 +105,7 @@ class Upstream:
             self._caring.cancel()
             await asyncio.gather(self._caring, return_exceptions=True)
         await self.supervisor.close()
+        await self._credentials.close()
 
     async def settled(self) -> None:
         """Wait until something was published for the first time, or it is clear that nothing can be for now."""

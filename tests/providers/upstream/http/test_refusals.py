@@ -36,6 +36,9 @@ class Wallet:
         self.tokens.pop(0)
         return bool(self.tokens) or self.tokens.append("none")  # pyright: ignore[reportReturnType] - nothing is no
 
+    async def close(self) -> None:
+        """Wait for nothing."""
+
 
 def guarded(*good: str, status: int = 401, challenge: str = "Bearer scope=x") -> Any:
     """Return a behaviour that wants one of these tokens."""
@@ -83,6 +86,27 @@ async def test_a_status_says_what_is_wrong_and_whether_the_message_may_have_been
     assert (error.trouble, error.sent, error.status, error.text) == (trouble, sent, status, "Because.")
     assert error.challenge == headers.get("www_authenticate", "")
     assert "'there'" in error.message
+
+
+@pytest.mark.parametrize(("later", "goodbyes"), [(None, 0), ("stale", 1), ("good", 1)])
+async def test_nobody_renews_credentials_to_say_goodbye(raw: Serve, link: Connect, later: str | None, goodbyes: int) -> None:
+    async def welcome(asked: Asked) -> None:
+        if asked.headers.get("authorization") == "Bearer good":
+            await asked.reply(200, result(asked.id) if asked.method == "POST" else b"", mcp_session_id="s")
+        else:
+            await asked.reply(401, b"", www_authenticate="Bearer")
+
+    server = await raw(welcome)
+    wallet = Wallet("good")
+    sender, told = await link(server.url, credentials=wallet)
+    sender.send(request(1), 1, {})
+    await told.message(1)
+    wallet.tokens = [later, "next"]
+
+    await sender.close()
+
+    assert [asked.method for asked in server.asked] == ["POST"] + ["DELETE"] * goodbyes
+    assert wallet.challenges == []
 
 
 @pytest.mark.parametrize("body", [b'{"error":"no"}', b'{"error":{"message":"no"}}', b"[]", b"null"])

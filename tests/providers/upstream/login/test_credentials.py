@@ -4,6 +4,8 @@ import asyncio
 import logging
 import sys
 import time
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,14 @@ from authority import TOOL, Authority, SignIn
 from toolyard import Yard
 from toolyard.caller import Door
 from toolyard.providers.upstream.catalogue import folder_of
+from toolyard.providers.upstream.http.link import HttpLink
 from toolyard.providers.upstream.link import LinkError
 from toolyard.providers.upstream.login.credentials import SignedIn, load_signing
 from toolyard.providers.upstream.login.papers import Kept
+from toolyard.providers.upstream.login.troubles import LoginError
 from toolyard.providers.upstream.login.vault import Vault
 from toolyard.providers.upstream.making import make_upstream
+from toolyard.providers.upstream.provider import Upstream
 from toolyard.providers.upstream.settings import Login, UpstreamSettings
 
 CHALLENGE = 'Bearer error="invalid_token"'
@@ -26,8 +31,17 @@ MORE = 'Bearer error="insufficient_scope", scope="write"'
 CLIENT = Login(grant="client_credentials", client_id="me", client_secret="s")  # noqa: S106 - no secret
 
 
-def made(authority: Authority, folder: Path, login: Login | None = None) -> SignedIn:
-    return SignedIn("shop", UpstreamSettings(url=authority.url, login=login), folder)
+def made(authority: Authority, folder: Path, login: Login | None = None, *, beat: float = 1.0) -> SignedIn:
+    return SignedIn("shop", UpstreamSettings(url=authority.url, login=login), folder, beat=beat)
+
+
+async def until(done: Callable[[], object]) -> None:
+    """Go on with everything else until something is so."""
+    async with asyncio.timeout(10):
+        for _ in count():
+            if done():
+                return
+            await asyncio.sleep(0)  # a turn of the loop, not a wait
 
 
 def aged(kept: Kept, left: float, *, lasting: float = 3600) -> Kept:
@@ -157,6 +171,198 @@ async def test_several_processes_do_not_use_a_refresh_token_twice(authority: Aut
 
     assert len([fields for fields in authority.asked("/token") if fields["grant_type"] == "refresh_token"]) == 1
     assert len({token_in(credentials.ready()) for credentials in several}) == 1
+
+
+async def test_a_renewal_goes_on_though_nobody_waits_for_it(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
+    vault = Vault(tmp_path, authority.url)
+    vault.write(await signed())
+    credentials = made(authority, tmp_path)
+    await credentials.renew("")
+    authority.tokens.clear()
+    authority.release.clear()
+    waiting = asyncio.create_task(credentials.renew(CHALLENGE))
+    await until(lambda: authority.asked("/token")[1:])
+
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    authority.release.set()
+    await credentials.close()
+
+    assert waiting.cancelled()
+    assert token_in(credentials.ready()) in authority.tokens
+    kept = vault.read()
+    assert kept is not None
+    assert kept.token is not None
+    assert kept.token.access_token in authority.tokens
+
+
+async def test_a_yard_that_closes_waits_for_a_renewal(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
+    vault = Vault(folder_of(tmp_path, "shop"), authority.url)
+    vault.write(await signed())
+    upstream = make_upstream("shop", UpstreamSettings(url=authority.url, pin="off"), state=tmp_path)
+    async with Yard("gate", providers=[upstream], metatools=False) as yard:
+        await upstream.settled()
+        authority.tokens.clear()
+        authority.release.clear()
+        call = asyncio.create_task(yard.call("shop__greet"))
+        await until(lambda: authority.asked("/token")[1:])
+        call.cancel()
+        asyncio.get_running_loop().call_later(0.05, authority.release.set)
+
+    kept = vault.read()
+    assert kept is not None
+    assert kept.token is not None
+    assert kept.token.access_token in authority.tokens
+
+
+async def test_one_that_was_refused_before_a_renewal_takes_what_it_brought(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
+    Vault(tmp_path, authority.url).write(await signed())
+    credentials = made(authority, tmp_path)
+    await credentials.renew("")
+    authority.tokens.clear()
+
+    assert all(await asyncio.gather(*(credentials.renew(CHALLENGE) for _ in range(3))))
+
+    assert len(authority.asked("/token")) == 2
+    assert token_in(credentials.ready()) in authority.tokens
+
+
+async def test_another_login_and_a_logout_are_noticed(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
+    vault = Vault(tmp_path, authority.url)
+    vault.write(await signed())
+    credentials = made(authority, tmp_path, beat=0)
+    await credentials.renew("")
+    first = credentials.ready()
+
+    vault.write(await signed())
+    assert credentials.ready() is None
+    assert await credentials.renew("")
+    second = credentials.ready()
+    assert token_in(second) in authority.tokens
+    assert second != first
+
+    vault.forget()
+    assert credentials.ready() is None
+    assert await credentials.renew("")
+    assert credentials.ready() == {}
+
+
+async def test_what_is_kept_is_looked_at_once_a_beat(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
+    vault = Vault(tmp_path, authority.url)
+    vault.write(await signed())
+    credentials = made(authority, tmp_path, beat=3600)
+    await credentials.renew("")
+    assert credentials.ready() == credentials.ready()
+
+    vault.forget()
+
+    assert credentials.ready() is not None
+
+
+async def test_a_yard_acts_for_whoever_signed_in_last_and_for_nobody_who_signed_out(
+    authority: Authority, signed: SignIn, tmp_path: Path
+) -> None:
+    vault = Vault(tmp_path, authority.url)
+    vault.write(await signed())
+    credentials, settings = made(authority, tmp_path, beat=0), UpstreamSettings(url=authority.url)
+    upstream = Upstream("shop", settings, link=lambda: HttpLink("shop", settings, credentials), credentials=credentials)
+    async with Yard("gate", providers=[upstream], metatools=False) as yard:
+        await upstream.settled()
+        kept = await signed()
+        vault.write(kept)
+        assert (await yard.call("shop__greet")).success
+        assert kept.token is not None
+        assert authority.shown[-1] == ("tools/call", kept.token.access_token)
+
+        vault.forget()
+        answer = await yard.call("shop__greet")
+
+    assert answer.error is not None
+    assert (answer.error.code, answer.error.next_actions) == ("unauthenticated", ("toolyard login shop",))
+    assert authority.shown[-1][1] == ""
+
+
+async def test_a_login_that_is_written_while_another_is_read_is_noticed(
+    authority: Authority, signed: SignIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vault = Vault(tmp_path, authority.url)
+    vault.write(await signed())
+    later = await signed()
+    read = Vault.read
+
+    def slowly(self: Vault) -> Kept | None:
+        kept = read(self)
+        vault.write(later)
+        return kept
+
+    credentials = made(authority, tmp_path, beat=0)
+    with monkeypatch.context() as patched:
+        patched.setattr(Vault, "read", slowly)
+        await credentials.renew("")
+    assert credentials.ready() is None
+    await credentials.renew("")
+
+    assert later.token is not None
+    assert token_in(credentials.ready()) == later.token.access_token
+
+
+async def test_a_token_that_is_still_good_is_shown_while_another_cannot_be_read(
+    authority: Authority, signed: SignIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(_: Vault) -> Kept | None:
+        raise LoginError("The keyring does not open.")
+
+    vault = Vault(tmp_path, authority.url)
+    vault.write(await signed())
+    credentials = made(authority, tmp_path, beat=3600)
+    await credentials.renew("")
+    shown = credentials.ready()
+    credentials = made(authority, tmp_path, beat=3600)
+    await credentials.renew("")
+    vault.write(await signed())
+    monkeypatch.setattr(Vault, "read", closed)
+
+    assert credentials.ready() is None
+    assert await credentials.renew("")
+    assert credentials.ready() == shown
+
+
+PASSING: list[tuple[int, Any]] = [
+    (429, {"error": "invalid_request"}),
+    (429, b"Slow down."),
+    (400, {"error": "temporarily_unavailable"}),
+    (400, {"error": {"code": "rate_limited"}}),
+    (200, b"<p>We will be back soon.</p>"),
+    (200, b"x" * 2_000_000),
+    (200, {"message": "We will be back soon."}),
+    (503, {"error": "invalid_grant"}),
+]
+FINAL = [
+    (400, {"error": code}) for code in ("invalid_grant", "invalid_client", "unauthorized_client", "bad_refresh_token", "login_required")
+]
+
+
+@pytest.mark.parametrize(
+    ("answer", "trouble"), [(answer, "unavailable") for answer in PASSING] + [(answer, "unauthenticated") for answer in FINAL]
+)
+async def test_only_what_a_person_can_mend_wants_a_person(
+    authority: Authority, signed: SignIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, answer: tuple[int, Any], trouble: str
+) -> None:
+    Vault(tmp_path, authority.url).write(await signed())
+    credentials = made(authority, tmp_path)
+    await credentials.renew("")
+
+    def answered(_: dict[str, str]) -> tuple[int, Any]:
+        return answer
+
+    with monkeypatch.context() as patched:
+        patched.setattr(authority, "token", answered)
+        with pytest.raises(LinkError) as caught:
+            await credentials.renew(CHALLENGE)
+
+    assert caught.value.trouble == trouble
+    assert await credentials.renew(CHALLENGE)  # once it is well again
+    assert token_in(credentials.ready()) in authority.tokens
 
 
 async def test_what_more_is_wanted_is_noted_for_the_next_login(authority: Authority, signed: SignIn, tmp_path: Path) -> None:

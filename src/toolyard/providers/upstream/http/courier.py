@@ -18,6 +18,7 @@ _FORBIDDEN: Final = 403
 _AUTHORIZATION: Final = "authorization"
 _BARE: Final = "Bearer"
 """What is taken for the challenge of a server that refuses us and does not say how it wants it."""
+_GOODBYE: Final = "DELETE"
 _PERMANENT: Final = 308
 _REDIRECTS: Final = frozenset({307, 308})
 _HOPS: Final = 3
@@ -42,6 +43,11 @@ class Courier:
         self._renewal: asyncio.Task[None] | None = None
         self._greeting: Exchange | None = None
         self._held: list[Exchange] = []
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether a request can be sent without other credentials."""
+        return self._credentials.ready() is not None
 
     def send(self, exchange: Exchange) -> None:
         """Send a request; its owner is told what becomes of it, later."""
@@ -92,7 +98,9 @@ class Courier:
         """Send a request again if the upstream wants other credentials or another address of its own, otherwise tell its owner."""
         status = exchange.status
         challenge = exchange.header(b"www-authenticate")
-        if status == _UNAUTHORIZED or (status == _FORBIDDEN and (challenge or exchange.shown)):
+        if exchange.method == _GOODBYE:
+            exchange.owner.ended(exchange)  # nobody waits for other credentials then
+        elif status == _UNAUTHORIZED or (status == _FORBIDDEN and (challenge or exchange.shown)):
             if any(name.lower() == _AUTHORIZATION for name in exchange.headers):
                 self._give_up(exchange, None)  # whoever calls showed his own, and ours are not for him
             else:

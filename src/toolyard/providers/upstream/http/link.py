@@ -100,7 +100,7 @@ class HttpLink:
         self._waiting.clear()
         self._others.clear()
         try:
-            if was_open and self._courier.head.session is not None:
+            if was_open and self._courier.head.session is not None and self._courier.is_ready:
                 await self._say_goodbye()
         finally:
             await self._courier.close()

@@ -3,6 +3,7 @@
 It brings an HTTP client and an OAuth library with it, so only whoever signs in or renews imports it.
 """
 
+import re
 from base64 import b64encode
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -35,6 +36,11 @@ _SECONDS: Final = 30.0
 _OK: Final = 200
 _SERVER_ERROR: Final = 500
 _TOO_MANY: Final = 429
+_FINAL: Final = re.compile(
+    r"(?:invalid|incorrect|expired|unauthorized|unsupported)\w*|bad_refresh_token|bad_verification_code|access_denied|\w+_required",
+    re.IGNORECASE,
+)
+"""Codes of OAuth, and some that are found besides, which say that it will not work without other credentials or a person."""
 _HEADERS: Final = {"Accept-Encoding": "identity", "Accept": "application/json"}
 _FORM: Final = {**_HEADERS, "Content-Type": "application/x-www-form-urlencoded"}
 _KEYS: Final = ((RSAKey, "RS256"), (ECKey, "ES256"))
@@ -117,8 +123,7 @@ class Asker:
             LoginError: The server is out of order, or the address not safe.
         """
         response = await self._send("GET", url)
-        if response.status_code >= _SERVER_ERROR or response.status_code == _TOO_MANY:
-            raise LoginError(f"'{_shown(url)}' answered with status {response.status_code}.", passing=True)
+        _in_order(response)
         if response.status_code != _OK:
             return None
         try:
@@ -187,6 +192,7 @@ class Asker:
             trust_env=False,
         )
         library.register_client_auth_method(("client_secret_basic", _show_basic))
+        library.register_compliance_hook("access_token_response", _in_order)
         if key:
             library.register_client_auth_method(_PrivateKeyJWT(client.issuer, alg=_imported(key)[1]))
         async with library:
@@ -196,12 +202,14 @@ class Asker:
         try:
             return await work
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise self._failure(url, error) from error
+            raise LoginError(self._failure(url, error).message, passing=True) from error
+        except LoginError:
+            raise
         except Exception as error:
-            code = getattr(error, "error", "") or "no reason"
+            code = str(getattr(error, "error", "") or "no reason")[:80]
             said = str(getattr(error, "description", "") or "")[:200].removesuffix(".")
-            words = f"{code}: {said}" if said else str(code)
-            raise LoginError(f"'{_shown(url)}' gave no token ({words}).") from error
+            words = f"{code}: {said}" if said else code
+            raise LoginError(f"'{_shown(url)}' gave no token ({words}).", passing=_FINAL.fullmatch(code) is None) from error
 
     async def _send(self, method: str, url: str, **more: Any) -> httpx2.Response:
         try:
@@ -235,6 +243,14 @@ def is_local(url: str) -> bool:
 def _shown(url: str) -> str:
     """Return an address as people may see it, without what may be secret."""
     return url.partition("?")[0][:200]
+
+
+def _in_order(response: httpx2.Response) -> httpx2.Response:
+    """Return a response unless it says that the server is out of order, whatever else it says."""
+    status = response.status_code
+    if status >= _SERVER_ERROR or status == _TOO_MANY:
+        raise LoginError(f"'{_shown(str(response.url))}' answered with status {status}.", passing=True)
+    return response
 
 
 def _imported(key: str) -> tuple[Any, str]:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from toolyard.loading import load
+from toolyard.logline import quoted
 from toolyard.providers.upstream.link import LinkError
 from toolyard.providers.upstream.login.challenge import parameter_of, wants_more
 from toolyard.providers.upstream.login.papers import Kept, Token
@@ -26,6 +27,8 @@ _AHEAD: Final = 60.0
 """Seconds before its end at which a token is renewed; a tenth of its time if that is shorter."""
 _PAUSE: Final = 10.0
 """Seconds until it is tried again to renew a token that is still good."""
+_PARTING: Final = 5.0
+"""Seconds that renewals may still take when nobody needs them any more."""
 _SIGNING: Final = "toolyard.providers.upstream.login.signing"
 _log = logging.getLogger(__name__)
 
@@ -47,7 +50,7 @@ def load_signing() -> Any:
 class SignedIn:
     """What is shown to an upstream that somebody signed in at, or may."""
 
-    def __init__(self, name: str, settings: UpstreamSettings, folder: Path) -> None:
+    def __init__(self, name: str, settings: UpstreamSettings, folder: Path, *, beat: float = 1.0) -> None:
         self._name = name
         self._settings = settings
         self._login = settings.login or Login()
@@ -59,11 +62,13 @@ class SignedIn:
         self._is_read = self._vault.stamp is None
         self._is_refused = False
         self._renewing = asyncio.Lock()
+        self._renewals: set[asyncio.Task[bool]] = set()
+        self._beat = beat
+        self._look_at = 0.0
 
     def ready(self) -> Mapping[str, str] | None:
         """Return the headers to send, or nothing if they must be read or renewed first."""
-        if self._is_refused and self._vault.stamp != self._stamp:
-            return None  # somebody signed in meanwhile
+        self._is_read = self._is_read and not self._is_another
         if not self._is_read or (self._is_due and not self._is_refused):
             return None
         return self._headers
@@ -71,22 +76,41 @@ class SignedIn:
     async def renew(self, challenge: str) -> bool:
         """Get others: those of somebody who signed in meanwhile, or fresh ones for those that were refused or run out.
 
+        What was begun goes on though nobody waits for it any more: many servers take a refresh token only once.
+
         Raises:
             LinkError: A person must sign in, or the authorization server cannot be reached.
         """
+        task = asyncio.get_running_loop().create_task(self._renew_in_turn(challenge, self._token))
+        self._renewals.add(task)
+        task.add_done_callback(self._end_renewal)
+        await asyncio.wait([task])
+        return task.result()
+
+    async def close(self) -> None:
+        """Wait, for a few seconds at most, until renewals that are under way are over and kept."""
+        if self._renewals:
+            await asyncio.wait(self._renewals, timeout=_PARTING)
+
+    def _end_renewal(self, task: "asyncio.Task[bool]") -> None:
+        self._renewals.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever waits is told; if nobody does, the next call finds it out
+
+    async def _renew_in_turn(self, challenge: str, shown: Token | None) -> bool:
         async with self._renewing:
             try:
-                return await self._renew(challenge)
+                return await self._renew(challenge, shown)
             except LoginError as error:
                 if self._token is not None and not challenge and not self._token.is_over:
-                    _log.warning("login_not_renewed upstream=%s reason=%r", self._name, error.message)
+                    _log.warning("login_not_renewed upstream=%s reason=%s", self._name, quoted(error.message))
+                    self._is_read = True  # once, and what cannot be read now is tried again
                     self._renew_at = time.time() + _PAUSE
                     return True
                 self._is_refused = not error.passing
                 raise LinkError("unavailable" if error.passing else "unauthenticated", error.message) from error
 
-    async def _renew(self, challenge: str) -> bool:
-        shown = self._token
+    async def _renew(self, challenge: str, shown: Token | None) -> bool:
         kept = await self._read()
         if kept is not None and kept.token is not None and kept.token != shown and not kept.token.is_over:
             return True
@@ -98,6 +122,7 @@ class SignedIn:
                 return True
             fresh = await self._fresh(kept, challenge)
             await asyncio.to_thread(self._vault.write, fresh)
+            self._stamp = self._vault.stamp
             self._take(fresh)
         _log.info("login_renewed upstream=%s", self._name)
         return True
@@ -110,7 +135,7 @@ class SignedIn:
             except LoginError as error:
                 if error.passing or not self._needs_person:
                     raise
-                _log.warning("login_not_renewed upstream=%s reason=%r", self._name, error.message)
+                _log.warning("login_not_renewed upstream=%s reason=%s", self._name, quoted(error.message))
         noted = Kept(url=self._settings.url or "") if kept is None else kept
         if challenge and noted.challenge != challenge:
             await asyncio.to_thread(self._vault.write, msgspec.structs.replace(noted, challenge=challenge))
@@ -140,6 +165,15 @@ class SignedIn:
         return self._login.grant == "authorization_code" or (identity is not None and identity.id_token is None)
 
     @property
+    def _is_another(self) -> bool:
+        """Return whether somebody signed in or out meanwhile: that is looked at once a beat, or each time if we are refused."""
+        now = time.monotonic()
+        if now < self._look_at and not self._is_refused:
+            return False
+        self._look_at = now + self._beat
+        return self._vault.stamp != self._stamp
+
+    @property
     def _is_due(self) -> bool:
         """Return whether there is a token that should be renewed, and can be without a person."""
         return self._renew_at is not None and time.time() >= self._renew_at
@@ -164,7 +198,6 @@ class SignedIn:
 
     def _take(self, kept: Kept | None) -> None:
         self._is_read = True
-        self._stamp = self._vault.stamp if kept is not None else self._stamp
         token = self._token = kept.token if kept is not None else None
         if token is None:
             self._headers, self._renew_at = {}, None

@@ -161,7 +161,7 @@ def _token(answer: Mapping[str, Any], asked: str | None) -> Token:
         answer.get(name) for name in ("access_token", "token_type", "refresh_token", "scope", "expires_in")
     )
     if not isinstance(access, str) or not access.isascii() or not access.isprintable() or not access:
-        raise LoginError("The authorization server answered without a token.")
+        raise LoginError("The authorization server answered without a token.", passing=True)
     if isinstance(kind, str) and kind.lower() != "bearer":
         raise LoginError(f"The authorization server gave a token of the kind '{kind[:40]}', which is not known here.")
     now = time.time()
