@@ -47,6 +47,8 @@ class Door(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because one 
     name: str = "library"
     line: str = ""
     """Which client it is, where callers of one identity and one name may be several."""
+    front: int = 0
+    """Which of the fronts that serve clients it belongs to, by number; without one it is 0."""
     progress: Callable[[Note], None] | None = None
     log: Callable[[str, str, Mapping[str, object]], None] | None = None
     ask: Callable[[Mapping[str, Ask], bool], Awaitable[Mapping[str, Any]]] | None = None

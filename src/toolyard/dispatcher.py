@@ -71,7 +71,7 @@ class Dispatcher:
         self.state: Any = None
         self.learn: Callable[[ToolSpec, object], None] | None = None
         """Told what tools answer that do not say so themselves."""
-        self._closed = False
+        self._closed: set[int] = set()  # fronts by number; 0 is everything
         self._registry = registry
         self.profile = profile
         self._limits = limits
@@ -183,10 +183,10 @@ class Dispatcher:
             call.stop("cancelled")
         return call is not None
 
-    async def close(self) -> None:
-        """Take no more calls, interrupt every one and wait, for as long as a clean-up may take, until each is answered."""
-        self._closed = True
-        await self._flights.stop_all()
+    async def close(self, front: int = 0) -> None:
+        """Take no more calls, of one front or at all, interrupt those there are and wait, as long as cleaning up may take, for answers."""
+        self._closed.add(front)
+        await self._flights.stop(front)
 
     def refuse(self, name: str, error: ToolError, *, caller: Caller = ANYONE, door: Door = LIBRARY) -> Envelope:
         """Answer a call that cannot even begin, and record it."""
@@ -249,7 +249,7 @@ class Dispatcher:
         return tool
 
     def _check_place(self, call: Call) -> None:
-        if self._closed:
+        if not self._closed.isdisjoint((0, call.door.front)):
             raise ToolError("overloaded", "The yard is closing.")
         if call.parent is not None and call.parent.finished:
             raise ToolError("state_error", "The call that this one belongs to is over.")

@@ -33,7 +33,8 @@ class Flights:
         self._deadlines = Deadlines(self.loop)
         self.admission = Admission(decide, turn, self._deadlines)
         self._wrapped = _compose(middleware) if middleware else None
-        self._empty: asyncio.Event | None = None
+        self._left: asyncio.Event | None = None
+        """There once somebody waits for calls to leave."""
 
     async def run(self, call: Call, tool: Tool) -> object:
         """Run the call in this task; an interruption of our own becomes the failure it stands for.
@@ -74,27 +75,33 @@ class Flights:
             ambient.reset(token)
             del self.calls[call.id]
             call.finish()
-            if call.aside or call.releases or self._empty is not None:
+            if call.aside or call.releases or self._left is not None:
                 self._leave(call)
         raise stopped(call, self._timeout(call))
 
-    async def stop_all(self) -> None:
-        """Interrupt every call and wait, for as long as a clean-up may take, until each is answered."""
-        for call in tuple(self.calls.values()):
+    async def stop(self, front: int) -> None:
+        """Interrupt every call, or those of one front, and wait, for as long as a clean-up may take, until each is answered."""
+        for call in self._calls_of(front):
             call.stop("cancelled", blame="yard")
-        if self.calls:
-            self._empty = asyncio.Event()
-            try:
-                await asyncio.wait_for(self._empty.wait(), self._limits.cleanup or None)
-            except TimeoutError:
-                _log.warning("calls_left_behind count=%d", len(self.calls))
-        self._deadlines.close()
-        self.threads.close()
+        self._left = left = self._left or asyncio.Event()
+        try:
+            async with asyncio.timeout(self._limits.cleanup or None):
+                while self._calls_of(front):
+                    left.clear()
+                    await left.wait()
+        except TimeoutError:
+            _log.warning("calls_left_behind count=%d", len(self._calls_of(front)))
+        if not front:
+            self._deadlines.close()
+            self.threads.close()
+
+    def _calls_of(self, front: int) -> list[Call]:
+        return [call for call in self.calls.values() if not front or call.door.front == front]
 
     def _leave(self, call: Call) -> None:
         """Let go of what only some calls hold."""
-        if self._empty is not None and not self.calls:
-            self._empty.set()
+        if self._left is not None:
+            self._left.set()
         if call.aside:
             self._deadlines.end(call)
         if call.releases:

@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from toolyard import Serving
+from toolyard import Call, Serving, Yard, tool
 from toolyard.transports.auth import ApiKey, ApiKeys, digest_of
 from toolyard.transports.opening import make_transport
 
 if TYPE_CHECKING:
     from tests.transports.conftest import Gates
 
+META = "io.modelcontextprotocol/"
 HELLO: dict[str, Any] = {"protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
 INITIALIZE: dict[str, Any] = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": HELLO}
 
@@ -159,6 +160,27 @@ async def test_at_the_end_every_call_is_answered_and_every_stream_ends(serve: An
 
     assert [message["id"] for message in messages] == [0, 1]
     assert json.loads(messages[1]["result"]["content"][0]["text"])["error"]["code"] == "cancelled"
+
+
+async def test_at_the_end_those_who_listen_are_answered_and_who_waits_for_an_answer_keeps_nobody(serve: Any) -> None:
+    @tool
+    async def ask(call: Call) -> Any:
+        """Ask a person."""
+        return await call.ask({"type": "object", "properties": {}}, "Sure?")
+
+    said: dict[str, Any] = {f"{META}protocolVersion": "2026-07-28", f"{META}clientCapabilities": {"elicitation": {}}}
+    listen: dict[str, Any] = {"notifications": {"toolsListChanged": True}, "_meta": said}
+    server = await serve(Yard(tools=[ask]), transport="sse", shutdown_seconds=1000)
+    stream, place = await open_stream(server)
+    await server.request("POST", place, {"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": listen})
+    assert (await stream.message())["method"] == "notifications/subscriptions/acknowledged"
+    asking: dict[str, Any] = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "ask", "arguments": {}, "_meta": said}}
+    await server.request("POST", place, asking)
+    assert (await stream.message())["result"]["resultType"] == "input_required"
+
+    await server.stop()
+
+    assert [message["id"] for message in await stream.messages()] == [1]
 
 
 async def test_it_is_said_to_be_deprecated(serve: Any, caplog: Any) -> None:

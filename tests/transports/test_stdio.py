@@ -267,3 +267,29 @@ async def test_a_request_id_in_flight_is_not_run_twice(program: Any) -> None:
 
     assert (refused["id"], refused["error"]["code"]) == (None, -32600)
     assert (answered["id"], data(answered), status) == (7, "rested", 0)
+
+
+async def test_a_yard_lives_on_when_its_client_is_gone(program: Any) -> None:
+    running = await program(
+        SOURCE.partition("serve(Yard")[0]
+        + """
+from toolyard import Serving
+from toolyard.transports import make_transport
+
+async def main():
+    async with Yard(tools=[add, nap]) as yard:
+        own = asyncio.create_task(yard.call("nap", {"seconds": 0.5}))
+        await make_transport(Serving(shutdown_seconds=0.1)).serve(yard)
+        print((await own).data, (await yard.call("add", {"a": 1, "b": 2})).data, file=sys.stderr)
+
+asyncio.run(main())
+"""
+    )
+    await running.write(call(1, "nap", {"seconds": 60}))
+    for _ in range(2):
+        await running.said(b"napping")
+
+    status, out, err = await running.end()
+
+    assert messages(out)[0]["result"]["structuredContent"]["error"]["blame"] == "yard"
+    assert (status, b"rested 3" in err) == (0, True)

@@ -81,6 +81,7 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
         return Door(
             name=self.front.door,
             line=self.line or (f"request {next(_requests)}" if self.caller.identity == ANYONE.identity else ""),
+            front=self.front.number,
             progress=self.progress if (notify is not None and token is not None) or resumes else None,
             log=self.log if (notify is not None and self.log_level is not None) or resumes else None,
             ask=ask,

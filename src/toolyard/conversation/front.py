@@ -1,6 +1,7 @@
 """The front: what all conversations of a yard share, whatever way in they came by."""
 
 import asyncio
+from itertools import count
 from typing import Any, Final, cast
 
 from toolyard.caller import ANYONE, Caller, Door
@@ -18,6 +19,8 @@ __all__ = ["Front"]
 
 _CALLERS: Final = 4096
 _NAME: Final = 100
+_TICK: Final = 0.02
+_numbers: Final = count(1)
 
 
 class Front:
@@ -28,7 +31,9 @@ class Front:
         self.serving = serving
         self.door = door
         self.dispatch = yard.dispatcher.dispatch
-        self.silent_door = Door(name=door)
+        self.number = next(_numbers)
+        """What its calls are told by from those of others."""
+        self.silent_door = Door(name=door, front=self.number)
         self.lists = Lists(yard, serving, yard.seal)
         self.parking = Parking(yard.seal, serving.ask_seconds)
         self.changes = Changes(yard, self.lists)
@@ -106,6 +111,19 @@ class Front:
         """Let those who listen go: they are answered now; what waits for an answer that cannot come is interrupted."""
         self.closing.set()
         self.parking.cancel_all()
+
+    async def finish(self, seconds: float) -> None:
+        """Let the calls that came in here finish for so long, then interrupt them, so that each is answered, and begin no more."""
+        calls = self.yard.dispatcher.in_flight
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while loop.time() < deadline and any(call.door.front == self.number for call in calls.values()):  # noqa: ASYNC110 - once
+            await asyncio.sleep(_TICK)  # at the end, and nobody tells when the last is done
+        await self.interrupt()
+
+    async def interrupt(self) -> None:
+        """Interrupt the calls that came in here and no others, wait until each is answered, and begin no more."""
+        await self.yard.dispatcher.close(self.number)
 
     def close(self) -> None:
         """Tell nobody of changes any more."""

@@ -57,7 +57,7 @@ class Conversation:
         self._send = send
         self._level = _INFO
         self._line = f"conversation {next(_conversations)}"
-        self._door = Door(name=front.door, line=self._line, log=self._tell)
+        self._door = Door(name=front.door, line=self._line, front=front.number, log=self._tell)
         self._standing: Exchange | None = None
         """What all calls on the client's own line share that say nothing of themselves."""
         self._asked: dict[Id, asyncio.Future[Any]] = {}

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import secrets
 from collections import deque
+from collections.abc import Awaitable
 from typing import Any, Final
 
 from toolyard.caller import Caller
@@ -90,7 +91,12 @@ class _App:
             await respond_text(send, refused.status, refused.message, refused.headers)
 
     def end_listeners(self) -> None:
-        """Do nothing: a stream carries answers, too, so it lasts until they are written."""
+        """Answer those who listen, whose streams carry other answers, too, and so last until these are written."""
+        self._front.end_listeners()
+
+    def finish(self, seconds: float) -> Awaitable[None]:
+        """Let calls finish for so long, then interrupt them, so that each is answered."""
+        return self._front.finish(seconds)
 
     def close(self) -> None:
         """Let every client go."""

@@ -59,7 +59,7 @@ class Stdio:
                 reader.close()
                 lines.end()
                 front.end_listeners()
-                await _end(duplex, yard, self._serving.shutdown_seconds)
+                await _end(duplex, front, self._serving.shutdown_seconds)
                 front.close()
                 await writer.close()
 
@@ -68,12 +68,12 @@ class Stdio:
         self._ended.set()
 
 
-async def _end(duplex: Duplex, yard: Yard, seconds: float) -> None:
+async def _end(duplex: Duplex, front: Front, seconds: float) -> None:
     """Let calls finish, then interrupt them, so that each is answered."""
     try:
         await duplex.drain(seconds)
     finally:
-        closing = asyncio.ensure_future(yard.dispatcher.close())
+        closing = asyncio.ensure_future(front.interrupt())
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.shield(closing)
         await duplex.drain(1.0)

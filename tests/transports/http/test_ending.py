@@ -7,6 +7,9 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toolyard import Serving
+from toolyard.transports.opening import make_transport
+
 if TYPE_CHECKING:
     from tests.transports.conftest import Gates
 
@@ -83,6 +86,38 @@ async def test_an_ending_server_is_not_ready(serve: Any, gates: "Gates", until: 
     await ending
 
     assert status == 503
+
+
+async def _post(server: Any, port: int, name: str) -> Any:
+    """Call a tool on another port than the server's own."""
+    body = json.dumps(
+        {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name, "arguments": {}, "_meta": META}}
+    ).encode()
+    wire = await server.connect(port=port)
+    headers = {"Host": "localhost", "Content-Type": "application/json", "MCP-Protocol-Version": "2026-07-28"}
+    await wire.send("POST", "/mcp", {**headers, "Mcp-Method": "tools/call", "Mcp-Name": name}, body)
+    return wire
+
+
+async def test_a_transport_that_ends_interrupts_its_own_calls_and_nobody_elses(serve: Any, gates: "Gates", until: Any) -> None:
+    server = await serve()
+    second = make_transport(Serving(transport="http", port=0, shutdown_seconds=0.05))
+    serving = asyncio.create_task(second.serve(server.yard))
+    address = second.info().address
+    other = await server.call("wait")
+    own = await _post(server, int(address.rpartition(":")[2].partition("/")[0]), "wait")
+    within = asyncio.create_task(server.yard.call("wait"))
+    await until(lambda: gates.running == 3)
+
+    await second.close()
+    interrupted = (await own.reply()).json["result"]["structuredContent"]["error"]
+    await serving
+    later = await server.yard.call("add", {"a": 1, "b": 2})
+    gates.go.set()
+
+    assert (interrupted["code"], interrupted["blame"]) == ("cancelled", "yard")
+    assert (later.data, (await within).data, (await other.reply()).data) == (3, "done", "done")
+    assert second.info().address == address
 
 
 def _refuses(path: str) -> bool:

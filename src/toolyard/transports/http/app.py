@@ -80,6 +80,11 @@ class App:
         if self._endpoint is not None:
             self._endpoint.end_listeners()
 
+    async def finish(self, seconds: float) -> None:
+        """Let calls finish for so long, then interrupt them, so that each is answered."""
+        if self._endpoint is not None:
+            await self._endpoint.finish(seconds)
+
     async def _live(self, receive: Receive, send: Send) -> None:
         """Open the yard while the server runs."""
         await receive()

@@ -86,6 +86,10 @@ class Endpoint:
         self._front.end_listeners()
         self._visits.end_listeners()
 
+    def finish(self, seconds: float) -> Awaitable[None]:
+        """Let calls finish for so long, then interrupt them, so that each is answered."""
+        return self._front.finish(seconds)
+
     def close(self) -> None:
         """End every visit."""
         self._visits.close()

@@ -16,7 +16,6 @@ from toolyard.yard import Yard
 __all__ = ["Http", "listen_on"]
 
 _BACKLOG: Final = 2048
-_TICK: Final = 0.02
 
 
 class Http:
@@ -33,17 +32,13 @@ class Http:
         self.listener = listener or listen_on(serving)
         """The socket, which listens already."""
         self._owns_socket = listener is None
+        self._address = Address(self.name, self._place())
         self._ended: asyncio.Event | None = None
         self._is_over = False
 
     def info(self) -> Address:
-        """Return where it listens, as it really is."""
-        if self.serving.socket is not None:
-            return Address(self.name, f"unix:{self.serving.socket}")
-        host, port = self.listener.getsockname()[:2]
-        place = f"[{host}]" if ":" in host else host
-        scheme = "http" if self.serving.tls_cert is None else "https"
-        return Address(self.name, f"{scheme}://{place}:{port}{self.endpoint}")
+        """Return where it listens, as it really is, or where it did."""
+        return self._address
 
     @property
     def host(self) -> str | None:
@@ -53,6 +48,14 @@ class Http:
     def make_app(self, yard: Yard) -> Any:
         """Return the application."""
         return App(yard, self.serving, self.guard, host=self.host)
+
+    def _place(self) -> str:
+        if self.serving.socket is not None:
+            return f"unix:{self.serving.socket}"
+        host, port = self.listener.getsockname()[:2]
+        place = f"[{host}]" if ":" in host else host
+        scheme = "http" if self.serving.tls_cert is None else "https"
+        return f"{scheme}://{place}:{port}{self.endpoint}"
 
     async def serve(self, yard: Yard) -> None:
         """Serve the open yard until the server is closed."""
@@ -69,7 +72,7 @@ class Http:
             await self._ended.wait()
         finally:
             server.close()
-            await asyncio.shield(_finish(house, app, yard, self.serving.shutdown_seconds))
+            await asyncio.shield(_finish(house, app, self.serving.shutdown_seconds))
             self._ended = None
             await self.close()
 
@@ -85,15 +88,11 @@ class Http:
             Path(self.serving.socket).unlink(missing_ok=True)  # noqa: ASYNC240 - once, at the end
 
 
-async def _finish(house: House, app: Any, yard: Yard, seconds: float) -> None:
+async def _finish(house: House, app: Any, seconds: float) -> None:
     """Take no more, let calls finish, then interrupt them, so that each is answered."""
     house.is_closing = True
     app.end_listeners()
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds
-    while yard.calls_in_flight and loop.time() < deadline:  # noqa: ASYNC110 - once, at the end
-        await asyncio.sleep(_TICK)  # once, at the end: nobody tells when the last is done
-    await yard.dispatcher.close()
+    await app.finish(seconds)
     app.close()
     await house.close(1.0)
 
