@@ -146,3 +146,74 @@ async def test_there_is_nothing_past_the_end_however_far(value: Any, offset: flo
 
     assert not part["value"]
     assert "next_offset" not in part
+
+
+SIZES = [90, 150, 2000]
+CASES: dict[str, Any] = {
+    "control characters": "\x01" * 1000,
+    "a text of three bytes a letter": "語" * 3000,
+    "mixed text": 'plain text \x01\x02\\"\n語' * 300,
+    "a list": ITEMS[:90],
+    "items that are too long": [{f"k{number}": [number] * 90 for number in range(30)} for _ in range(5)],
+    "an object": {f"key{number}": "\x02" * number for number in range(60)},
+    "entries that are too long": {"k" * 400: "x" * 3000, "short": 1},
+}
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("grep", [None, "1"])
+async def test_what_is_read_fits_an_answer_and_goes_on_or_says_that_nothing_fits(case: str, size: int, grep: str | None) -> None:
+    given: dict[str, Any] = {"path": "/it", "limit": 50_000, **({} if grep is None else {"grep": grep})}
+    async with Yard(tools=[KEEP], limits=Limits(result_characters=size)) as yard:
+        handle = await stored(yard, CASES[case])
+        offset: int | None = 0
+        steps = 0
+        while offset is not None:
+            answer = await yard.call("read_result", {"handle": handle, "offset": offset, **given})
+            steps += 1
+            if not answer.success:
+                assert (failure(answer).code, size < 400) == ("too_large", True)
+                return
+            assert "status" not in answer.data
+            assert len(encode(answer.data).decode()) <= size
+            following = answer.data.get("next_offset")
+            assert following is None or following > offset
+            offset = following
+
+    assert steps < 4000
+
+
+async def test_every_character_is_read_however_it_is_written() -> None:
+    text = CASES["mixed text"]
+    async with Yard(tools=[KEEP], limits=Limits(result_characters=300)) as yard:
+        handle = await stored(yard, text)
+        read, offset = "", 0
+        while True:
+            part = await ask(yard, "read_result", handle=handle, path="/it", offset=offset, limit=20_000)
+            read += part["value"]
+            if "next_offset" not in part:
+                break
+            offset = part["next_offset"]
+
+    assert read == text
+
+
+async def test_an_entry_that_is_too_long_is_shown_as_its_shape() -> None:
+    async with small() as yard:
+        handle = await stored(yard, {"long": "x" * 5000, "short": 1})
+        part = await ask(yard, "read_result", handle=handle, path="/it")
+        last = await ask(yard, "read_result", handle=handle, path="/it", offset=part["next_offset"])
+
+    assert part["too_long"] == {"offset": 0, "shape": {"type": "object", "properties": {"long": {"type": "string", "length": 5000}}}}
+    assert last["value"] == {"short": 1}
+
+
+async def test_where_nothing_fits_the_answer_says_so_and_stores_nothing() -> None:
+    async with Yard(tools=[KEEP], limits=Limits(result_characters=1)) as yard:
+        handle = await stored(yard, "abc")
+        error = failure(await yard.call("read_result", {"handle": handle}))
+        following = await stored(yard, "abc")
+
+    assert (error.code, error.details["limit"]) == ("too_large", 1)
+    assert (handle, following) == ("r_1", "r_2")

@@ -1,6 +1,5 @@
 """Reading: `read_result`, which shows a stored result part by part."""
 
-from collections.abc import Callable
 from typing import Any, Final, NamedTuple, cast
 
 from toolyard.call import Call
@@ -15,8 +14,6 @@ __all__ = ["make_read"]
 
 _ITEMS: Final = 100
 _CHARACTERS: Final = 4000
-_SHARE: Final = 0.8
-"""How much of an answer the part that is read may fill."""
 
 _PLACE: Final[dict[str, Any]] = {"type": "integer", "minimum": 0, "default": 0}
 _TAKES: Final = fields(
@@ -51,9 +48,12 @@ def make_read(subject: Subject) -> Tool:
             part = at_pointer(whole, path)
         except LookupError:
             raise _leads_nowhere(handle, path, whole) from None
-        room = int((call.door.result_characters or subject.limits.result_characters) * _SHARE)
-        window = _Window(given["offset"], given.get("limit"), given.get("grep"), room)
-        return {"handle": handle, "path": path, **_told(part, window)}
+        allowed = call.door.result_characters or subject.limits.result_characters
+        head = {"handle": handle, "path": shortened(path)}
+        told = {**head, **_told(part, _Window(given["offset"], given.get("limit"), given.get("grep"), allowed - _length(head)))}
+        if _length(told) > allowed:
+            raise _has_no_room(handle, allowed)
+        return told
 
     return make(
         "read_result",
@@ -77,8 +77,19 @@ def _leads_nowhere(handle: str, path: str, whole: object) -> ToolError:
     )
 
 
+def _has_no_room(handle: str, allowed: int) -> ToolError:
+    """Return the failure to show anything where it would be stored again, so that nobody reads on for ever."""
+    return ToolError(
+        "too_large",
+        f"Not even a part of '{handle}' fits: an answer may have {allowed} characters.",
+        hint=f'Pass it on as an argument, {{"$ref": "{handle}"}}, or have whoever runs the yard raise \'result_characters\'.',
+        may_have_run=False,
+        limit=allowed,
+    )
+
+
 class _Window(NamedTuple):
-    """Which part of a value is wanted, and how many characters it may have."""
+    """Which part of a value is wanted, and how many characters what is told of it may have."""
 
     offset: int
     limit: int | None
@@ -90,42 +101,62 @@ def _told(part: Any, window: _Window) -> dict[str, Any]:
     """Return a part of a value: some of the items of a list, of the entries of an object or of the characters of a text."""
     if isinstance(part, list):
         items = cast("list[Any]", part)
-        return {"type": "array", "total": len(items), **_cut(items, window, _as_list)}
+        return _cut({"type": "array", "total": len(items)}, items, window)
     if isinstance(part, dict):
-        pairs = list(cast("dict[str, Any]", part).items())
-        return {"type": "object", "total": len(pairs), **_cut(pairs, window, dict)}
+        pairs = [{key: value} for key, value in cast("dict[str, Any]", part).items()]
+        told = _cut({"type": "object", "total": len(pairs)}, pairs, window)
+        return {**told, "value": {key: value for pair in told["value"] for key, value in pair.items()}}
     if isinstance(part, str) and window.grep is not None:
         lines = part.splitlines()
         found = [f"{number}: {line}" for number, line in enumerate(lines, start=1) if _holds(line, window.grep)]
-        return {"type": "lines", "total": len(lines), "matches": len(found), **_cut(found, window._replace(grep=None), _as_list)}
+        return _cut({"type": "lines", "total": len(lines), "matches": len(found)}, found, window._replace(grep=None))
     if isinstance(part, str):
-        end = window.offset + min(window.limit or _CHARACTERS, window.room // 2)
-        more = {"next_offset": end} if end < len(part) else {}
-        return {"type": "string", "total": len(part), "value": part[window.offset : end], **more}
+        return _cut_text(part, window)
     return {"type": shape_of(part)["type"], "total": 1, "value": part}
 
 
-def _cut(items: list[Any], window: _Window, gather: Callable[[list[Any]], object]) -> dict[str, Any]:
+def _cut_text(text: str, window: _Window) -> dict[str, Any]:
+    """Return as many of the characters as are asked for and there is room for as JSON, but at least one."""
+    frame = {"type": "string", "total": len(text)}
+    room = max(window.room - _length({**frame, "value": "", "next_offset": len(text)}), 1)
+    piece = text[window.offset : window.offset + min(window.limit or _CHARACTERS, room)]
+    while (written := _length(piece) - 2) > room and len(piece) > 1:
+        piece = piece[: max(len(piece) * room // written, 1)]
+    end = window.offset + len(piece)
+    return {**frame, "value": piece, **({"next_offset": end} if end < len(text) else {})}
+
+
+def _cut(frame: dict[str, Any], items: list[Any], window: _Window) -> dict[str, Any]:
     """Return as many of the items that hold the text as are asked for and there is room for; of one that is too long, its shape."""
     offset, limit, grep, room = window
     found = items if grep is None else [item for item in items if _holds(item, grep)]
+    told = frame if grep is None else {**frame, "matches": len(found)}
+    room -= _length({**told, "value": [], "next_offset": len(found)})
     kept: list[Any] = []
-    end = offset
     for item in found[offset : offset + (limit or _ITEMS)]:
-        room -= len(encode(item)) + 1
-        if room < 0:
+        left = room - _length(item) - 1
+        if left < 0:
             break
+        room = left
         kept.append(item)
-        end += 1
-    told: dict[str, Any] = {"value": gather(kept), **({} if grep is None else {"matches": len(found)})}
+    told = {**told, "value": kept}
+    end = offset + len(kept)
     if not kept and offset < len(found):
-        told["too_long"] = {"offset": offset, "shape": shape_of(found[offset])}
+        told["too_long"] = _outline(found[offset], offset, room)
         end += 1
     return {**told, "next_offset": end} if end < len(found) else told
 
 
-def _as_list(items: list[Any]) -> object:
-    return items
+def _outline(item: object, offset: int, room: int) -> dict[str, Any]:
+    """Return what is told of an item that is too long: as much of its shape as there is room for."""
+    outlines = [{"offset": offset, "shape": shape_of(item, depth)} for depth in (2, 1, 0)]
+    return next((outline for outline in outlines if _length({"too_long": outline}) <= room), outlines[-1])
+
+
+def _length(value: object) -> int:
+    """Return how many characters a value has as JSON, which is what answers are measured by."""
+    text = encode(value)
+    return len(text) if text.isascii() else len(text.decode())
 
 
 def _holds(item: object, grep: str) -> bool:
