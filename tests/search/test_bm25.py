@@ -31,3 +31,21 @@ def test_the_caps_hold() -> None:
 
     assert [hit.spec.name for hit in found(tools, "pie", SearchSettings(strategy="bm25", bm25_tools=1)).hits] == ["one"]
     assert found(tools, "pie", SearchSettings(strategy="bm25", bm25_characters=6)).hits == []
+
+
+def test_a_tool_that_was_left_out_is_taken_when_there_is_room() -> None:
+    index = make_index(SearchSettings(strategy="bm25", bm25_tools=2))
+    for name in ("one", "two", "three", "four"):
+        index.add(spec(name, "apple pie"))
+
+    def names() -> list[str]:
+        return sorted(hit.spec.name for hit in index.search("pie", allows=lambda _: True).hits)
+
+    assert names() == ["one", "two"]
+    index.add(spec("one", "apple pie again"))
+    index.remove("three")
+    assert names() == ["one", "two"]
+    index.remove("two")
+    assert names() == ["four", "one"]
+    index.remove("one")
+    assert names() == ["four"]

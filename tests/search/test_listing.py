@@ -1,5 +1,5 @@
 from toolyard import Operation
-from toolyard.search.listing import Listing
+from toolyard.search.listing import Listing, closest
 from toolyard.spec import ToolSpec
 
 
@@ -7,25 +7,29 @@ def spec(name: str, source: str) -> ToolSpec:
     return ToolSpec(name=name, description="A tool.", input_schema={}, operation=Operation.QUERY, source=source)
 
 
-def test_the_largest_namespaces_come_first_and_only_such_as_hold_something_allowed() -> None:
+def test_the_largest_namespaces_come_first_unless_others_nearly_fit() -> None:
+    tools = [spec(f"tool_{number}_{more}", f"space_{number}") for number in range(7) for more in range(number + 1)]
+
+    assert closest((), tools) == ["space_6", "space_5", "space_4", "space_3", "space_2"]
+    assert closest((), tools[:1]) == ["space_0"]
+    assert closest((), [spec("own", "")]) == []
+    assert closest([(tools[1], 2.0), (tools[5], 1.0), (tools[6], 3.0)], tools) == ["space_3", "space_1", "space_2"]
+
+
+def test_names_that_differ_in_capitals_alone_are_told_apart() -> None:
     listing = Listing()
-    for number in range(7):
-        for more in range(number + 1):
-            listing.add(spec(f"tool_{number}_{more}", f"space_{number}"))
+    for one in (spec("gh__Get", "hidden"), spec("gh__get", "open"), spec("gh__GET", "open")):
+        listing.add(one)
 
-    assert listing.closest((), lambda _: True) == ["space_6", "space_5", "space_4", "space_3", "space_2"]
-    assert listing.closest((), lambda one: one.source == "space_0") == ["space_0"]
+    def found(query: str, *sources: str) -> str | None:
+        named = listing.named(query, lambda one: one.source in sources)
+        return named and named.name
 
-
-def test_looking_for_a_namespace_ends_however_much_is_denied() -> None:
-    listing = Listing()
-    asked: list[str] = []
-    for number in range(5000):
-        listing.add(spec(f"tool_{number}", f"space_{number % 3}"))
-
-    def deny(one: ToolSpec) -> bool:
-        asked.append(one.name)
-        return False
-
-    assert listing.closest((), deny) == []
-    assert len(asked) == 2000
+    assert found("gh__get", "hidden", "open") == "gh__get"
+    assert found(" gh__Get ", "hidden", "open") == "gh__Get"
+    assert found("gh__Get", "open") == "gh__GET"
+    listing.remove("gh__Get")
+    listing.remove("gh__GET")
+    assert found("gh__Get", "hidden", "open") == "gh__get"
+    listing.remove("gh__get")
+    assert found("gh__get", "hidden", "open") is None

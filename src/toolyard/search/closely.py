@@ -6,8 +6,9 @@ from itertools import accumulate, groupby, pairwise
 from operator import mul
 from typing import Final, NamedTuple
 
-from toolyard.search.postings import Entry, Postings
+from toolyard.search.postings import Entry
 from toolyard.search.query import Asked
+from toolyard.search.view import View
 from toolyard.search_settings import SearchSettings
 from toolyard.spec import ToolSpec
 
@@ -34,10 +35,10 @@ _Row = tuple[Entry, float, list[float]]
 """A tool, what it scores in all, and for every word."""
 
 
-def closely(asked: Sequence[Asked], numbers: Sequence[int], *, postings: Postings, settings: SearchSettings) -> list[Close]:
+def closely(asked: Sequence[Asked], numbers: Sequence[int], *, view: View, settings: SearchSettings) -> list[Close]:
     """Return the tools with their scores, best first, ties by name."""
-    looking = _Looking(asked, postings=postings, settings=settings)
-    rows = [looking.at(postings.entries[number]) for number in numbers]
+    looking = _Looking(asked, view=view, settings=settings)
+    rows = [looking.at(view.postings.entries[number]) for number in numbers]
     scores = _with_clauses(rows, asked, share=settings.clause_share)
     ordered = sorted((-round(score, 5), row[0].spec.name, row[0]) for score, row in zip(scores, rows, strict=True))
     return [Close(entry.spec, -negated, looking.fit(entry) if place < _TRIED else 0.0) for place, (negated, _, entry) in enumerate(ordered)]
@@ -46,10 +47,10 @@ def closely(asked: Sequence[Asked], numbers: Sequence[int], *, postings: Posting
 class _Looking:
     """One question, made ready to be held against many tools."""
 
-    def __init__(self, asked: Sequence[Asked], *, postings: Postings, settings: SearchSettings) -> None:
+    def __init__(self, asked: Sequence[Asked], *, view: View, settings: SearchSettings) -> None:
         self._size = len(asked)
         self._asked_for = sum(nlargest(_TELLING, (one.most for one in asked))) or 1.0
-        self._rarities = postings.rarities
+        self._rarities = view.rarities
         self._exact = 1 + settings.exact_bonus
         self._name_bonus = settings.name_bonus
         self._wanted: Wanted = {}

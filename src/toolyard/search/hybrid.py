@@ -6,9 +6,11 @@ from typing import Final
 
 from toolyard.search.closely import Close, closely
 from toolyard.search.lexical import Lexical, in_order
-from toolyard.search.listing import Allows, Found, page
+from toolyard.search.listing import Found, closest, page
 from toolyard.search.query import Asked, split_clauses
 from toolyard.search.vectors import Near, Vectors, load_encoder
+from toolyard.search.view import View
+from toolyard.search.visible import Admits
 from toolyard.search_settings import SearchSettings
 from toolyard.spec import ToolSpec
 
@@ -45,32 +47,31 @@ class Hybrid:
             self._vectors.add(batch)
         self._waiting.clear()
 
-    def rank(self, query: str, admits: Allows, *, offset: int, limit: int) -> Found:
+    def rank(self, query: str, admits: Admits, *, offset: int, limit: int) -> Found:
         """Return one page of the tools that fit best, of those that are admitted."""
         settings, lexical = self._settings, self._lexical
-        asked = lexical.read(query)
+        view = lexical.view(admits)
+        asked = lexical.read(query, view)
         if not asked:
-            return page(lexical.listing.by_name(query, admits), offset=offset, limit=limit)
+            return lexical.by_name(query, view, offset=offset, limit=limit)
         near = self._vectors.near(query, split_clauses(query), share=settings.semantic_clause_share)
-        first, fits = self._fused(asked, near, admits=admits)
+        first, fits = self._fused(asked, near, view=view)
         exact = lexical.listing.named(query, admits)
         if exact is None and not fits:
-            return Found(hits=[], total=0, closest=lexical.listing.closest(((close.spec, close.score) for close in first), admits))
-        found = page(in_order(exact, first, self._rest(asked, first, near, admits=admits)), offset=offset, limit=limit)
+            return Found(hits=[], total=0, closest=closest(((close.spec, close.score) for close in first), view.specs()))
+        found = page(in_order(exact, first, self._rest(asked, first, near, view=view)), offset=offset, limit=limit)
         return lexical.explained(found, asked)
 
-    def _admitted(self, near: Near, admits: Allows) -> Iterator[ToolSpec]:
-        postings = self._lexical.postings
-        specs = (postings.entry(name).spec for name in near)
-        return (spec for spec in specs if admits(spec))
+    def _admitted(self, near: Near, view: View) -> Iterator[int]:
+        return filter(view.answers, map(self._lexical.postings.number, near))
 
-    def _fused(self, asked: list[Asked], near: Near, *, admits: Allows) -> tuple[list[Close], bool]:
+    def _fused(self, asked: list[Asked], near: Near, *, view: View) -> tuple[list[Close], bool]:
         """Return the best of both kinds, best first, and whether anything fits."""
-        settings, postings = self._settings, self._lexical.postings
-        by_words = islice(self._lexical.admitted(asked, admits), settings.candidates)
-        by_meaning = islice(self._admitted(near, admits), settings.candidates)
-        numbers = dict.fromkeys(chain(by_words, (postings.number(spec.name) for spec in by_meaning)))
-        closes = closely(asked, list(numbers), postings=postings, settings=settings)
+        settings = self._settings
+        by_words = islice(self._lexical.admitted(asked, view), settings.candidates)
+        by_meaning = islice(self._admitted(near, view), settings.candidates)
+        numbers = dict.fromkeys(chain(by_words, by_meaning))
+        closes = closely(asked, list(numbers), view=view, settings=settings)
         if not closes:
             return [], False
         top = max(close.score for close in closes) or 1.0
@@ -83,16 +84,16 @@ class Hybrid:
         fits = nearest >= settings.semantic_fit or max(close.fit for close in fused) > settings.fit
         return sorted(fused, key=lambda close: (-close.score, close.spec.name)), fits
 
-    def _rest(self, asked: list[Asked], first: list[Close], near: Near, *, admits: Allows) -> Iterator[list[Close]]:
+    def _rest(self, asked: list[Asked], first: list[Close], near: Near, *, view: View) -> Iterator[list[Close]]:
         """Return what comes after the best: the other tools that hold the words, then those that are only like in meaning."""
         seen = {close.spec.name for close in first}
         least = first[-1].score if first else 0.0
-        for block in self._lexical.blocks(asked, admits):
+        for block in self._lexical.blocks(asked, view):
             fresh = [Close(close.spec, least, close.fit) for close in block if close.spec.name not in seen]
             seen.update(close.spec.name for close in fresh)
             yield fresh
         yield [
             Close(spec, least, 0.0)
-            for spec in self._admitted(near, admits)
+            for spec in (view.postings.entries[number].spec for number in self._admitted(near, view))
             if spec.name not in seen and near[spec.name] >= self._settings.semantic_fit
         ]

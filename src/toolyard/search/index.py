@@ -6,6 +6,7 @@ It reads the question and asks a strategy, which ranks; so every strategy is ask
 from typing import Protocol
 
 from toolyard.search.listing import Allows, Found
+from toolyard.search.visible import Admits
 from toolyard.search_settings import SearchSettings
 from toolyard.spec import Operation, ToolSpec
 
@@ -27,7 +28,7 @@ class Strategy(Protocol):
         """Read what came since the last question."""
         ...
 
-    def rank(self, query: str, admits: Allows, *, offset: int, limit: int) -> Found:
+    def rank(self, query: str, admits: Admits, *, offset: int, limit: int) -> Found:
         """Return one page of the tools that fit best, of those that are admitted; never fails, whatever the query."""
         ...
 
@@ -63,16 +64,5 @@ class Index:
     ) -> Found:
         """Return the tools that fit best, of those that are allowed; never fails, whatever the query."""
         self.strategy.prepare()
-        admits = _narrowed(allows, namespace=namespace, operation=operation)
+        admits = Admits(allows=allows, namespace=namespace, operation=operation)
         return self.strategy.rank(query[: self._settings.query_characters], admits, offset=offset, limit=limit)
-
-
-def _narrowed(allows: Allows, *, namespace: str | None, operation: Operation | None) -> Allows:
-    """Return a test of what is allowed, in this namespace and of this operation, the cheap questions first."""
-    if namespace is None and operation is None:
-        return allows
-
-    def admits(spec: ToolSpec) -> bool:
-        return (namespace is None or spec.source == namespace) and (operation is None or spec.operation == operation) and allows(spec)
-
-    return admits

@@ -13,12 +13,13 @@ from typing import Final
 
 from toolyard.loading import PausedCollection
 from toolyard.search.closely import Close, closely
-from toolyard.search.listing import Allows, Found, Hit, Listing, page
+from toolyard.search.listing import Found, Hit, Listing, closest, page
 from toolyard.search.postings import Postings
 from toolyard.search.query import Asked, read_query
 from toolyard.search.reasons import explain
-from toolyard.search.spelling import Spelling
 from toolyard.search.thesaurus import load_thesaurus
+from toolyard.search.view import View
+from toolyard.search.visible import Admits, Hidden
 from toolyard.search_settings import SearchSettings
 from toolyard.spec import ToolSpec
 
@@ -41,16 +42,13 @@ class Lexical:
         self.settings = settings
         self.listing = Listing()
         self._waiting: dict[str, ToolSpec] = {}
+        self._hidden = Hidden[int]()
         self._prepared = False
 
     @cached_property
     def postings(self) -> Postings:
         """The words of the tools, made when first needed: the thesaurus behind them takes a moment to read."""
         return Postings(self.settings, load_thesaurus())
-
-    @cached_property
-    def _spelling(self) -> Spelling:
-        return Spelling(self.postings, load_thesaurus())
 
     def add(self, spec: ToolSpec) -> None:
         """Take a tool in, in place of one of the same name; its words are read before the next search."""
@@ -62,7 +60,7 @@ class Lexical:
         self.listing.remove(name)
         self._waiting.pop(name, None)
         if self._prepared:
-            self.postings.remove(name)
+            self._forget(name)
 
     def prepare(self) -> None:
         """Read the words of the tools that came since the last search."""
@@ -75,21 +73,37 @@ class Lexical:
 
     def _read_waiting(self) -> None:
         for spec in self._waiting.values():
-            self.postings.add(spec)
+            self._forget(spec.name)
+            self._hidden.add(self.postings.add(spec), spec)
         self._waiting.clear()
 
-    def rank(self, query: str, admits: Allows, *, offset: int, limit: int) -> Found:
+    def _forget(self, name: str) -> None:
+        number = self.postings.remove(name)
+        if number is not None:
+            self._hidden.remove(number)
+
+    def rank(self, query: str, admits: Admits, *, offset: int, limit: int) -> Found:
         """Return one page of the tools that fit best, of those that are admitted."""
-        asked = self.read(query)
+        view = self.view(admits)
+        asked = self.read(query, view)
         if not asked:
-            return page(self.listing.by_name(query, admits), offset=offset, limit=limit)
-        blocks = self.blocks(asked, admits)
+            return self.by_name(query, view, offset=offset, limit=limit)
+        blocks = self.blocks(asked, view)
         first = next(blocks, _NOTHING)
         exact = self.listing.named(query, admits)
         if exact is None and max((close.fit for close in first), default=0.0) <= self.settings.fit:
-            return Found(hits=[], total=0, closest=self.listing.closest(((close.spec, close.score) for close in first), admits))
+            return Found(hits=[], total=0, closest=closest(((close.spec, close.score) for close in first), view.specs()))
         found = page(in_order(exact, first, blocks), offset=offset, limit=limit)
         return self.explained(found, asked)
+
+    def view(self, admits: Admits) -> View:
+        """Return the postings as they are for a question."""
+        return View(self.postings, self._hidden.under(admits.allows, self.postings.specs), admits)
+
+    def by_name(self, query: str, view: View, *, offset: int, limit: int) -> Found:
+        """Return one page of the tools whose names hold the query, or the largest namespaces if there are none."""
+        found = page(self.listing.by_name(query, view.admits), offset=offset, limit=limit)
+        return found if found.total != 0 else Found(hits=[], total=0, closest=closest((), view.specs()))
 
     def explained(self, found: Found, asked: list[Asked]) -> Found:
         """Return the page with the reason of every hit."""
@@ -97,30 +111,26 @@ class Lexical:
         hits = [Hit(hit.spec, hit.score, explain(postings.entry(hit.spec.name), asked, postings)) for hit in found.hits]
         return Found(hits=hits, total=found.total, more=found.more)
 
-    def read(self, query: str) -> list[Asked]:
+    def read(self, query: str, view: View) -> list[Asked]:
         """Return what a query asks for."""
-        return read_query(query, postings=self.postings, settings=self.settings, thesaurus=load_thesaurus(), spelling=self._spelling)
+        return read_query(query, view, settings=self.settings, thesaurus=load_thesaurus())
 
-    def blocks(self, asked: list[Asked], admits: Allows) -> Iterator[list[Close]]:
+    def blocks(self, asked: list[Asked], view: View) -> Iterator[list[Close]]:
         """Return the tools that fit, as many at a time as are looked at closely, the best first."""
-        order = self.admitted(asked, admits)
+        order = self.admitted(asked, view)
         while numbers := list(islice(order, self.settings.candidates)):
-            yield closely(asked, numbers, postings=self.postings, settings=self.settings)
+            yield closely(asked, numbers, view=view, settings=self.settings)
 
-    def admitted(self, asked: list[Asked], admits: Allows) -> Iterator[int]:
+    def admitted(self, asked: list[Asked], view: View) -> Iterator[int]:
         """Return the tools that fit, about the best first, before a close look at them."""
-        scores, left = self.gather(asked, self.settings.postings)
-        entries = self.postings.entries
-        for number in self._descending(scores):
-            if admits(entries[number].spec):
-                yield number
+        scores, left = self.gather(asked, view, budget=self.settings.postings)
+        yield from filter(view.answers, self._descending(scores))
         if left:
-            further, _ = self.gather(left, None)
-            for number in self._descending({number: score for number, score in further.items() if number not in scores}):
-                if admits(entries[number].spec):
-                    yield number
+            further, _ = self.gather(left, view, budget=None)
+            rest = {number: score for number, score in further.items() if number not in scores}
+            yield from filter(view.answers, self._descending(rest))
 
-    def gather(self, asked: list[Asked], budget: int | None) -> tuple[Scores, list[Asked]]:
+    def gather(self, asked: list[Asked], view: View, *, budget: int | None) -> tuple[Scores, list[Asked]]:
         """Return the tools that hold what is asked, by the weightiest terms that the budget allows, and whose terms it did not.
 
         A tool that holds two readings of a word gets both here; the close look counts the better one. With a budget, words that
@@ -130,17 +140,17 @@ class Lexical:
         left: dict[str, Asked] = {}
         terms = [(factor, term, one) for one in asked for term, factor in one.variants.items()]
         for factor, term, one in sorted(terms, key=itemgetter(0), reverse=True):
-            for weight, tools in self.postings.tools(term):
+            for weight, many, tools in view.tools(term):
                 score = int(_FINE * factor * weight)
                 if budget is None or not scores:
-                    _count(tools, scores, score=score)
+                    _count(tools(), scores, score=score)
                     continue
-                if len(tools) <= budget:
-                    budget -= len(tools)
+                if many <= budget:
+                    budget -= many
                     if len(scores) < self.settings.candidates * _WIDER:
-                        _count(tools, scores, score=score)
+                        _count(tools(), scores, score=score)
                         continue
-                    _count_known(tools, scores, score=score)
+                    _count_known(tools(), scores, score=score)
                 left[one.text] = one
         return scores, list(left.values())
 

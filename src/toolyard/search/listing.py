@@ -1,8 +1,9 @@
-"""Listings: the tools of an index by name and by namespace, for questions that words cannot answer.
+"""Listings: the tools of an index by name, for questions that words cannot answer.
 
 Every strategy has one; it ranks nothing.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Final
@@ -11,13 +12,12 @@ import msgspec
 
 from toolyard.spec import ToolSpec
 
-__all__ = ["Allows", "Found", "Hit", "Listing", "page"]
+__all__ = ["Allows", "Found", "Hit", "Listing", "closest", "page"]
 
 _CLOSEST: Final = 5
-_PROBES: Final = 2000
 
 Allows = Callable[[ToolSpec], bool]
-"""Whether a tool exists for whoever asks."""
+"""Whether a tool exists for whoever asks; it must always say the same of a tool, because what it said is remembered."""
 
 
 class Hit(msgspec.Struct, frozen=True):
@@ -52,34 +52,33 @@ class Listing:
 
     def __init__(self) -> None:
         self._specs: dict[str, ToolSpec] = {}
-        self._lower: dict[str, str] = {}
-        self._namespaces: dict[str, dict[str, None]] = {}
+        self._lower: dict[str, tuple[str, ...]] = {}
+        """The names that differ in their capitals alone, under what they share."""
         self._names: list[str] | None = None
 
     def add(self, spec: ToolSpec) -> None:
         """Take a tool in, in place of one of the same name."""
         self.remove(spec.name)
         self._specs[spec.name] = spec
-        self._lower[spec.name.lower()] = spec.name
-        self._namespaces.setdefault(spec.source, {})[spec.name] = None
+        lower = spec.name.lower()
+        self._lower[lower] = tuple(sorted((*self._lower.get(lower, ()), spec.name)))
         self._names = None
 
     def remove(self, name: str) -> None:
         """Forget a tool, if it is there."""
-        spec = self._specs.pop(name, None)
-        if spec is None:
+        if self._specs.pop(name, None) is None:
             return
-        self._lower.pop(name.lower(), None)
-        names = self._namespaces[spec.source]
-        del names[name]
-        if not names:
-            del self._namespaces[spec.source]
+        lower = name.lower()
+        others = tuple(other for other in self._lower.pop(lower) if other != name)
+        if others:
+            self._lower[lower] = others
         self._names = None
 
     def named(self, query: str, admits: Allows) -> ToolSpec | None:
-        """Return the tool that has the query for its name, whatever its capitals."""
-        spec = self._specs.get(self._lower.get(query.strip().lower(), ""))
-        return spec if spec is not None and admits(spec) else None
+        """Return the tool that has the query for its name, whatever its capitals; one that is written alike before others."""
+        wanted = query.strip()
+        names = sorted(self._lower.get(wanted.lower(), ()), key=lambda name: name != wanted)
+        return next((spec for spec in map(self._specs.__getitem__, names) if admits(spec)), None)
 
     def by_name(self, query: str, admits: Allows) -> Iterable[Hit]:
         """Return the tools whose names hold the query, all if it is empty, by name."""
@@ -90,27 +89,12 @@ class Listing:
         specs = (self._specs[name] for name in self._names if wanted in name.lower())
         return (Hit(spec, 0.0, why) for spec in specs if admits(spec))
 
-    def closest(self, specs: Iterable[tuple[ToolSpec, float]], admits: Allows) -> list[str]:
-        """Return the namespaces that have the most of these tools, or else of all; only such as hold something allowed."""
-        sums: dict[str, float] = {}
-        for spec, score in specs:
-            sums[spec.source] = sums.get(spec.source, 0.0) + score
-        sums.pop("", None)
-        if sums:
-            return sorted(sums, key=lambda source: (-sums[source], source))[:_CLOSEST]
-        return self._largest(admits)
 
-    def _largest(self, admits: Allows) -> list[str]:
-        probes = _PROBES
-        found: list[str] = []
-        for source in sorted(
-            (source for source in self._namespaces if source), key=lambda source: (-len(self._namespaces[source]), source)
-        ):
-            for name in islice(self._namespaces[source], probes):
-                probes -= 1
-                if admits(self._specs[name]):
-                    found.append(source)
-                    break
-            if len(found) == _CLOSEST or not probes:
-                break
-        return found
+def closest(scored: Iterable[tuple[ToolSpec, float]], visible: Iterable[ToolSpec]) -> list[str]:
+    """Return the namespaces that have the most of the tools that nearly fit, or else of all that are visible."""
+    sums: dict[str, float] = {}
+    for spec, score in scored:
+        sums[spec.source] = sums.get(spec.source, 0.0) + score
+    sums.pop("", None)
+    counts = sums or Counter(spec.source for spec in visible if spec.source)
+    return sorted(counts, key=lambda source: (-counts[source], source))[:_CLOSEST]

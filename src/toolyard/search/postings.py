@@ -7,12 +7,13 @@ import math
 from array import array
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from toolyard.search.fields import Fields, fields_of
 from toolyard.search.stem import stem
+from toolyard.search.tables import Table
 from toolyard.search.thesaurus import Thesaurus
 from toolyard.search.words import STOP_WORDS, read_words, split_word
 from toolyard.search_settings import SearchSettings
@@ -20,13 +21,9 @@ from toolyard.spec import ToolSpec
 
 __all__ = ["Entry", "Postings"]
 
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
-
 _Level = defaultdict[int, "array[int]"]
 """The tools of each term in which it counts about as much."""
 
-_CACHED: Final = 20_000
 _LEVELS: Final = 8
 """Parts that a word's tools are kept in, by how much it counts in them."""
 _NOTHING: Final[list[int]] = []
@@ -62,22 +59,6 @@ class _Place(NamedTuple):
     identifiers: bool
 
 
-class _Table(dict[_Key, _Value], Generic[_Key, _Value]):
-    """What was worked out before; it forgets everything when it has become too large."""
-
-    __slots__ = ("_work_out",)
-
-    def __init__(self, work_out: Callable[[_Key], _Value]) -> None:
-        super().__init__()
-        self._work_out = work_out
-
-    def __missing__(self, key: _Key) -> _Value:
-        if len(self) >= _CACHED:
-            self.clear()
-        found = self[key] = self._work_out(key)
-        return found
-
-
 class Postings:
     """The words of all tools.
 
@@ -89,23 +70,23 @@ class Postings:
         self._thesaurus = thesaurus
         saturation = settings.saturation
         # One number for all words that count alike: each that is kept anew would take three times its place in an entry.
-        self._saturated = _Table[float, float](lambda weight: weight and weight / (weight + saturation))
+        self._saturated = Table[float, float](lambda weight: weight and weight / (weight + saturation))
         self.words: dict[str, int] = {}
         self.terms: dict[str, int] = {}
         self.term_of: list[int] = [-1]
         self.spelled: list[str] = [""]
         self.holders = Counter[int]()
-        self.rarities = _Table[int, float](self._rarity)
+        self.rarities = Table[int, float](lambda term: self.rarity(self.holders[term], among=len(self.entries)))
         """How much it says that a tool holds a term; true until a tool comes or goes."""
         self._levels: list[_Level] = [defaultdict(partial(array, "I")) for _ in range(_LEVELS + 1)]
-        self._level_of = _Table[float, _Level](lambda weight: self._levels[int(weight * _LEVELS)])
+        self._level_of = Table[float, _Level](lambda weight: self._levels[int(weight * _LEVELS)])
         self.entries: dict[int, Entry] = {}
         self._numbers: dict[str, int] = {}
         self._next = 0
         self._several: dict[tuple[int, ...], int] = {}
         self._several_of: dict[int, tuple[int, ...]] = {}
-        self._written = _Table[str, int](self._intern)
-        self._identifiers = _Table[str, int](self._intern_parts)
+        self._written = Table[str, int](self._intern)
+        self._identifiers = Table[str, int](self._intern_parts)
         self._places = _places(settings)
 
     def number(self, name: str) -> int:
@@ -116,8 +97,12 @@ class Postings:
         """Return a tool that is there."""
         return self.entries[self._numbers[name]]
 
-    def add(self, spec: ToolSpec) -> None:
-        """Take a tool in, in place of one of the same name."""
+    def specs(self) -> Iterator[tuple[int, ToolSpec]]:
+        """Return every tool and its number."""
+        return ((number, entry.spec) for number, entry in self.entries.items())
+
+    def add(self, spec: ToolSpec) -> int:
+        """Take a tool in, in place of one of the same name, and return its number."""
         self.remove(spec.name)
         self.rarities.clear()
         number = self._next
@@ -132,18 +117,20 @@ class Postings:
         self.holders.update(terms)
         for term, level in zip(terms, map(self._level_of.__getitem__, weights), strict=True):
             level[term].append(number)
+        return number
 
-    def remove(self, name: str) -> None:
-        """Forget a tool, if it is there."""
+    def remove(self, name: str) -> int | None:
+        """Forget a tool, if it is there, and return the number that it had."""
         number = self._numbers.pop(name, None)
         if number is None:
-            return
+            return None
         self.rarities.clear()
         entry = self.entries.pop(number)
         self.holders.subtract(entry.terms)
         for term, level in zip(entry.terms, map(self._level_of.__getitem__, entry.weights), strict=True):
             tools = level[term]
             del tools[bisect_left(tools, number)]
+        return number
 
     def tools(self, term: int) -> Iterator[tuple[float, Sequence[int]]]:
         """Return the tools that hold the term, first those in which it counts most, and about how much that is."""
@@ -151,15 +138,9 @@ class Postings:
             if tools := self._levels[level].get(term):
                 yield (level + 0.5) / _LEVELS, tools
 
-    def rarest(self) -> float:
-        """Return what a word that no tool holds would say."""
-        return self._rarity_of(0)
-
-    def _rarity(self, term: int) -> float:
-        return self._rarity_of(self.holders[term])
-
-    def _rarity_of(self, holders: int) -> float:
-        return math.log(1 + (len(self.entries) + _UNSEEN - holders + 0.5) / (holders + 0.5))
+    def rarity(self, holders: int, *, among: int) -> float:
+        """Return how much it says that a tool holds what so many of these hold."""
+        return math.log(1 + (among + _UNSEEN - holders + 0.5) / (holders + 0.5))
 
     def _intern(self, written: str) -> int:
         return self._as_one([self._number(word) for word in split_word(written) if word not in STOP_WORDS])

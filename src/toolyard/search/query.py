@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from toolyard.search.postings import Postings
 from toolyard.search.spelling import Spelling
 from toolyard.search.stem import stem
 from toolyard.search.thesaurus import Thesaurus
 from toolyard.search.values import find_values
+from toolyard.search.view import View
 from toolyard.search.words import SHORT_FORMS, STOP_WORDS, plain, split_word
 from toolyard.search_settings import SearchSettings
 
@@ -40,16 +40,16 @@ class Asked(NamedTuple):
 
 
 class _Reading(NamedTuple):
-    postings: Postings
+    view: View
     settings: SearchSettings
     thesaurus: Thesaurus
     spelling: Spelling
     unknown: list[str]
 
 
-def read_query(query: str, *, postings: Postings, settings: SearchSettings, thesaurus: Thesaurus, spelling: Spelling) -> list[Asked]:
+def read_query(query: str, view: View, *, settings: SearchSettings, thesaurus: Thesaurus) -> list[Asked]:
     """Return what a text asks for, in its order, every term once; nothing in it can make this fail or take long."""
-    reading = _Reading(postings, settings, thesaurus, spelling, [])
+    reading = _Reading(view, settings, thesaurus, Spelling(view, thesaurus), [])
     asked: dict[str, Asked] = {}
     for text, value, clause in _words(plain(query[: settings.query_characters])[: settings.query_characters]):
         root = stem(text)
@@ -91,15 +91,15 @@ def _words(text: str) -> Iterator[tuple[str, bool, int]]:
 
 
 def _ask(text: str, root: str, *, reading: _Reading, share: float, clause: int) -> Asked:
-    postings = reading.postings
+    view, postings = reading.view, reading.view.postings
     term = postings.terms.get(root, -1)
-    known = postings.holders[term] > 0
-    most = share * (postings.rarities[term] if known else postings.rarest())
+    known = view.holders[term] > 0
+    most = share * (view.rarities[term] if known else view.rarest())
     variants: dict[int, float] = {term: most} if known else {}
     for near, likeness in _near(text, root, known=known or share < 1, reading=reading):
         other = postings.terms.get(near, -1)
-        if postings.holders[other]:
-            weight = min(share * postings.rarities[other], most) * min(likeness, 1.0)
+        if view.holders[other]:
+            weight = min(share * view.rarities[other], most) * min(likeness, 1.0)
             variants[other] = max(weight, variants.get(other, 0.0))
     return Asked(text, postings.words.get(text, -1), term, max(variants.values(), default=0.0), most, variants, clause)
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from toolyard.search.postings import Postings
 from toolyard.search.stem import stem
 from toolyard.search.thesaurus import Thesaurus
+from toolyard.search.view import View
 
 __all__ = ["Spelling"]
 
@@ -19,10 +19,11 @@ _MOST: Final = 4
 
 
 class Spelling:
-    """Finds the words of an index, and of the thesaurus, that are nearly written like another."""
+    """Finds the words that are visible, and those of the thesaurus, that are nearly written like another."""
 
-    def __init__(self, postings: Postings, thesaurus: Thesaurus) -> None:
-        self._postings = postings
+    def __init__(self, view: View, thesaurus: Thesaurus) -> None:
+        self._view = view
+        self._postings = view.postings
         self._thesaurus = thesaurus
 
     def near(self, word: str, *, twice: bool = True) -> list[tuple[str, float]]:
@@ -53,10 +54,10 @@ class Spelling:
 
     def _is_held(self, written: str) -> bool:
         number = self._postings.words.get(written)
-        return number is not None and self._postings.holders[self._postings.term_of[number]] > 0
+        return number is not None and self._view.holders[self._postings.term_of[number]] > 0
 
     def _parts(self, word: str) -> Iterator[tuple[str, float]]:
-        """Return the words of the index that were joined without a space, where there are such."""
+        """Return the visible words that were joined without a space, where there are such."""
         for cut in range(len(word) - 2, 1, -1):
             if self._is_held(word[:cut]) and self._is_held(word[cut:]):
                 yield stem(word[:cut]), 1.0
