@@ -2,7 +2,7 @@ import re
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.search.conftest import SPECS
 
@@ -47,6 +47,7 @@ def test_a_question_of_several_clauses_is_split_and_one_of_one_is_not() -> None:
     assert split_clauses("list my bills") == []
 
 
+@example("a ,\n; ;")
 @given(st.text(alphabet="ab .;?!\n,", max_size=24))
 def test_clauses_end_where_sentences_do(text: str) -> None:
     ends = [found.end() for found in ENDS_A_CLAUSE.finditer(text)]

@@ -17,7 +17,9 @@ __all__ = ["Asked", "read_query", "split_clauses"]
 _CLAUSES: Final = 12
 # A query may be anything, so none of these may look at a stretch of it again from each place within: what is as long as it can be
 # begins where what is before it is of another kind.
-_CLAUSE: Final = re.compile(r"(?<![.;?!\n])[.;?!\n]+(?:\s|$)|,\s|\b(?:and|then|also|additionally|finally|plus)\b", re.IGNORECASE)
+_CLAUSE: Final = re.compile(
+    r"(?:(?<![.;?!\n])|(?<=,\n))[.;?!\n]+(?:\s|$)|,\s|\b(?:and|then|also|additionally|finally|plus)\b", re.IGNORECASE
+)
 _WORD: Final = re.compile(r"[^\W_]+")
 _SHORT_FORM_WEIGHT: Final = 0.9
 _UNKNOWN: Final = 8
