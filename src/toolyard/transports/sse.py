@@ -14,12 +14,15 @@ from typing import Any, Final
 from toolyard.caller import Caller
 from toolyard.conversation import Front
 from toolyard.conversation.duplex import Duplex
+from toolyard.envelope import encode
 from toolyard.serving import Serving
 from toolyard.transports.auth import Guard
 from toolyard.transports.http.asgi import Headers, Receive, Send, Target, respond, respond_text, wait_until_gone
 from toolyard.transports.http.gate import Gate, RefusedError, check_once
+from toolyard.transports.http.place import Place, endpoint_asked_about, place_of
 from toolyard.transports.http.response import STREAM
 from toolyard.transports.http.server import Http
+from toolyard.transports.http.sharing import PREFLIGHT, share
 from toolyard.wire.events import KEEP_ALIVE, encode_event
 from toolyard.yard import Yard
 
@@ -79,16 +82,28 @@ class _App:
             if len(headers) != len(target.pairs):
                 check_once(target.pairs)
             self._gate.check(headers)
-            place = headers.get(b"host", b"").decode("latin-1")
-            caller = await self._gate.caller(self._yard, headers, None, f"{target.scheme}://{place}{_STREAM_PATH}")
-            if target.path == _STREAM_PATH and target.method == "GET":
-                await self._stream(target, caller, receive, send)
-            elif target.path == _POST_PATH and target.method == "POST":
-                await self._post(target, caller, send)
+            if b"origin" in headers:
+                send = share(send, headers[b"origin"])
+                if target.method == "OPTIONS":
+                    await respond(send, 200, b"", PREFLIGHT)
+                    return
+            place = place_of(target, _STREAM_PATH, self._serving)
+            if (target.method, target.path) == ("GET", _STREAM_PATH):
+                await self._stream(target, await self._gate.caller(self._yard, headers, None, place), receive, send)
+            elif (target.method, target.path) == ("POST", _POST_PATH):
+                await self._post(target, await self._gate.caller(self._yard, headers, None, place), send)
             else:
-                await respond_text(send, 404, "There is nothing here. The stream is at '/sse'.")
+                await self._tell_other(target, place, send)
         except RefusedError as refused:
             await respond_text(send, refused.status, refused.message, refused.headers)
+
+    async def _tell_other(self, target: Target, place: Place, send: Send) -> None:
+        """Tell how to get credentials, where that is asked, or that there is nothing."""
+        asked = endpoint_asked_about(target, _STREAM_PATH)
+        known = self._gate.protected_resource(place) if asked == _STREAM_PATH else None
+        if known is None:
+            raise RefusedError(404, "There is nothing here. The stream is at '/sse'.")
+        await respond(send, 200, encode(known))
 
     def end_listeners(self) -> None:
         """Answer those who listen, whose streams carry other answers, too, and so last until these are written."""

@@ -171,9 +171,12 @@ async def test_a_mounted_server_names_its_resource_by_the_whole_address(run: Any
     port, _ = await run(mounted(asgi(Yard(tools=[add]), guard=Fake()), "/tools", keeps_path=keeps_path))
 
     refused = await ask(port, "/tools/mcp", wire_of)
+    wire = await wire_of(port)
+    await wire.send("GET", "/tools/.well-known/oauth-protected-resource/mcp", {"Host": "localhost"})
 
     assert refused.status == 401
-    assert 'resource_metadata="http://localhost/.well-known/oauth-protected-resource/tools/mcp"' in refused.headers["www-authenticate"]
+    assert 'resource_metadata="http://localhost/tools/.well-known/oauth-protected-resource/mcp"' in refused.headers["www-authenticate"]
+    assert (await wire.reply()).json == {"resource": "http://localhost/tools/mcp"}
 
 
 async def test_it_stops_being_ready_when_it_is_closed() -> None:

@@ -145,6 +145,44 @@ async def test_the_metadata_of_a_profile_are_those_of_its_address(serve: Any) ->
     assert metadata.json["resource"] == f"http://{server.host}/mcp/readers"
 
 
+async def test_there_are_metadata_of_endpoints_alone_that_there_are(serve: Any) -> None:
+    server = await serve(guard=Fake(Refusal("No."), {}))
+
+    for path in (".evil.example/mcp", "/mcp/nobody", "/mcp/", "/mcpx", "/", "/readers", "//mcp", "/mcp/readers/"):
+        assert (path, (await server.request("GET", f"/.well-known/oauth-protected-resource{path}")).status) == (path, 404)
+    nameless = await server.request("GET", "/.well-known/oauth-protected-resource")
+    posted = await server.request("POST", "/.well-known/oauth-protected-resource/mcp")
+
+    assert (nameless.json["resource"], posted.status) == (f"http://{server.host}/mcp", 404)
+
+
+async def test_who_knows_the_server_by_another_address_is_told_that_one(serve: Any) -> None:
+    server = await serve(guard=Fake(Refusal("No."), {}), public_url="https://yard.example/tools/")
+
+    refused = await server.ask("add", ARGUMENTS)
+    metadata = await server.request("GET", "/.well-known/oauth-protected-resource/mcp")
+
+    place = "https://yard.example/tools/.well-known/oauth-protected-resource/mcp"
+    assert f'resource_metadata="{place}"' in refused.headers["www-authenticate"]
+    assert metadata.json["resource"] == "https://yard.example/tools/mcp"
+
+
+@pytest.mark.parametrize("settings", [{}, {"public_url": "https://yard.example"}])
+async def test_over_sse_a_client_finds_its_issuer_too(serve: Any, settings: dict[str, Any]) -> None:
+    server = await serve(guard=Fake(Refusal("No."), {"authorization_servers": ["https://issuer.example"]}), transport="sse", **settings)
+    base = settings.get("public_url", f"http://{server.host}")
+
+    refused = await server.request("GET", "/sse")
+    found = await server.request("GET", "/.well-known/oauth-protected-resource/sse", Origin="http://localhost:3000")
+    preflight = await server.request("OPTIONS", "/.well-known/oauth-protected-resource/sse", Origin="http://localhost:3000")
+    other = await server.request("GET", "/.well-known/oauth-protected-resource/mcp")
+
+    assert f'resource_metadata="{base}/.well-known/oauth-protected-resource/sse"' in refused.headers["www-authenticate"]
+    assert found.json == {"authorization_servers": ["https://issuer.example"], "resource": f"{base}/sse"}
+    assert found.headers["access-control-allow-origin"] == "http://localhost:3000"
+    assert (preflight.status, other.status) == (200, 404)
+
+
 async def test_there_are_no_metadata_where_there_is_no_issuer(serve: Any) -> None:
     for guard in (None, KEYS):
         server = await serve(guard=guard)

@@ -10,6 +10,7 @@ from toolyard.transports.auth import Guard
 from toolyard.transports.http.asgi import Foreign, Headers, Receive, Scope, Send, Target, respond, respond_text
 from toolyard.transports.http.endpoint import Endpoint
 from toolyard.transports.http.gate import Gate, RefusedError, check_once
+from toolyard.transports.http.place import endpoint_asked_about, place_of
 from toolyard.transports.http.request import Request
 from toolyard.transports.http.sharing import PREFLIGHT, share
 from toolyard.yard import Yard
@@ -17,7 +18,6 @@ from toolyard.yard import Yard
 __all__ = ["App", "asgi"]
 
 _PATH: Final = "/mcp"
-_WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
 _OPEN: Final = frozenset({"/healthz", "/readyz"})
 
 
@@ -59,9 +59,9 @@ class App:
                 caller = self._anyone
             elif path == _PATH or path.startswith(f"{_PATH}/"):
                 profile = path[len(_PATH) + 1 :] or None
-                caller = await self._gate.caller(self.yard, headers, profile, self._resource(target, headers, path))
+                caller = await self._gate.caller(self.yard, headers, profile, place_of(target, path, self.serving))
             else:
-                await self._tell_other(target, headers, path, send)
+                await self._tell_other(target, send)
                 return
             request = Request(target.method, headers, target.pairs, caller, receive, send, target.body)
             await (self._endpoint or self._open_endpoint()).serve(request)
@@ -107,21 +107,24 @@ class App:
         good = path == "/healthz" or self.is_ready
         await respond(send, 200 if good else 503, encode({"status": "ok" if good else "ending"}))
 
-    async def _tell_other(self, target: Target, headers: Headers, path: str, send: Send) -> None:
-        """Tell how to get credentials, where that is asked, or that there is nothing."""
+    async def _tell_other(self, target: Target, send: Send) -> None:
+        """Tell how to get credentials, where that is asked of an endpoint there is, or that there is nothing."""
+        asked = endpoint_asked_about(target, _PATH)
         known = None
-        if path.startswith(_WELL_KNOWN) and target.method == "GET":
-            known = self._gate.protected_resource(self._resource(target, headers, path[len(_WELL_KNOWN) :] or _PATH))
+        if asked is not None and self._is_endpoint(asked):
+            known = self._gate.protected_resource(place_of(target, asked, self.serving))
         if known is None:
             raise RefusedError(404, "There is nothing here. The endpoint is '/mcp'.")
         await respond(send, 200, encode(known))
 
-    def _resource(self, target: Target, headers: Headers, path: str) -> str:
-        """Return the address that a client knows an endpoint by."""
-        if self.serving.public_url is not None:
-            return f"{self.serving.public_url.rstrip('/')}{path}"
-        host = headers.get(b"host", b"localhost").decode("latin-1")
-        return f"{target.scheme}://{host}{target.root}{path}"
+    def _is_endpoint(self, path: str) -> bool:
+        if path == _PATH or not path.startswith(f"{_PATH}/"):
+            return path == _PATH
+        try:
+            self.yard.profile_of(path[len(_PATH) + 1 :])
+        except KeyError:
+            return False
+        return True
 
 
 def asgi(yard: Yard, *, guard: Guard | None = None, **settings: Any) -> App:

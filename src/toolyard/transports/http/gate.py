@@ -14,6 +14,7 @@ from toolyard.serving import Serving
 from toolyard.transports.auth import Guard
 from toolyard.transports.auth.address import is_loopback
 from toolyard.transports.http.asgi import Headers
+from toolyard.transports.http.place import Place
 from toolyard.yard import Yard
 
 __all__ = ["Gate", "RefusedError", "check_once", "first_twice"]
@@ -62,7 +63,7 @@ class Gate:
         if len(self._seen) < _REMEMBERED:
             self._seen.add(key)
 
-    async def caller(self, yard: Yard, headers: Headers, profile: str | None, resource: str) -> Caller:
+    async def caller(self, yard: Yard, headers: Headers, profile: str | None, place: Place) -> Caller:
         """Return who calls, with the profile that holds for him: the one of his credentials, or else the one that is asked for.
 
         Raises:
@@ -75,7 +76,7 @@ class Gate:
         try:
             admitted = await self._guard.admit(_text(headers, b"authorization"), _text(headers, b"x-api-key"))
         except Refusal as refusal:
-            metadata = None if self._guard.protected_resource(resource) is None else _metadata_of(resource)
+            metadata = None if self._guard.protected_resource(place.resource) is None else place.metadata
             challenge = (b"www-authenticate", refusal.challenge(metadata).encode("latin-1", "replace"))
             raise RefusedError(refusal.status, refusal.message, (challenge,)) from None
         except IssuerUnreachableError as error:
@@ -87,9 +88,9 @@ class Gate:
         held = None if wanted is None else _profile_of(yard, wanted)
         return Caller(identity=admitted.identity, claims=admitted.claims, profile=held)
 
-    def protected_resource(self, resource: str) -> dict[str, Any] | None:
+    def protected_resource(self, place: Place) -> dict[str, Any] | None:
         """Return what a client needs to know to get credentials, if there is anything."""
-        return None if self._guard is None else self._guard.protected_resource(resource)
+        return None if self._guard is None else self._guard.protected_resource(place.resource)
 
     def _knows(self, host: str | None) -> bool:
         if host is None or "*" in self._hosts:
@@ -149,9 +150,3 @@ def _profile_of(yard: Yard, name: str) -> Any:
 def _text(headers: Headers, name: bytes) -> str | None:
     found = headers.get(name)
     return None if found is None else found.decode("latin-1")
-
-
-def _metadata_of(resource: str) -> str:
-    """Return where a resource's metadata lie: before its path."""
-    parts = urlsplit(resource)
-    return f"{parts.scheme}://{parts.netloc}/.well-known/oauth-protected-resource{parts.path}"
