@@ -1,9 +1,11 @@
 """Sessions of older clients: how they begin, whose they are, and how they end."""
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from toolyard import Call, Yard, tool
 from toolyard.transports.auth import ApiKey, ApiKeys, digest_of
 from toolyard.transports.http import visits
 
@@ -234,6 +236,48 @@ async def test_each_message_of_a_batch_is_answered_for_itself(serve: Any) -> Non
 
     told = [(answer.get("id"), answer.get("error", {}).get("code")) for answer in reply.json]
     assert told == [(1, None), (2, -32600), (None, -32600)]
+
+
+@pytest.mark.parametrize("stateless", [True, False])
+async def test_a_batch_of_the_newer_era_is_refused_as_a_message(serve: Any, *, stateless: bool) -> None:
+    server = await serve(stateless=stateless)
+    batch = [{"jsonrpc": "2.0", "id": 1, "method": "ping"}]
+
+    reply = await server.request("POST", "/mcp", batch, MCP_Protocol_Version="2026-07-28")
+    unknown = await server.request("POST", "/mcp", batch, MCP_Protocol_Version="2020-01-01")
+
+    assert (reply.status, reply.error) == (400, -32600)
+    assert (unknown.status, unknown.error) == (400, -32022)
+
+
+async def test_without_sessions_a_batch_is_answered_in_the_versions_that_have_it(serve: Any) -> None:
+    server = await serve(stateless=True)
+    ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    batch: list[dict[str, Any]] = [ping, {"jsonrpc": "2.0", "method": "notifications/initialized"}, {**ping, "id": 2}]
+
+    for version in (None, "2025-03-26", "2024-11-05"):
+        reply = await server.request("POST", "/mcp", batch, MCP_Protocol_Version=version)
+        assert (reply.status, [answer["id"] for answer in reply.json]) == (200, [1, 2])
+    refused = await server.request("POST", "/mcp", batch, MCP_Protocol_Version="2025-06-18")
+
+    assert (refused.status, refused.error) == (400, -32600)
+
+
+@pytest.mark.parametrize("stateless", [True, False])
+async def test_a_call_in_a_batch_sees_the_headers_and_the_trace_of_its_request(serve: Any, *, stateless: bool) -> None:
+    @tool
+    def tell(call: Call) -> list[Any]:
+        """Tell what came along."""
+        return [dict(call.door.headers), call.door.trace_id]
+
+    server = await serve(Yard(tools=[tell]), stateless=stateless, request_headers=["X-Team"])
+    own: dict[str, Any] = {} if stateless else (await server.greet("2025-03-26")).headers
+    headers = {**own, "X-Team": "red", "traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
+    batch = [{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "tell"}}]
+
+    reply = await (await server.send("POST", "/mcp", headers, batch)).reply()
+
+    assert json.loads(reply.json[0]["result"]["content"][0]["text"])["data"] == [{"x-team": "red"}, "a" * 32]
 
 
 async def test_a_batch_is_refused_where_the_version_has_none(serve: Any) -> None:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
-from toolyard.conversation import Front
+from toolyard.conversation import Conversation, Front
 from toolyard.conversation.replies import params_of
 from toolyard.conversation.stateless import is_modern
 from toolyard.serving import Serving
@@ -18,7 +18,7 @@ from toolyard.transports.http.request import Request
 from toolyard.transports.http.visits import Visit, Visits
 from toolyard.wire.faults import INVALID_REQUEST, UNSUPPORTED_VERSION, Fault
 from toolyard.wire.messages import Message, decode, decode_batch, encode_fault, id_of
-from toolyard.wire.versions import MODERN, VERSIONS
+from toolyard.wire.versions import LATEST, MODERN, VERSIONS
 
 __all__ = ["Endpoint"]
 
@@ -106,17 +106,28 @@ class Endpoint:
     async def _took_batch(self, request: Request, body: bytes) -> bool:
         batch = decode_batch(body, depth=self._serving.message_depth)
         if batch is not None:
-            await serve_batch(self._visit(request), batch, depth=self._serving.message_depth, send=request.send)
+            version = self._look_at(request)
+            _check_spoken(version)
+            if self._has_visits(request):
+                conversation = self._visit(request).conversation
+            else:
+                spoken = LATEST if version in MODERN else named_version(version)
+                conversation = Conversation(self._front, caller=request.caller, send=None, version=spoken)
+            await serve_batch(conversation, batch, request, depth=self._serving.message_depth)
         return batch is not None
 
-    def _take(self, request: Request, message: Message) -> Awaitable[None]:
-        """Return the work that a message makes, to be awaited."""
+    def _look_at(self, request: Request) -> str | None:
+        """Look at the headers of a message: keep those that handlers may see, and return the version that they name."""
         if len(request.headers) != len(request.pairs):
             check_headers(request.pairs)
         if self._shown:
             request.shown = {name.decode(): request.text(name) for name in self._shown if name in request.headers}
         said = request.headers.get(b"mcp-protocol-version")
-        version = None if said is None else said.strip().decode("latin-1")
+        return None if said is None else said.strip().decode("latin-1")
+
+    def _take(self, request: Request, message: Message) -> Awaitable[None]:
+        """Return the work that a message makes, to be awaited."""
+        version = self._look_at(request)
         if message.method is None or message.id is UNSET:
             return self._take_note(request, message)
         if version in MODERN:
@@ -129,9 +140,7 @@ class Endpoint:
         params = _params_of(message)
         if params is not None and is_modern(message.method, params):
             return serve_modern(self._front, request, message, params=params, patience=self._patience)
-        if version is not None and version not in VERSIONS:
-            told = {"supported": list(VERSIONS), "requested": version}
-            raise Fault(UNSUPPORTED_VERSION, f"Version '{version}' is not spoken here.", told)
+        _check_spoken(version)
         if self._serving.stateless:
             spoken = named_version(version)
             return serve_stateless(self._front, request, message, params=params, version=spoken, patience=self._patience)
@@ -176,6 +185,12 @@ class Endpoint:
         if len(self._accepted) < _REMEMBERED:
             self._accepted[said] = streams
         return streams
+
+
+def _check_spoken(version: str | None) -> None:
+    if version is not None and version not in VERSIONS:
+        told = {"supported": list(VERSIONS), "requested": version}
+        raise Fault(UNSUPPORTED_VERSION, f"Version '{version}' is not spoken here.", told)
 
 
 def _params_of(message: Message) -> Any:

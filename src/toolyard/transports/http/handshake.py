@@ -108,22 +108,22 @@ async def serve_in_visit(visit: Visit, request: Request, message: Message, servi
         visit.touch()
 
 
-async def serve_batch(visit: Visit, batch: list[bytes], *, depth: int, send: Send) -> None:
+async def serve_batch(conversation: Conversation, batch: list[bytes], request: Request, *, depth: int) -> None:
     """Answer several messages at once, in the versions that have that.
 
     Raises:
-        Fault: The visit's version has not.
+        Fault: The conversation's version has not.
     """
-    version = visit.conversation.version
+    version = conversation.version
     if version is None or not version.batches:
         raise Fault(INVALID_REQUEST, "Batches are no part of the version that is spoken here.")
-    answers = [one for one in await asyncio.gather(*(_item(visit, item, depth) for item in batch)) if one is not None]
-    await (respond(send, 200, b"[%b]" % b",".join(answers)) if answers else respond(send, 202, b"", ()))
+    items = (_item(conversation, item, request, depth=depth) for item in batch)
+    answers = [one for one in await asyncio.gather(*items) if one is not None]
+    await (respond(request.send, 200, b"[%b]" % b",".join(answers)) if answers else respond(request.send, 202, b"", ()))
 
 
-async def _item(visit: Visit, item: bytes, depth: int) -> bytes | None:
+async def _item(conversation: Conversation, item: bytes, request: Request, *, depth: int) -> bytes | None:
     """Return the answer to one message of a batch, if one is owed."""
-    conversation = visit.conversation
     try:
         message = decode(item, depth=depth)
     except Fault as fault:
@@ -135,7 +135,7 @@ async def _item(visit: Visit, item: bytes, depth: int) -> bytes | None:
     elif message.id in conversation.in_flight:
         return conversation.refuse_twin(message)
     else:
-        work = asyncio.ensure_future(conversation.serve(message, notify=None))
+        work = asyncio.ensure_future(conversation.serve(message, notify=None, headers=request.shown, trace=request.trace()))
         conversation.in_flight[message.id] = work
         try:
             await asyncio.wait({work})
