@@ -1,5 +1,7 @@
 import asyncio
 import os
+import select
+import socket
 from pathlib import Path
 
 import pytest
@@ -61,15 +63,57 @@ async def test_nothing_is_read_while_there_is_no_room(pipe: tuple[int, int]) -> 
     os.write(sink, b"one")
     await taken.wait_for_some()
     os.write(sink, b"two")
-    os.close(sink)
     reader.go_on()
     await some_turns()
     assert taken.pieces == [b"one"]
-    assert not taken.ended.is_set()
     taken.is_full = False
     reader.go_on()
     reader.go_on()
+    await taken.wait_for_some()
+    os.close(sink)
     await taken.wait_for_the_end()
+
+    assert taken.pieces == [b"one", b"two"]
+
+
+async def test_who_goes_is_noticed_while_there_is_no_room_and_what_he_left_is_taken(pipe: tuple[int, int]) -> None:
+    source, sink = pipe
+    taken = Taken()
+    taken.is_full = True
+    reader = taken.read(source)
+    os.write(sink, b"one")
+    await taken.wait_for_some()
+    os.write(sink, b"two")
+    os.close(sink)
+    await taken.wait_for_the_end()
+    reader.close()
+
+    assert taken.pieces == [b"one", b"two"]
+    assert os.get_blocking(source)
+
+
+async def test_who_will_say_no_more_on_a_socket_is_noticed_too_but_not_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolyard.pipes.reader._LOOK", 0.001)
+    looked = asyncio.Event()
+    poll = select.poll
+
+    def noted() -> object:
+        looked.set()
+        return poll()
+
+    monkeypatch.setattr(select, "poll", noted)
+    source, sink = socket.socketpair()
+    with source, sink:
+        taken = Taken()
+        taken.is_full = True
+        taken.read(source.fileno())
+        sink.send(b"one")
+        await taken.wait_for_some()
+        await asyncio.wait_for(looked.wait(), PATIENCE)
+        sink.send(b"two")
+        assert not taken.ended.is_set()
+        sink.shutdown(socket.SHUT_WR)
+        await taken.wait_for_the_end()
 
     assert taken.pieces == [b"one", b"two"]
 

@@ -293,3 +293,14 @@ asyncio.run(main())
 
     assert messages(out)[0]["result"]["structuredContent"]["error"]["blame"] == "yard"
     assert (status, b"rested 3" in err) == (0, True)
+
+
+async def test_the_end_of_stdin_is_noticed_while_too_much_waits(program: Any) -> None:
+    running = await program(SOURCE, SECONDS_LEFT="0.1", TOOLYARD_IN_FLIGHT="2")
+
+    await running.write(*(call(number, "nap", {"seconds": 60}) for number in range(20)))
+    status, out, _ = await running.end()
+    errors = [answer["result"]["structuredContent"]["error"] for answer in messages(out)]
+
+    assert (status, len(errors)) == (0, 20)
+    assert {(error["code"], error["blame"]) for error in errors} == {("cancelled", "yard"), ("overloaded", "yard")}

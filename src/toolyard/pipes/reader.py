@@ -2,13 +2,17 @@
 
 import asyncio
 import os
+import select
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 __all__ = ["Reader"]
 
 _PIECE: Final = 64 * 1024
+_LOOK: Final = 0.1
+_HALF: Final[int] = getattr(select, "POLLRDHUP", 0)  # what a socket says whose other side only listens from now on; not known everywhere
 
 
 class Reader:
@@ -24,6 +28,7 @@ class Reader:
         self._watched = True
         self._paused = False
         self._closed = False
+        self._look: asyncio.TimerHandle | None = None
         self._blocking = os.get_blocking(descriptor)
         try:
             self._loop.add_reader(descriptor, self._read)
@@ -38,6 +43,7 @@ class Reader:
         if self._closed or not self._paused or self._is_full():
             return
         self._paused = False
+        self._stop_looking()
         if self._watched:
             self._loop.add_reader(self._descriptor, self._read)
         else:
@@ -48,6 +54,7 @@ class Reader:
         if self._closed:
             return
         self._closed = True
+        self._stop_looking()
         self._room.set()
         if self._watched:
             self._loop.remove_reader(self._descriptor)
@@ -75,6 +82,25 @@ class Reader:
             self._room.clear()
             if self._watched:
                 self._loop.remove_reader(self._descriptor)
+                self._look = self._loop.call_later(_LOOK, self._look_whether_gone)
+
+    def _look_whether_gone(self) -> None:
+        """Notice while nothing is read that the other side is gone; what it left is taken then, since it grows no more."""
+        poll = select.poll()
+        poll.register(self._descriptor, _HALF)
+        if not poll.poll(0):
+            self._look = self._loop.call_later(_LOOK, self._look_whether_gone)
+            return
+        with suppress(OSError):
+            while piece := os.read(self._descriptor, _PIECE):
+                self._take(piece)
+        self.close()
+        self._on_end()
+
+    def _stop_looking(self) -> None:
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
 
     def _read_in_thread(self) -> None:
         while not self._closed:
