@@ -86,7 +86,8 @@ class Authority:
         """Be an identity provider, too, that takes these id tokens, and return the issuer that it is then."""
         issuer = f"{self.origin}/identity"
         endpoints = {"authorization_endpoint": f"{issuer}/authorize", "token_endpoint": f"{issuer}/token"}
-        self.papers["/identity/.well-known/openid-configuration"] = {"issuer": issuer, **endpoints, **more}
+        proof = {"code_challenge_methods_supported": ["S256"]}
+        self.papers["/identity/.well-known/openid-configuration"] = {"issuer": issuer, **endpoints, **proof, **more}
         self.id_tokens = set(id_tokens)
         return issuer
 

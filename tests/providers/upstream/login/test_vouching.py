@@ -73,6 +73,16 @@ async def test_without_an_id_token_a_person_signs_in_at_the_identity_provider(
     assert kept.vouched.refresh_token in authority.refresh_tokens
 
 
+async def test_an_identity_provider_at_which_a_login_can_be_stolen_is_refused(authority: Authority, signed: SignIn) -> None:
+    issuer = authority.vouch(ADA, code_challenge_methods_supported=["plain"])
+
+    with pytest.raises(LoginError, match="PKCE"):
+        await signed(**login_at(issuer))
+
+    assert not authority.asked("/identity/authorize")
+    assert (await signed(**login_at(issuer, given=ADA))).token is not None  # nobody signs in there then
+
+
 @pytest.mark.parametrize("given", [{"id_token": LATER}, {"id_token": LATER, "refresh_token": None}])
 async def test_an_id_token_that_ran_out_is_renewed(authority: Authority, signed: SignIn, given: dict[str, Any]) -> None:
     authority.given = {"id_token": ADA}

@@ -25,6 +25,8 @@ async def have_person_sign_in(
     Raises:
         LoginError: It did not work.
     """
+    if "S256" not in (server.code_challenge_methods_supported or ()):
+        raise LoginError(f"'{server.issuer}' does not know PKCE with 'S256', without which a login can be stolen.")
     if server.authorization_endpoint is None:
         raise LoginError(f"'{server.issuer}' has no page to sign in on.")
     async with opened_redirect(login.redirect_port, kept=known.redirect_uri if known is not None else None) as redirect:

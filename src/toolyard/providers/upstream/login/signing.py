@@ -10,7 +10,7 @@ from toolyard.providers.upstream.login.asking import Asker, opened_asker
 from toolyard.providers.upstream.login.browser import Show, have_person_sign_in
 from toolyard.providers.upstream.login.challenge import parameter_of, wants_more
 from toolyard.providers.upstream.login.discovery import Found, discover
-from toolyard.providers.upstream.login.papers import Client, Kept, ServerPaper, Token, joined_scopes
+from toolyard.providers.upstream.login.papers import Client, Kept, Token, joined_scopes
 from toolyard.providers.upstream.login.registration import given_client
 from toolyard.providers.upstream.login.troubles import LoginError
 from toolyard.providers.upstream.login.vouching import JWT_BEARER, sign_in_at, vouch
@@ -39,7 +39,6 @@ async def sign_in(name: str, settings: UpstreamSettings, kept: Kept | None, *, s
         return await obtain(name, settings, kept.challenge if kept is not None else "", before=kept)
     async with opened_asker(name, url) as asker:
         found = await _find(asker, settings, kept)
-        _check_proof(found.server)
         scope = _scope(login, found, kept)
         known = kept.client if kept is not None else None
         wanted = _wanted(found, scope)
@@ -65,7 +64,7 @@ async def obtain(name: str, settings: UpstreamSettings, challenge: str, *, befor
         wanted, vouched = _wanted(found, scope), refused.vouched
         proof = {"grant_type": "client_credentials"}
         if login.identity is not None:
-            assertion, vouched = await vouch(asker, login.identity, vouched, audience=found.server.issuer, wanted=wanted)
+            assertion, vouched = await vouch(asker, login.identity, vouched=vouched, audience=found.server.issuer, wanted=wanted)
             proof = {"grant_type": JWT_BEARER, "assertion": assertion}
         answer = await asker.token(found.server.token_endpoint, client, key=login.private_key, **proof, **wanted)
     made = _kept(url, found, client, answer, asked=scope)
@@ -130,11 +129,6 @@ def _scope(login: Login, found: Found, kept: Kept | None) -> str | None:
         scope = joined_scopes(granted, scope, parameter_of(kept.challenge, "scope"))
     may_stay = login.grant == "authorization_code" and _OFFLINE in (found.server.scopes_supported or ())
     return joined_scopes(scope, _OFFLINE) if scope and may_stay else scope
-
-
-def _check_proof(server: ServerPaper) -> None:
-    if "S256" not in (server.code_challenge_methods_supported or ()):
-        raise LoginError(f"'{server.issuer}' does not know PKCE with 'S256', without which a login can be stolen.")
 
 
 def _kept(url: str, found: Found, client: Client, answer: Mapping[str, Any], *, asked: str | None) -> Kept:

@@ -40,7 +40,7 @@ async def sign_in_at(asker: Asker, identity: Identity, *, port: int, show: Show,
 
 
 async def vouch(
-    asker: Asker, identity: Identity, vouched: Vouched | None, *, audience: str, wanted: Mapping[str, str]
+    asker: Asker, identity: Identity, *, vouched: Vouched | None, audience: str, wanted: Mapping[str, str]
 ) -> tuple[str, Vouched]:
     """Return an assertion for one authorization server, and what the identity provider says of whom it is about.
 
@@ -52,29 +52,29 @@ async def vouch(
         raise LoginError(f"Nobody is signed in at '{identity.issuer}'.")
     server = await server_of(asker, identity.issuer)
     try:
-        return await _exchange(asker, identity, server, known, audience=audience, **wanted), known
+        return await _exchange(asker, identity, server=server, known=known, audience=audience, **wanted), known
     except LoginError as error:
         if error.passing or known.refresh_token is None:
             raise
-    known = await _renewed(asker, identity, server, known)  # an id token lasts for minutes, and a login for days
-    return await _exchange(asker, identity, server, known, audience=audience, **wanted), known
+    known = await _renewed(asker, identity, server=server, known=known)  # an id token lasts for minutes, and a login for days
+    return await _exchange(asker, identity, server=server, known=known, audience=audience, **wanted), known
 
 
-async def _exchange(asker: Asker, identity: Identity, server: ServerPaper, known: Vouched, **wanted: str) -> str:
+async def _exchange(asker: Asker, identity: Identity, *, server: ServerPaper, known: Vouched, **wanted: str) -> str:
     kinds = {"grant_type": _EXCHANGE, "requested_token_type": _ASSERTION, "subject_token_type": _ID_TOKEN}
-    answer = await _token(asker, identity, server, subject_token=known.id_token, **kinds, **wanted)
+    answer = await _token(asker, identity, server=server, subject_token=known.id_token, **kinds, **wanted)
     assertion = answer.get("access_token")
     if not isinstance(assertion, str) or answer.get("issued_token_type") != _ASSERTION:
         raise LoginError(f"'{identity.issuer}' gave something else than the assertion that it was asked for.")
     return assertion
 
 
-async def _renewed(asker: Asker, identity: Identity, server: ServerPaper, known: Vouched) -> Vouched:
-    answer = await _token(asker, identity, server, grant_type="refresh_token", refresh_token=known.refresh_token or "")
+async def _renewed(asker: Asker, identity: Identity, *, server: ServerPaper, known: Vouched) -> Vouched:
+    answer = await _token(asker, identity, server=server, grant_type="refresh_token", refresh_token=known.refresh_token or "")
     return _vouched(answer, identity, before=known)
 
 
-async def _token(asker: Asker, identity: Identity, server: ServerPaper, **fields: str) -> Mapping[str, Any]:
+async def _token(asker: Asker, identity: Identity, *, server: ServerPaper, **fields: str) -> Mapping[str, Any]:
     client = given_client(Login(client_id=identity.client_id, client_secret=identity.client_secret), server)
     assert client is not None  # noqa: S101 - it has an id
     return await asker.token(server.token_endpoint, client, **fields)
