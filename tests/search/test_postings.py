@@ -52,3 +52,35 @@ def test_no_garbage_is_searched_for_while_many_tools_are_read(monkeypatch: pytes
 
     assert seen == {searching}
     assert gc.isenabled()
+
+
+def test_words_that_no_tool_holds_any_more_are_forgotten() -> None:
+    words = Postings(SearchSettings(), load_thesaurus())
+    words.add(make_spec("send_mail", "Send a letter."))
+    for number in range(3000):
+        words.add(make_spec("changing", " ".join(f"aa{number}x{more}" for more in range(5))))
+
+    assert len(words.words) + len(words.term_of) + len(words.terms) < 10_000
+    assert [words.spelled[number] for number in words.entry("send_mail").words] == ["send", "mail", "send", "letter"]
+
+
+def test_an_index_whose_tools_changed_often_answers_like_a_new_one() -> None:
+    index, fresh = make_index(), make_index()
+    for number in range(600):
+        index.add(make_spec("changing", " ".join(f"old{number}item{more}" for more in range(5))))
+        index.prepare()
+    for spec in (make_spec("changing", "Send old2item4 letters."), make_spec("other", "A letter."), make_spec("third", "Old item.")):
+        index.add(spec)
+        fresh.add(spec)
+
+    for query in ("old2item4", "letters", "old item", "old599item1"):
+        assert index.search(query, allows=lambda _: True) == fresh.search(query, allows=lambda _: True)
+
+
+def test_joined_words_are_read_alike_after_it_was_forgotten_how(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postings, "_SEVERAL", 10)
+    words = Postings(SearchSettings(), load_thesaurus())
+    for number in range(50):
+        words.add(make_spec(f"tool_{number}", f"readThe{'abcdefghij'[number % 10] * 3}Book{'klmno'[number % 5] * 3}"))
+
+    assert [words.spelled[number] for number in words.read("readTheAaaBookKkk")] == spelled("readTheAaaBookKkk")

@@ -31,6 +31,9 @@ _NAME: Final = Fields._fields.index("name")
 _DESCRIPTION: Final = Fields._fields.index("description")
 _SEQUENCE: Final = 80
 _JOINED: Final = 8
+_UNHELD: Final = 1024
+"""Terms that no tool holds any more before they are forgotten: to look for their words takes a while."""
+_SEVERAL: Final = 20_000
 _UNSEEN: Final = 50
 """Tools that are thought of beside those that are there, so that a word of one tool in three is not taken for common."""
 _USUAL_NAME: Final = 3.0
@@ -83,6 +86,9 @@ class Postings:
         self.entries: dict[int, Entry] = {}
         self._numbers: dict[str, int] = {}
         self._next = 0
+        self._unheld: set[int] = set()
+        self._free_terms: list[int] = []
+        self._free_words: list[int] = []
         self._several: dict[tuple[int, ...], int] = {}
         self._several_of: dict[int, tuple[int, ...]] = {}
         self._written = Table[str, int](self._intern)
@@ -105,6 +111,8 @@ class Postings:
         """Take a tool in, in place of one of the same name, and return its number."""
         self.remove(spec.name)
         self.rarities.clear()
+        if len(self._several) >= _SEVERAL:
+            self._forget_readings()
         number = self._next
         self._next += 1
         self._numbers[spec.name] = number
@@ -130,7 +138,30 @@ class Postings:
         for term, level in zip(entry.terms, map(self._level_of.__getitem__, entry.weights), strict=True):
             tools = level[term]
             del tools[bisect_left(tools, number)]
+        self._unheld.update(term for term in entry.terms if not self.holders[term])
+        if len(self._unheld) >= _UNHELD:
+            self._forget_unheld()
         return number
+
+    def _forget_unheld(self) -> None:
+        """Forget the words that no tool holds any more; others get their numbers."""
+        gone = {term for term in self._unheld if not self.holders[term]}
+        self._unheld.clear()
+        self._forget_readings()
+        for word in [word for word, number in self.words.items() if self.term_of[number] in gone]:
+            number = self.words.pop(word)
+            self.spelled[number] = ""
+            self._free_words.append(number)
+        for root in [root for root, term in self.terms.items() if term in gone]:
+            self._free_terms.append(self.terms.pop(root))
+        for table in (self.holders, *self._levels):
+            for term in gone:
+                table.pop(term, None)
+
+    def _forget_readings(self) -> None:
+        """Forget how written words are read; each is worked out anew when it is next met."""
+        for table in (self._written, self._identifiers, self._several, self._several_of):
+            table.clear()
 
     def tools(self, term: int) -> Iterator[tuple[float, Sequence[int]]]:
         """Return the tools that hold the term, first those in which it counts most, and about how much that is."""
@@ -170,10 +201,13 @@ class Postings:
             root = stem(word)
             term = self.terms.get(root)
             if term is None:
-                term = self.terms[root] = len(self.terms)
-            number = self.words[word] = len(self.term_of)
-            self.term_of.append(term)
-            self.spelled.append(word)
+                term = self.terms[root] = self._free_terms.pop() if self._free_terms else len(self.terms)
+            if not self._free_words:
+                self._free_words.append(len(self.term_of))
+                self.term_of.append(term)
+                self.spelled.append(word)
+            number = self.words[word] = self._free_words.pop()
+            self.term_of[number], self.spelled[number] = term, word
         return number
 
     def read(self, text: str, *, identifiers: bool = False) -> list[int]:
