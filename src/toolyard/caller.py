@@ -58,6 +58,9 @@ class Door(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because one 
     hang_up: Callable[[], None] | None = None
     """Lets go of the connection before the answer, which the client then comes back for."""
     headers: Mapping[str, str] = {}
+    """The request headers that handlers may see."""
+    forwarded: Mapping[str, str] = {}
+    """Those that some upstream wants to have passed on, which may be credentials."""
     meta: Mapping[str, Any] = {}
     """What the client said beside the arguments, without what the protocol reserves for itself."""
     trace: Mapping[str, str] = {}

@@ -70,7 +70,8 @@ async def test_a_request_that_says_something_has_a_door_of_its_own(front: Front,
     assert door.name == "test"
     assert (door.progress is not None) is ("progressToken" in given.get("meta", {}))
     assert (door.log is not None) is ("log_level" in given)
-    assert door.headers == given.get("headers", {})
+    assert door.forwarded == given.get("headers", {})
+    assert door.headers == {}  # no setting names one that handlers may see
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,6 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, redirect_stdout
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from toolyard.cli.cause import cause_of, innermost, is_own
 from toolyard.cli.exits import DEFECT, CommandError
 from toolyard.cli.reload import Beginning, end_with_supervisor
@@ -41,7 +39,7 @@ def serve_yard(
     Raises:
         CommandError: It cannot be served as it was asked for, or failed meanwhile.
     """
-    serving = _serving(config)
+    serving = config.settings.serve
     listening: list[str] = []
 
     def announce(transport: Transport) -> None:
@@ -84,13 +82,6 @@ def _one_line(*, wanted: bool) -> Generator[None]:
         yield
     finally:
         _log.setLevel(before)
-
-
-def _serving(config: Config) -> Serving:
-    """Return how the yard is served; headers that go on to an upstream must be seen by its calls first."""
-    serving = config.settings.serve
-    forwarded = {header.lower() for written in config.upstreams.values() for header in written.settings.forward_headers}
-    return replace(serving, request_headers=tuple(dict.fromkeys((*serving.request_headers, *sorted(forwarded))))) if forwarded else serving
 
 
 def _refusal(failure: Exception, yard: Yard, serving: Serving, *, listening: bool) -> CommandError:

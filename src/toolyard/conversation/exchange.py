@@ -43,7 +43,7 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
     """The conversation it is part of, if it is part of one."""
     meta: Mapping[str, Any] = {}
     headers: Mapping[str, str] = {}
-    """The request headers that handlers may see."""
+    """The request headers that handlers may see, or that some upstream wants to have passed on."""
     notify: Notify | None = None
     """Sends a message that belongs to this request before its answer, where there is a way."""
     ask_client: AskClient | None = None
@@ -86,7 +86,8 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
             log=self.log if (notify is not None and self.log_level is not None) or resumes else None,
             ask=ask,
             capabilities=frozenset(self.capabilities) if self.capabilities else _NOTHING,
-            headers=self.headers,
+            headers=self.front.shown(self.headers) if self.headers else self.headers,
+            forwarded=self.headers,
             meta={} if quiet else unreserved(meta),
             trace=trace,
             trace_id=_trace_id(trace) if trace else None,

@@ -1,6 +1,7 @@
 """The front: what all conversations of a yard share, whatever way in they came by."""
 
 import asyncio
+from collections.abc import Mapping
 from itertools import count
 from typing import Any, Final, cast
 
@@ -47,6 +48,7 @@ class Front:
         self.wanted_headers: dict[str, dict[tuple[str, ...], tuple[str, str]]] = {}
         """By tool which arguments it wants as headers, too."""
         self._params_version = -1
+        self._shown = tuple(name.lower() for name in serving.request_headers)
 
     def answers(self, version: Version) -> Answers:
         """Return how clients of a version are answered."""
@@ -91,6 +93,10 @@ class Front:
     def profile_of(self, caller: Caller) -> Profile:
         """Return the profile that holds for a caller."""
         return caller.profile or self.yard.profile
+
+    def shown(self, headers: Mapping[str, str]) -> Mapping[str, str]:
+        """Return those headers that handlers may see."""
+        return {name: headers[name] for name in self._shown if name in headers}
 
     def wants_headers(self, name: str, caller: Caller) -> bool:
         """Return whether a tool that exists for the caller wants some of its arguments as headers, too."""

@@ -1,6 +1,6 @@
 """Where tools, resources and prompts come from: a provider connects, publishes them and disconnects."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, runtime_checkable
 
@@ -10,7 +10,7 @@ from toolyard.subscriptions import Watcher
 from toolyard.table import NOTHING_WITHHELD, WithheldReasons
 from toolyard.tools import Tool
 
-__all__ = ["Parting", "Provider", "Publish", "Settling", "Telling"]
+__all__ = ["Forwarding", "Parting", "Provider", "Publish", "Settling", "Telling"]
 
 
 class Publish(Protocol):
@@ -69,6 +69,16 @@ class Parting(Protocol):
 
     async def part(self) -> None:
         """Disconnect, so that closing takes no time any more."""
+        ...
+
+
+@runtime_checkable
+class Forwarding(Protocol):
+    """A provider whose calls pass on some of the headers that a request came with."""
+
+    @property
+    def forward_headers(self) -> Sequence[str]:
+        """Return which, in small letters."""
         ...
 
 

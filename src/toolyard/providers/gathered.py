@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from typing import Final
 
-from toolyard.providers import Parting, Provider, Settling
+from toolyard.providers import Forwarding, Parting, Provider, Settling
 from toolyard.providers.publishing import Publishing
 from toolyard.registry import Registry
 
@@ -23,6 +23,7 @@ class Gathered:
         self._notify = notify
         self._open: dict[str, tuple[Provider, AsyncExitStack]] = {}
         self._opening: set[str] = set()
+        self._forwarding: dict[str, Forwarding] = {}
 
     def get(self, name: str) -> Provider | None:
         """Return the provider of that name, if it is open."""
@@ -31,6 +32,11 @@ class Gathered:
 
     def __iter__(self) -> Iterator[Provider]:
         return iter([provider for provider, _ in self._open.values()])
+
+    @property
+    def forward_headers(self) -> Sequence[str]:
+        """Return the request headers that some of them pass on; each request asks for them, because upstreams come and go."""
+        return [header for one in self._forwarding.values() for header in one.forward_headers] if self._forwarding else ()
 
     async def add(self, provider: Provider, *, gives_way: bool = False) -> None:
         """Open a provider, which then publishes.
@@ -48,11 +54,15 @@ class Gathered:
                 stack.callback(self._registry.withdraw, name)
                 await stack.enter_async_context(provider.open(publish))
                 self._open[name] = (provider, stack.pop_all())
+                forwarding = getattr(provider, "providers", provider)  # in a yard it is those that it holds
+                if isinstance(forwarding, Forwarding):
+                    self._forwarding[name] = forwarding
         finally:
             self._opening.discard(name)
 
     async def remove(self, name: str) -> None:
         """Close a provider, if it is open; what it published is withdrawn."""
+        self._forwarding.pop(name, None)
         found = self._open.pop(name, None)
         if found is not None:
             await found[1].aclose()

@@ -176,7 +176,7 @@ class Calls:
         """Return how the upstream reaches whoever calls; of his headers it gets only those that its settings name."""
         door = call.door
         call.running = False  # what is not sent yet has done nothing
-        passed_on = {name: door.headers[name] for name in self._forwarded if name in door.headers}
+        passed_on = {name: door.forwarded[name] for name in self._forwarded if name in door.forwarded}
         return Behalf(
             owner=f"{call.caller.owner}:{call.caller.client}:{door.line}",  # two programs of one person are asked apart
             progress=None if door.progress is None else partial(_tell, call),

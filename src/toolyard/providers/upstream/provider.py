@@ -51,6 +51,7 @@ class Upstream:
         self.name = name
         self.settings = settings
         self.instructions = ""
+        self.forward_headers = tuple(header.lower() for header in settings.forward_headers)
         self._make_link = link
         self._folder = folder
         self._credentials = credentials

@@ -120,8 +120,10 @@ class Endpoint:
         """Look at the headers of a message: keep those that handlers may see, and return the version that they name."""
         if len(request.headers) != len(request.pairs):
             check_headers(request.pairs)
-        if self._shown:
-            request.shown = {name.decode(): request.text(name) for name in self._shown if name in request.headers}
+        forwarded = self._front.yard.providers.forward_headers
+        if self._shown or forwarded:
+            named = (*self._shown, *(name.encode() for name in forwarded))
+            request.shown = {name.decode(): request.text(name) for name in named if name in request.headers}
         said = request.headers.get(b"mcp-protocol-version")
         return None if said is None else said.strip().decode("latin-1")
 

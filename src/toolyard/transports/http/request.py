@@ -29,7 +29,7 @@ class Request(msgspec.Struct, eq=False):
     streams: bool = False
     """Whether its answer may be a stream."""
     shown: Mapping[str, str] = _NOTHING
-    """The headers that handlers may see."""
+    """The headers that its call is shown: some for handlers, some for upstreams."""
 
     def text(self, name: bytes) -> str:
         """Return a header as text, or nothing at all."""

@@ -492,7 +492,7 @@ async def test_the_yard_greets_and_lists_as_itself_and_calls_as_whoever_calls(au
     upstream = make_upstream("shop", settings, state=tmp_path)
     async with Yard("gate", providers=[upstream], metatools=False) as yard:
         await upstream.settled()
-        ada, eve = (Door(headers={"authorization": f"Bearer {who}"}) for who in ("ada", "eve"))
+        ada, eve = (Door(forwarded={"authorization": f"Bearer {who}"}) for who in ("ada", "eve"))
         assert (await yard.call("shop__greet", door=ada)).success
         answer = await yard.call("shop__greet", door=eve)
         assert (await yard.call("shop__greet", door=ada)).success

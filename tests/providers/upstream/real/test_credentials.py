@@ -1,7 +1,7 @@
 """Credentials of whoever calls us stay here: an upstream gets those headers alone that its settings name."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +13,7 @@ from fronts import NEW, OLD
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from toolyard import Serving, Yard
+from toolyard import Call, Serving, Yard, tool
 from toolyard.providers.upstream.making import make_upstream
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.transports.opening import serve_forever
@@ -22,10 +22,10 @@ SENT: Final = {"Authorization": "Bearer of-the-caller", "X-API-Key": "key-of-the
 
 
 @asynccontextmanager
-async def served(yard: Yard) -> AsyncGenerator[str]:
-    """Serve a yard whose handlers may see all that is sent, and return its address."""
+async def served(yard: Yard, *shown: str) -> AsyncGenerator[str]:
+    """Serve a yard whose handlers may see these headers, and return its address."""
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    serving = Serving(transport="http", port=0, request_headers=tuple(SENT))
+    serving = Serving(transport="http", port=0, request_headers=shown)
     task = asyncio.create_task(serve_forever(yard, serving, ready=lambda transport: ready.set_result(transport.info().address)))
     try:
         async with asyncio.timeout(10):
@@ -38,15 +38,15 @@ async def served(yard: Yard) -> AsyncGenerator[str]:
 
 @pytest.mark.parametrize("era", ["2025", "2026"])
 @pytest.mark.parametrize("mode", [OLD, NEW])
-@pytest.mark.parametrize("named", [(), ("X-Tenant",), ("authorization",)])
+@pytest.mark.parametrize(("named", "shown"), [((), SENT), (("X-Tenant",), SENT), (("authorization",), SENT), (("Authorization",), ())])
 async def test_an_upstream_gets_the_headers_that_its_settings_name_and_no_other(
-    tmp_path: Path, sdk_url: str, era: Any, mode: str, named: tuple[str, ...]
+    tmp_path: Path, sdk_url: str, era: Any, mode: str, named: tuple[str, ...], *, shown: Iterable[str]
 ) -> None:
     settings = UpstreamSettings(url=sdk_url, era=era, forward_headers=named, headers={"X-Ours": "yes"})
     upstream = make_upstream("shed", settings, state=tmp_path)
     with anyio.fail_after(30):
         async with (
-            served(Yard("gate", providers=[upstream], metatools=False)) as address,
+            served(Yard("gate", providers=[upstream], metatools=False), *shown) as address,
             httpx2.AsyncClient(headers=SENT) as http,
             Client(streamable_http_client(address, http_client=http), mode=mode) as client,
         ):
@@ -57,3 +57,36 @@ async def test_an_upstream_gets_the_headers_that_its_settings_name_and_no_other(
     assert {name: told[name] for name in map(str.lower, SENT) if name in told} == wanted
     assert told["x-ours"] == "yes"
     assert "of-the-caller" not in str({name: value for name, value in told.items() if name not in wanted})
+
+
+@tool
+def seen(call: Call) -> dict[str, str]:
+    """Return the headers that a handler sees."""
+    return dict(call.door.headers)
+
+
+@pytest.mark.parametrize("mode", [OLD, NEW])
+@pytest.mark.parametrize("mounted", [False, True])
+async def test_a_header_that_goes_on_to_an_upstream_is_seen_by_no_handler_and_goes_on_as_soon_as_the_upstream_is_there(
+    tmp_path: Path, sdk_url: str, mode: str, *, mounted: bool
+) -> None:
+    upstream = make_upstream("shed", UpstreamSettings(url=sdk_url, forward_headers=("Authorization",)), state=tmp_path)
+    gate, inner = Yard("gate", tools=[seen], metatools=False), Yard("inner", metatools=False)
+    with anyio.fail_after(30):
+        async with (
+            served(gate, "X-Tenant") as address,
+            httpx2.AsyncClient(headers=SENT) as http,
+            Client(streamable_http_client(address, http_client=http), mode=mode) as client,
+        ):
+            await gate.providers.add(inner)
+            await (inner if mounted else gate).providers.add(upstream)
+            await upstream.settled()
+            own: Any = (await client.call_tool("seen")).structured_content
+            told: Any = (await client.call_tool("shed__headers")).structured_content
+            await gate.providers.remove("inner")
+            await gate.providers.remove("shed")
+            left = gate.providers.forward_headers
+
+    assert own["data"] == {"x-tenant": "tea"}
+    assert (told.get("data") or told)["authorization"] == SENT["Authorization"]
+    assert list(left) == []
