@@ -227,8 +227,10 @@ async def test_a_policy_may_answer_a_step_itself_and_the_chain_goes_on() -> None
 
     async with Yard(tools=[Bench()], decide=decide) as yard:
         data = await ask(yard, "run_chain", steps=[ADD, {"tool_id": "add", "args": {"a": FILTER}}], final_only=True)
+        included = (await yard.call("run_tool", {**ADD, "include": ["backend"]})).data
 
     assert data == {"final": 42}
+    assert included["result"] == 41
 
 
 async def test_a_dry_run_looks_into_steps_that_run_other_tools() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 
@@ -15,6 +15,7 @@ from toolyard.metatools.making import make
 from toolyard.metatools.pace import Pace
 from toolyard.metatools.plan import PREVIOUS, Plan, Planned
 from toolyard.metatools.references import filled
+from toolyard.metatools.running import PENDING, is_pending
 from toolyard.metatools.steps import ANSWERS, TAKES, Step, make_check
 from toolyard.metatools.subject import Subject
 from toolyard.progress import Note
@@ -26,7 +27,6 @@ __all__ = ["make_chain"]
 
 Outcome = Envelope | dict[str, Any]
 
-_PENDING: Final = "approval_required"
 _CHARACTERS: Final = 4  # of a token
 _NAME: Final = 64
 
@@ -140,7 +140,7 @@ class _Chain:
             if answer.error is not None:
                 failed = failed or (planned, answer.error)
                 ran = ran or answer.error.may_have_run
-            elif _is_pending(answer):
+            elif is_pending(answer):
                 pending = pending or (planned.index, answer.data)
             else:
                 self._keep(planned, answer)
@@ -150,7 +150,7 @@ class _Chain:
         if pending is not None:
             told = await self._outcome()
             data = told if isinstance(told, dict) else told.data
-            return Envelope.ok({"status": _PENDING, "step_index": pending[0], "pending": pending[1], **data}).holding()
+            return Envelope.ok({"status": PENDING, "step_index": pending[0], "pending": pending[1], **data}).holding()
         return None
 
     def _keep(self, planned: Planned, answer: Envelope) -> None:
@@ -208,11 +208,6 @@ class _Chain:
             cause_code=cause.code,
             cause=msgspec.to_builtins(cause),
         )
-
-
-def _is_pending(answer: Envelope) -> bool:
-    """Return whether a policy holds the step until a person has decided."""
-    return answer.held and isinstance(answer.data, dict) and cast("dict[str, Any]", answer.data).get("status") == _PENDING
 
 
 def _spare(done: list[int]) -> str:

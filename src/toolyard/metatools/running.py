@@ -22,7 +22,10 @@ from toolyard.results import REFERENCE, Filling
 from toolyard.spec import ToolSpec
 from toolyard.tools import Check, InvalidArgumentsError, Tool, check_by_schema
 
-__all__ = ["make_run", "unwrapped"]
+__all__ = ["PENDING", "is_pending", "make_run", "unwrapped"]
+
+PENDING: Final = "approval_required"
+"""What the answer of a policy says that holds a call until a person has decided."""
 
 _TAKES: Final = fields(
     "tool_id",
@@ -64,7 +67,7 @@ def make_run(subject: Subject) -> list[Tool]:
             if pace.silent:
                 pace.note(Note(1, 1, f"{tool.spec.name} is done"))
         included = given.get("include")
-        return _included(answer, tool.spec, included) if included and answer.success and not answer.held else answer
+        return _included(answer, tool.spec, included) if included and answer.success and not is_pending(answer) else answer
 
     check = _forgiving(check_by_schema(_TAKES)) if repair else None
     return [_run("run_tool", run, check, listed=True), _run("call_tool", run, check, tags=(OTHER_NAME,))]
@@ -89,6 +92,11 @@ def unwrapped(args: Arguments, tool: Tool, *, repair: bool) -> tuple[Arguments, 
         if candidate is not None and _fits(tool, candidate):
             return candidate, ("args",)
     return args, ()
+
+
+def is_pending(answer: Envelope) -> bool:
+    """Return whether a policy holds a call until a person has decided."""
+    return answer.held and isinstance(answer.data, dict) and cast("dict[str, Any]", answer.data).get("status") == PENDING
 
 
 def object_in(value: object) -> Arguments | None:
