@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from toolyard.envelope import Encoded, encode
-from toolyard.errors import ToolError
+from toolyard.errors import ToolError, shortened
 from toolyard.limits import Limits
 from toolyard.schema import Path, Schema, field_name, resolve, subschema
 from toolyard.store import Store
@@ -139,7 +139,7 @@ class Filling:
         try:
             return at_pointer(found, reference.get("path", ""))
         except LookupError as error:
-            raise _leads_nowhere(field, "unknown_path", f"'{reference['$ref']}' has nothing at {error.args[0]!r}.") from None
+            raise _leads_nowhere(field, "unknown_path", f"'{reference['$ref']}' has nothing at '{shortened(error.args[0])}'.") from None
 
 
 def too_large(encoded: Encoded) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import msgspec
 
 from toolyard.call import Arguments, Call
 from toolyard.envelope import Content, Envelope, Failure, encode_data
-from toolyard.errors import ToolError
+from toolyard.errors import ToolError, shortened
 from toolyard.limits import Limits
 from toolyard.metatools.making import make
 from toolyard.metatools.pace import Pace
@@ -28,7 +28,6 @@ __all__ = ["make_chain"]
 Outcome = Envelope | dict[str, Any]
 
 _CHARACTERS: Final = 4  # of a token
-_NAME: Final = 64
 
 
 def make_chain(subject: Subject) -> Tool:
@@ -194,12 +193,12 @@ class _Chain:
         changed = ran or any(
             one.tool.spec.operation is not Operation.QUERY for stage in self._plan.stages for one in _steps(stage) if one.index in done
         )
-        named = f"{index} '{step.id[:_NAME]}'" if step.id else f"{index}"
+        named = f"{index} '{shortened(step.id)}'" if step.id else f"{index}"
         return ToolError(
             "chain_step_failed",
             f"Step {named} ('{step.tool_id}') failed: {cause.message}",
             hint=f"{cause.hint} {_spare(done)}".strip(),
-            next_actions=cause.next_actions or (f"describe_tool(tool_id={step.tool_id!r})",),
+            next_actions=cause.next_actions or self._plan.look_up(step.tool_id),
             blame=cause.blame,
             may_have_run=changed,
             data={"results": self._told, "final": self._final},

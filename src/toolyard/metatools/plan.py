@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from toolyard.call import Arguments
 from toolyard.caller import Nested
 from toolyard.envelope import encode_plain
-from toolyard.errors import ToolError
+from toolyard.errors import ToolError, shortened
 from toolyard.metatools.beside import issues_beside
 from toolyard.metatools.references import Reference, inner_tools, references
 from toolyard.metatools.running import unwrapped
@@ -23,7 +23,6 @@ __all__ = ["PREVIOUS", "Plan", "Planned"]
 
 PREVIOUS: Final = "previous"
 _POINTERS: Final = ("", "/")
-_NAME: Final = 64
 
 
 class Planned(Nested, frozen=True, kw_only=True, gc=False):
@@ -106,16 +105,15 @@ class Plan:
             "invalid_input",
             f"The chain cannot run, and nothing of it did: {first.message}{more}",
             hint="Mend what 'issues' names, then run the whole chain again.",
-            next_actions=self._next(first, self.steps[index].tool_id),
+            next_actions=self.look_up(first.did_you_mean if first.code == "tool_not_found" else self.steps[index].tool_id),
             issues=self._issues,
             similar=self._similar,
             step_index=index,
         )
 
-    def _next(self, first: Issue, tool_id: str) -> list[str]:
-        """Return what to do about the first thing that is wrong, with tools that are there."""
-        named = first.did_you_mean if first.code == "tool_not_found" else tool_id
-        asked, given = ("search_tools", "query=…") if named is None else ("describe_tool", f"tool_id={named!r}")
+    def look_up(self, tool_id: str | None) -> list[str]:
+        """Return how to learn of a tool, or to find one, by tools that are there."""
+        asked, given = ("search_tools", "query=…") if tool_id is None else ("describe_tool", f"tool_id={tool_id!r}")
         return [f"{asked}({given})"] if self._registry.named(asked) is not None else []
 
     def _link(self, index: int, step: Step, found: Sequence[Reference]) -> None:
@@ -131,7 +129,7 @@ class Plan:
         if step.use_previous and self._first == 0:
             self._add(index, "use_previous", "no_previous", "There is no step before it.")
         if step.id and self._named.setdefault(step.id, index) != index:
-            self._add(index, "id", "duplicate_id", f"Two steps have the id {_brief(step.id)}.")
+            self._add(index, "id", "duplicate_id", f"Two steps have the id '{shortened(step.id)}'.")
 
     def _find(self, index: int, name: str, field: str) -> Tool | None:
         try:
@@ -176,7 +174,7 @@ class Plan:
         named = reference.step
         if target is None:
             later = any(step.id == named for step in self.steps[index:])
-            return ("later_step", f"{_brief(named)} is not before it.") if later else _unknown(_brief(named))
+            return ("later_step", f"'{shortened(str(named))}' is not before it.") if later else _unknown(f"'{shortened(str(named))}'")
         if not 0 <= target < len(self.steps):
             return _unknown(f"{target}; the first one is 0")
         if target >= index:
@@ -218,12 +216,6 @@ def _issues_of(error: ToolError) -> list[dict[str, str]]:
     if error.code != "invalid_input":
         raise error
     return cast("list[dict[str, str]]", error.details["issues"])
-
-
-def _brief(name: object) -> str:
-    """Return a name that somebody made up, as it can be repeated."""
-    text = str(name)
-    return f"'{text}'" if len(text) <= _NAME else f"'{text[:_NAME]}…'"
 
 
 def _unknown(step: str) -> tuple[str, str]:

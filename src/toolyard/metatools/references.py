@@ -9,14 +9,13 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from toolyard.errors import ToolError
+from toolyard.errors import ToolError, shortened
 from toolyard.results import at_pointer
 
 __all__ = ["Reference", "filled", "inner_tools", "references"]
 
 _FROM: Final = "$from"
 _DEPTH: Final = 32
-_POINTER: Final = 200
 _CONTAINERS: Final = frozenset({dict, list})
 _NAMES: Final = frozenset({int, str})
 _RUNS: Final = ("run_tool", "call_tool")  # no set: what is looked for may be anything
@@ -77,7 +76,7 @@ def _part(result: Any, reference: Reference) -> Any:
     try:
         return at_pointer(result, reference.pointer)
     except LookupError:
-        message = f"Step {reference.target} answered nothing at {reference.pointer[:_POINTER]!r}."
+        message = f"Step {reference.target} answered nothing at '{shortened(reference.pointer)}'."
         issue = {"field": ".".join(map(str, reference.at)), "code": "unknown_path", "message": message}
         raise ToolError("invalid_input", message, may_have_run=False, issues=[issue]) from None
 
