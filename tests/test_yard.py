@@ -313,6 +313,24 @@ async def test_a_yard_may_be_a_provider_of_another() -> None:
         await inner.call("add", {"a": 1})
 
 
+async def test_a_yard_that_holds_somebody_elses_tools_can_be_held_itself() -> None:
+    loose = ToolSpec(name="loose", description="Takes anything.", input_schema={"type": "object"}, operation=Operation.QUERY)
+
+    async def handler(call: Call) -> object:
+        return call.arguments
+
+    class Elsewhere:
+        name = "elsewhere"
+
+        @asynccontextmanager
+        async def open(self, publish: Publish) -> AsyncGenerator[None]:
+            publish([Tool(spec=loose, handler=handler, check=check_by_schema(loose.input_schema))], foreign=True)
+            yield
+
+    async with Yard("outer", providers=[Yard("inner", providers=[Elsewhere()])]) as outer:
+        assert (await outer.call("loose", {"x": 1})).data == {"x": 1}
+
+
 async def test_every_call_of_an_inner_yard_passes_both_funnels() -> None:
     passed: list[str] = []
 

@@ -36,7 +36,7 @@ class Mount:
     @contextmanager
     def shown(self, publish: Publish) -> Generator[None]:
         """Publish what there is, and what changes, meanwhile."""
-        self._project(publish, foreign=False)
+        self._project(publish, foreign=self._registry.has_foreign)
         stops = [
             self._registry.watch(lambda _: self._project(publish, foreign=True)),  # by then one wrong tool must not keep the others away
             self._registry.watch_updates(publish.updated),

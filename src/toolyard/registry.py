@@ -58,6 +58,8 @@ class Registry:
         self._limits = limits
         self.allow_eval = allow_eval
         """Whether tools that run code are published; read when they are."""
+        self.has_foreign = False
+        """Whether a foreign source has published, so that not all of this keeps to the rules for our own."""
         self._tools: Table[Tool] = Table(
             "tool", check=lambda tool, foreign: check_tool(tool, limits, foreign=foreign), announce=self._announce, gate=self._gate
         )
@@ -98,6 +100,7 @@ class Registry:
         Raises:
             PublishError: One of our own is wrong or its name is taken.
         """
+        self.has_foreign = self.has_foreign or foreign
         planned_tools = self._tools.plan(source, tools, withheld=withheld, foreign=foreign, gives_way=gives_way)
         planned_resources = self._resources.plan(source, resources, withheld=withheld, foreign=foreign, gives_way=gives_way)
         planned_prompts = self._prompts.plan(source, prompts, withheld=withheld, foreign=foreign, gives_way=gives_way)
