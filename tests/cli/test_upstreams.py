@@ -6,11 +6,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 from toolyard.providers.upstream.catalogue import folder_of
+from toolyard.providers.upstream.making import make_upstream
+from toolyard.providers.upstream.provider import Upstream
 from toolyard.providers.upstream.status import Status, keep_status, restart_asked_at
 
 Run = Callable[..., tuple[int, str, str]]
@@ -91,6 +93,22 @@ def test_a_check_counts_what_is_withheld(state: Path, toolyard: Run) -> None:
 
 def test_a_check_that_finds_nothing_wrong_ends_well(state: Path, toolyard: Run) -> None:
     (state.parent / "toolyard.toml").write_text(FILE.partition("[upstreams.lost]")[0])
+
+    assert toolyard("upstreams", "--check")[0] == 0
+
+
+def test_a_check_waits_for_one_that_its_yard_starts_meanwhile(state: Path, toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def make_hasty(*given: Any, **more: Any) -> Upstream:
+        made = make_upstream(*given, **more)
+        made._beat = 0.001  # pyright: ignore[reportPrivateUsage] - it looks at what is stale almost at once
+        return made
+
+    good = FILE.partition("[upstreams.lost]")[0] + "catalogue_seconds = 0.001\n"
+    (state.parent / "toolyard.toml").write_text(
+        good + good.replace("[upstreams.good]", "[upstreams.slow]").replace('"well"', '"slow_start", "both", "1"')
+    )
+    assert toolyard("upstreams", "--check")[0] == 0
+    monkeypatch.setattr("toolyard.cli.upstreams.make_upstream", make_hasty)
 
     assert toolyard("upstreams", "--check")[0] == 0
 

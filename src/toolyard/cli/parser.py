@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple
 
 from toolyard._version import VERSION
 from toolyard.cli.joining import JOINING
-from toolyard.cli.parsing import Commands, Give, Parser, Switch, did_you_mean
+from toolyard.cli.parsing import CONFIG, Commands, Give, Parser, Switch, did_you_mean
 from toolyard.cli.upstream_parsers import ONE_UPSTREAM
 
 __all__ = ["Options", "Parsers", "make_parsers", "read_options"]
@@ -34,7 +34,6 @@ _SETTINGS: Final = (
 )
 _OPERATIONS: Final = ("query", "command", "destroy", "eval")
 _MOST: Final = 100
-_CONFIG: Final = "the file to read settings from (default: 'toolyard.toml', if it is there)"
 _PROFILE: Final = "see the yard as callers of this profile do (default: the yard's own)"
 
 
@@ -141,7 +140,7 @@ def _add_nothing(_: Parser) -> None:
 
 
 def _add_view(parser: Parser) -> None:
-    parser.add_argument("--config", metavar="FILE", help=_CONFIG)
+    parser.add_argument("--config", metavar="FILE", help=CONFIG)
     parser.add_argument("--profile", metavar="NAME", help=_PROFILE)
     parser.add_argument("--allow-eval", action="store_true", help="publish the tools that run code, too")
 
@@ -152,7 +151,7 @@ def _add_target(parser: Parser) -> None:
 
 def _add_settings(parser: Parser) -> None:
     _add_target(parser)
-    parser.add_argument("--config", metavar="FILE", help=_CONFIG)
+    parser.add_argument("--config", metavar="FILE", help=CONFIG)
     for key, value, text in _SETTINGS:
         option = f"--{key.rpartition('.')[2].replace('_', '-')}"
         if value:
@@ -241,7 +240,7 @@ def _count(text: str) -> int:
 
 def _add_stored(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", nargs="?", default="", help="the upstream (default: all)")
-    parser.add_argument("--config", metavar="FILE", help=_CONFIG)
+    parser.add_argument("--config", metavar="FILE", help=CONFIG)
     parser.add_argument("--json", action="store_true", help="print an array of objects")
 
 
@@ -254,7 +253,7 @@ def _add_accept(parser: Parser) -> None:
     parser.add_argument(
         "--seen", metavar="DIGEST", help="accept only if what differs is still what 'toolyard diff' showed with this digest"
     )
-    parser.add_argument("--config", metavar="FILE", help=_CONFIG)
+    parser.add_argument("--config", metavar="FILE", help=CONFIG)
     parser.add_argument("--json", action="store_true", help="print an array of objects")
 
 

@@ -3,12 +3,15 @@
 import sys
 from argparse import Action, ArgumentParser, BooleanOptionalAction, HelpFormatter, Namespace
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from toolyard.cli.exits import CommandError
 from toolyard.cli.terminal import columns_of
 
-__all__ = ["Collect", "Commands", "Give", "Parser", "Switch", "did_you_mean"]
+__all__ = ["CONFIG", "Collect", "Commands", "Give", "Parser", "Switch", "did_you_mean"]
+
+CONFIG: Final = "the file to read settings from (default: 'toolyard.toml', if it is there)"
+"""What the option of that name is for."""
 
 
 class Give(Action):

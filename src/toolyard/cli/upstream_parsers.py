@@ -5,23 +5,20 @@ from math import inf
 from types import MappingProxyType
 from typing import Final
 
-from toolyard.cli.parsing import Commands, Parser
+from toolyard.cli.parsing import CONFIG, Commands, Parser
 
 __all__ = ["ONE_UPSTREAM"]
-
-_CONFIG = "the file to read settings from (default: 'toolyard.toml', if it is there)"
 
 
 def _add_upstream(parser: Parser, text: str = "the upstream") -> None:
     parser.add_argument("name", metavar="NAME", help=text)
-    parser.add_argument("--config", metavar="FILE", help=_CONFIG)
+    parser.add_argument("--config", metavar="FILE", help=CONFIG)
 
 
 def _add_logs(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the upstream")
+    _add_upstream(parser)
     parser.add_argument("-f", "--follow", action="store_true", help="go on with what comes, until it is interrupted")
     parser.add_argument("-n", "--lines", metavar="NUMBER", type=_number, help="how many of the last lines (default: 100)")
-    parser.add_argument("--config", metavar="FILE", help=_CONFIG)
 
 
 def _add_login(parser: Parser) -> None:

@@ -1,5 +1,6 @@
 """`toolyard upstreams`: how each upstream is, what it offers and what went wrong last."""
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -56,17 +57,9 @@ def run(options: Options, terminal: Terminal) -> int:
 async def _check(made: Sequence[Upstream], terminal: Terminal) -> Mapping[str, Status]:
     """Return how each is once it was tried now."""
     terminal.show_progress(f"Looking at {len(made)} upstreams …")
-    async with Yard("check", providers=made, metatools=False) as yard:
-        await yard.providers.settled(max((one.settings.connect_seconds for one in made), default=0))
-        for one in made:
-            await _look(one, terminal)
+    async with Yard("check", providers=made, metatools=False):
+        await asyncio.gather(*(one.supervisor.refresh() for one in made))
         return {one.name: one.status() for one in made}
-
-
-async def _look(one: Upstream, terminal: Terminal) -> None:
-    if not one.supervisor.is_connected and one.status().state == "cold":
-        terminal.show_progress(f"Starting '{one.name}' …")
-        await one.supervisor.refresh()
 
 
 def _status(name: str, settings: UpstreamSettings, state: Path) -> Status:

@@ -6,7 +6,6 @@ process, prints to stderr.
 
 import asyncio
 import contextlib
-import logging
 import os
 import sys
 from collections.abc import Generator
@@ -28,7 +27,6 @@ __all__ = ["Stdio"]
 _STDIN: Final = 0
 _STDOUT: Final = 1
 _STDERR: Final = 2
-_log = logging.getLogger(__name__)
 
 
 class Stdio:

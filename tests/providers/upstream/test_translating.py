@@ -100,6 +100,7 @@ def test_resources_templates_and_prompts_become_ours() -> None:
         {"command": "a", "transport": "http"},
         {"url": "http://b", "transport": "stdio"},
         {"url": "http://b", "call_seconds": -1},
+        {"url": "http://b", "connect_seconds": 0},
         {"url": "http://b", "in_flight": 0},
     ],
 )

@@ -46,7 +46,7 @@ async def connect(
         link = make_link()
         peer = Peer(name, link, http=settings.carrier != "stdio", note=heard, ended=lambda error: ended(peer, error))
         try:
-            async with asyncio.timeout(settings.connect_seconds or None):
+            async with asyncio.timeout(settings.connect_seconds):
                 await link.open(peer)
                 greeting = await greet(peer, link, era, known=known)
         except TimeoutError:

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from toolyard.logline import facts_of
 from toolyard.pipes.lines import Lines
-from toolyard.providers.upstream.pins import folder_of
+from toolyard.providers.upstream.catalogue import folder_of
 from toolyard.state_dir import make_private
 
 __all__ = ["ProcessLog", "names_of_logs", "older", "path_of_log"]

@@ -127,7 +127,7 @@ class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     in_flight: int = 64
     """Calls that it works on at one time; the next ones wait."""
     connect_seconds: float = 30.0
-    """Seconds that it may take to start and to greet."""
+    """Seconds that it may take to start and to greet; more than 0."""
     list_seconds: float = 30.0
     """Seconds that it may take to list what it has."""
     call_seconds: float = 120.0
@@ -147,6 +147,8 @@ class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         for name in _SECONDS:
             if not getattr(self, name) >= 0:
                 raise ValueError(f"The setting '{name}' must not be negative.")
+        if not self.connect_seconds:
+            raise ValueError("The setting 'connect_seconds' must be more than 0: to be patient, name a large number.")
         if self.in_flight < 1:
             raise ValueError("The setting 'in_flight' must be at least 1.")
 

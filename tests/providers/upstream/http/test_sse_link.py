@@ -6,6 +6,7 @@ import pytest
 from raw_servers import Asked, Connect, Serve, note, request, result
 
 from toolyard.providers.upstream.http import SseLink
+from toolyard.providers.upstream.http.exchange import OTHERS
 from toolyard.providers.upstream.link import LinkError
 from toolyard.providers.upstream.settings import UpstreamSettings
 
@@ -103,6 +104,27 @@ async def test_a_stream_that_never_says_where_to_post_is_given_up(raw: Serve, li
 
     assert caught.value.trouble == "unavailable"
     await server.left()
+
+
+async def test_messages_that_want_no_answer_do_not_pile_up(raw: Serve, link: Connect) -> None:
+    class Deaf(Old):
+        """Takes no message."""
+
+        async def __call__(self, asked: Asked) -> None:
+            """Answer only what opens the stream."""
+            if asked.method == "GET":
+                await super().__call__(asked)
+            else:
+                await asked.gone()
+
+    server = await raw(Deaf())
+    sender, _ = await link(server.url, kind=SseLink, transport="sse")
+    for _ in range(2000):
+        sender.send(note("notifications/progress"), None, {})
+    sender.send(request(1), 1, {})
+
+    assert len(sender._posts) == OTHERS + 1  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue] - what is held shows nowhere else
+    await sender.close()
 
 
 async def test_a_stream_that_ends_at_once_cannot_be_opened(raw: Serve, link: Connect) -> None:

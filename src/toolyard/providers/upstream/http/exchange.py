@@ -9,7 +9,10 @@ from toolyard.providers.upstream.link import LinkError
 from toolyard.wire.events import Event, Events
 from toolyard.wire.messages import Id
 
-__all__ = ["Exchange", "Owner"]
+__all__ = ["OTHERS", "Exchange", "Owner"]
+
+OTHERS: Final = 256
+"""How many messages that want no answer may be on their way to one upstream."""
 
 _OK: Final = 200
 _ERROR_BYTES: Final = 64 * 1024

@@ -8,7 +8,7 @@ from typing import Final
 from toolyard.providers.upstream.http.address import read_address
 from toolyard.providers.upstream.http.courier import Courier
 from toolyard.providers.upstream.http.ear import Ear, delay_before
-from toolyard.providers.upstream.http.exchange import Exchange
+from toolyard.providers.upstream.http.exchange import OTHERS, Exchange
 from toolyard.providers.upstream.http.troubles import fault_in, frame_of, messages_in, trouble_of
 from toolyard.providers.upstream.link import OPEN, Credentials, LinkError, Listener, lasting
 from toolyard.providers.upstream.settings import UpstreamSettings
@@ -21,8 +21,6 @@ _VERSION: Final = "MCP-Protocol-Version"
 _GOODBYE_SECONDS: Final = 1.0
 _LINGER_SECONDS: Final = 1.0
 _TRIES: Final = 5
-_OTHERS: Final = 256
-"""How many messages that want no answer may be on their way."""
 _OK: Final = 200
 _CLIENT: Final = 400
 _log = logging.getLogger(__name__)
@@ -63,7 +61,7 @@ class HttpLink:
         if not self._is_open:
             self._send_nothing(request_id)
             return
-        if request_id is None and len(self._others) >= _OTHERS:
+        if request_id is None and len(self._others) >= OTHERS:
             _log.debug("upstream_takes_no_more upstream=%s", self._name)
             return  # such as answers to pings without end
         exchange = Exchange(self, self._courier, headers=headers, message=message, request_id=request_id)

@@ -9,7 +9,7 @@ import msgspec
 
 from toolyard.providers.upstream.http.address import join, read_address
 from toolyard.providers.upstream.http.courier import Courier
-from toolyard.providers.upstream.http.exchange import Exchange
+from toolyard.providers.upstream.http.exchange import OTHERS, Exchange
 from toolyard.providers.upstream.http.troubles import messages_in, trouble_of
 from toolyard.providers.upstream.link import OPEN, Credentials, LinkError, Listener
 from toolyard.providers.upstream.settings import UpstreamSettings
@@ -66,6 +66,9 @@ class SseLink:
             if request_id is not None:
                 self._loop.call_soon(self._listener.lose, request_id, LinkError("lost", f"The link to '{self._name}' is closed."))
             return
+        if request_id is None and sum(post.request_id is None for post in self._posts) >= OTHERS:
+            _log.debug("upstream_takes_no_more upstream=%s", self._name)
+            return  # such as answers to pings without end
         exchange = Exchange(self, self._courier, headers=headers, message=message, request_id=request_id)
         exchange.timer = self._loop.call_later(self._settings.connect_seconds, self._expire, exchange)
         self._posts[exchange] = None
