@@ -181,6 +181,29 @@ async def test_who_is_vouched_for_is_let_in_again_until_that_ends(authority: Aut
         await credentials.renew(REFUSED)
 
 
+async def test_what_was_renewed_is_kept_though_the_rest_fails(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
+    authority.given = {"id_token": ADA}
+    login = login_at(authority.vouch(ADA))
+    vault = Vault(tmp_path, authority.url)
+    vault.write(await signed(**login))
+    credentials = credentials_of(authority, tmp_path, login)
+    await credentials.renew("")
+    authority.id_tokens, authority.given = {LATER}, {"id_token": LATER}
+    authority.statuses["/token"] = 503
+
+    with pytest.raises(LinkError) as caught:
+        await credentials.renew(REFUSED)
+
+    kept = vault.read()
+    assert caught.value.trouble == "unavailable"
+    assert kept is not None
+    assert kept.vouched is not None
+    assert kept.vouched.id_token == LATER
+    assert kept.vouched.refresh_token in authority.refresh_tokens
+    del authority.statuses["/token"]
+    await lets_in_again(credentials)
+
+
 async def test_more_than_was_granted_is_asked_for_once(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
     authority.given = {"id_token": ADA}
     login = login_at(authority.vouch(ADA))

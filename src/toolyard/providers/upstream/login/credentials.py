@@ -16,7 +16,7 @@ from toolyard.loading import load
 from toolyard.logline import quoted
 from toolyard.providers.upstream.link import LinkError
 from toolyard.providers.upstream.login.challenge import parameter_of, wants_more
-from toolyard.providers.upstream.login.papers import Kept, Token
+from toolyard.providers.upstream.login.papers import Kept, Token, Vouched
 from toolyard.providers.upstream.login.troubles import LoginError
 from toolyard.providers.upstream.login.vault import Vault
 from toolyard.providers.upstream.settings import Login, UpstreamSettings
@@ -121,8 +121,7 @@ class SignedIn:
             if self._token is not None and self._token != shown and not self._token.is_over:
                 return True
             fresh = await self._fresh(kept, challenge)
-            await asyncio.to_thread(self._vault.write, fresh)
-            self._stamp = self._vault.stamp
+            await self._write(fresh)
             self._take(fresh)
         _log.info("login_renewed upstream=%s", self._name)
         return True
@@ -138,8 +137,7 @@ class SignedIn:
                 _log.warning("login_not_renewed upstream=%s reason=%s", self._name, quoted(error.message))
         noted = Kept(url=self._settings.url or "") if kept is None else kept
         if challenge and noted.challenge != challenge:
-            await asyncio.to_thread(self._vault.write, msgspec.structs.replace(noted, challenge=challenge))
-            self._stamp = self._vault.stamp
+            await self._write(msgspec.structs.replace(noted, challenge=challenge))
         raise self._person_needed(challenge)
 
     def _can_do_alone(self, kept: Kept | None, challenge: str) -> bool:
@@ -155,7 +153,11 @@ class SignedIn:
         if self._login.grant == "authorization_code":
             made = await load_signing().refresh(self._name, kept, self._login)
             return made
-        made = await load_signing().obtain(self._name, self._settings, challenge, before=kept)
+
+        async def keep(vouched: Vouched) -> None:
+            await self._write(msgspec.structs.replace(kept or Kept(url=self._settings.url or ""), vouched=vouched))
+
+        made = await load_signing().obtain(self._name, self._settings, challenge, before=kept, keep=keep)
         return msgspec.structs.replace(made, challenge=challenge if wants_more(challenge) else "")
 
     @property
@@ -195,6 +197,10 @@ class SignedIn:
         self._stamp = stamp
         self._take(kept)
         return kept
+
+    async def _write(self, kept: Kept) -> None:
+        await asyncio.to_thread(self._vault.write, kept)
+        self._stamp = self._vault.stamp  # nobody else writes while it is locked
 
     def _take(self, kept: Kept | None) -> None:
         self._is_read = True

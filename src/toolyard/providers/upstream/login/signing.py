@@ -13,7 +13,7 @@ from toolyard.providers.upstream.login.discovery import Found, discover
 from toolyard.providers.upstream.login.papers import Client, Kept, Token, joined_scopes
 from toolyard.providers.upstream.login.registration import given_client
 from toolyard.providers.upstream.login.troubles import LoginError
-from toolyard.providers.upstream.login.vouching import JWT_BEARER, sign_in_at, vouch
+from toolyard.providers.upstream.login.vouching import JWT_BEARER, Keep, sign_in_at, vouch
 from toolyard.providers.upstream.settings import Login, UpstreamSettings
 
 __all__ = ["obtain", "refresh", "revoke", "sign_in"]
@@ -46,7 +46,7 @@ async def sign_in(name: str, settings: UpstreamSettings, kept: Kept | None, *, s
     return _kept(url, found, client, answer, asked=scope)
 
 
-async def obtain(name: str, settings: UpstreamSettings, challenge: str, *, before: Kept | None) -> Kept:
+async def obtain(name: str, settings: UpstreamSettings, challenge: str, *, before: Kept | None, keep: Keep | None = None) -> Kept:
     """Get a token without a person: for the client itself, or for somebody whom the identity provider vouches for.
 
     Raises:
@@ -64,7 +64,7 @@ async def obtain(name: str, settings: UpstreamSettings, challenge: str, *, befor
         wanted, vouched = _wanted(found, scope), refused.vouched
         proof = {"grant_type": "client_credentials"}
         if login.identity is not None:
-            assertion, vouched = await vouch(asker, login.identity, vouched=vouched, audience=found.server.issuer, wanted=wanted)
+            assertion, vouched = await vouch(asker, login.identity, vouched=vouched, audience=found.server.issuer, wanted=wanted, keep=keep)
             proof = {"grant_type": JWT_BEARER, "assertion": assertion}
         answer = await asker.token(found.server.token_endpoint, client, key=login.private_key, **proof, **wanted)
     made = _kept(url, found, client, answer, asked=scope)

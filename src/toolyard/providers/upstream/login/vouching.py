@@ -4,7 +4,7 @@ The first half is an exchange of tokens (RFC 8693): for what it knows of a perso
 good for one server and one upstream. The second half (RFC 7523), where that becomes a token, is like any other request for one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from toolyard.providers.upstream.login.asking import Asker
@@ -15,7 +15,10 @@ from toolyard.providers.upstream.login.registration import given_client
 from toolyard.providers.upstream.login.troubles import LoginError
 from toolyard.providers.upstream.settings import Identity, Login
 
-__all__ = ["JWT_BEARER", "sign_in_at", "vouch"]
+__all__ = ["JWT_BEARER", "Keep", "sign_in_at", "vouch"]
+
+Keep = Callable[[Vouched], Awaitable[None]]
+"""What is given what an identity provider renewed, to keep it whatever comes of the rest: the old one may be good no more."""
 
 JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
@@ -40,7 +43,7 @@ async def sign_in_at(asker: Asker, identity: Identity, *, port: int, show: Show,
 
 
 async def vouch(
-    asker: Asker, identity: Identity, *, vouched: Vouched | None, audience: str, wanted: Mapping[str, str]
+    asker: Asker, identity: Identity, *, vouched: Vouched | None, audience: str, wanted: Mapping[str, str], keep: Keep | None
 ) -> tuple[str, Vouched]:
     """Return an assertion for one authorization server, and what the identity provider says of whom it is about.
 
@@ -57,6 +60,8 @@ async def vouch(
         if error.passing or known.refresh_token is None:
             raise
     known = await _renewed(asker, identity, server=server, known=known)  # an id token lasts for minutes, and a login for days
+    if keep is not None:
+        await keep(known)
     return await _exchange(asker, identity, server=server, known=known, audience=audience, **wanted), known
 
 
