@@ -4,17 +4,22 @@ It knows no yard: what it runs is a coroutine.
 """
 
 import asyncio
+import logging
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
+from toolyard.logline import facts_of
+
 __all__ = ["Terminated", "run"]
 
 T = TypeVar("T")
 
 _STATUS: Final = 128 + signal.SIGTERM
+_PATIENCE: Final = 2.0
+_log = logging.getLogger(__name__)
 
 
 class Terminated(SystemExit):
@@ -39,11 +44,27 @@ def run(main: Coroutine[Any, Any, T], *, loop: Callable[[], asyncio.AbstractEven
 
     try:
         with asyncio.Runner(loop_factory=loop) as runner:
-            return runner.run(watched())
+            try:
+                return runner.run(watched())
+            finally:
+                runner.run(_end_others())
     except asyncio.CancelledError:
         if came:
             raise Terminated from None
         raise
+
+
+async def _end_others() -> None:
+    """Cancel what still runs and wait for it, but not for ever: what swallows that is left behind, so that the program can end."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if not others:
+        return
+    _, left = await asyncio.wait(others, timeout=_PATIENCE)
+    for task in left:
+        _log.warning("task_left_behind%s", facts_of({"task": task.get_name(), "of": getattr(task.get_coro(), "__qualname__", "")}))
+        asyncio._unregister_task(task)  # noqa: SLF001 - the documented way to let the runner not wait for it
 
 
 @contextmanager

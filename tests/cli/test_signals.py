@@ -160,3 +160,35 @@ def test_other_threads_can_run_it_without_signals() -> None:
     thread.join()
 
     assert answers == [7]
+
+
+def test_what_swallows_its_cancellation_is_left_behind(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr("toolyard.signals._PATIENCE", 0.05)
+    ended: list[str] = []
+
+    async def stubborn() -> None:
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                continue
+
+    async def obedient() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("well")
+
+    tasks: list[asyncio.Task[None]] = []
+
+    async def start() -> int:
+        tasks.extend([asyncio.create_task(stubborn(), name="the stubborn one"), asyncio.create_task(obedient())])
+        await asyncio.sleep(0)  # a turn of the loop, so that both begin
+        return 7
+
+    assert run(start()) == 7
+    tasks[0]._log_destroy_pending = False  # pyright: ignore[reportAttributeAccessIssue] - it is thrown away as it is, and nobody need hear of it
+    assert ended == ["well"]
+    assert [record.message for record in caplog.records if "left_behind" in record.message] == [
+        f"task_left_behind task='the stubborn one' of='{stubborn.__qualname__}'"
+    ]
