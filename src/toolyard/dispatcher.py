@@ -38,7 +38,7 @@ from toolyard.resources import contents_of
 from toolyard.results import REFERENCE, Results, too_large
 from toolyard.session import Sessions
 from toolyard.spec import Kind, ToolSpec, unknown
-from toolyard.tools import InvalidArgumentsError, Tool, written
+from toolyard.tools import InvalidArgumentsError, Tool, plain_of, written
 
 __all__ = ["Dispatcher"]
 
@@ -103,7 +103,7 @@ class Dispatcher:
             else:
                 text = written(arguments, self._filled_bytes if how.filled else self._limits.argument_bytes)
                 if text.find(b"$") >= 0 and text.find(REFERENCE) >= 0 and not how.filled and not tool.wraps:  # one byte is found sooner
-                    text = encode(await self.results.filling(caller.owner).fill_in(msgspec.json.decode(text), tool.spec.input_schema))
+                    text = encode(await self.results.filling(caller.owner).fill_in(plain_of(text), tool.spec.input_schema))
                 self._check(call, tool, text)
             if not tool.is_simple or name != tool.spec.name:
                 self._admit(call)

@@ -18,7 +18,7 @@ from toolyard.providers import Publish
 from toolyard.registry import Registry
 from toolyard.resources import Resource
 from toolyard.spec import PromptSpec, ResourceSpec, ToolSpec
-from toolyard.tools import Tool
+from toolyard.tools import Tool, plain_of
 
 __all__ = ["Mount"]
 
@@ -75,7 +75,7 @@ class Mount:
 
         def check(text: bytes) -> Arguments:
             inner.check(text)
-            return msgspec.json.decode(text)
+            return plain_of(text)
 
         async def handler(call: Call) -> Envelope:
             return await self._dispatcher.dispatch(

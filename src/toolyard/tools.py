@@ -30,6 +30,7 @@ __all__ = [
     "Tool",
     "check_by_schema",
     "check_tool",
+    "plain_of",
     "query_of",
     "texts_of",
     "written",
@@ -98,7 +99,7 @@ class Tool:
         Raises:
             ToolError: `invalid_input`, with everything that is wrong.
         """
-        mended = self._mend(msgspec.json.decode(text)) if repair else None
+        mended = self._mend(plain_of(text)) if repair else None
         if mended is None:
             raise self._refuse(issues)
         return mended
@@ -130,6 +131,18 @@ class Tool:
         )
 
 
+def plain_of(text: bytes) -> Any:
+    """Return arguments that are JSON as plain data.
+
+    Raises:
+        ToolError: `invalid_input` if they hold a number that none can be, or are no JSON at all.
+    """
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        raise ToolError("invalid_input", "The arguments are no JSON, or hold a number that is too large.", issues=[]) from None
+
+
 def written(arguments: object, most: int) -> bytes:
     """Return arguments as JSON of at most so many bytes, which those that came over a wire are already.
 
@@ -159,7 +172,7 @@ def check_by_schema(schema: Schema) -> Check:
     }
 
     def check(text: bytes) -> Arguments:
-        arguments = msgspec.json.decode(text)
+        arguments = plain_of(text)
         if not validator.fits(arguments):
             raise InvalidArgumentsError(validator.issues(arguments))
         return integers.put({**deepcopy(defaults), **arguments})

@@ -18,7 +18,7 @@ from toolyard.providers.functions.issues import issues_of
 from toolyard.providers.functions.plain import Plain, plain
 from toolyard.providers.functions.signature import REQUIRED, Built, Factory, Parameter
 from toolyard.spec import PublishError
-from toolyard.tools import Check, InvalidArgumentsError
+from toolyard.tools import Check, InvalidArgumentsError, plain_of
 
 if TYPE_CHECKING:
     from pydantic_core import CoreSchema, ValidationError
@@ -135,7 +135,7 @@ def _checking(built: Built) -> Check:
         try:
             checked = validate(text, strict=True)
         except ValueError as error:
-            raise InvalidArgumentsError(issues_of(cast("ValidationError", error), schema, msgspec.json.decode(text))) from None
+            raise InvalidArgumentsError(issues_of(cast("ValidationError", error), schema, plain_of(text))) from None
         if not defaults:
             return checked
         fresh = {name: make() for name, make in made_anew.items() if name not in checked}

@@ -21,7 +21,7 @@ class Plain(NamedTuple):
 _SCALARS: Final[dict[object, Callable[[], Plain]]] = {
     str: lambda: Plain({"type": "str"}, {"type": "string"}),
     int: lambda: Plain({"type": "int"}, {"type": "integer"}),
-    float: lambda: Plain({"type": "float"}, {"type": "number"}),
+    float: lambda: Plain({"type": "float", "allow_inf_nan": False}, {"type": "number"}),
     bool: lambda: Plain({"type": "bool"}, {"type": "boolean"}),
     type(None): lambda: Plain({"type": "none"}, {"type": "null"}),
     None: lambda: Plain({"type": "none"}, {"type": "null"}),

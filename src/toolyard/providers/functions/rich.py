@@ -51,7 +51,7 @@ def rich_arguments(what: str, parameters: tuple[Parameter, ...]) -> Built:
         fields[parameter.name] = annotation if default is REQUIRED else NotRequired[annotation]
     try:
         shape = TypedDict("Arguments", fields)  # pyright: ignore - the fields are not known before
-        shape.__pydantic_config__ = ConfigDict(extra="forbid")  # pyright: ignore[reportAttributeAccessIssue] - pydantic's own way
+        shape.__pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)  # pyright: ignore[reportAttributeAccessIssue] - pydantic's own way
         adapter = cast("TypeAdapter[Arguments]", TypeAdapter(shape))
         schema = _schema(adapter, "validation")
     except _CANNOT as error:

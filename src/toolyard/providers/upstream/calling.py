@@ -26,7 +26,7 @@ from toolyard.providers.upstream.troubles import failure_of, fault_of, no_result
 from toolyard.resources import Resource
 from toolyard.schema import Schema, SchemaValidator
 from toolyard.spec import PromptSpec, ResourceSpec
-from toolyard.tools import Check, Complete, InvalidArgumentsError, Tool
+from toolyard.tools import Check, Complete, InvalidArgumentsError, Tool, plain_of
 from toolyard.uri_template import variables_of
 from toolyard.wire.faults import Fault
 from toolyard.wire.headers import param_headers, param_names
@@ -194,7 +194,7 @@ def _check(schema: Schema) -> Check:
     validator = SchemaValidator(schema)
 
     def check(text: bytes) -> Arguments:
-        arguments = msgspec.json.decode(text)
+        arguments = plain_of(text)
         if not validator.fits(arguments):
             raise InvalidArgumentsError(validator.issues(arguments))
         return arguments
