@@ -66,3 +66,27 @@ def test_anything_else_is_no_answer(result: dict[str, Any], code: str) -> None:
     with pytest.raises(ToolError) as caught:
         content_of(ASK, result)
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("told", "form", "url"),
+    [
+        ({}, None, "elicitation.url"),
+        (None, None, "elicitation.url"),
+        ({"form": {}}, None, "elicitation.url"),
+        ({"url": {}}, "elicitation.form", None),
+        ({"form": {}, "url": {}}, None, None),
+    ],
+)
+def test_a_person_can_be_asked_in_the_modes_that_the_client_names(told: Any, form: str | None, url: str | None) -> None:
+    link = Ask("elicitation/create", {"mode": "url", "message": "Look.", "url": "https://example.com"})
+
+    assert (ASK.lacking({"elicitation": told}), link.lacking({"elicitation": told})) == (form, url)
+    assert Ask.roots().lacking({"roots": told}) is None
+
+
+def test_a_client_that_lacks_nothing_is_told_that_there_is_no_way() -> None:
+    error = unanswerable({"a": ASK}, {"elicitation"})
+
+    assert error.code == "not_supported"
+    assert "capabilities" not in error.details

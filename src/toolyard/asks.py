@@ -28,6 +28,9 @@ ASK_METHODS: Final = frozenset(_CAPABILITIES)
 """All that a client can be asked."""
 
 
+_MODES: Final = ("form", "url")
+
+
 class Ask(msgspec.Struct, frozen=True):
     """One thing asked of the client."""
 
@@ -56,6 +59,19 @@ class Ask(msgspec.Struct, frozen=True):
         """Return what a client must have declared to be asked this."""
         return _CAPABILITIES[self.method]
 
+    def lacking(self, capabilities: Mapping[str, Any] | Collection[str]) -> str | None:
+        """Return what a client lacks to be asked this, if anything: a capability, or a mode of it, such as `elicitation.form`.
+
+        A client that has elicitation and names no mode has forms, as all had before there were others.
+        """
+        name = self.capability
+        if name not in capabilities:
+            return name
+        told = cast("object", capabilities[name]) if isinstance(capabilities, Mapping) else None
+        modes = [mode for mode in _MODES if isinstance(told, dict) and mode in told] if name == "elicitation" else []
+        mode = self.params.get("mode", "form") if name == "elicitation" else None
+        return None if mode is None or mode in (modes or ("form",)) else f"{name}.{mode}"
+
 
 class Question(msgspec.Struct, frozen=True):
     """A question that a tool always asks before it runs, so that it may be asked again without harm."""
@@ -65,9 +81,12 @@ class Question(msgspec.Struct, frozen=True):
     key: str = "answer"
 
 
-def unanswerable(asks: Mapping[str, Ask], capabilities: Collection[str] = ()) -> ToolError:
-    """Return the failure of asking a client what it does not say it can answer; it names what the client lacks."""
-    missing = sorted({ask.capability for ask in asks.values()} - set(capabilities))
+def unanswerable(asks: Mapping[str, Ask], capabilities: Mapping[str, Any] | Collection[str] = ()) -> ToolError:
+    """Return the failure of asking a client what it does not say it can answer, or cannot be asked here; it names what the client lacks."""
+    missing = sorted({lacking for ask in asks.values() if (lacking := ask.lacking(capabilities)) is not None})
+    if not missing:
+        message = "The tool has a question, and its request leaves no way to ask it: its answer must be plain JSON."
+        return ToolError("not_supported", message, hint="Accept 'text/event-stream', and serve without 'json_response'.")
     told = " and ".join(f"'{name}'" for name in missing)
     return ToolError("not_supported", f"The tool has a question, and this client does not say that it has {told}.", capabilities=missing)
 

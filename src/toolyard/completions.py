@@ -42,7 +42,9 @@ async def suggest(call: Call, of: Resource | Prompt, argument: str, value: str, 
     except ToolError:
         raise
     except Exception as error:  # noqa: BLE001 - what completes a value may raise anything
-        raise stopped(call, seconds) if deadline.expired() else defect(error, call) from None
+        failure = stopped(call, seconds) if deadline.expired() else defect(error, call)
+        failure.details["call_id"] = call.id  # no record tells of it, but the log may
+        raise failure from None
 
 
 async def _ask(call: Call, complete: Complete, value: str, settled: Mapping[str, str]) -> list[str]:

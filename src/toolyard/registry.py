@@ -125,6 +125,10 @@ class Registry:
             raise self._tool_not_found(name, profile)
         return tool
 
+    def known_as(self, name: str) -> Tool | None:
+        """Return the tool that a name finds, be it a former one, whoever may see it."""
+        return self._tools.owner_of(name)
+
     def find_resource(self, uri: str, profile: Profile) -> FoundResource:
         """Return the resource of that URI, or else the most exact template that fits it, for callers of this profile.
 

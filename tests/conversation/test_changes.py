@@ -406,12 +406,13 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_only_who_subscribes_waits_until_that_holds(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "_SETTLED", 1000)
     late = Waiting()
-    async with meet(era=OLD) as peer:
-        assert (await peer.ask("resources/subscribe", {"uri": "a://b"}))["result"] == {}
+    async with meet() as peer:
+        peer.say(peer.request(1, "subscriptions/listen", {"notifications": {"resourceSubscriptions": ["a://b"]}}))
+        assert (await peer.hear())["method"] == "notifications/subscriptions/acknowledged"
         await peer.yard.providers.add(late)
         await peer.until(lambda: bool(late.told[-1]))
 
-        assert (await peer.ask("ping"))["result"] == {}
+        assert "result" in await peer.ask("tools/list")
 
 
 @pytest.mark.usefixtures("hasty")

@@ -611,3 +611,32 @@ async def test_what_a_tool_keeps_for_its_task_never_reaches_another_call(meet: "
         heard = [(await peer.envelope())["data"] for _ in range(3)]
 
     assert heard == [["unsaid", "unsaid"]] * 3
+
+
+async def test_a_twin_of_a_request_that_waits_is_not_run(meet: "Meet") -> None:
+    gate = Gate()
+    async with meet(era=OLD, tools=[gate.wait_here], settings={"in_flight": 1}) as peer:
+        for request_id in (1, 2, 2):
+            peer.call(request_id, "wait_here", {"number": request_id})
+        twin = await peer.hear()
+        gate.opened.set()
+        answers = [(await peer.hear())["id"], (await peer.hear())["id"]]
+        assert (await peer.ask("ping"))["result"] == {}
+
+    assert (twin["error"]["code"], twin["id"]) == (INVALID_REQUEST, None)
+    assert answers == [1, 2]
+    assert len(peer.sink.records) == 2
+
+
+async def test_a_twin_of_a_request_in_flight_is_not_run_on_a_full_line_either(meet: "Meet") -> None:
+    gate = Gate()
+    async with meet(era=OLD, tools=[gate.wait_here], settings={"in_flight": 1}) as peer:
+        peer.call(1, "wait_here", {"number": 1})
+        peer.call(1, "wait_here", {"number": 1})
+        twin = await peer.hear()
+        gate.opened.set()
+        assert (await peer.hear())["id"] == 1
+        assert (await peer.ask("ping"))["result"] == {}
+
+    assert (twin["error"]["code"], twin["id"]) == (INVALID_REQUEST, None)
+    assert len(peer.sink.records) == 1

@@ -8,7 +8,7 @@ from toolyard import Yard
 from toolyard.asks import Ask
 from toolyard.caller import ANYONE
 from toolyard.conversation import Exchange, Front
-from toolyard.conversation.exchange import check_can
+from toolyard.conversation.exchange import check_asks
 from toolyard.errors import ToolError
 from toolyard.progress import Note
 from toolyard.serving import Serving
@@ -83,6 +83,10 @@ async def test_a_request_that_says_something_has_a_door_of_its_own(front: Front,
         ("00-abc", None),
         (5, None),
         (TRACE + "-more", "a" * 32),
+        ("00-" + "x" * 32 + "-" + "b" * 16 + "-01", None),
+        ("00-" + "0" * 32 + "-" + "b" * 16 + "-01", None),
+        ("00-" + "a" * 31 + "\n-" + "b" * 16 + "-01", None),
+        (TRACE + "\n", None),
     ],
 )
 async def test_the_trace_of_a_request_is_told_on(front: Front, trace: object, expected: str | None) -> None:
@@ -148,8 +152,23 @@ async def test_what_is_said_after_another_took_over_goes_to_it(front: Front) -> 
 
 
 def test_what_a_client_cannot_be_asked_is_named() -> None:
-    check_can({"a": Ask.roots()}, {"roots": {}})
+    check_asks({"a": Ask.roots()}, {"roots": {}})
     with pytest.raises(ToolError) as caught:
-        check_can({"a": Ask.roots(), "b": Ask.model("x", max_tokens=1)}, {"roots": {}})
+        check_asks({"a": Ask.roots(), "b": Ask.model("x", max_tokens=1)}, {"roots": {}})
     assert caught.value.code == "not_supported"
     assert "sampling" in str(caught.value.details)
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [(500, 500), (49_999, 49_999), (50_000, None), (10**9, None), (0, None), (-5, None), (True, None), ("500", None), (5.0, None)],
+)
+async def test_the_size_that_a_client_states_holds_where_it_is_the_smaller_one(front: Front, stated: object, expected: int | None) -> None:
+    assert exchange_of(front, meta={"anthropic/maxResultSizeChars": stated}).door().result_characters == expected
+    assert exchange_of(front, meta={"mine": 1}).door().result_characters is None
+
+
+def test_a_question_that_is_no_json_is_refused() -> None:
+    with pytest.raises(ToolError) as caught:
+        check_asks({"a": Ask.person("Who?", {"type": object()})}, {"elicitation": {}})
+    assert caught.value.code == "internal_error"

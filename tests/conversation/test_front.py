@@ -85,7 +85,7 @@ async def test_what_is_remembered_is_bounded(front: Front, monkeypatch: pytest.M
 
 async def test_the_headers_of_a_tool_follow_its_schema() -> None:
     def wanting(header: str) -> Any:
-        @tool
+        @tool(aliases=("sooner",))
         def later(a: Annotated[str, Field(json_schema_extra={"x-mcp-header": header})]) -> str:
             """Want a header."""
             return a
@@ -97,15 +97,15 @@ async def test_the_headers_of_a_tool_follow_its_schema() -> None:
         front = Front(yard, Serving(), door="test")
         name = next(spec.name for spec in yard.list() if "later" in spec.name)
         blind = Caller(profile=Profile(name="blind", toolsets=(Toolset(name="none", names=("one",)),)))
-        assert front.wants_headers(name, ANYONE)
-        assert front.wanted_headers[name] == {("a",): ("A", "string")}
-        assert not front.wants_headers(name, blind)
-        assert not front.wants_headers("one", ANYONE)
-        assert not front.wants_headers("nobody", ANYONE)
+        assert front.wanted_headers(name, ANYONE) == {("a",): ("A", "string")}
+        assert front.wanted_headers("sooner", ANYONE) == {("a",): ("A", "string")}
+        assert front.wanted_headers(name, blind) is None
+        assert front.wanted_headers("sooner", blind) is None
+        assert front.wanted_headers("one", ANYONE) is None
+        assert front.wanted_headers("nobody", ANYONE) is None
 
         provider.change([wanting("B")])
-        assert front.wants_headers(name, ANYONE)
-        assert front.wanted_headers[name] == {("a",): ("B", "string")}
+        assert front.wanted_headers(name, ANYONE) == {("a",): ("B", "string")}
         front.close()
 
 

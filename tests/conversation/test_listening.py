@@ -94,3 +94,10 @@ async def test_who_cannot_be_told_cannot_listen() -> None:
         front.close()
 
     assert caught.value.code == INVALID_REQUEST
+
+
+async def test_a_uri_that_is_too_long_to_be_kept_is_refused(meet: "Meet") -> None:
+    async with meet() as peer:
+        refused = await peer.ask("subscriptions/listen", {"notifications": {"resourceSubscriptions": ["a://" + "x" * 8192]}})
+
+    assert refused["error"]["code"] == INVALID_PARAMS

@@ -161,3 +161,19 @@ async def test_a_list_of_the_newer_era_says_how_long_it_is_current(meet: "Meet")
         result = (await peer.ask("tools/list"))["result"]
 
     assert (result["ttlMs"], result["cacheScope"]) == (2500, "private")
+
+
+async def test_what_no_list_shows_does_not_change_one(meet: "Meet") -> None:
+    def timed(seconds: float) -> Any:
+        @tool(timeout=seconds, name="timed")
+        def one() -> None:
+            """Do nothing."""
+
+        return one
+
+    provider = FakeProvider("p", [timed(1), *numbered(2)])
+    async with meet(providers=[provider], settings={"page_size": 2}) as peer:
+        before = (await peer.ask("tools/list"))["result"]
+        provider.change([timed(2), *numbered(2)])
+        assert (await peer.ask("tools/list"))["result"] == before
+        assert "result" in await peer.ask("tools/list", {"cursor": before["nextCursor"]})

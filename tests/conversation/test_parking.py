@@ -576,3 +576,69 @@ async def test_one_yes_to_a_declared_question_does_one_thing(meet: "Meet") -> No
     assert ran == ["Ada"]
     assert answers[2]["data"] == "Ada"
     assert answers[3]["error"]["code"] == "state_error"
+
+
+async def test_calls_that_hold_on_to_too_much_together_are_refused(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolyard.conversation.parking._BYTES", 5000)
+
+    @tool
+    async def keep(call: Call, much: str) -> str:
+        """Ask, having taken much."""
+        return f"{(await call.ask(SCHEMA, 'Who?', key='who'))['name']} {len(much)}"
+
+    async with meet(tools=[keep]) as peer:
+        first = await state_of(peer, "keep", arguments={"much": "x" * 3000})
+        peer.call(2, "keep", {"much": "x" * 3000})
+        refused = await peer.envelope()
+        peer.call(3, "keep", {"much": "x" * 3000}, requestState=first, inputResponses=said())
+        answered = await peer.envelope()
+        again = await state_of(peer, "keep", arguments={"much": "x" * 3000})
+
+    assert refused["error"]["code"] == "overloaded"
+    assert answered["data"] == "Ada 3000"
+    assert again
+
+
+async def test_a_state_that_is_given_out_again_lives_no_longer_than_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def start(door: Door) -> Envelope:
+        assert door.ask is not None
+        return Envelope.ok(dict(await door.ask({"who": Ask.person("Who?", SCHEMA)}, False)))  # noqa: FBT003 - the shape of a door
+
+    clock = FakeClock()
+    monkeypatch.setattr("toolyard.conversation.parking.time.time", clock)
+    async with Yard() as yard:
+        front = Front(yard, Serving(), door="test")
+        parking = Parking(Seal(lambda: b"x"), 60)
+        work = Work("m", "n", b"", start)
+        outcome = await parking.run(work, exchange_of(front), None)
+        assert isinstance(outcome, Asked)
+        clock.advance(50)
+        again = await parking.run(work, exchange_of(front), outcome.state)
+        assert isinstance(again, Asked)
+        clock.advance(20)
+        with pytest.raises(Fault, match="expired"):
+            await parking.run(work, exchange_of(front), again.state)
+        parking.cancel_all()
+        front.close()
+
+
+async def test_a_question_that_is_no_json_is_not_parked(meet: "Meet") -> None:
+    @tool
+    async def strange(call: Call) -> dict[str, Any]:
+        """Ask what nobody can write."""
+        return await call.ask({"type": object()}, "Who?")
+
+    async with meet(tools=[strange]) as peer:
+        peer.call(1, "strange")
+        error = (await peer.envelope())["error"]
+
+    assert (error["code"], error["blame"]) == ("internal_error", "tool")
+    assert peer.sink.codes == ["internal_error"]
+
+
+async def test_a_client_without_forms_is_told_that_it_lacks_them(meet: "Meet") -> None:
+    async with meet(tools=[greet], capabilities={"elicitation": {"url": {}}}) as peer:
+        peer.call(1, "greet")
+        error = (await peer.answer())["error"]
+
+    assert (error["code"], error["data"]) == (MISSING_CAPABILITY, {"requiredCapabilities": {"elicitation": {"form": {}}}})

@@ -323,3 +323,72 @@ async def converse(requests: list[tuple[str, dict[str, Any], dict[str, Any] | No
         conversation.close()
         front.close()
     return answers
+
+
+@EVERY
+async def test_a_result_longer_than_the_client_says_it_takes_becomes_a_handle(meet: "Meet", era: str) -> None:
+    @tool
+    async def much() -> str:
+        """Say much."""
+        return "x" * 1000
+
+    async with meet(era=era, tools=[much]) as peer:
+        short = await peer.ask("tools/call", {"name": "much"}, {"anthropic/maxResultSizeChars": 500})
+        whole = await peer.ask("tools/call", {"name": "much"})
+
+    assert short["result"]["structuredContent"]["data"]["status"] == "stored"
+    assert whole["result"]["structuredContent"]["data"] == "x" * 1000
+
+
+@EVERY
+async def test_a_tool_answers_in_its_shape_whichever_name_it_is_called_by(meet: "Meet", era: str) -> None:
+    @tool(shape="plain", aliases=("old_name",))
+    async def new_name() -> dict[str, int]:
+        """Answer plainly."""
+        return {"a": 1}
+
+    async with meet(era=era, tools=[new_name], capabilities={}) as peer:
+        results = [(await peer.ask("tools/call", {"name": name}))["result"] for name in ("new_name", "old_name")]
+
+    assert [result["structuredContent"] for result in results] == [{"a": 1}, {"a": 1}]
+
+
+@pytest.mark.parametrize("capabilities", [{}, {"elicitation": {}}])
+@EVERY
+async def test_a_number_that_none_can_be_is_an_argument_that_is_wrong(meet: "Meet", era: str, capabilities: Any) -> None:
+    @tool
+    async def half(a: float) -> float:
+        """Halve."""
+        return a / 2
+
+    async with meet(era=era, tools=[add, half], capabilities=capabilities) as peer:
+        for name in ("add", "half"):
+            peer.say(json.dumps(peer.request(1, "tools/call", {"name": name, "arguments": {"a": 777}})).replace("777", "1e999").encode())
+            assert (await peer.envelope())["error"]["code"] == "invalid_input"
+
+
+async def test_what_fails_to_complete_is_a_defect_that_can_be_reported(meet: "Meet") -> None:
+    def broken(value: str, settled: dict[str, str]) -> list[str]:
+        raise LookupError(value + str(settled))
+
+    @prompt(complete={"topic": broken})
+    def topics(topic: str) -> str:
+        """Return words."""
+        raise LookupError(topic)
+
+    @resource("a://broken")
+    def broken_page() -> str:
+        """Return no page."""
+        raise LookupError
+
+    async with meet(prompts=[topics], resources=[broken_page]) as peer:
+        ref = {"type": "ref/prompt", "name": "topics"}
+        faults = [
+            (await peer.ask("completion/complete", {"ref": ref, "argument": {"name": "topic", "value": "x"}}))["error"],
+            (await peer.ask("prompts/get", {"name": "topics", "arguments": {"topic": "x"}}))["error"],
+            (await peer.ask("resources/read", {"uri": "a://broken"}))["error"],
+        ]
+
+    assert [fault["code"] for fault in faults] == [INTERNAL] * 3
+    assert all(fault["data"]["call_id"].startswith("c_") for fault in faults)
+    assert [record.call_id for record in peer.sink.records] == [fault["data"]["call_id"] for fault in faults[1:]]

@@ -169,7 +169,12 @@ async def test_a_client_hears_of_the_resources_it_subscribed_to(meet: "Meet") ->
 
 
 async def test_a_client_that_subscribes_too_much_is_refused(meet: "Meet") -> None:
-    async with meet(era=OLD, resources=[page]) as peer:
+    @resource("a://{name}")
+    def pages(name: str) -> str:
+        """Return some page."""
+        return name
+
+    async with meet(era=OLD, resources=[pages]) as peer:
         for number in range(1000):
             assert "result" in await peer.ask("resources/subscribe", {"uri": f"a://{number}"})
         assert (await peer.ask("resources/subscribe", {"uri": "a://more"}))["error"]["code"] == INVALID_PARAMS
@@ -442,3 +447,83 @@ async def test_a_prompt_and_a_resource_tell_their_progress_too(meet: "Meet") -> 
         await peer.ask("prompts/get", {"name": "words"}, {"progressToken": "p"})
 
     assert [(notice["params"]["progressToken"], notice["params"]["progress"]) for notice in peer.notices] == [("r", 1), ("p", 2)]
+
+
+async def test_what_is_not_there_or_too_long_to_be_kept_cannot_be_subscribed_to(meet: "Meet") -> None:
+    @resource("a://{name}")
+    def pages(name: str) -> str:
+        """Return some page."""
+        return name
+
+    async with meet(era=OLD, resources=[pages]) as peer:
+        for uri in ("b://nowhere", "a://" + "x" * 8192):
+            assert (await peer.ask("resources/subscribe", {"uri": uri}))["error"]["code"] == INVALID_PARAMS
+        assert (await peer.ask("resources/subscribe", {"uri": "a://" + "x" * 8000}))["result"] == {}
+
+
+async def test_of_what_a_client_says_it_can_do_only_what_is_looked_at_is_kept(meet: "Meet") -> None:
+    said = {"elicitation": {"form": {"much": "x"}, "more": "x"}, "sampling": "x", "experimental": {"much": "x"}}
+    async with meet() as peer:
+        front = Front(peer.yard, Serving(), door="test")
+        conversation = Conversation(front, caller=ANYONE, send=None)
+        params = msgspec.json.encode({"protocolVersion": OLD, "capabilities": said})
+        await conversation.serve(Message(method="initialize", id=1, params=msgspec.Raw(params)), notify=None)
+        front.close()
+
+    assert conversation.capabilities == {"elicitation": {"form": {}}, "sampling": {}}
+
+
+@pytest.mark.parametrize(
+    ("elicitation", "is_asked"), [({}, True), ({"form": {}}, True), ({"form": {}, "url": {}}, True), ({"url": {}}, False)]
+)
+async def test_a_person_is_asked_with_a_form_only_where_forms_are_offered(meet: "Meet", elicitation: Any, is_asked: bool) -> None:  # noqa: FBT001 - a case
+    @tool
+    async def greet(call: Call) -> dict[str, Any]:
+        """Greet."""
+        return {"can": call.can_ask(), **await call.ask({"type": "object"}, "Who?")}
+
+    async with meet(era=OLD, tools=[greet], capabilities={"elicitation": elicitation}) as peer:
+        peer.call(1, "greet")
+        heard = await peer.hear()
+        if is_asked:
+            peer.say({"jsonrpc": "2.0", "id": heard["id"], "result": {"action": "accept", "content": {}}})
+            envelope = await peer.envelope()
+            assert envelope["data"] == {"can": True}
+        else:
+            error = json.loads(heard["result"]["content"][0]["text"])["error"]
+            assert (error["code"], error["details"]["capabilities"]) == ("not_supported", ["elicitation.form"])
+
+
+async def test_a_question_that_is_no_json_fails_its_call_alone(meet: "Meet") -> None:
+    @tool
+    async def greet(call: Call) -> dict[str, Any]:
+        """Greet."""
+        return await call.ask({"type": object()}, "Who?")
+
+    async with meet(era=OLD, tools=[greet], capabilities={"elicitation": {}}) as peer:
+        peer.call(1, "greet")
+        error = (await peer.envelope())["error"]
+        assert not peer.left()
+
+    assert (error["code"], error["blame"]) == ("internal_error", "tool")
+
+
+async def test_a_client_that_cannot_be_asked_while_its_request_is_open_is_told_the_reason() -> None:
+    @tool
+    async def greet(call: Call) -> dict[str, Any]:
+        """Greet."""
+        return await call.ask({"type": "object"}, "Who?")
+
+    async with Yard(tools=[greet]) as yard:
+        front = Front(yard, Serving(), door="test")
+        conversation = Conversation(front, caller=ANYONE, send=None)
+        hello = msgspec.json.encode({"protocolVersion": OLD, "capabilities": {"elicitation": {}}})
+        await conversation.serve(Message(method="initialize", id=1, params=msgspec.Raw(hello)), notify=None)
+        call = Message(method="tools/call", id=2, params=msgspec.Raw(b'{"name":"greet"}'))
+        answer = json.loads(await conversation.serve(call, notify=None))
+        front.close()
+
+    error = answer["result"]["structuredContent"]["error"]
+    assert error["code"] == "not_supported"
+    assert "capabilities" not in error["details"]
+    assert "elicitation" not in error["message"]

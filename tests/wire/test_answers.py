@@ -194,3 +194,21 @@ def test_a_resource_and_a_prompt_are_listed_with_what_there_is(version: Version)
     assert json.loads(template_item(bare, version)) == {"uriTemplate": "a://b", "name": "b"}
     prompt = json.loads(prompt_item(PromptSpec(name="p", title="P"), version))
     assert (prompt["name"], prompt["arguments"], "title" in prompt) == ("p", [], version.structured)
+
+
+@pytest.mark.parametrize(
+    ("version", "kinds"), [("2024-11-05", ["text", "text"]), ("2025-03-26", ["audio", "text"]), ("2025-11-25", ["audio", "resource_link"])]
+)
+def test_blocks_that_came_later_are_text_for_older_clients_wherever_they_come_from(version: str, kinds: list[str]) -> None:
+    answers = Answers(VERSIONS[version], Server("s", "1"))
+    sound = {"type": "audio", "data": "", "mimeType": "audio/wav"}
+    link = {"type": "resource_link", "uri": "a://b", "name": "b"}
+    passed = Passed(None, json.dumps({"content": [sound, link]}).encode(), 0)
+    prompt = {"description": "", "messages": [{"role": "user", "content": sound}, {"role": "user", "content": link}, {"role": "user"}]}
+
+    whole = json.loads(answers.plain(Envelope.ok(None).passing(passed)))
+    said = json.loads(answers.messages(prompt))
+
+    assert [block["type"] for block in whole["content"]] == kinds
+    assert [message["content"]["type"] for message in said["messages"][:2]] == kinds
+    assert said["messages"][2] == {"role": "user"}

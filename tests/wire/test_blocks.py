@@ -4,7 +4,8 @@ import pytest
 
 from toolyard import Audio, Blob, Embedded, Image, ResourceLink, Text
 from toolyard.envelope import Content
-from toolyard.wire.blocks import to_mcp
+from toolyard.wire.blocks import to_mcp, understood
+from toolyard.wire.versions import VERSIONS
 
 DATA = b64encode(b"abc").decode()
 
@@ -50,3 +51,20 @@ def test_bytes_that_have_no_uri_get_the_same_one_every_time() -> None:
     assert first["uri"] != other["uri"]
     assert first["uri"].startswith("toolyard://blob/")
     assert (first["mimeType"], first["blob"]) == ("application/octet-stream", DATA)
+
+
+@pytest.mark.parametrize(
+    ("version", "kinds"),
+    [
+        ("2024-11-05", ["text", "text", "image"]),
+        ("2025-03-26", ["audio", "text", "image"]),
+        ("2025-06-18", ["audio", "resource_link", "image"]),
+        ("2026-07-28", ["audio", "resource_link", "image"]),
+    ],
+)
+def test_a_block_that_a_version_does_not_have_is_told_as_text(version: str, kinds: list[str]) -> None:
+    blocks = [to_mcp(block) for block in (Audio(b"abc"), ResourceLink("a://b", "b"), Image(b"abc"))]
+    told = [understood(block, VERSIONS[version]) for block in blocks]
+
+    assert [block["type"] for block in told] == kinds
+    assert all("a://b" in block["text"] or "audio/wav" in block["text"] for block in told if block["type"] == "text")

@@ -155,7 +155,7 @@ def test_a_version_that_is_not_spoken_is_answered_with_those_that_are(version: s
 
 
 def test_a_handler_sees_only_what_is_not_the_protocols_own() -> None:
-    own = {"mine": 1, "com.example/x": 2, "example.com/y": 3, "/": 4}
+    own = {"mine": 1, "com.example/x": 2, "example.com/y": 3, "/": 4, "com.example.mcp/x": 5, "mcp/x": 6}
     kept: dict[str, Any] = {
         **META,
         "progressToken": 1,
@@ -163,6 +163,9 @@ def test_a_handler_sees_only_what_is_not_the_protocols_own() -> None:
         "io.modelcontextprotocol/new": 1,
         "mcp.dev/x": 1,
         "com.mcp.tools/x": 1,
+        "com.mcp.tools.x/y": 1,
+        "io.modelcontextprotocol.a.b/c": 1,
+        "api.v1.mcp.dev/x": 1,
     }
 
     assert unreserved({**own, **kept}) == own

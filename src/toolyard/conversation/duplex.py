@@ -5,7 +5,7 @@ what writes, and says whether it can take more.
 """
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, cast
@@ -38,14 +38,14 @@ class Duplex:
         self.conversation = Conversation(front, caller=caller, send=write)
         self._write = write
         self.on_room: Callable[[], None] = lambda: None
-        self.conversation.on_ask = lambda: self.on_room()  # noqa: PLW0108 - it is set later
+        self.conversation.questions.on_ask = lambda: self.on_room()  # noqa: PLW0108 - it is set later
         self._depth = front.serving.message_depth
         self._limit = front.serving.in_flight
         self._bytes = front.serving.message_bytes
         self._in_flight = self.conversation.in_flight
         self._quiet: asyncio.Event | None = None
         """There while somebody waits until nothing is in flight."""
-        self._waiting: deque[tuple[Message | Calling, Settle | None]] = deque()
+        self._waiting: OrderedDict[Id, tuple[Message | Calling, Settle | None]] = OrderedDict()
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -100,10 +100,12 @@ class Duplex:
             self._take_request(message, settle)
 
     def _take_request(self, message: Message | Calling, settle: Settle | None = None) -> None:
-        if len(self._in_flight) < self._limit:
+        if len(self._in_flight) < self._limit:  # then nothing waits
             self._begin(message, settle)
+        elif message.id in self._waiting or self._in_flight.get(message.id):  # one that was cancelled before it began is no twin
+            self._answer(self.conversation.refuse_twin(message), settle)
         elif len(self._waiting) < max(self._limit * _WAITING * _WAITING, _LEAST):
-            self._waiting.append((message, settle))
+            self._waiting[cast("Id", message.id)] = (message, settle)
         else:
             self._answer(encode_fault(cast("Id", message.id), Fault(INTERNAL, "Too many requests are waiting already.")), settle)
 
@@ -115,8 +117,8 @@ class Duplex:
     def _cancel_waiting(self, message: Message) -> None:
         with suppress(Fault):
             request_id = read(message.params, Cancelled).request_id
-            for waiting in [one for one in self._waiting if one[0].id == request_id]:
-                self._waiting.remove(waiting)
+            waiting = self._waiting.pop(request_id, None)
+            if waiting is not None:
                 self._answer(None, waiting[1])
 
     def _begin(self, message: Message | Calling, settle: Settle | None) -> None:
@@ -145,7 +147,7 @@ class Duplex:
 
     def _go_on(self) -> None:
         while self._waiting and len(self._in_flight) < self._limit:
-            self._begin(*self._waiting.popleft())
+            self._begin(*self._waiting.popitem(last=False)[1])
         if self._quiet is not None and not self._in_flight:
             self._quiet.set()
         if not self.is_full:

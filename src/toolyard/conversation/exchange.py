@@ -1,5 +1,6 @@
 """An exchange: one request of a client, what is known of that client, and the door that its call comes in by."""
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
@@ -8,23 +9,24 @@ import msgspec
 
 from toolyard.asks import Ask, unanswerable
 from toolyard.caller import ANYONE, Caller, Door
+from toolyard.envelope import encode
+from toolyard.errors import ToolError
 from toolyard.progress import Note
 from toolyard.wire.answers import Answers
 from toolyard.wire.messages import Id, encode_notification
-from toolyard.wire.params import LEVELS, is_quiet, unreserved
+from toolyard.wire.params import LEVELS, RESULT_SIZE, is_quiet, unreserved
 
 if TYPE_CHECKING:
     from toolyard.conversation.front import Front
 
-__all__ = ["ASKABLE", "AskClient", "Exchange", "Notify", "check_can", "encode_log"]
+__all__ = ["ASKABLE", "AskClient", "Exchange", "Notify", "check_asks", "encode_log", "kept_capabilities"]
 
 Notify = Callable[[bytes], None]
 AskClient = Callable[[Mapping[str, Ask], bool], Awaitable[Mapping[str, Any]]]
 
 ASKABLE: Final = frozenset({"elicitation", "sampling", "roots"})
 _NOTHING: Final = frozenset[str]()
-_PARTS: Final = 4
-_TRACE_ID: Final = 32
+_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
 _TRACE: Final = ("traceparent", "tracestate", "baggage")
 _requests: Final = count(1)
 """Of clients that nobody knows each request is a client of its own."""
@@ -72,7 +74,7 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
         ask = ask or self.ask_client
         tells = notify is not None and (token is not None or self.log_level is not None)
         quiet = is_quiet(meta)
-        if quiet and ask is None and not self.headers:
+        if quiet and ask is None and not self.headers and (not self.capabilities or ASKABLE.isdisjoint(self.capabilities)):
             if not tells:
                 return self.front.silent_door
             if token is None and self.standing is not None:
@@ -85,14 +87,20 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
             progress=self.progress if (notify is not None and token is not None) or resumes else None,
             log=self.log if (notify is not None and self.log_level is not None) or resumes else None,
             ask=ask,
-            capabilities=frozenset(self.capabilities) if self.capabilities else _NOTHING,
+            capabilities=_askable(self.capabilities) if self.capabilities else _NOTHING,
             headers=self.front.shown(self.headers) if self.headers else self.headers,
             forwarded=self.headers,
             meta={} if quiet else unreserved(meta),
             trace=trace,
             trace_id=_trace_id(trace) if trace else None,
             hang_up=self.hang_up,
+            result_characters=None if quiet else self._stated_size(),
         )
+
+    def _stated_size(self) -> int | None:
+        """Return how long a result the client says it takes, if that is shorter than what the yard lets through."""
+        stated = self.meta.get(RESULT_SIZE)
+        return stated if type(stated) is int and 0 < stated < self.front.yard.limits.result_characters else None
 
     def take_over(self, other: "Exchange") -> None:
         """Go on in the place of a request that came again: what is said from now on goes to it."""
@@ -129,15 +137,35 @@ def encode_log(level: str, text: str, facts: Mapping[str, object], least: int) -
 
 def _trace_id(trace: Mapping[str, str]) -> str | None:
     """Return the id in the middle of a `traceparent`, if it is one."""
-    parts = trace.get("traceparent", "").split("-")
-    return parts[1] if len(parts) >= _PARTS and len(parts[1]) == _TRACE_ID else None
+    found = _TRACEPARENT.fullmatch(trace.get("traceparent", ""))
+    return None if found is None else found[1]
 
 
-def check_can(asks: Mapping[str, Ask], capabilities: Mapping[str, Any]) -> None:
-    """Check that the client said it can be asked all that.
+def check_asks(asks: Mapping[str, Ask], capabilities: Mapping[str, Any]) -> None:
+    """Check that the client said it can be asked all that, and that it can be written.
 
     Raises:
-        ToolError: `not_supported`, naming the capabilities that are missing.
+        ToolError: `not_supported`, naming the capabilities that are missing, or `internal_error` if it is no JSON.
     """
-    if any(ask.capability not in capabilities for ask in asks.values()):
+    if any(ask.lacking(capabilities) is not None for ask in asks.values()):
         raise unanswerable(asks, capabilities)
+    try:
+        encode({key: ask.params for key, ask in asks.items()})
+    except TypeError as error:
+        raise ToolError("internal_error", "The question of the tool cannot be written as JSON.", blame="tool") from error
+
+
+def kept_capabilities(capabilities: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return of what a client says it can do only what is looked at later, so that the rest is not kept."""
+    return {name: _modes(capabilities[name]) for name in ASKABLE if name in capabilities}
+
+
+def _modes(told: object) -> dict[str, Any]:
+    return {mode: {} for mode in ("form", "url") if mode in told} if isinstance(told, dict) else {}
+
+
+def _askable(capabilities: Mapping[str, Any]) -> frozenset[str]:
+    """Return what a handler may count on: a person can be asked only where a form can be shown."""
+    names = frozenset(capabilities)
+    told = capabilities.get("elicitation")
+    return names - {"elicitation"} if told and _modes(told) == {"url": {}} else names

@@ -18,6 +18,8 @@ from toolyard.yard import Yard
 
 __all__ = ["Front"]
 
+WantedHeaders = dict[tuple[str, ...], tuple[str, str]]
+
 _CALLERS: Final = 4096
 _NAME: Final = 100
 _TICK: Final = 0.02
@@ -45,7 +47,7 @@ class Front:
         self._answers = {name: Answers(version, server, ttl_ms=ttl) for name, version in VERSIONS.items()}
         self._local: dict[str, Caller] = {}
         self._callers: dict[tuple[str, str, str], Caller] = {}
-        self.wanted_headers: dict[str, dict[tuple[str, ...], tuple[str, str]]] = {}
+        self._wanted: dict[str, WantedHeaders] = {}
         """By tool which arguments it wants as headers, too."""
         self._params_version = -1
         self._shown = tuple(name.lower() for name in serving.request_headers)
@@ -98,16 +100,18 @@ class Front:
         """Return those headers that handlers may see."""
         return {name: headers[name] for name in self._shown if name in headers}
 
-    def wants_headers(self, name: str, caller: Caller) -> bool:
-        """Return whether a tool that exists for the caller wants some of its arguments as headers, too."""
+    def wanted_headers(self, name: str, caller: Caller) -> WantedHeaders | None:
+        """Return which arguments a tool that exists for the caller wants as headers, too, whichever of its names it is called by."""
         registry = self.yard.registry
         if self._params_version != registry.version:
             specs = registry.visible(EVERYTHING)
-            self.wanted_headers = {spec.name: names for spec in specs if (names := param_names(spec.input_schema))}
+            self._wanted = {spec.name: names for spec in specs if (names := param_names(spec.input_schema))}
             self._params_version = registry.version
-        if name not in self.wanted_headers:
-            return False
-        return any(spec.name == name for spec in registry.visible(self.profile_of(caller)))
+        if not self._wanted:
+            return None
+        tool = registry.named(name) or registry.known_as(name)
+        wanted = None if tool is None else self._wanted.get(tool.spec.name)
+        return wanted if tool is not None and self.profile_of(caller).allows(tool.spec) else None
 
     def instructions(self, profile: Profile) -> str:
         """Return what a client is told about the yard as a whole."""

@@ -6,13 +6,12 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from toolyard.envelope import encode_sorted
 from toolyard.profile import Profile
 from toolyard.seal import Seal, SealError
 from toolyard.serving import Serving
 from toolyard.wire.answers import Answers, prompt_item, resource_item, template_item, tool_item
 from toolyard.wire.faults import INVALID_PARAMS, Fault
-from toolyard.wire.versions import Version
+from toolyard.wire.versions import LATEST, Version
 from toolyard.yard import Yard
 
 __all__ = ["Kind", "Lists"]
@@ -79,7 +78,7 @@ class Lists:
         if known is None or known[0] != version:
             digest = sha256()
             for spec in self._specs[kind](profile):
-                digest.update(encode_sorted(spec))
+                digest.update(self._item(kind, spec, LATEST))  # no older version shows more
             if len(self._prints) > _REMEMBERED:
                 self._prints.clear()
             known = self._prints[kind, profile] = (version, digest.hexdigest()[:24])
@@ -106,14 +105,14 @@ class Lists:
 
     def _encode(self, kind: Kind, kept: _Encoded, answers: Answers, start: int) -> bytes:
         end = start + self._serving.page_size
-        version = answers.version
-        if kind == "tools":
-            items = [tool_item(spec, version, schemas=self._serving.output_schemas) for spec in kept.specs[start:end]]
-        else:
-            items = [_ITEMS[kind](spec, version) for spec in kept.specs[start:end]]
+        items = [self._item(kind, spec, answers.version) for spec in kept.specs[start:end]]
         more = end < len(kept.specs)
         cursor = self._seal.close(_PURPOSE, [kind, kept.fingerprint, end]) if more else None
         return answers.listed(_KEYS[kind], items, cursor)
+
+    def _item(self, kind: Kind, spec: Any, version: Version) -> bytes:
+        """Return one thing as a list of a version shows it."""
+        return tool_item(spec, version, schemas=self._serving.output_schemas) if kind == "tools" else _ITEMS[kind](spec, version)
 
     def _start(self, kind: Kind, kept: _Encoded, cursor: str) -> int:
         try:

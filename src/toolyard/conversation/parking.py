@@ -16,8 +16,8 @@ import msgspec
 
 from toolyard.asks import Ask
 from toolyard.caller import Door
-from toolyard.conversation.exchange import Exchange, check_can
-from toolyard.envelope import Envelope
+from toolyard.conversation.exchange import Exchange, check_asks
+from toolyard.envelope import Envelope, encode
 from toolyard.errors import ToolError
 from toolyard.seal import Seal, SealError
 from toolyard.wire.faults import INVALID_PARAMS, Fault
@@ -27,6 +27,7 @@ __all__ = ["Asked", "Parking", "Start", "Work"]
 Start = Callable[[Door], Awaitable[Envelope]]
 _PURPOSE: Final = "state of a request"
 _MOST: Final = 1000
+_BYTES: Final = 64 * 1024 * 1024
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -52,10 +53,14 @@ class Work(msgspec.Struct, frozen=True):
 class _Run:
     """One call that may ask: it runs in a task of its own, and whoever has a request open for it is told what comes of it."""
 
-    __slots__ = ("_answers", "_parking", "_told", "_turn", "asks", "exchange", "task", "work")
+    __slots__ = ("_answers", "_arguments", "_fingerprint", "_parking", "_told", "_turn", "_work", "asks", "exchange", "size", "task")
 
     def __init__(self, parking: "Parking", work: Work, exchange: Exchange) -> None:
-        self.work = work
+        self._work: Work | None = work
+        self._fingerprint = ""
+        self._arguments = 0
+        self.size = 0
+        """How many bytes of its requests a parked call holds on to."""
         self.exchange = exchange
         self.asks: Mapping[str, Ask] = {}
         self._parking = parking
@@ -82,7 +87,7 @@ class _Run:
 
     async def ask(self, asks: Mapping[str, Ask], declared: bool) -> Mapping[str, Any]:  # noqa: FBT001 - the shape of a door
         """Wait until the client comes again with answers to all that, unless it brought them along; one question after the other."""
-        check_can(asks, self.exchange.capabilities)
+        check_asks(asks, self.exchange.capabilities)
         async with self._turn:
             return await self._ask_now(asks, declared=declared)
 
@@ -91,18 +96,28 @@ class _Run:
         if asks.keys() <= brought.keys():
             return {key: brought.pop(key) for key in asks}
         self.asks = asks
+        self._settle_down()
         self._answers = asyncio.get_running_loop().create_future()
         key = self._parking.park(self)
         try:
-            self._tell(self.asked(key, declared=declared))
+            self._tell(self.asked(key, self._parking.until(key), declared=declared))
             return await self._answers
         finally:
             self._answers = None
             self._parking.leave(key)
 
-    def asked(self, key: str, *, declared: bool) -> Asked:
+    def asked(self, key: str, until: float, *, declared: bool) -> Asked:
         """Return what the client is told, with the state it must bring along."""
-        return Asked(self.asks, self._parking.state(key, self.work, self.exchange, declared=declared))
+        return Asked(self.asks, self._parking.state(key, self._fingerprint, until, declared=declared))
+
+    def _settle_down(self) -> None:
+        """Keep of the request only what is looked at when it comes again, and know how much that is."""
+        work, exchange = self._work, self.exchange
+        if work is not None:
+            self._fingerprint = work.fingerprint(exchange.caller.owner)
+            self._work = None
+            self._arguments = len(work.arguments)
+        self.size = self._arguments + len(encode([exchange.meta, exchange.responses]))
 
     def resume(self, exchange: Exchange) -> None:
         """Go on with the answers that this request brought along."""
@@ -126,13 +141,23 @@ class _Run:
             self._tell(task.result())
 
 
+class _Place(msgspec.Struct, frozen=True):
+    """Where a call waits: how much it holds on to, and how long."""
+
+    run: _Run
+    size: int
+    until: float
+    timer: asyncio.TimerHandle
+
+
 class Parking:
     """The calls of one process that wait for answers."""
 
     def __init__(self, seal: Seal, seconds: float) -> None:
         self._seal = seal
         self._seconds = seconds
-        self._parked: dict[str, tuple[_Run, asyncio.TimerHandle]] = {}
+        self._parked: dict[str, _Place] = {}
+        self._bytes = 0
         self._answered: dict[str, float] = {}
         self._mark = os.urandom(4).hex()
         self._keys = count(1)
@@ -162,9 +187,9 @@ class Parking:
                 may_have_run=True,
                 reason="call_gone",
             )
-        run = parked[0]
+        run = parked.run
         if not run.asks.keys() <= exchange.responses.keys():
-            return run.asked(key, declared=declared)
+            return run.asked(key, parked.until, declared=declared)
         self.leave(key)
         self._remember(key)
         told = run.expect()
@@ -183,28 +208,33 @@ class Parking:
 
     def cancel_all(self) -> None:
         """Interrupt every call that waits for an answer that nobody can bring any more."""
-        for run, _ in tuple(self._parked.values()):
-            run.task.cancel()
+        for parked in tuple(self._parked.values()):
+            parked.run.task.cancel()
 
     def park(self, run: _Run) -> str:
         """Keep a call until it is answered or nobody may answer any more; return what it is kept under."""
-        if len(self._parked) >= _MOST:
+        if len(self._parked) >= _MOST or self._bytes + run.size > _BYTES:
             raise ToolError("overloaded", "Too many calls wait for answers already.", may_have_run=None)
         key = f"{self._mark}{next(self._keys):x}"
         timer = asyncio.get_running_loop().call_later(self._seconds, run.task.cancel)
-        self._parked[key] = (run, timer)
+        self._parked[key] = _Place(run, run.size, time.time() + self._seconds, timer)
+        self._bytes += run.size
         return key
+
+    def until(self, key: str) -> float:
+        """Return how long a parked call can be answered."""
+        return self._parked[key].until
 
     def leave(self, key: str) -> None:
         """Keep a call no longer."""
         parked = self._parked.pop(key, None)
         if parked is not None:
-            parked[1].cancel()
+            self._bytes -= parked.size
+            parked.timer.cancel()
 
-    def state(self, key: str, work: Work, exchange: Exchange, *, declared: bool) -> str:
-        """Return the sealed state of a call that asked."""
-        until = int(time.time() + self._seconds)
-        return self._seal.close(_PURPOSE, [key, work.fingerprint(exchange.caller.owner), until, declared])
+    def state(self, key: str, fingerprint: str, until: float, *, declared: bool) -> str:
+        """Return the sealed state of a call that asked, which is good for as long as the call waits."""
+        return self._seal.close(_PURPOSE, [key, fingerprint, int(until), declared])
 
     def _open(self, state: str, work: Work, exchange: Exchange) -> tuple[str, bool]:
         try:

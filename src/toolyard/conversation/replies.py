@@ -1,6 +1,6 @@
 """Replies: what each method of MCP is answered with, from params that were read to a result as JSON."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final, cast
 
@@ -36,7 +36,7 @@ async def call_tool(exchange: Exchange, params: given.CallTool) -> bytes:
     if exchange.answers.version.modern and (params.request_state is not None or (exchange.capabilities and exchange.may_ask)):
         raw = None if params.arguments == _NULL else params.arguments
         start: Start = partial(_start_with, exchange, params.name, raw)
-        outcome = await _parked(exchange, Work("tools/call", params.name, encode_sorted(_plain(raw)), start), params.request_state)
+        outcome = await _parked(exchange, Work("tools/call", params.name, _sorted(raw), start), params.request_state)
         if isinstance(outcome, Asked):
             return exchange.answers.asked(outcome.asks, outcome.state)
     else:
@@ -60,7 +60,8 @@ def answer_of(exchange: Exchange, name: str, outcome: Envelope) -> bytes:
     if outcome.error is not None:
         _refuse_incapable(exchange, outcome)
         return exchange.answers.envelope(outcome)
-    tool = exchange.front.yard.registry.named(name)
+    registry = exchange.front.yard.registry
+    tool = registry.named(name) or registry.known_as(name)
     return exchange.answers.plain(outcome) if tool is not None and tool.spec.shape == "plain" else exchange.answers.envelope(outcome)
 
 
@@ -68,11 +69,12 @@ def _start_with(exchange: Exchange, name: str, raw: msgspec.Raw | None, door: Do
     return exchange.front.dispatch(name, raw, caller=exchange.caller, door=door)
 
 
-def _plain(raw: msgspec.Raw | None) -> object:
+def _sorted(raw: msgspec.Raw | None) -> bytes:
+    """Return arguments so that equal ones are equal text; what cannot be read is refused by the call itself."""
     try:
-        return None if raw is None else msgspec.json.decode(raw)
-    except msgspec.DecodeError as error:
-        raise Fault(INVALID_PARAMS, "The arguments are no JSON.") from error
+        return encode_sorted(None if raw is None else msgspec.json.decode(raw))
+    except msgspec.DecodeError:
+        return bytes(raw or b"")
 
 
 async def _parked(exchange: Exchange, work: Work, state: str | None) -> Envelope | Asked:
@@ -88,15 +90,21 @@ def _refuse_incapable(exchange: Exchange, envelope: Envelope) -> None:
     if error is None or error.code != "not_supported" or not exchange.answers.version.modern:
         return
     missing = _missing(error)
-    if missing and missing.keys().isdisjoint(exchange.capabilities):
+    if missing and not any(_has(exchange.capabilities, name, modes) for name, modes in missing.items()):
         raise Fault(MISSING_CAPABILITY, error.message, {"requiredCapabilities": missing})
 
 
-def _missing(error: Failure) -> dict[str, Any]:
+def _missing(error: Failure) -> dict[str, dict[str, Any]]:
     """Return what a client would have to have, if that is why a call failed; a tool may say something else under the same name."""
     names: object = error.details.get("capabilities") if error.code == "not_supported" else None
     known = cast("list[object]", names) if isinstance(names, list | tuple) else []
-    return {name: {} for name in known if isinstance(name, str) and name in ASKABLE}
+    parts = [name.partition(".") for name in known if isinstance(name, str)]
+    return {name: {mode: {}} if mode else {} for name, _, mode in parts if name in ASKABLE}
+
+
+def _has(capabilities: Mapping[str, Any], name: str, modes: Mapping[str, Any]) -> bool:
+    """Return whether a client says that it has a capability, and the modes of it."""
+    return name in capabilities and all(mode in capabilities[name] for mode in modes)
 
 
 async def read_resource(exchange: Exchange, params: given.ReadResource) -> bytes:
@@ -107,7 +115,7 @@ async def read_resource(exchange: Exchange, params: given.ReadResource) -> bytes
     if isinstance(answer, bytes):
         return answer
     if answer.error is not None:
-        raise _fault_of(answer, {"uri": params.uri})
+        raise _fault_of(answer, {"uri": params.uri}, answer.meta.call_id)
     return exchange.answers.whole(encode(answer.data), cacheable=True)
 
 
@@ -123,8 +131,8 @@ async def get_prompt(exchange: Exchange, params: given.GetPrompt) -> bytes:
     if isinstance(answer, bytes):
         return answer
     if answer.error is not None:
-        raise _fault_of(answer, {"name": params.name})
-    return exchange.answers.whole(encode(answer.data))
+        raise _fault_of(answer, {"name": params.name}, answer.meta.call_id)
+    return exchange.answers.messages(answer.data)
 
 
 async def _run(exchange: Exchange, work: Work, state: str | None) -> Envelope | bytes:
@@ -135,14 +143,14 @@ async def _run(exchange: Exchange, work: Work, state: str | None) -> Envelope | 
     return exchange.answers.asked(outcome.asks, outcome.state) if isinstance(outcome, Asked) else outcome
 
 
-def _fault_of(envelope: Envelope, data: dict[str, Any]) -> Fault:
+def _fault_of(envelope: Envelope, data: dict[str, Any], call_id: str) -> Fault:
     """Return a failure of what is no tool: such answers have no place for an envelope, so the fault carries it."""
     error = envelope.error
     assert error is not None  # noqa: S101 - asked only of failures
     if missing := _missing(error):
         return Fault(MISSING_CAPABILITY, error.message, {"requiredCapabilities": missing})
     code = INVALID_PARAMS if error.code in {"not_found", "invalid_input"} and not error.may_have_run else INTERNAL
-    return Fault(code, error.message, {**data, "error": error})
+    return Fault(code, error.message, {**data, "error": error, **({"call_id": call_id} if call_id else {})})
 
 
 async def complete(exchange: Exchange, params: given.Complete) -> bytes:
@@ -157,7 +165,7 @@ async def complete(exchange: Exchange, params: given.Complete) -> bytes:
             kind, known[1], argument=params.argument.name, value=params.argument.value, settled=context, caller=exchange.caller
         )
     except ToolError as error:
-        raise Fault(INVALID_PARAMS, error.message) from error
+        raise _fault_of(Envelope.fail(error), {"argument": params.argument.name}, str(error.details.get("call_id", ""))) from error
     values = list(found)[:_COMPLETIONS]
     told = {"values": values, "total": len(found), "hasMore": len(found) > len(values)}
     return exchange.answers.whole(encode({"completion": told}))

@@ -8,7 +8,6 @@ requests can still be cancelled, so they are kept in the same book.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import suppress
 from functools import partial
 from inspect import CORO_CREATED, getcoroutinestate
 from itertools import count
@@ -19,15 +18,17 @@ import msgspec
 from toolyard.asks import Ask
 from toolyard.caller import Caller, Door
 from toolyard.conversation.changes import URIS, Subscription
-from toolyard.conversation.exchange import Exchange, Notify, check_can, encode_log
+from toolyard.conversation.exchange import Exchange, Notify, check_asks, encode_log, kept_capabilities
 from toolyard.conversation.front import Front
+from toolyard.conversation.listening import check_uri
 from toolyard.conversation.lists import Kind
+from toolyard.conversation.questions import Questions
 from toolyard.conversation.replies import answer_of, params_of, reply, start_tool
 from toolyard.conversation.stateless import is_modern, open_exchange
 from toolyard.errors import ToolError
 from toolyard.wire.calling import Calling
 from toolyard.wire.faults import INTERNAL, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Fault
-from toolyard.wire.messages import Id, Message, encode_fault, encode_notification, encode_request, encode_result
+from toolyard.wire.messages import Id, Message, encode_fault, encode_result
 from toolyard.wire.params import LEVELS, Cancelled, Initialize, ReadResource, SetLevel, read
 from toolyard.wire.versions import LATEST_HANDSHAKE, Version, negotiated
 
@@ -52,16 +53,13 @@ class Conversation:
         self.capabilities: Mapping[str, Any] = {}
         self.in_flight: dict[Any, asyncio.Task[Any] | bool] = {}
         """By request id the task that works on it, or will, or false if that was cancelled before it began."""
-        self.on_ask: Callable[[], None] = lambda: None
-        """Called when the client is asked something, so that its answer is read."""
+        self.questions = Questions(front.serving.ask_seconds)
         self._send = send
         self._level = _INFO
         self._line = f"conversation {next(_conversations)}"
         self._door = Door(name=front.door, line=self._line, front=front.number, log=self._tell)
         self._standing: Exchange | None = None
         """What all calls on the client's own line share that say nothing of themselves."""
-        self._asked: dict[Id, asyncio.Future[Any]] = {}
-        self._numbers = count(1)
         self._subscription: Subscription | None = None
         self._unsubscribe: Callable[[], None] | None = None
 
@@ -128,11 +126,7 @@ class Conversation:
 
     def settle(self, message: Message) -> None:
         """Take the client's answer to something it was asked."""
-        future = self._asked.pop(message.id, None) if isinstance(message.id, int | str) else None
-        if future is None or future.done():
-            _log.debug("response_dropped id=%s", message.id)
-        else:
-            _settle(future, message)
+        self.questions.settle(message)
 
     def close(self) -> None:
         """End: nobody is told of anything any more, and what is in flight is interrupted."""
@@ -140,8 +134,7 @@ class Conversation:
             self._unsubscribe()
         for request_id in tuple(self.in_flight):
             self.cancel(request_id)
-        for future in self._asked.values():
-            future.cancel()
+        self.questions.cancel_all()
 
     def _open_exchange(
         self,
@@ -204,7 +197,7 @@ class Conversation:
     def _initialize(self, params: Initialize) -> bytes:
         self._standing = None
         self.version = negotiated(params.protocol_version)
-        self.capabilities = params.capabilities
+        self.capabilities = kept_capabilities(params.capabilities)
         self.caller = self.front.caller(self.caller, params.client_info)
         profile = self.front.profile_of(self.caller)
         capabilities = self.front.capabilities(profile, notifies=self._send is not None)
@@ -230,6 +223,11 @@ class Conversation:
             raise Fault(METHOD_NOT_FOUND, "There is no way to tell this client of changes.")
         if len(self._subscription.uris) >= URIS:
             raise Fault(INVALID_PARAMS, f"At most {URIS} resources can be subscribed to.")
+        check_uri(uri)
+        try:
+            self.front.yard.registry.find_resource(uri, self._subscription.profile)
+        except ToolError as error:
+            raise Fault(INVALID_PARAMS, error.message, {"uri": uri}) from None
         self.front.changes.follow(self._subscription, uri)
 
     def _cease(self, uri: str) -> None:
@@ -250,45 +248,9 @@ class Conversation:
     @property
     def is_asking(self) -> bool:
         """Return whether the client owes an answer to something."""
-        return bool(self._asked)
+        return bool(self.questions)
 
     async def _ask(self, notify: Notify, asks: Mapping[str, Ask], declared: bool) -> Mapping[str, Any]:  # noqa: ARG002, FBT001 - the shape of a door
         """Ask the client while its request stays open."""
-        check_can(asks, self.capabilities)
-        waiting = {key: self._put(notify, ask) for key, ask in asks.items()}
-        try:
-            async with asyncio.timeout(self.front.serving.ask_seconds):
-                results = await asyncio.gather(*(future for _, future in waiting.values()))
-        except TimeoutError:
-            raise ToolError("timeout", "Nobody answered the question in time.", blame="caller") from None
-        finally:
-            for number, future in waiting.values():
-                self._asked.pop(number, None)
-                if not future.done():
-                    future.cancel()
-                if future.cancelled():
-                    notify(encode_notification("notifications/cancelled", {"requestId": number, "reason": "The call is over."}))
-        return dict(zip(asks, results, strict=True))
-
-    def _put(self, notify: Notify, ask: Ask) -> "tuple[Id, asyncio.Future[Any]]":
-        number = f"ask-{next(self._numbers)}"
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._asked[number] = future
-        params = ask.params
-        if self.version is not None and not self.version.modes:
-            params = {key: value for key, value in params.items() if key != "mode"}
-        notify(encode_request(number, ask.method, params))
-        self.on_ask()
-        return number, future
-
-
-def _settle(future: "asyncio.Future[Any]", message: Message) -> None:
-    """Hand on what the client answered, or that it was no answer."""
-    result: object = None
-    if not message.error:
-        with suppress(msgspec.DecodeError, RecursionError):
-            result = msgspec.json.decode(message.result)
-    if isinstance(result, dict):
-        future.set_result(result)
-    else:
-        future.set_exception(ToolError("upstream_error", "The client answered the question with an error.", blame="caller"))
+        check_asks(asks, self.capabilities)
+        return await self.questions.put(asks, notify, version=self.version)

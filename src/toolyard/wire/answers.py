@@ -4,14 +4,14 @@ What is the same in every answer is encoded once, so that a call costs one encod
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
 from toolyard.asks import Ask
-from toolyard.envelope import Envelope, encode, encode_plain
+from toolyard.envelope import Content, Envelope, encode, encode_plain
 from toolyard.spec import PromptSpec, ResourceSpec, ToolSpec
-from toolyard.wire.blocks import to_mcp
+from toolyard.wire.blocks import to_mcp, understood
 from toolyard.wire.params import SERVER
 from toolyard.wire.versions import MODERN, Version
 
@@ -60,7 +60,7 @@ class Answers:
         text = encode_plain(envelope)
         said = _inside_text(text)
         content = envelope.content
-        blocks = b"".join([b"," + encode(to_mcp(block)) for block in content]) if content else b""
+        blocks = b"".join([b"," + encode(block) for block in self._blocks(content)]) if content else b""
         end = self._good if envelope.success else self._bad
         if not self.version.structured:
             return b"".join((_TEXT, b'"', said, b'"}', blocks, b"]", end))
@@ -73,15 +73,36 @@ class Answers:
             warnings = envelope.meta.warnings
             beside = {**passed.meta, **({"warnings": warnings} if warnings else {})} if passed.meta or warnings else None
             said = passed.older if passed.older and not self.version.modern else passed.said
+            if not self.version.structured:
+                said = self._older(said)
             return self.whole(said[:-1] + b',"isError":false}', meta=beside)
         if envelope.content:
-            return b"".join((b'{"content":', encode([to_mcp(block) for block in envelope.content]), self._good))
+            return b"".join((b'{"content":', encode(self._blocks(envelope.content)), self._good))
         data = envelope.data
         text = encode_plain(data)
         said = text if isinstance(data, str) else b'"%b"' % _inside_text(text)
         if self.version.structured and isinstance(data, dict):
             return b"".join((_TEXT, said, b'}],"structuredContent":', text, self._good))
         return b"".join((_TEXT, said, b"}]", self._good))
+
+    def messages(self, data: dict[str, Any]) -> bytes:
+        """Return the messages of a prompt."""
+        if not self.version.structured:
+            data = {**data, "messages": [self._message(message) for message in data["messages"]]}
+        return self.whole(encode(data))
+
+    def _message(self, message: dict[str, Any]) -> dict[str, Any]:
+        content = message.get("content")
+        known = isinstance(content, dict)  # another server may say anything
+        return {**message, "content": understood(cast("dict[str, Any]", content), self.version)} if known else message
+
+    def _blocks(self, content: Iterable[Content]) -> list[dict[str, Any]]:
+        return [understood(to_mcp(block), self.version) for block in content]
+
+    def _older(self, said: bytes) -> bytes:
+        """Return what another server answered as clients of an early version understand it."""
+        told = msgspec.json.decode(said)
+        return encode({**told, "content": [understood(block, self.version) for block in told["content"]]})
 
     def initialize(self, capabilities: Mapping[str, Any], instructions: str) -> bytes:
         """Return what a handshake is answered with."""

@@ -14,6 +14,7 @@ __all__ = [
     "LEVELS",
     "LOG_LEVEL",
     "PROTOCOL_VERSION",
+    "RESULT_SIZE",
     "SERVER",
     "SUBSCRIPTION",
     "CallTool",
@@ -40,6 +41,7 @@ CAPABILITIES: Final = "io.modelcontextprotocol/clientCapabilities"
 LOG_LEVEL: Final = "io.modelcontextprotocol/logLevel"
 SERVER: Final = "io.modelcontextprotocol/serverInfo"
 SUBSCRIPTION: Final = "io.modelcontextprotocol/subscriptionId"
+RESULT_SIZE: Final = "anthropic/maxResultSizeChars"
 LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 
 _KNOWN: Final = frozenset(
@@ -224,7 +226,7 @@ def is_quiet(meta: Mapping[str, Any]) -> bool:
 
 
 def _is_reserved(key: str) -> bool:
-    """Return whether a key has a prefix whose second label the protocol keeps for itself."""
-    prefix, slash, _ = key.rpartition("/")
+    """Return whether the protocol keeps a key for itself: by the second label of its prefix or, in older versions, the last but one."""
+    prefix, slash, _ = key.partition("/")
     labels = prefix.split(".")
-    return bool(slash) and any(label in _RESERVED for label in labels[-2:])
+    return bool(slash) and not _RESERVED.isdisjoint([*labels[1:2], *labels[-2:-1]])

@@ -20,9 +20,9 @@ class Version(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     batches: bool = False
     """Several messages in one array."""
     annotations: bool = True
-    """Tools say what they do to the world, and progress may have words."""
+    """Tools say what they do to the world, progress may have words, and there are sounds."""
     structured: bool = True
-    """Results have structured content beside the text, tools a title and an output schema, and persons can be asked."""
+    """Results have structured content and links to resources, tools a title and an output schema, and persons can be asked."""
     modes: bool = True
     """A question to a person says that it is a form."""
     methods: frozenset[str]

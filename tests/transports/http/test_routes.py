@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from toolyard import Call, Yard, resource
+
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 LIST = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
 BROKEN = (
@@ -276,3 +278,21 @@ async def test_a_whole_address_that_makes_no_sense_is_400(serve: Any, transport:
 
     assert (await server.request("POST", "http://[", PING)).status == 400
     assert caplog.text == ""
+
+
+async def test_a_stateless_server_tells_resources_and_prompts_their_trace(serve: Any) -> None:
+    traces: list[str | None] = []
+
+    @resource("a://b")
+    def page(call: Call) -> str:
+        """Return a page."""
+        traces.append(call.door.trace_id)
+        return "text"
+
+    server = await serve(Yard(resources=[page]), stateless=True)
+    read = {"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": {"uri": "a://b"}}
+    trace = "a" * 32
+
+    await server.request("POST", "/mcp", read, MCP_Protocol_Version="2025-06-18", traceparent=f"00-{trace}-b7ad6b7169203331-01")
+
+    assert traces == [trace]

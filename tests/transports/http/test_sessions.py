@@ -309,3 +309,16 @@ async def test_a_question_in_a_session_is_asked_on_the_stream_and_answered_by_a_
 
     assert (asked["method"], answered.status) == ("elicitation/create", 202)
     assert (await wire.message())["result"]["structuredContent"]["data"] == "Hello Ada"
+
+
+async def test_a_request_that_its_own_batch_cancels_is_not_run(serve: Any) -> None:
+    server = await serve()
+    session = await server.greet("2025-03-26")
+    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "add", "arguments": {"a": 1, "b": 2}}}
+    cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
+    ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
+
+    reply = await (await server.send("POST", "/mcp", session.headers, [call, cancelled, ping])).reply()
+
+    assert [answer["id"] for answer in reply.json] == [2]
+    assert server.records == []

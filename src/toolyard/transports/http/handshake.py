@@ -53,7 +53,7 @@ async def serve_stateless(front: Front, request: Request, message: Message, *, p
             result = await answer_request(exchange, "tools/call", params)
         else:
             conversation = Conversation(front, caller=request.caller, send=None, version=version)
-            result = await conversation.serve(message, notify=notify, headers=request.shown)
+            result = await conversation.serve(message, notify=notify, headers=request.shown, trace=request.trace())
     except Fault as fault:
         result = encode_fault(cast("Id", message.id), fault)
     except asyncio.CancelledError:
@@ -135,7 +135,7 @@ async def _item(conversation: Conversation, item: bytes, request: Request, *, de
     elif message.id in conversation.in_flight:
         return conversation.refuse_twin(message)
     else:
-        work = asyncio.ensure_future(conversation.serve(message, notify=None, headers=request.shown, trace=request.trace()))
+        work = asyncio.ensure_future(_serve_item(conversation, message, request))
         conversation.in_flight[message.id] = work
         try:
             await asyncio.wait({work})
@@ -143,6 +143,13 @@ async def _item(conversation: Conversation, item: bytes, request: Request, *, de
         finally:
             del conversation.in_flight[message.id]
     return None
+
+
+async def _serve_item(conversation: Conversation, message: Message, request: Request) -> bytes | None:
+    """Return the answer to a request of a batch, unless the same batch cancelled it before it began."""
+    if not conversation.in_flight[message.id]:
+        return None
+    return await conversation.serve(message, notify=None, headers=request.shown, trace=request.trace())
 
 
 async def read_stream(visit: Visit, request: Request, serving: Serving) -> None:

@@ -39,8 +39,8 @@ async def serve_modern(front: Front, request: Request, message: Message, *, para
     _check_said(request, method, params)
     notify = response.notify if request.streams or listens else None
     exchange = open_exchange(front, message, params, request.caller, notify=notify, headers=request.shown)
-    if method == "tools/call" and front.wants_headers(params.name, exchange.caller):
-        _check_arguments(front, params, request.headers)
+    if method == "tools/call" and (wanted := front.wanted_headers(params.name, exchange.caller)) is not None:
+        _check_arguments(wanted, params, request.headers)
     response.watch()
     try:
         answer = encode_result(exchange.id, await reply(exchange, method, params))
@@ -80,9 +80,9 @@ def check_headers(pairs: list[tuple[bytes, bytes]]) -> None:
         raise Fault(HEADER_MISMATCH, f"The header '{twice}' is there twice.")
 
 
-def _check_arguments(front: Front, params: CallTool, headers: Headers) -> None:
+def _check_arguments(wanted: dict[tuple[str, ...], tuple[str, str]], params: CallTool, headers: Headers) -> None:
     try:
         arguments = msgspec.json.decode(params.arguments)
     except msgspec.DecodeError:
         arguments = None
-    check_params(front.wanted_headers[params.name], arguments, headers)
+    check_params(wanted, arguments, headers)
