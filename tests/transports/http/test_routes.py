@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from toolyard import Call, Yard, resource
+from toolyard.transports.http.connection import Connection
 
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 LIST = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
@@ -67,6 +68,7 @@ async def test_a_stateless_server_only_takes_posts(serve: Any) -> None:
     for method in ("GET", "DELETE"):
         reply = await server.request(method, "/mcp")
         assert (method, reply.status, reply.headers.get("allow")) == (method, 405, "POST")
+        assert reply.body == b"Only POST is taken here.\n"
 
 
 async def test_a_body_that_is_not_said_to_be_json_is_415(serve: Any) -> None:
@@ -100,6 +102,29 @@ async def test_a_client_that_takes_json_is_answered_with_it(serve: Any) -> None:
         reply = await server.ask("chatter", headers={"Accept": accept}, token="t")  # noqa: S106 - a progress token
         assert (accept, reply.status, reply.headers["content-type"]) == (accept, 200, "application/json")
         assert reply.data == "said"
+
+
+async def test_a_client_that_takes_events_alone_gets_its_answer_as_one(serve: Any) -> None:
+    server = await serve()
+    session = await server.greet(Accept="text/event-stream")
+
+    wires = [
+        await server.call("add", {"a": 1, "b": 2}, headers={"Accept": "Text/Event-Stream"}),
+        await session.call("add", {"a": 1, "b": 2}),
+    ]
+    for reply in [await wire.reply() for wire in wires]:
+        assert (reply.status, reply.is_stream, reply.body.startswith(b"event: message\r\ndata: {")) == (200, True, True)
+    broken = await server.request("POST", "/mcp", b"{", Accept="text/event-stream")
+    noted = await session.note("notifications/initialized")
+
+    assert session.greeting.is_stream
+    assert (broken.status, broken.headers["content-type"], noted.status) == (400, "application/json", 202)
+
+
+async def test_a_client_that_takes_events_alone_gets_json_where_nothing_else_is_served(serve: Any) -> None:
+    server = await serve(json_response=True)
+
+    assert (await server.ask("add", {"a": 1, "b": 2}, headers={"Accept": "text/event-stream"})).data == 3
 
 
 async def test_a_stream_is_not_opened_for_who_does_not_take_events(serve: Any) -> None:
@@ -218,6 +243,31 @@ async def test_a_client_that_would_rather_speak_http_2_is_answered_in_http_1(ser
     wanted = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAMAAABkAARAAAAAAAIAAAAA"}
 
     assert (await server.ask("add", {"a": 1, "b": 2}, headers=wanted)).data == 3
+
+
+async def test_the_wish_for_another_protocol_may_come_in_any_two_pieces(serve: Any, spy: Any, until: Any) -> None:
+    pieces = spy(Connection, "data_received")
+    server = await serve()
+    head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUPGRADE: h2c\r\nX: y\r\n\r\n"
+
+    for cut in range(1, len(head)):
+        wire = await server.connect()
+        await wire.write(head[:cut])
+        await until(lambda: pieces)
+        pieces.clear()
+        await wire.write(head[cut:])
+        assert (cut, (await wire.reply()).json) == (cut, {"status": "ok"})
+        pieces.clear()
+
+
+async def test_who_changes_to_another_protocol_after_a_request_still_gets_its_answer(serve: Any) -> None:
+    server = await serve()
+    wire = await server.connect()
+
+    await wire.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n\x16\x03\x01 nonsense\r\n\r\n")
+
+    assert (await wire.reply()).json == {"status": "ok"}
+    assert await wire.ends() == b""
 
 
 async def test_a_client_that_asks_before_it_sends_its_body_is_told_to_go_on(serve: Any) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from toolyard import Yard, tool
+from toolyard import Yard
 from toolyard.transports.http import asgi
 
 PAGE = "http://localhost:3000"
@@ -60,12 +60,8 @@ async def test_a_call_of_a_page_is_cancelled_when_the_page_goes(serve: Any, gate
     await until(lambda: [record.code for record in server.records] == ["cancelled"])
 
 
-async def test_pages_are_told_the_same_by_another_server() -> None:
-    @tool
-    async def one() -> int:
-        """Return one."""
-        return 1
-
+async def exchange(**headers: str) -> list[Any]:
+    """Return what another server is handed for a ping."""
     sent: list[Any] = []
 
     async def receive() -> Any:
@@ -74,9 +70,27 @@ async def test_pages_are_told_the_same_by_another_server() -> None:
     async def send(event: Any) -> None:
         sent.append(event)
 
-    headers = [(b"host", b"localhost"), (b"origin", PAGE.encode()), (b"content-type", b"application/json")]
-    scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": headers, "query_string": b""}
-    async with Yard(tools=[one]) as yard:
+    pairs = [
+        (b"host", b"localhost"),
+        (b"content-type", b"application/json"),
+        *((name.encode(), text.encode()) for name, text in headers.items()),
+    ]
+    scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": pairs, "query_string": b""}
+    async with Yard() as yard:
         await asgi(yard, stateless=True)(scope, receive, send)
+    return sent
+
+
+async def test_pages_are_told_the_same_by_another_server() -> None:
+    sent = await exchange(origin=PAGE)
 
     assert (b"access-control-allow-origin", PAGE.encode()) in sent[0]["headers"]
+
+
+async def test_who_takes_events_alone_gets_one_from_another_server_too() -> None:
+    head, body = await exchange(origin=PAGE, accept="text/event-stream")
+
+    assert head["headers"][0] == (b"content-type", b"text/event-stream")
+    assert (b"access-control-allow-origin", PAGE.encode()) in head["headers"]
+    assert not {b"content-length", b"application/json"} & {text for pair in head["headers"] for text in pair}
+    assert body["body"].startswith(b"event: message\r\ndata: {")

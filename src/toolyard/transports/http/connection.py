@@ -13,7 +13,7 @@ import httptools
 
 from toolyard.transports.http.cycle import Cycle, refusal
 from toolyard.transports.http.house import House
-from toolyard.transports.http.upgrade import without_upgrade
+from toolyard.transports.http.upgrade import Wishes
 
 __all__ = ["Connection"]
 
@@ -38,6 +38,7 @@ class Connection(asyncio.Protocol):
         self._pairs: list[tuple[bytes, bytes]] = []
         self._headers: dict[bytes, bytes] = {}
         self._url = b""
+        self._wishes = Wishes()
         self._body: bytes | bytearray = b""
         self.held = 0
         """Bytes of bodies that are not worked on yet."""
@@ -83,8 +84,9 @@ class Connection(asyncio.Protocol):
             return
         if self._state == "idle":
             self._expect_head()
-        if self._state == "head" and data.find(b"pgrade") >= 0:  # 'in' would try it as a number first
-            data = without_upgrade(data)
+        # 'in' would try it as a number first
+        if self._state == "head" and (data.find(b"pgrade") >= 0 or data.find(b"\r\n\r\n") < 0 or self._wishes.cut):
+            data = self._wishes.take_out(data)
         self._has_completed = False
         try:
             self._parser.feed_data(data)
@@ -259,10 +261,12 @@ class Connection(asyncio.Protocol):
             self._transport.write(refusal(status, sentence))
             self._transport.write_eof()
             self.house.loop.call_later(_LINGER, self._transport.close)
-        else:
-            if self.cycle is None:
-                self._transport.write(refusal(status, sentence))
+        elif self.cycle is None:
+            self._transport.write(refusal(status, sentence))
             self._transport.close()
+        else:
+            self._queue.clear()
+            self.cycle.keep_alive = False  # what was asked before is answered, and then it ends
 
     def _expect_head(self) -> None:
         """Begin to wait for the head of a request, and look in time whether it is there."""

@@ -1,7 +1,7 @@
 """The endpoint: every message of MCP over HTTP comes in here, of either era, in a visit or outside."""
 
 from collections.abc import Awaitable
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from msgspec import UNSET
 
@@ -16,6 +16,7 @@ from toolyard.transports.http.modern import check_headers, serve_modern
 from toolyard.transports.http.patience import Patience
 from toolyard.transports.http.request import Request
 from toolyard.transports.http.visits import Visit, Visits
+from toolyard.transports.http.ways import Streamed
 from toolyard.wire.faults import INVALID_REQUEST, UNSUPPORTED_VERSION, Fault
 from toolyard.wire.messages import Message, decode, decode_batch, encode_fault, id_of
 from toolyard.wire.versions import LATEST, MODERN, VERSIONS
@@ -24,6 +25,9 @@ __all__ = ["Endpoint"]
 
 _JSON: Final = b"application/json"
 _REMEMBERED: Final = 100
+
+Taken = Literal["json", "both", "streams"]
+"""What a client takes for an answer."""
 
 
 class Endpoint:
@@ -34,7 +38,7 @@ class Endpoint:
         self._serving = serving
         self._visits = Visits(front, serving)
         self._shown = tuple(name.lower().encode() for name in serving.request_headers)
-        self._accepted: dict[bytes, bool] = {}
+        self._accepted: dict[bytes, Taken] = {}
         self._patience = Patience(serving.hold_back)
 
     async def serve(self, request: Request) -> None:
@@ -50,8 +54,11 @@ class Endpoint:
         if kind != _JSON and kind.partition(b";")[0].strip().lower() != _JSON:
             raise RefusedError(415, "The body must be 'application/json'.")
         accept = request.headers.get(b"accept", b"*/*")
-        streams = self._accepted.get(accept)
-        request.streams = self._accepts(accept) if streams is None else streams
+        taken = self._accepted.get(accept) or self._accepts(accept)
+        if taken != "json":
+            request.streams = True
+            if taken == "streams":
+                request.send = Streamed(request.send)
         body = request.body
         if body is None:
             body = await self._read(request)
@@ -78,8 +85,8 @@ class Endpoint:
             self._visits.end(self._visit(request))
             await respond(request.send, 200, b"", ())
         else:
-            allowed = b"POST, GET, DELETE" if self._has_visits(request) else b"POST"
-            raise RefusedError(405, f"Only {allowed.decode()} are taken here.", ((b"allow", allowed),))
+            allowed, are = (b"POST, GET, DELETE", "are") if self._has_visits(request) else (b"POST", "is")
+            raise RefusedError(405, f"Only {allowed.decode()} {are} taken here.", ((b"allow", allowed),))
 
     def end_listeners(self) -> None:
         """Let go of whoever only listens, so that a server can end."""
@@ -173,20 +180,21 @@ class Endpoint:
             raise RefusedError(404, "There is no such session; begin one with 'initialize'.")
         return visit
 
-    def _accepts(self, said: bytes) -> bool:
-        """Return whether the answer may be a stream.
+    def _accepts(self, said: bytes) -> Taken:
+        """Return what the answer may be.
 
         Raises:
-            RefusedError: It may not even be JSON.
+            RefusedError: It may be nothing that we have.
         """
         accept = said.lower()
         streams = b"text/event-stream" in accept
-        if not streams and not any(kind in accept for kind in (_JSON, b"*/*", b"application/*")):
+        plain = any(kind in accept for kind in (_JSON, b"*/*", b"application/*"))
+        if not streams and not plain:
             raise RefusedError(406, "Answers are 'application/json' or 'text/event-stream'.")
-        streams = streams and not self._serving.json_response
+        taken: Taken = "json" if not streams or self._serving.json_response else "both" if plain else "streams"
         if len(self._accepted) < _REMEMBERED:
-            self._accepted[said] = streams
-        return streams
+            self._accepted[said] = taken
+        return taken
 
 
 def _check_spoken(version: str | None) -> None:

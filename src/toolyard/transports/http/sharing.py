@@ -3,10 +3,11 @@
 Whether a page may use the server at all is the gate's business; this only says so in the browser's words.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Final
 
 from toolyard.transports.http.asgi import Send
+from toolyard.transports.http.ways import Way
 
 __all__ = ["PREFLIGHT", "Shared", "share"]
 
@@ -20,37 +21,21 @@ PREFLIGHT: Final[Pairs] = (
 _EXPOSED: Final = (b"access-control-expose-headers", b"mcp-session-id, www-authenticate")
 
 
-class Shared:
+class Shared(Way):
     """A way to the client that adds the headers for its page to every answer."""
 
     def __init__(self, send: Send, origin: bytes) -> None:
-        self._send: Any = send
+        super().__init__(send)
         self._pairs: Pairs = ((b"access-control-allow-origin", origin), (b"vary", b"origin"), _EXPOSED)
-        if hasattr(send, "whole"):
-            self.whole = self._whole
 
     async def __call__(self, event: Any) -> None:
         """Send the next part of an answer."""
         if event["type"] == "http.response.start":
             event = {**event, "headers": [*event["headers"], *self._pairs]}
-        await self._send(event)
-
-    @property
-    def task(self) -> Any:
-        """Return the task that works on the request, where the server says it."""
-        return self._send.task
-
-    @property
-    def on_gone(self) -> Callable[[], object] | None:
-        """Return what is called when the client goes away; there is nothing such with another server."""
-        return self._send.on_gone
-
-    @on_gone.setter
-    def on_gone(self, told: Callable[[], object] | None) -> None:
-        self._send.on_gone = told
+        await super().__call__(event)
 
     def _whole(self, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        self._send.whole(status, body, (*headers, *self._pairs))
+        super()._whole(status, body, (*headers, *self._pairs))
 
 
 def share(send: Send, origin: bytes | None) -> Send:
