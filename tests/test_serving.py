@@ -67,3 +67,26 @@ def test_a_setting_that_is_none_is_refused() -> None:
         msgspec.convert({"prot": 1}, Serving)
     with pytest.raises(TypeError):
         make("prot", 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("keep_alive", "x"), ("page_size", 1.5), ("port", "80"), ("workers", True), ("hold_back", False), ("stateless", 1), ("reload", "no")],
+)
+def test_what_is_of_another_kind_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^The setting '{name}' must be (a whole number|a number|true or false)\.$"):
+        make(name, value)
+
+
+def test_a_whole_number_is_a_number() -> None:
+    assert Serving(keep_alive=3).keep_alive == 3
+
+
+@pytest.mark.parametrize("name", ["allowed_hosts", "allowed_origins", "request_headers"])
+def test_one_text_is_no_list(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"^The setting '{name}' must be a list of texts, not one text\.$"):
+        make(name, "example.org")
+
+
+def test_an_address_may_be_written_as_in_a_url() -> None:
+    assert Serving(host="[::1]").host == "::1"

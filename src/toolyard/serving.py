@@ -3,6 +3,7 @@
 It says what is wanted and builds nothing; the transports read it.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -10,6 +11,12 @@ import msgspec
 __all__ = ["Serving"]
 
 _PORTS: Final = 65535
+_LISTS: Final = ("allowed_hosts", "allowed_origins", "request_headers")
+_KINDS: Final[Mapping[Any, tuple[str, Any]]] = {
+    int: ("a whole number", int),
+    float: ("a number", int | float),
+    bool: ("true or false", bool),
+}
 
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,8 +84,13 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Seconds that calls may take to finish when the server ends."""
 
     def __post_init__(self) -> None:
-        for name in ("allowed_hosts", "allowed_origins", "request_headers"):
+        for name in _LISTS:
+            if isinstance(getattr(self, name), str):
+                raise ValueError(f"The setting '{name}' must be a list of texts, not one text.")  # noqa: TRY004 - a wrong setting like any other
             msgspec.structs.force_setattr(self, name, tuple(getattr(self, name)))
+        if self.host.startswith("[") and self.host.endswith("]"):  # as an address of IPv6 is written in a URL
+            msgspec.structs.force_setattr(self, "host", self.host[1:-1])
+        self._check_kinds()
         for name, value in self.as_dict().items():
             if isinstance(value, int | float) and not value >= 0:
                 raise ValueError(f"The setting '{name}' must not be negative.")
@@ -90,6 +102,14 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise ValueError("More than one worker needs 'stateless', because each keeps its own sessions.")
         if (self.tls_cert is None) is not (self.tls_key is None):
             raise ValueError("HTTPS needs both 'tls_cert' and 'tls_key'.")
+
+    def _check_kinds(self) -> None:
+        for setting in msgspec.structs.fields(self):
+            if setting.type in _KINDS:
+                kind, types = _KINDS[setting.type]
+                value = getattr(self, setting.name)
+                if not isinstance(value, types) or isinstance(value, bool) is not (setting.type is bool):
+                    raise ValueError(f"The setting '{setting.name}' must be {kind}.")
 
     def as_dict(self) -> dict[str, Any]:
         """Return every setting by name."""

@@ -11,9 +11,11 @@ from toolyard.cli.terminal import Painted
 URL = "http://127.0.0.1:8321/mcp"
 
 
-def told(name: str = "bank", address: str = URL, *, transport: str = "http", keyed: bool = False) -> list[str]:
+def told(
+    name: str = "bank", address: str = URL, *, transport: str = "http", keyed: bool = False, public_url: str | None = None
+) -> list[str]:
     command = ["toolyard", "serve", "/my yards/bank.py"]
-    lines = hint(name, address, transport=transport, command=command, keyed=keyed)
+    lines = hint(name, address, transport=transport, command=command, keyed=keyed, public_url=public_url)
     return ["".join(part.text if isinstance(part, Painted) else part for part in line) for line in lines]
 
 
@@ -54,11 +56,37 @@ def test_over_stdio_each_client_gets_the_command() -> None:
     assert shlex.split(way(lines, "Any MCP client")) == command
 
 
-def test_on_a_unix_socket_only_the_address_can_be_told() -> None:
-    lines = told(address="unix:/run/bank")
+@pytest.mark.parametrize("transport", ["http", "sse"])
+def test_on_a_unix_socket_a_proxy_is_told_and_clients_if_they_know_that(transport: str) -> None:
+    lines = told(address="unix:/run/bank", transport=transport)
+    known = told(address="unix:/run/bank", transport=transport, public_url="https://bank.example/")
 
-    assert len(lines) == 1
     assert "unix:/run/bank" in lines[0]
+    assert way(lines, "nginx") == "proxy_pass http://unix:/run/bank;"
+    assert "--unix-socket /run/bank" in way(lines, "A look at it")
+    assert not [line for line in lines if "Claude" in line]
+    assert way(known, "Any MCP client") == f"https://bank.example/{'mcp' if transport == 'http' else 'sse'}"
+
+
+def test_at_a_place_that_is_nobodys_of_ours_only_the_address_can_be_told() -> None:
+    assert told(address="roof", transport="pigeon") == ["Serving 'bank' at roof until Ctrl-C."]
+
+
+@pytest.mark.parametrize(
+    ("address", "public_url", "given"),
+    [
+        ("http://0.0.0.0:8321/mcp", None, "http://127.0.0.1:8321/mcp"),
+        ("https://[::]:8321/mcp", None, "https://[::1]:8321/mcp"),
+        ("http://192.0.2.1:8321/mcp", None, "http://192.0.2.1:8321/mcp"),
+        ("http://0.0.0.0:8321/mcp", "https://bank.example/tools/", "https://bank.example/tools/mcp"),
+    ],
+)
+def test_clients_are_given_an_address_that_they_can_reach(address: str, public_url: str | None, given: str) -> None:
+    lines = told(address=address, public_url=public_url)
+
+    assert address in lines[0]
+    assert way(lines, "Any MCP client") == given
+    assert way(lines, "Claude Code").endswith(given)
 
 
 @pytest.mark.parametrize(("name", "known_as"), [("my bank; rm", "my-bank-rm"), ("銀行", "yard"), ("a_b-c", "a_b-c")])

@@ -67,13 +67,19 @@ def test_a_change_starts_the_server_anew(program: tuple[str, ...], write: Write)
         write(APP.replace("first", "second"))
         assert "'app.py' changed" in next_line(process, like="changed")
         second = next_line(process, like="serving yard=second")
-        assert not is_listening(first)
+        assert first.rpartition("address=")[2] == second.rpartition("address=")[2]
         assert is_listening(second)
         process.terminate()
         process.wait()
 
         assert process.returncode == 143
         assert not is_listening(second)
+
+
+def test_an_address_that_is_not_this_machines_is_told_by_the_server(write: Write) -> None:
+    write(APP)
+    with watched("-c", PROGRAM, "serve", "app.py", "--transport", "http", "--port", "0", "--host", "192.0.2.1", "--reload") as process:
+        assert "'192.0.2.1' can be reached from other machines" in next_line(process, like="toolyard: ")
 
 
 def test_files_that_come_and_go_beside_the_yard_count_and_others_do_not(write: Write) -> None:

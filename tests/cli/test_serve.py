@@ -492,3 +492,11 @@ def test_headers_that_go_on_to_an_upstream_are_not_shown_to_handlers(served: Ser
     assert toolyard("serve", "t.toml")[0] == 0
 
     assert served.calls[0][1].request_headers == ("X-Trace",)
+
+
+async def test_inside_an_event_loop_there_is_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        serve(Yard("mine"))
+
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("toolyard: 'serve' runs an event loop of its own")

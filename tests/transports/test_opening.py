@@ -63,6 +63,16 @@ def test_a_transport_that_is_not_known_is_told_which_are() -> None:
         make_transport(Serving(transport="carrier"))
 
 
+def test_a_transport_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(_: EntryPoint) -> None:
+        raise ModuleNotFoundError("No module named 'nosuchmod'")
+
+    monkeypatch.setattr(EntryPoint, "load", load)
+
+    with pytest.raises(ValueError, match=r"^The transport 'pigeon' cannot be loaded: ModuleNotFoundError: No module named 'nosuchmod'\.$"):
+        make_transport(Serving(transport="pigeon"))
+
+
 async def test_a_package_may_bring_a_transport_along() -> None:
     serving = Serving(transport="pigeon")
     ready: list[Transport] = []

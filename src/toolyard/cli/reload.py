@@ -13,9 +13,10 @@ from typing import Final, Literal
 
 from toolyard.cli.terminal import Terminal
 
-__all__ = ["Beginning", "beginning_of", "end_with_supervisor", "stop", "supervise"]
+__all__ = ["Beginning", "beginning_of", "end_with_supervisor", "kept_port", "stop", "supervise"]
 
 _MARK: Final = "_TOOLYARD_RELOAD"
+_PORT: Final = "_TOOLYARD_RELOAD_PORT"
 _SECONDS: Final = 0.5
 _ENDINGS: Final = (".py", ".toml")
 _STRANGE: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
@@ -32,6 +33,11 @@ def beginning_of() -> Beginning:
     return "first" if marked == "first" else "again" if marked else ""
 
 
+def kept_port() -> int:
+    """Return the port that stays the same from one start to the next where any is wanted, or 0, and forget how it was told."""
+    return int(os.environ.pop(_PORT, "0"))
+
+
 def end_with_supervisor() -> None:
     """End this process when the one that watches is gone, however that went."""
     loop = asyncio.get_running_loop()
@@ -43,12 +49,12 @@ def end_with_supervisor() -> None:
     loop.add_reader(0, end)  # nothing is ever written there, so it can only be closed
 
 
-async def supervise(folder: Path, terminal: Terminal, *, patience: float) -> None:
-    """Start this program once more as a server, and anew after every change, until cancelled."""
+async def supervise(folder: Path, terminal: Terminal, *, patience: float, port: int = 0) -> None:
+    """Start this program once more as a server, and anew after every change, until cancelled; a port is for all of them."""
     beginning: Beginning = "first"
     while True:
         seen = _snapshot(folder)
-        server = await _start(beginning)
+        server = await _start(beginning, port)
         try:
             changed = await _change(folder, seen, server=server, terminal=terminal)
         finally:
@@ -58,10 +64,11 @@ async def supervise(folder: Path, terminal: Terminal, *, patience: float) -> Non
         beginning = "again"
 
 
-async def _start(beginning: Beginning) -> asyncio.subprocess.Process:
+async def _start(beginning: Beginning, port: int) -> asyncio.subprocess.Process:
     # In a group of its own it does not hear Ctrl-C, which reaches it once, from here.
+    told: dict[str, str] = {_MARK: beginning, **({_PORT: str(port)} if port else {})}
     return await asyncio.create_subprocess_exec(
-        sys.executable, *sys.orig_argv[1:], stdin=asyncio.subprocess.PIPE, process_group=0, env={**os.environ, _MARK: beginning}
+        sys.executable, *sys.orig_argv[1:], stdin=asyncio.subprocess.PIPE, process_group=0, env={**os.environ, **told}
     )
 
 

@@ -1,8 +1,9 @@
 """`toolyard serve`: a yard for MCP clients, and the same for programs that serve a yard of their own."""
 
+import asyncio
 import logging
 import sys
-from contextlib import ExitStack, redirect_stdout
+from contextlib import ExitStack, redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -68,6 +69,7 @@ def serve(yard: Yard, *, config: str | None = None, guard: "Guard | None" = None
 
 
 def _serve_program(yard: Yard, read: "Reread", terminal: Terminal, *, guard: "Guard | None") -> None:
+    _check_loop()
     beginning = beginning_of()
     config = read()
     program = Path(sys.argv[0]).resolve()
@@ -76,6 +78,12 @@ def _serve_program(yard: Yard, read: "Reread", terminal: Terminal, *, guard: "Gu
     else:
         command = [sys.executable, str(program), *sys.argv[1:]]
         _serve(yard, config, terminal, command=lambda: command, guard=guard, beginning=beginning, reread=read)
+
+
+def _check_loop() -> None:
+    with suppress(RuntimeError):
+        asyncio.get_running_loop()
+        raise CommandError("'serve' runs an event loop of its own, so it cannot be called inside one. Serve 'asgi(yard)' there instead.")
 
 
 def _serve(
@@ -105,7 +113,19 @@ def _folder_of(config: Config) -> Path:
 
 
 def _supervise(folder: Path, config: Config, terminal: Terminal) -> None:
-    run_until_told(supervise(folder, terminal, patience=config.settings.serve.shutdown_seconds + _PATIENCE))
+    serving = config.settings.serve
+    port = 0 if serving.port or serving.socket is not None else _free_port(serving.host)
+    run_until_told(supervise(folder, terminal, patience=serving.shutdown_seconds + _PATIENCE, port=port))
+
+
+def _free_port(host: str) -> int:
+    """Return a port that is free now, or 0 if the address cannot be listened on, which the server then says itself."""
+    import socket  # noqa: PLC0415 - only whoever watches needs it
+
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe, suppress(OSError):
+        probe.bind((host, 0))
+        return probe.getsockname()[1]
+    return 0
 
 
 def _command(options: "Options") -> list[str]:

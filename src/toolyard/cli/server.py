@@ -7,9 +7,11 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, redirect_stdout
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from toolyard.cli.cause import cause_of, innermost, is_own
 from toolyard.cli.exits import DEFECT, CommandError
-from toolyard.cli.reload import Beginning, end_with_supervisor
+from toolyard.cli.reload import Beginning, end_with_supervisor, kept_port
 from toolyard.cli.terminal import Terminal
 from toolyard.config import Config
 from toolyard.logline import quoted
@@ -40,6 +42,8 @@ def serve_yard(
         CommandError: It cannot be served as it was asked for, or failed meanwhile.
     """
     serving = config.settings.serve
+    if beginning and not serving.port:
+        serving = replace(serving, port=kept_port())
     listening: list[str] = []
 
     def announce(transport: Transport) -> None:
@@ -52,7 +56,7 @@ def serve_yard(
             from toolyard.cli.hint import hint  # noqa: PLC0415 - only a person reads it
 
             keyed = bool(config.settings.auth.api_keys)
-            lines = hint(yard.name, about.address, transport=about.name, command=command(), keyed=keyed)
+            lines = hint(yard.name, about.address, transport=about.name, command=command(), keyed=keyed, public_url=serving.public_url)
             for line in [next(lines)] if beginning == "again" else lines:
                 terminal.say(*line)
 

@@ -51,7 +51,12 @@ def make_transport(serving: Serving, guard: "Guard | None" = None, *, listener: 
     found = {point.name: point for point in entry_points(group=_GROUP)}
     if serving.transport not in found:
         raise ValueError(f"There is no transport '{serving.transport}'. Known: {', '.join(sorted({*_OWN, *found}))}.")
-    return found[serving.transport].load()(serving, guard)
+    try:
+        make = found[serving.transport].load()
+    except Exception as error:
+        said = f"{type(error).__name__}: {str(error).removesuffix('.')}"
+        raise ValueError(f"The transport '{serving.transport}' cannot be loaded: {said}.") from error
+    return make(serving, guard)
 
 
 async def serve_forever(
