@@ -263,6 +263,18 @@ async def test_without_sessions_a_batch_is_answered_in_the_versions_that_have_it
     assert (refused.status, refused.error) == (400, -32600)
 
 
+async def test_without_sessions_a_client_that_goes_cancels_its_batch(serve: Any, gates: "Gates", until: Any) -> None:
+    server = await serve(stateless=True)
+    wait: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "wait"}}
+    wire = await server.send("POST", "/mcp", {}, [wait, {**wait, "id": 2}])
+    await until(lambda: gates.running == 2)
+
+    await wire.close()
+    await until(lambda: len(server.records) == 2)
+
+    assert [record.code for record in server.records] == ["cancelled", "cancelled"]
+
+
 @pytest.mark.parametrize("stateless", [True, False])
 async def test_a_call_in_a_batch_sees_the_headers_and_the_trace_of_its_request(serve: Any, *, stateless: bool) -> None:
     @tool

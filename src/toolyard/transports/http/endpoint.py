@@ -5,13 +5,21 @@ from typing import Any, Final, Literal
 
 from msgspec import UNSET
 
-from toolyard.conversation import Conversation, Front
+from toolyard.conversation import Front
 from toolyard.conversation.replies import params_of
 from toolyard.conversation.stateless import is_modern
 from toolyard.serving import Serving
 from toolyard.transports.http.asgi import JSON, TooLargeError, read_body, respond, respond_fault
 from toolyard.transports.http.gate import RefusedError
-from toolyard.transports.http.handshake import named_version, read_stream, serve_batch, serve_in_visit, serve_stateless, start_visit
+from toolyard.transports.http.handshake import (
+    named_version,
+    read_stream,
+    serve_batch,
+    serve_batch_alone,
+    serve_in_visit,
+    serve_stateless,
+    start_visit,
+)
 from toolyard.transports.http.modern import check_headers, serve_modern
 from toolyard.transports.http.patience import Patience
 from toolyard.transports.http.request import Request
@@ -115,12 +123,12 @@ class Endpoint:
         if batch is not None:
             version = self._look_at(request)
             _check_spoken(version)
+            depth = self._serving.message_depth
             if self._has_visits(request):
-                conversation = self._visit(request).conversation
+                await serve_batch(self._visit(request).conversation, batch, request, depth=depth)
             else:
                 spoken = LATEST if version in MODERN else named_version(version)
-                conversation = Conversation(self._front, caller=request.caller, send=None, version=spoken)
-            await serve_batch(conversation, batch, request, depth=self._serving.message_depth)
+                await serve_batch_alone(self._front, batch, request, version=spoken, patience=self._patience, depth=depth)
         return batch is not None
 
     def _look_at(self, request: Request) -> str | None:

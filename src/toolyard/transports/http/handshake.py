@@ -20,7 +20,7 @@ from toolyard.wire.messages import Id, Message, decode, encode_fault, id_of
 from toolyard.wire.params import LEVELS
 from toolyard.wire.versions import HANDSHAKE, VERSIONS, Version
 
-__all__ = ["named_version", "read_stream", "serve_batch", "serve_in_visit", "serve_stateless", "start_visit"]
+__all__ = ["named_version", "read_stream", "serve_batch", "serve_batch_alone", "serve_in_visit", "serve_stateless", "start_visit"]
 
 _UNSAID: Final = VERSIONS["2025-03-26"]
 _NOTHING: Final[Mapping[str, Any]] = {}
@@ -122,6 +122,25 @@ async def serve_batch(conversation: Conversation, batch: list[bytes], request: R
     await (respond(request.send, 200, b"[%b]" % b",".join(answers)) if answers else respond(request.send, 202, b"", ()))
 
 
+async def serve_batch_alone(
+    front: Front, batch: list[bytes], request: Request, *, version: Version, patience: Patience, depth: int
+) -> None:
+    """Answer several messages outside a visit; a client that goes away cancels them.
+
+    Raises:
+        Fault: The version has no batches.
+    """
+    response = Response(request.send, request.receive, front.serving, patience=patience, streams=False)
+    response.watch()
+    try:
+        await serve_batch(Conversation(front, caller=request.caller, send=None, version=version), batch, request, depth=depth)
+    except asyncio.CancelledError:
+        if not response.is_gone:
+            raise
+    finally:
+        response.drop()
+
+
 async def _item(conversation: Conversation, item: bytes, request: Request, *, depth: int) -> bytes | None:
     """Return the answer to one message of a batch, if one is owed."""
     try:
@@ -141,6 +160,7 @@ async def _item(conversation: Conversation, item: bytes, request: Request, *, de
             await asyncio.wait({work})
             return None if work.cancelled() else work.result()
         finally:
+            work.cancel()  # if it is not done, nobody waits for it any more
             del conversation.in_flight[message.id]
     return None
 
