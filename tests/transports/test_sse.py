@@ -1,5 +1,6 @@
 """The transport of older clients: a stream that tells where to post, and every answer on the stream."""
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +70,28 @@ async def test_a_client_that_goes_cancels_its_calls(serve: Any, gates: "Gates", 
 
     assert (server.records[0].code, gates.running) == ("cancelled", 0)
     assert (await server.request("POST", place, INITIALIZE)).status == 404
+
+
+async def test_a_call_sees_the_headers_and_the_trace_of_its_own_request(serve: Any) -> None:
+    go = asyncio.Event()
+
+    @tool
+    async def tell(call: Call) -> list[Any]:
+        """Tell what came along."""
+        await go.wait()
+        return [dict(call.door.headers), call.door.trace_id]
+
+    server = await serve(Yard(tools=[tell]), transport="sse", request_headers=["X-Team"], in_flight=1)
+    stream, place = await open_stream(server)
+    await server.request("POST", place, INITIALIZE)
+    await stream.message()
+    said: list[dict[str, str]] = [{}, {"X-Team": "red", "traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}, {"X-Team": "blue"}, {}]
+    for number, headers in enumerate(said):
+        await (await server.send("POST", place, headers, call(number, "tell"))).reply()
+    go.set()
+    seen = [json.loads((await stream.message())["result"]["content"][0]["text"])["data"] for _ in said]
+
+    assert seen == [[{}, None], [{"x-team": "red"}, "a" * 32], [{"x-team": "blue"}, None], [{}, None]]
 
 
 async def test_a_place_that_nobody_was_told_is_404(serve: Any) -> None:

@@ -6,10 +6,11 @@ what writes, and says whether it can take more.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final, cast
 
+import msgspec
 from msgspec import UNSET
 
 from toolyard.caller import Caller
@@ -21,7 +22,7 @@ from toolyard.wire.faults import INTERNAL, INVALID_REQUEST, Fault
 from toolyard.wire.messages import Id, Message, decode, decode_batch, encode_fault, id_of
 from toolyard.wire.params import Cancelled, read
 
-__all__ = ["Duplex"]
+__all__ = ["Duplex", "Said"]
 
 Settle = Callable[[bytes | None], None]
 """Takes the answer to a request of a batch, or that there is none because it was cancelled."""
@@ -29,6 +30,16 @@ Settle = Callable[[bytes | None], None]
 _NAME: Final = "toolyard request"
 _WAITING: Final = 4
 _LEAST: Final = 10_000  # more than one reading of a pipe can bring
+
+
+class Said(msgspec.Struct, frozen=True):
+    """What is said beside a message: the headers that handlers may see, and the trace that it is part of."""
+
+    headers: Mapping[str, str] = {}
+    trace: Mapping[str, str] = {}
+
+
+_NOTHING: Final = Said()
 
 
 class Duplex:
@@ -45,7 +56,9 @@ class Duplex:
         self._in_flight = self.conversation.in_flight
         self._quiet: asyncio.Event | None = None
         """There while somebody waits until nothing is in flight."""
-        self._waiting: OrderedDict[Id, tuple[Message | Calling, Settle | None]] = OrderedDict()
+        self._waiting: OrderedDict[Id, tuple[Message | Calling, Settle | None, Said]] = OrderedDict()
+        self._said = _NOTHING
+        """What is said beside the message that is being taken."""
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -67,6 +80,14 @@ class Duplex:
             self._write(encode_fault(id_of(data) if fault.code == INVALID_REQUEST else None, fault))
             return
         self._take(message)
+
+    def receive_with(self, said: Said, data: bytes) -> None:
+        """Take one message, or one batch, that something is said beside."""
+        self._said = said
+        try:
+            self.receive(data)
+        finally:
+            self._said = _NOTHING
 
     def refuse_length(self) -> None:
         """Answer a message that is too long to be read."""
@@ -101,11 +122,11 @@ class Duplex:
 
     def _take_request(self, message: Message | Calling, settle: Settle | None = None) -> None:
         if len(self._in_flight) < self._limit:  # then nothing waits
-            self._begin(message, settle)
+            self._begin(message, settle, self._said)
         elif message.id in self._waiting or self._in_flight.get(message.id):  # one that was cancelled before it began is no twin
             self._answer(self.conversation.refuse_twin(message), settle)
         elif len(self._waiting) < max(self._limit * _WAITING * _WAITING, _LEAST):
-            self._waiting[cast("Id", message.id)] = (message, settle)
+            self._waiting[cast("Id", message.id)] = (message, settle, self._said)
         else:
             self._answer(encode_fault(cast("Id", message.id), Fault(INTERNAL, "Too many requests are waiting already.")), settle)
 
@@ -121,21 +142,21 @@ class Duplex:
             if waiting is not None:
                 self._answer(None, waiting[1])
 
-    def _begin(self, message: Message | Calling, settle: Settle | None) -> None:
+    def _begin(self, message: Message | Calling, settle: Settle | None, said: Said) -> None:
         request_id = message.id
         if request_id in self._in_flight:
             self._answer(self.conversation.refuse_twin(message), settle)
             return
         # a task for each: what tools keep by task, such as a database session, must not reach the next caller;
         # made here and with a name, because a loop would first make up one
-        self._in_flight[request_id] = asyncio.Task(self._serve(message, settle), loop=self._loop, name=_NAME)
+        self._in_flight[request_id] = asyncio.Task(self._serve(message, settle, said), loop=self._loop, name=_NAME)
 
-    async def _serve(self, message: Message | Calling, settle: Settle | None) -> None:
+    async def _serve(self, message: Message | Calling, settle: Settle | None, said: Said) -> None:
         in_flight = self._in_flight
         answer: bytes | None = None
         try:
             if in_flight[message.id]:
-                answer = await self.conversation.serve(message, notify=self._write)
+                answer = await self.conversation.serve(message, notify=self._write, headers=said.headers, trace=said.trace)
         finally:
             del in_flight[message.id]
             if answer is not None and settle is None:  # the everyday case of what '_answer' does

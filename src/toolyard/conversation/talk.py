@@ -81,7 +81,7 @@ class Conversation:
             if trace:
                 meta = params.meta = {**trace, **(meta or {})}
             standing = self._standing
-            if standing is not None and meta is None and method == "tools/call" and notify is self._send:
+            if standing is not None and meta is None and method == "tools/call" and notify is self._send and not headers:
                 return encode_result(request_id, answer_of(standing, params.name, await start_tool(standing, params)))
             if is_modern(method, params):
                 exchange = open_exchange(self.front, message, params, self.caller, notify=notify, headers=headers)

@@ -13,13 +13,14 @@ from typing import Any, Final
 
 from toolyard.caller import Caller
 from toolyard.conversation import Front
-from toolyard.conversation.duplex import Duplex
+from toolyard.conversation.duplex import Duplex, Said
 from toolyard.envelope import encode
 from toolyard.serving import Serving
 from toolyard.transports.auth import Guard
 from toolyard.transports.http.asgi import Headers, Receive, Send, Target, respond, respond_text, wait_until_gone
 from toolyard.transports.http.gate import Gate, RefusedError, check_once
 from toolyard.transports.http.place import Place, endpoint_asked_about, place_of
+from toolyard.transports.http.request import shown_of, trace_of
 from toolyard.transports.http.response import STREAM
 from toolyard.transports.http.server import Http
 from toolyard.transports.http.sharing import PREFLIGHT, share
@@ -74,6 +75,7 @@ class _App:
         self._gate = Gate(serving, guard, host=host)
         self._front = Front(yard, serving, door="sse")
         self._clients: dict[str, _Client] = {}
+        self._shown = tuple(name.lower().encode() for name in serving.request_headers)
 
     async def respond(self, target: Target, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -160,7 +162,8 @@ class _App:
             raise RefusedError(404, "There is no such stream; open one at '/sse'.")
         if client.duplex.is_full:
             raise RefusedError(503, "This client has too many requests in flight.", ((b"retry-after", b"1"),))
-        client.duplex.receive(target.body or b"")
+        named = (*self._shown, *(name.encode() for name in self._yard.providers.forward_headers))
+        client.duplex.receive_with(Said(shown_of(target.headers, named), trace_of(target.headers)), target.body or b"")
         await respond(send, 202, b"Accepted\n", ())
 
 

@@ -22,7 +22,7 @@ from toolyard.transports.http.handshake import (
 )
 from toolyard.transports.http.modern import check_headers, serve_modern
 from toolyard.transports.http.patience import Patience
-from toolyard.transports.http.request import Request
+from toolyard.transports.http.request import Request, shown_of
 from toolyard.transports.http.visits import Visit, Visits
 from toolyard.transports.http.ways import Streamed
 from toolyard.wire.faults import INVALID_REQUEST, UNSUPPORTED_VERSION, Fault
@@ -137,8 +137,7 @@ class Endpoint:
             check_headers(request.pairs)
         forwarded = self._front.yard.providers.forward_headers
         if self._shown or forwarded:
-            named = (*self._shown, *(name.encode() for name in forwarded))
-            request.shown = {name.decode(): request.text(name) for name in named if name in request.headers}
+            request.shown = shown_of(request.headers, (*self._shown, *(name.encode() for name in forwarded)))
         said = request.headers.get(b"mcp-protocol-version")
         return None if said is None else said.strip().decode("latin-1")
 

@@ -1,6 +1,6 @@
 """A request that the gate let in: its headers, who sent it, and the two ways to its client."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -8,7 +8,7 @@ import msgspec
 from toolyard.caller import Caller
 from toolyard.transports.http.asgi import Headers, Receive, Send
 
-__all__ = ["Request"]
+__all__ = ["Request", "shown_of", "text_of", "trace_of"]
 
 _NOTHING: Final[Mapping[str, str]] = {}
 _TRACE: Final = (b"traceparent", b"tracestate", b"baggage")
@@ -33,7 +33,7 @@ class Request(msgspec.Struct, eq=False):
 
     def text(self, name: bytes) -> str:
         """Return a header as text, or nothing at all."""
-        return self.headers.get(name, b"").strip().decode("latin-1")
+        return text_of(self.headers, name)
 
     def wants_stream(self) -> bool:
         """Return whether its answer may be a stream even where plain JSON is preferred."""
@@ -41,7 +41,7 @@ class Request(msgspec.Struct, eq=False):
 
     def trace(self) -> dict[str, str]:
         """Return the trace that the headers say it is part of."""
-        return {name.decode(): self.text(name) for name in _TRACE if name in self.headers}
+        return trace_of(self.headers)
 
     def traced(self, meta: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """Return what came beside the params, with the trace of the headers where it says none."""
@@ -51,3 +51,18 @@ class Request(msgspec.Struct, eq=False):
     def __repr__(self) -> str:
         """Return what may be shown of it: never its headers."""
         return f"<Request {self.method}>"
+
+
+def text_of(headers: Headers, name: bytes) -> str:
+    """Return a header as text, or nothing at all."""
+    return headers.get(name, b"").strip().decode("latin-1")
+
+
+def trace_of(headers: Headers) -> dict[str, str]:
+    """Return the trace that headers say their request is part of."""
+    return {name.decode(): text_of(headers, name) for name in _TRACE if name in headers}
+
+
+def shown_of(headers: Headers, names: Iterable[bytes]) -> dict[str, str]:
+    """Return the headers of those names that are there, as a call is shown them."""
+    return {name.decode(): text_of(headers, name) for name in names if name in headers}
