@@ -58,11 +58,9 @@ def _over_http(name: str, address: str, *, transport: str, keyed: bool) -> dict[
 
 def _over_socket(name: str, path: str, *, transport: str, keyed: bool, public_url: str | None) -> dict[str, str]:
     """Return how a socket is reached: by a proxy, and by clients through that where it is known how they call it."""
-    endpoint = "/sse" if transport == "sse" else "/mcp"
-    ways = {
-        "nginx": f"proxy_pass http://unix:{path};",
-        "A look at it": shlex.join(["curl", "--unix-socket", path, "http://localhost/healthz"]),
-    }
+    endpoint, look = ("/sse", "/sse") if transport == "sse" else ("/mcp", "/healthz")
+    curl = shlex.join(["curl", "--unix-socket", path, f"http://localhost{look}"])
+    ways = {"nginx": f"proxy_pass http://unix:{path};", "A look at it": curl}
     if public_url is not None:
         ways |= _over_http(name, public_url.rstrip("/") + endpoint, transport=transport, keyed=keyed)
     return ways
