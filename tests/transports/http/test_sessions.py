@@ -1,11 +1,12 @@
 """Sessions of older clients: how they begin, whose they are, and how they end."""
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from toolyard import Call, Yard, tool
+from toolyard import Call, Yard, asgi, tool
 from toolyard.transports.auth import ApiKey, ApiKeys, digest_of
 from toolyard.transports.http import visits
 
@@ -277,6 +278,22 @@ async def test_without_sessions_a_client_that_goes_cancels_its_batch(serve: Any,
     await until(lambda: len(server.records) == 2)
 
     assert [record.code for record in server.records] == ["cancelled", "cancelled"]
+
+
+async def test_a_batch_that_another_server_cancels_ends_with_its_calls(tools: list[Any], gates: "Gates", until: Any) -> None:
+    came: asyncio.Queue[Any] = asyncio.Queue()
+    batch = b'[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"wait"}}]'
+    came.put_nowait({"type": "http.request", "body": batch, "more_body": False})
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": headers, "query_string": b""}
+    async with Yard(tools=tools) as yard:
+        working = asyncio.create_task(asgi(yard, stateless=True)(scope, came.get, came.put))
+        await until(lambda: gates.running)
+
+        working.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+        await until(lambda: not gates.running)
 
 
 @pytest.mark.parametrize("stateless", [True, False])

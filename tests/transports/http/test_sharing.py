@@ -60,12 +60,12 @@ async def test_a_call_of_a_page_is_cancelled_when_the_page_goes(serve: Any, gate
     await until(lambda: [record.code for record in server.records] == ["cancelled"])
 
 
-async def exchange(**headers: str) -> list[Any]:
-    """Return what another server is handed for a ping."""
+async def exchange(body: bytes = b'{"jsonrpc":"2.0","id":1,"method":"ping"}', **headers: str) -> list[Any]:
+    """Return what another server is handed for a message, which is a ping unless told otherwise."""
     sent: list[Any] = []
 
     async def receive() -> Any:
-        return {"type": "http.request", "body": b'{"jsonrpc":"2.0","id":1,"method":"ping"}', "more_body": False}
+        return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(event: Any) -> None:
         sent.append(event)
@@ -94,3 +94,10 @@ async def test_who_takes_events_alone_gets_one_from_another_server_too() -> None
     assert (b"access-control-allow-origin", PAGE.encode()) in head["headers"]
     assert not {b"content-length", b"application/json"} & {text for pair in head["headers"] for text in pair}
     assert body["body"].startswith(b"event: message\r\ndata: {")
+
+
+async def test_what_is_wrong_is_told_in_json_by_another_server_too() -> None:
+    head, body = await exchange(b"{", accept="text/event-stream")
+
+    assert (head["status"], head["headers"][0]) == (400, (b"content-type", b"application/json"))
+    assert b"-32700" in body["body"]
