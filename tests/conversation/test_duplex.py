@@ -640,3 +640,28 @@ async def test_a_twin_of_a_request_in_flight_is_not_run_on_a_full_line_either(me
 
     assert (twin["error"]["code"], twin["id"]) == (INVALID_REQUEST, None)
     assert len(peer.sink.records) == 1
+
+
+@pytest.mark.parametrize(
+    "meta", [{}, {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}]
+)
+async def test_a_call_that_does_not_end_is_answered_when_it_is_given_up(meta: dict[str, Any]) -> None:
+    gate = Gate()
+    said: list[Any] = []
+    async with Yard(tools=[gate.wait_here]) as yard:
+        front = Front(yard, Serving(), door="test")
+        line = Duplex(front, lambda message: said.append(json.loads(message)), caller=ANYONE)
+        line.receive(json.dumps({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": OLD}}).encode())
+        await line.drain(20)
+        params = {"name": "wait_here", "arguments": {"number": 1, "word": "ä"}, "_meta": meta}
+        for text in (json.dumps(params), json.dumps(params, ensure_ascii=False)):  # what is no ASCII is read another way
+            line.receive(f'{{"jsonrpc":"2.0","id":{len(text)},"method":"tools/call","params":{text}}}'.encode())
+        line.give_up()
+        gate.opened.set()
+        line.close()
+        await line.drain(20)
+        front.close()
+
+    errors = [answer["result"]["structuredContent"]["error"] for answer in said[1:]]
+    assert [(error["code"], error["blame"], error["tool_id"]) for error in errors] == [("cancelled", "yard", "wait_here")] * 2
+    assert all(error["may_have_run"] for error in errors)

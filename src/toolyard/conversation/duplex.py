@@ -42,6 +42,15 @@ class Said(msgspec.Struct, frozen=True):
 _NOTHING: Final = Said()
 
 
+class _Work(asyncio.Task[None]):
+    """What works on a request, which it knows in case that it does not end."""
+
+    __slots__ = ("message", "settle")
+
+    message: Message | Calling
+    settle: Settle | None
+
+
 class Duplex:
     """One client on one line."""
 
@@ -101,6 +110,12 @@ class Duplex:
                 async with asyncio.timeout(seconds):
                     await quiet.wait()
 
+    def give_up(self) -> None:
+        """Answer those calls that do not end although they were interrupted; what comes of them later is told to nobody."""
+        for work in tuple(self._in_flight.values()):
+            if isinstance(work, _Work) and work.message.method == "tools/call":
+                self._answer(self.conversation.refuse_unended(work.message), work.settle)
+
     def close(self) -> None:
         """Drop what waits, and interrupt what runs."""
         self._waiting.clear()
@@ -149,7 +164,8 @@ class Duplex:
             return
         # a task for each: what tools keep by task, such as a database session, must not reach the next caller;
         # made here and with a name, because a loop would first make up one
-        self._in_flight[request_id] = asyncio.Task(self._serve(message, settle, said), loop=self._loop, name=_NAME)
+        work = self._in_flight[request_id] = _Work(self._serve(message, settle, said), loop=self._loop, name=_NAME)
+        work.message, work.settle = message, settle
 
     async def _serve(self, message: Message | Calling, settle: Settle | None, said: Said) -> None:
         in_flight = self._in_flight

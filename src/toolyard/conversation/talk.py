@@ -25,12 +25,13 @@ from toolyard.conversation.lists import Kind
 from toolyard.conversation.questions import Questions
 from toolyard.conversation.replies import answer_of, params_of, reply, start_tool
 from toolyard.conversation.stateless import is_modern, open_exchange
+from toolyard.envelope import Envelope
 from toolyard.errors import ToolError
 from toolyard.wire.calling import Calling
 from toolyard.wire.faults import INTERNAL, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Fault
 from toolyard.wire.messages import Id, Message, encode_fault, encode_result
 from toolyard.wire.params import LEVELS, Cancelled, Initialize, ReadResource, SetLevel, read
-from toolyard.wire.versions import LATEST_HANDSHAKE, Version, negotiated
+from toolyard.wire.versions import LATEST, LATEST_HANDSHAKE, Version, negotiated
 
 __all__ = ["Conversation"]
 
@@ -110,6 +111,13 @@ class Conversation:
     def refuse_twin(self, message: Message | Calling) -> bytes:
         """Return what a request is answered with whose id is in flight already: without an id, which would be the other's."""
         return encode_fault(None, Fault(INVALID_REQUEST, f"The request id {message.id!r} is in flight already."))
+
+    def refuse_unended(self, message: Message | Calling) -> bytes:
+        """Return what a call is answered with that does not end although the server does."""
+        params: Any = message.params if type(message) is Calling else params_of("tools/call", cast("msgspec.Raw", message.params))
+        version = LATEST if is_modern("tools/call", params) else self.version or LATEST_HANDSHAKE
+        failure = ToolError("cancelled", "The yard is closing, and the call did not end in time.", blame="yard", may_have_run=True)
+        return encode_result(cast("Id", message.id), self.front.answers(version).envelope(Envelope.fail(failure, tool_id=params.name)))
 
     def note(self, message: Message) -> None:
         """Take a notification of the client's; one that makes no sense is logged and dropped."""

@@ -75,6 +75,7 @@ async def _end(duplex: Duplex, front: Front, seconds: float) -> None:
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.shield(closing)
         await duplex.drain(1.0)
+        duplex.give_up()
         duplex.close()
 
 
