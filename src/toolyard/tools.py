@@ -99,7 +99,10 @@ class Tool:
         Raises:
             ToolError: `invalid_input`, with everything that is wrong.
         """
-        mended = self._mend(plain_of(text)) if repair else None
+        try:
+            mended = self._mend(msgspec.json.decode(text)) if repair else None
+        except msgspec.DecodeError:  # a number that none can be, which the issues tell of
+            mended = None
         if mended is None:
             raise self._refuse(issues)
         return mended

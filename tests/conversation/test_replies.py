@@ -364,7 +364,8 @@ async def test_a_number_that_none_can_be_is_an_argument_that_is_wrong(meet: "Mee
     async with meet(era=era, tools=[add, half], capabilities=capabilities) as peer:
         for name in ("add", "half"):
             peer.say(json.dumps(peer.request(1, "tools/call", {"name": name, "arguments": {"a": 777}})).replace("777", "1e999").encode())
-            assert (await peer.envelope())["error"]["code"] == "invalid_input"
+            error = (await peer.envelope())["error"]
+            assert (error["code"], error["details"]["issues"][0]["field"]) == ("invalid_input", "a")
 
 
 async def test_what_fails_to_complete_is_a_defect_that_can_be_reported(meet: "Meet") -> None:

@@ -6,6 +6,7 @@ from functools import partial, wraps
 from typing import Annotated, Any
 from uuid import UUID
 
+import msgspec
 import pytest
 from pydantic import BaseModel, Field
 
@@ -695,3 +696,15 @@ def test_a_tool_cannot_be_changed() -> None:
 
     with pytest.raises(AttributeError):
         made.spec = made.spec  # pyright: ignore[reportAttributeAccessIssue] - that is the point
+
+
+async def test_a_number_of_more_digits_than_can_be_read_is_refused() -> None:
+    async def half(a: bool) -> bool:  # noqa: FBT001 - a tool's argument
+        """Halve."""
+        return a
+
+    async with Yard(tools=[half]) as yard:
+        answer = await yard.call("half", msgspec.Raw(b'{"a":' + b"1" * 5000 + b"}"))
+
+    assert answer.error is not None
+    assert answer.error.code == "invalid_input"

@@ -18,7 +18,7 @@ from toolyard.providers.functions.issues import issues_of
 from toolyard.providers.functions.plain import Plain, plain
 from toolyard.providers.functions.signature import REQUIRED, Built, Factory, Parameter
 from toolyard.spec import PublishError
-from toolyard.tools import Check, InvalidArgumentsError, plain_of
+from toolyard.tools import Check, InvalidArgumentsError
 
 if TYPE_CHECKING:
     from pydantic_core import CoreSchema, ValidationError
@@ -135,13 +135,23 @@ def _checking(built: Built) -> Check:
         try:
             checked = validate(text, strict=True)
         except ValueError as error:
-            raise InvalidArgumentsError(issues_of(cast("ValidationError", error), schema, plain_of(text))) from None
+            raise InvalidArgumentsError(issues_of(cast("ValidationError", error), schema, _seen(text))) from None
         if not defaults:
             return checked
         fresh = {name: make() for name, make in made_anew.items() if name not in checked}
         return {**defaults, **fresh, **checked}
 
     return check
+
+
+def _seen(text: bytes) -> object:
+    """Return arguments that are wrong as plain data, even with a number in them that none can be."""
+    import json  # noqa: PLC0415 - what is right is read without it
+
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None  # an integer of some thousand digits
 
 
 def _maker(default: object) -> Callable[[], object]:
