@@ -35,6 +35,8 @@ class Flights:
         self._wrapped = _compose(middleware) if middleware else None
         self._left: asyncio.Event | None = None
         """There once somebody waits for calls to leave."""
+        self._behind: set[Call] = set()
+        """Calls that were waited for in vain, and are not again."""
 
     async def run(self, call: Call, tool: Tool) -> object:
         """Run the call in this task; an interruption of our own becomes the failure it stands for.
@@ -90,13 +92,15 @@ class Flights:
                     left.clear()
                     await left.wait()
         except TimeoutError:
-            _log.warning("calls_left_behind count=%d", len(self._calls_of(front)))
+            behind = self._calls_of(front)
+            self._behind.update(behind)
+            _log.warning("calls_left_behind count=%d", len(behind))
         if not front:
             self._deadlines.close()
             self.threads.close()
 
     def _calls_of(self, front: int) -> list[Call]:
-        return [call for call in self.calls.values() if not front or call.door.front == front]
+        return [call for call in self.calls.values() if (not front or call.door.front == front) and call not in self._behind]
 
     def _leave(self, call: Call) -> None:
         """Let go of what only some calls hold."""
