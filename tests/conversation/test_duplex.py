@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from toolyard import Call, Yard, tool
@@ -143,6 +143,7 @@ def owed(line: bytes) -> bool | None:
 
 
 @given(st.lists(LINES.filter(lambda line: b"\n" not in line), max_size=12), st.lists(st.integers(0, 3000), max_size=8))
+@example([b"\x0b"], []).via("what Python takes for space and JSON does not")
 @settings(max_examples=150)
 def test_every_line_that_owes_an_answer_gets_one_however_the_stream_was_cut(lines: list[bytes], places: list[int]) -> None:
     lines = [line for line in lines if owed(line) is not None]

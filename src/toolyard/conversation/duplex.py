@@ -19,7 +19,7 @@ from toolyard.conversation.front import Front
 from toolyard.conversation.talk import Conversation
 from toolyard.wire.calling import Calling, decode_call
 from toolyard.wire.faults import INTERNAL, INVALID_REQUEST, Fault
-from toolyard.wire.messages import Id, Message, decode, decode_batch, encode_fault, id_of
+from toolyard.wire.messages import BLANK, Id, Message, decode, decode_batch, encode_fault, id_of
 from toolyard.wire.params import Cancelled, read
 
 __all__ = ["Duplex", "Said"]
@@ -192,7 +192,7 @@ class Duplex:
 
     def _took_other(self, data: bytes) -> bool:
         """Take what is no single message: nothing at all, or a batch; return whether it was."""
-        if not data.strip():
+        if not data.strip(BLANK):
             return True
         batch = decode_batch(data, depth=self._depth)
         if batch is not None:

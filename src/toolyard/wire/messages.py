@@ -13,6 +13,7 @@ import msgspec
 from toolyard.wire.faults import INVALID_REQUEST, PARSE, Fault
 
 __all__ = [
+    "BLANK",
     "Id",
     "Message",
     "check_depth",
@@ -26,6 +27,9 @@ __all__ = [
 ]
 
 Id = int | str
+
+BLANK: Final = b" \t\r\n"
+"""What JSON takes for space; Python takes more."""
 
 _NOTHING: Final = msgspec.Raw(b"")
 _STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
@@ -101,7 +105,7 @@ def decode_batch(data: bytes, *, depth: int = _DEPTH) -> list[bytes] | None:
     Raises:
         Fault: It is an array that is no JSON, too deep, or empty.
     """
-    if data[:1] != b"[" and not data.lstrip().startswith(b"["):
+    if data[:1] != b"[" and not data.lstrip(BLANK).startswith(b"["):
         return None
     _check_text(data)
     _check_depth(data, depth)
