@@ -77,7 +77,7 @@ class Flights:
             ambient.reset(token)
             del self.calls[call.id]
             call.finish()
-            if call.aside or call.releases or self._left is not None:
+            if call.aside or call.releases or self._left is not None or self._behind:
                 self._leave(call)
         raise stopped(call, self._timeout(call))
 
@@ -104,6 +104,7 @@ class Flights:
 
     def _leave(self, call: Call) -> None:
         """Let go of what only some calls hold."""
+        self._behind.discard(call)
         if self._left is not None:
             self._left.set()
         if call.aside:

@@ -127,8 +127,8 @@ class Front:
         calls = self.yard.dispatcher.in_flight
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        while loop.time() < deadline and any(call.door.front == self.number for call in calls.values()):  # noqa: ASYNC110 - once
-            await asyncio.sleep(_TICK)  # at the end, and nobody tells when the last is done
+        while loop.time() < deadline and any(call.door.front == self.number for call in calls.values()):  # noqa: ASYNC110 - no event tells
+            await asyncio.sleep(_TICK)  # nobody tells when the last is done, and this is once, at the end
         await self.interrupt()
 
     async def interrupt(self) -> None:

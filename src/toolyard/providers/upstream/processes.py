@@ -124,7 +124,7 @@ class Process:
         deadline = loop.time() + seconds
         has_ended = await self._exit.within(seconds)
         while has_ended and self._is_inhabited() and loop.time() < deadline:  # noqa: ASYNC110 - nobody tells when a group is empty
-            await asyncio.sleep(_TICK)
+            await asyncio.sleep(_TICK)  # once, at the end of a process
         return has_ended and not self._is_inhabited()
 
     def _is_inhabited(self) -> bool:

@@ -51,7 +51,7 @@ class House:
             connection.close_when_done()
         deadline = self.loop.time() + seconds
         while any(one.cycle is not None for one in self.connections) and self.loop.time() < deadline:  # noqa: ASYNC110 - nobody tells when the last is done
-            await asyncio.sleep(_TICK)
+            await asyncio.sleep(_TICK)  # once, at the end
         for connection in tuple(self.connections):
             connection.abort()
         for _ in range(_TURNS):
