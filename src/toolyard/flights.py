@@ -34,7 +34,8 @@ class Flights:
         self.admission = Admission(decide, turn, self._deadlines)
         self._wrapped = _compose(middleware) if middleware else None
         self._left: asyncio.Event | None = None
-        """There once somebody waits for calls to leave."""
+        """There while somebody waits for calls to leave."""
+        self._stopping = 0
         self._behind: set[Call] = set()
         """Calls that were waited for in vain, and are not again."""
 
@@ -86,6 +87,7 @@ class Flights:
         for call in self._calls_of(front):
             call.stop("cancelled", blame="yard")
         self._left = left = self._left or asyncio.Event()
+        self._stopping += 1
         try:
             async with asyncio.timeout(self._limits.cleanup or None):
                 while self._calls_of(front):
@@ -95,6 +97,10 @@ class Flights:
             behind = self._calls_of(front)
             self._behind.update(behind)
             _log.warning("calls_left_behind count=%d", len(behind))
+        finally:
+            self._stopping -= 1
+            if not self._stopping:
+                self._left = None  # so that calls of others, who go on, need not tell
         if not front:
             self._deadlines.close()
             self.threads.close()

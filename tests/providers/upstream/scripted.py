@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -29,6 +30,15 @@ MODERN: Script = {
         "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "scripted", "version": "1"}},
     },
 }
+
+
+async def until(done: Callable[[], object]) -> None:
+    """Go on with everything else until something is so."""
+    async with asyncio.timeout(20):
+        for _ in count():
+            if done():
+                return
+            await asyncio.sleep(0)  # a turn of the loop, not a wait
 
 
 class ScriptedLink:

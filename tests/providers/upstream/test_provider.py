@@ -4,14 +4,13 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from scripted import HANDSHAKE, ScriptedLink
+from scripted import HANDSHAKE, ScriptedLink, until
 
 from toolyard import Envelope, Yard
 from toolyard.providers.upstream.catalogue import folder_of
@@ -38,15 +37,6 @@ async def running(
         async with asyncio.timeout(10):
             await upstream.settled()
         yield yard, upstream
-
-
-async def until(done: Callable[[], object]) -> None:
-    """Go on with everything else until something is so."""
-    async with asyncio.timeout(10):
-        for _ in count():
-            if done():
-                return
-            await asyncio.sleep(0)  # a turn of the loop, not a wait
 
 
 def refused(envelope: Envelope) -> Any:

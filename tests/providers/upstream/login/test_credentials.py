@@ -4,14 +4,13 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from authority import TOOL, Authority, SignIn
+from scripted import until
 
 from toolyard import Yard
 from toolyard.caller import Door
@@ -33,15 +32,6 @@ CLIENT = Login(grant="client_credentials", client_id="me", client_secret="s")  #
 
 def made(authority: Authority, folder: Path, login: Login | None = None, *, beat: float = 1.0) -> SignedIn:
     return SignedIn("shop", UpstreamSettings(url=authority.url, login=login), folder, beat=beat)
-
-
-async def until(done: Callable[[], object]) -> None:
-    """Go on with everything else until something is so."""
-    async with asyncio.timeout(10):
-        for _ in count():
-            if done():
-                return
-            await asyncio.sleep(0)  # a turn of the loop, not a wait
 
 
 def aged(kept: Kept, left: float, *, lasting: float = 3600) -> Kept:

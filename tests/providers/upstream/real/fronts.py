@@ -1,9 +1,8 @@
 """What the tests with real upstreams share: a yard in front of them, and the official client in front of that."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import anyio
 from mcp import Client
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
+from scripted import until
 
 from toolyard import Caller, Envelope, Yard
 from toolyard.providers.upstream.making import make_upstream
@@ -74,15 +74,6 @@ async def _streams(yard: Yard, memory: Memory) -> AsyncGenerator[Any]:
         group.start_soon(hand_out)
         yield from_server, to_server
         group.cancel_scope.cancel()
-
-
-async def until(done: Callable[[], object]) -> None:
-    """Go on with everything else until something is so."""
-    async with asyncio.timeout(20):
-        for _ in count():
-            if done():
-                return
-            await asyncio.sleep(0)  # a turn of the loop, not a wait
 
 
 def refusal(envelope: Envelope) -> Any:
