@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from ticket_tools import Bench, ask, failure, made
 
-from toolyard import Call, Envelope, Limits, Question, Text, ToolError, Yard, tool
+from toolyard import Call, Caller, Envelope, Limits, Profile, Question, Text, ToolError, Toolset, Yard, tool
 from toolyard.testing import FakeSink
 
 ADD = {"tool_id": "add", "args": {"a": 1}}
@@ -387,3 +387,6 @@ async def test_what_to_do_next_names_tools_that_are_there(tool_id: str, action: 
         assert failure(await yard.call("run_chain", given)).next_actions == (action,)
     async with Yard(tools=[Bench()], metatools=["run_chain"]) as yard:
         assert failure(await yard.call("run_chain", given)).next_actions == ()
+    denied = Profile(name="denied", toolsets=(Toolset(name="most", deny=("search_tools", "describe_tool")),))
+    async with Yard(tools=[Bench()]) as yard:
+        assert failure(await yard.call("run_chain", given, caller=Caller(profile=denied))).next_actions == ()

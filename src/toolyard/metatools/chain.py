@@ -11,6 +11,7 @@ from toolyard.call import Arguments, Call
 from toolyard.envelope import Content, Envelope, Failure, encode_data
 from toolyard.errors import ToolError, shortened
 from toolyard.limits import Limits
+from toolyard.metatools.catalogue import Catalogue
 from toolyard.metatools.making import make
 from toolyard.metatools.pace import Pace
 from toolyard.metatools.plan import PREVIOUS, Plan, Planned
@@ -30,12 +31,12 @@ Outcome = Envelope | dict[str, Any]
 _CHARACTERS: Final = 4  # of a token
 
 
-def make_chain(subject: Subject) -> Tool:
+def make_chain(subject: Subject, catalogue: Catalogue) -> Tool:
     """Return the tool `run_chain`."""
 
     async def run(call: Call) -> object:
         filling = None if call.filled else subject.dispatcher.results.filling(call.caller.owner)
-        plan = await Plan(subject.registry, call.profile, filling=filling, repair=subject.limits.repair).read(call.arguments["steps"])
+        plan = await Plan(catalogue, call.profile, filling=filling, repair=subject.limits.repair).read(call.arguments["steps"])
         if call.arguments.get("dry_run"):
             return {"plan": _shown(plan, can_hold=subject.dispatcher.admission.can_hold)}
         chain = _Chain(call, plan, subject.dispatcher.results, subject.limits)

@@ -10,11 +10,11 @@ from toolyard.caller import Nested
 from toolyard.envelope import encode_plain
 from toolyard.errors import ToolError, shortened
 from toolyard.metatools.beside import issues_beside
+from toolyard.metatools.catalogue import Catalogue
 from toolyard.metatools.references import Reference, inner_tools, references
 from toolyard.metatools.running import unwrapped
 from toolyard.metatools.steps import Step
 from toolyard.profile import Profile
-from toolyard.registry import Registry
 from toolyard.results import REFERENCE, Filling
 from toolyard.schema import Issue, field_name
 from toolyard.tools import InvalidArgumentsError, Tool
@@ -53,10 +53,10 @@ class Planned(Nested, frozen=True, kw_only=True, gc=False):
 class Plan:
     """The steps of one chain, in stages: one step each, or several that run side by side."""
 
-    def __init__(self, registry: Registry, profile: Profile, *, filling: Filling | None, repair: bool) -> None:
+    def __init__(self, catalogue: Catalogue, profile: Profile, *, filling: Filling | None, repair: bool) -> None:
         self.steps: Sequence[Step] = ()
         self.stages: list[Planned | list[Planned]] = []
-        self._registry = registry
+        self._catalogue = catalogue
         self._profile = profile
         self._filling = filling
         self._repair = repair
@@ -112,9 +112,9 @@ class Plan:
         )
 
     def look_up(self, tool_id: str | None) -> list[str]:
-        """Return how to learn of a tool, or to find one, by tools that are there."""
-        asked, given = ("search_tools", "query=…") if tool_id is None else ("describe_tool", f"tool_id={tool_id!r}")
-        return [f"{asked}({given})"] if self._registry.named(asked) is not None else []
+        """Return how to learn of a tool, or to find one, by tools that the caller has."""
+        action = "search_tools(query=…)" if tool_id is None else f"describe_tool(tool_id={tool_id!r})"
+        return self._catalogue.offered(self._profile, action)
 
     def _link(self, index: int, step: Step, found: Sequence[Reference]) -> None:
         """Find what a step refers to, and let others refer to it."""
@@ -133,7 +133,7 @@ class Plan:
 
     def _find(self, index: int, name: str, field: str) -> Tool | None:
         try:
-            return self._registry.find(name, self._profile)
+            return self._catalogue.registry.find(name, self._profile)
         except ToolError as error:
             similar = cast("list[str]", error.details.get("similar", []))
             self._similar += [near for near in similar if near not in self._similar]
