@@ -7,6 +7,9 @@ UV := $(BIN)/uv
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
+# tests of whole programs, other people's clients and servers, and every door: 'make test' runs them, too
+WHOLE := cli conformance interop interaction transports providers/upstream test_docs.py test_examples.py test_promises.py test_start.py
+
 .PHONY: help run demo test check lint types house unit generate lock clean
 
 help: ## Show these commands
@@ -43,7 +46,7 @@ house: $(READY)
 	$(BIN)/python scripts/generate.py --check
 
 unit: $(READY)
-	$(BIN)/pytest -q -n 2 
+	$(BIN)/pytest -q -n 2 $(addprefix --ignore=tests/,$(WHOLE))
 
 generate: $(READY) ## Write the generated pages of docs/reference anew
 	$(BIN)/python scripts/generate.py
