@@ -6,6 +6,7 @@ It runs a call under its deadline and makes of an interruption what it stands fo
 import asyncio
 import logging
 from collections.abc import Awaitable, Sequence
+from threading import get_ident
 from typing import Any
 
 from toolyard.admission import Admission
@@ -27,6 +28,7 @@ class Flights:
 
     def __init__(self, limits: Limits, *, middleware: Sequence[Middleware], decide: Decide | None, turn: Turn | None) -> None:
         self.loop = asyncio.get_running_loop()
+        self._thread = get_ident()
         self.threads = Threads(limits, self.loop)
         self.calls: dict[str, Call] = {}
         self._limits = limits
@@ -45,7 +47,7 @@ class Flights:
         Raises:
             ToolError: It was stopped, or denied.
         """
-        task = asyncio.current_task(self.loop) if asyncio.get_running_loop() is self.loop else None
+        task = asyncio.current_task(self.loop) if get_ident() == self._thread else None  # to ask for the loop would ask the system
         if task is None:
             raise ToolError("not_supported", "The yard was opened in another event loop than the one that calls it.")
         call.run_in(task)

@@ -12,6 +12,7 @@ from typing import Any, Final
 import httptools
 
 from toolyard.transports.http.cycle import Cycle, refusal
+from toolyard.transports.http.head import Head, alone, read
 from toolyard.transports.http.house import House
 from toolyard.transports.http.upgrade import Wishes
 
@@ -37,6 +38,8 @@ class Connection(asyncio.Protocol):
         self._queue: deque[Cycle] = deque()
         self._pairs: list[tuple[bytes, bytes]] = []
         self._headers: dict[bytes, bytes] = {}
+        self._head: Head | None = None
+        """Of the last request, if it may be known again."""
         self._url = b""
         self._wishes = Wishes()
         self._body: bytes | bytearray = b""
@@ -46,7 +49,6 @@ class Connection(asyncio.Protocol):
         self._since = 0.0
         self._state = "idle"
         self._is_refused = False
-        self._has_completed = False
         self._looks_at = inf
         self._look: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
@@ -77,17 +79,25 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take what came."""
+        head = self._head
         if self._is_refused:
             self._size += len(data)
             if self._size > _DROPPED:
                 self._transport.abort()
-            return
-        if self._state == "idle":
+        elif self._state != "idle":
+            self._parse(data)
+        elif head is not None and self.cycle is None and head.begins(data):
+            self._begin(Cycle(self, head, data[len(head.text) :]))
+        else:
             self._expect_head()
+            self._parse(data)
+            self._head = None if self._head is None else alone(self._head, data)
+
+    def _parse(self, data: bytes) -> None:
+        self._head = None
         # 'in' would try it as a number first
         if self._state == "head" and (data.find(b"pgrade") >= 0 or data.find(b"\r\n\r\n") < 0 or self._wishes.cut):
             data = self._wishes.take_out(data)
-        self._has_completed = False
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -95,7 +105,7 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError:
             self._refuse(400, "This is no HTTP request.")
         if self._state == "head":
-            self._size = 0 if self._has_completed else self._size + len(data)  # the piece may hold other requests, too
+            self._size = self._size + len(data) if self._head is None else 0  # the piece may hold other requests, too
             if self._size > _HEAD_BYTES:
                 self._refuse(431, "The head of the request is too long.")
 
@@ -160,15 +170,11 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """Hand the request on, or let it wait until the one before is answered."""
         self._state = "idle"
-        self._has_completed = True
         self._since = self.house.loop.time()
         if self._is_refused:
             return
-        parser = self._parser
-        body = bytes(self._body)
-        is_old = parser.get_http_version() == "1.0"
-        keep_alive = parser.should_keep_alive()
-        cycle = Cycle(self, parser.get_method(), self._url, self._pairs, self._headers, body=body, keep_alive=keep_alive, is_old=is_old)
+        self._head = read(self._parser, self._url, self._pairs, self._headers)
+        cycle = Cycle(self, self._head, bytes(self._body))
         if self.cycle is None:
             self._begin(cycle)
             return
@@ -203,11 +209,6 @@ class Connection(asyncio.Protocol):
     def is_full(self) -> bool:
         """Return whether the client reads too slowly for more."""
         return self._room is not None
-
-    @property
-    def scheme(self) -> str:
-        """Return which of the two is spoken."""
-        return "https" if self.house.is_secure else "http"
 
     def pause_writing(self) -> None:
         """Begin to wait for the client to read."""
@@ -248,7 +249,8 @@ class Connection(asyncio.Protocol):
 
     def _begin(self, cycle: Cycle) -> None:
         self.cycle = cycle
-        self._release(min(self.held, len(cycle.body)))
+        if self.held:
+            self._release(min(self.held, len(cycle.body)))
         cycle.task = self.house.loop.create_task(cycle.run())
 
     def _refuse(self, status: int, sentence: str) -> None:

@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from toolyard.transports.http.asgi import PLAIN
 from toolyard.transports.http.gate import RefusedError
+from toolyard.transports.http.head import Head
 
 if TYPE_CHECKING:
     from toolyard.transports.http.connection import Connection
@@ -32,10 +33,9 @@ class Cycle:
         "_chunked",
         "_connection",
         "_gone",
-        "_is_old",
+        "_head",
         "_is_over",
         "_started",
-        "_url",
         "body",
         "headers",
         "keep_alive",
@@ -47,30 +47,18 @@ class Cycle:
 
     root = ""
 
-    def __init__(
-        self,
-        connection: "Connection",
-        method: bytes,
-        url: bytes,
-        pairs: list[tuple[bytes, bytes]],
-        headers: dict[bytes, bytes],
-        *,
-        body: bytes,
-        keep_alive: bool,
-        is_old: bool,
-    ) -> None:
-        self.method = "POST" if method == b"POST" else method.decode("ascii")
-        self.pairs = pairs
-        self.headers = headers
+    def __init__(self, connection: "Connection", head: Head, body: bytes) -> None:
+        self.method = head.method
+        self.pairs = head.pairs
+        self.headers = head.headers
         self.task: asyncio.Task[Any] | None = None
         """The one that works on it."""
         self.body = body
-        self.keep_alive = keep_alive
+        self.keep_alive = head.keep_alive
         self.on_gone: Callable[[], object] | None = None
         """Called when the client goes away before its answer."""
         self._connection = connection
-        self._url = url
-        self._is_old = is_old
+        self._head = head
         self._started = False
         self._chunked = False
         self._is_over = False
@@ -79,7 +67,7 @@ class Cycle:
     @property
     def scheme(self) -> str:
         """Return which of the two is spoken."""
-        return self._connection.scheme
+        return self._connection.house.scheme
 
     @property
     def path(self) -> str:
@@ -88,7 +76,7 @@ class Cycle:
         Raises:
             RefusedError: There is none, because the address makes no sense.
         """
-        url = self._url
+        url = self._head.url
         if url == b"/mcp":  # what nearly all ask for
             return "/mcp"
         if not url.startswith(b"/"):  # the whole address, as it is asked of a proxy
@@ -102,7 +90,7 @@ class Cycle:
     @property
     def query(self) -> bytes:
         """Return what comes after the path."""
-        return self._url.partition(b"?")[2]
+        return self._head.url.partition(b"?")[2]
 
     async def run(self) -> None:
         """Let the application answer."""
@@ -135,7 +123,7 @@ class Cycle:
             return
         if event["type"] == "http.response.start":
             self._started = True
-            self._chunked = not self._is_old
+            self._chunked = not self._head.is_old
             self.keep_alive = self.keep_alive and self._chunked
             head = self._make_head(event["status"], event["headers"])
             self._connection.write(head + (b"transfer-encoding: chunked\r\n\r\n" if self._chunked else b"\r\n"))

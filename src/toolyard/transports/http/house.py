@@ -24,7 +24,7 @@ class House:
     def __init__(self, app: Any, serving: Serving, *, is_secure: bool) -> None:
         self.app = app
         self.serving = serving
-        self.is_secure = is_secure
+        self.scheme = "https" if is_secure else "http"
         self.is_closing = False
         self.loop = asyncio.get_running_loop()
         self.connections: set[Connection] = set()

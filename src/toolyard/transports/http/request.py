@@ -11,7 +11,7 @@ from toolyard.transports.http.asgi import Headers, Receive, Send
 __all__ = ["Request", "shown_of", "text_of", "trace_of"]
 
 _NOTHING: Final[Mapping[str, str]] = {}
-_TRACE: Final = (b"traceparent", b"tracestate", b"baggage")
+_TRACE: Final = frozenset({b"traceparent", b"tracestate", b"baggage"})
 
 
 class Request(msgspec.Struct, eq=False):
@@ -60,7 +60,7 @@ def text_of(headers: Headers, name: bytes) -> str:
 
 def trace_of(headers: Headers) -> dict[str, str]:
     """Return the trace that headers say their request is part of."""
-    return {name.decode(): text_of(headers, name) for name in _TRACE if name in headers}
+    return {} if _TRACE.isdisjoint(headers) else shown_of(headers, _TRACE)
 
 
 def shown_of(headers: Headers, names: Iterable[bytes]) -> dict[str, str]:
