@@ -15,6 +15,8 @@ __all__ = ["Note", "Notes"]
 _BURST: Final = 4
 _PER_SECOND: Final = 4.0
 _OWN_NOTES: Final = 12
+_OWN_PER_SECOND: Final = 0.2
+"""How many of our own there are once they are many: nobody asked for them, but a client may give up on a call that falls silent."""
 _ROUNDING: Final = 1e-6
 
 
@@ -42,8 +44,8 @@ class Notes:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, note: Note, *, own: bool = False) -> None:
-        """Send the note now or soon; one that does not grow, or one of our own making too many, is dropped."""
-        if not math.isfinite(note.done) or note.done <= self._last or (own and self._own >= _OWN_NOTES):
+        """Send the note now or soon; one that does not grow is dropped. After twelve of our own making they are slowed down."""
+        if not math.isfinite(note.done) or note.done <= self._last:
             return
         self._last = note.done
         self._own += own
@@ -61,13 +63,14 @@ class Notes:
     def _deliver_if_due(self) -> None:
         self._timer = None
         now = self._loop.time()
-        self._tokens = min(_BURST, self._tokens + (now - self._when) * _PER_SECOND)
+        per_second = _PER_SECOND if self._own <= _OWN_NOTES else _OWN_PER_SECOND
+        self._tokens = min(_BURST, self._tokens + (now - self._when) * per_second)
         self._when = now
         if self._tokens >= 1 - _ROUNDING:
             self._tokens -= 1
             self._deliver()
         elif self._pending is not None:
-            self._timer = self._loop.call_later((1 - self._tokens) / _PER_SECOND, self._deliver_if_due)
+            self._timer = self._loop.call_later((1 - self._tokens) / per_second, self._deliver_if_due)
 
     def _deliver(self) -> None:
         note, self._pending = self._pending, None

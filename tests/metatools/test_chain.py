@@ -10,6 +10,7 @@ from toolyard import Call, Envelope, Question, Tool, Yard, tool
 from toolyard.envelope import encode
 from toolyard.schema import SchemaValidator
 from toolyard.testing import FakeProvider, FakeSink, connect
+from toolyard.transports.memory import Memory
 
 ADD = {"tool_id": "add", "args": {"a": 1}}
 
@@ -327,6 +328,36 @@ async def test_a_long_chain_tells_step_by_step_and_a_quick_one_nothing() -> None
         await client.call("run_chain", steps=[ADD, {"tool_id": "wait"}, ADD])
 
     assert [(note.done, note.total) for note in client.notes] == [(1, 3), (2, 3), (3, 3)]
+
+
+@pytest.mark.parametrize("era", ["2025-11-25", "2026-07-28"])
+async def test_the_end_of_a_chain_of_many_steps_is_told(era: str) -> None:
+    @tool
+    async def wait(call: Call) -> str:
+        """Wait a little."""
+        go = asyncio.Event()
+        call.funnel.loop.call_later(0.12, go.set)
+        await go.wait()
+        return "done"
+
+    steps = [{"tool_id": "wait"}, *[ADD] * 31]
+    hello = {"protocolVersion": era, "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    meta: dict[str, Any] = {"io.modelcontextprotocol/protocolVersion": era, "io.modelcontextprotocol/clientCapabilities": {}}
+    params: dict[str, Any] = {
+        "name": "run_chain",
+        "arguments": {"steps": steps},
+        "_meta": {"progressToken": "p", **(meta if era > "2026" else {})},
+    }
+    told: list[Any] = []
+    async with Yard(tools=[Bench(), wait]) as yard, Memory().open(yard) as memory:
+        if era < "2026":
+            memory.send(json.dumps({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello}).encode())
+        memory.send(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode())
+        while not told or told[-1].get("id") != 1:
+            told.append(json.loads(await memory.received.get()))
+
+    notes = [one["params"] for one in told if one.get("method") == "notifications/progress"]
+    assert (notes[0]["progress"], notes[-1]["progress"], notes[-1]["total"]) == (0, 32, 32)
 
 
 async def test_what_was_put_right_in_a_step_is_noted_with_it() -> None:
