@@ -109,6 +109,13 @@ async def test_a_cursor_of_another_list_is_a_fault(meet: "Meet") -> None:
         assert (await peer.ask("prompts/list", {"cursor": cursor}))["error"]["code"] == INVALID_PARAMS
 
 
+async def test_a_cursor_of_pages_of_another_size_is_a_fault(meet: "Meet") -> None:
+    async with meet(tools=numbered(5), settings={"page_size": 2}) as one:
+        cursor = (await one.ask("tools/list"))["result"]["nextCursor"]
+    async with meet(tools=numbered(5), settings={"page_size": 3}) as other:
+        assert (await other.ask("tools/list", {"cursor": cursor}))["error"]["code"] == INVALID_PARAMS
+
+
 async def test_a_cursor_is_good_in_another_process_that_knows_the_secret(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
     async with meet(tools=numbered(3), settings={"page_size": 2}) as one:
         cursor = (await one.ask("tools/list"))["result"]["nextCursor"]

@@ -107,7 +107,7 @@ class Lists:
         end = start + self._serving.page_size
         items = [self._item(kind, spec, answers.version) for spec in kept.specs[start:end]]
         more = end < len(kept.specs)
-        cursor = self._seal.close(_PURPOSE, [kind, kept.fingerprint, end]) if more else None
+        cursor = self._seal.close(_PURPOSE, [kind, kept.fingerprint, self._serving.page_size, end]) if more else None
         return answers.listed(_KEYS[kind], items, cursor)
 
     def _item(self, kind: Kind, spec: Any, version: Version) -> bytes:
@@ -116,9 +116,9 @@ class Lists:
 
     def _start(self, kind: Kind, kept: _Encoded, cursor: str) -> int:
         try:
-            content = self._seal.open(_PURPOSE, cursor)
+            *bound, start = self._seal.open(_PURPOSE, cursor)
         except SealError:
             raise Fault(INVALID_PARAMS, "The cursor is none that was given out here.") from None
-        if content[:2] != [kind, kept.fingerprint]:
+        if bound != [kind, kept.fingerprint, self._serving.page_size]:
             raise Fault(INVALID_PARAMS, "The cursor is of a list that has changed since, or of another one. Start from the first page.")
-        return int(content[2])
+        return int(start)
