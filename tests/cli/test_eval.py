@@ -70,6 +70,8 @@ def test_the_strategy_of_the_environment_holds_unless_one_is_named(in_process: P
         (TOOLS + '{"id": "x"}\n', QUERIES, "The file 'tools.jsonl' cannot be used. Line 4 "),
         (TOOLS, QUERIES + "no JSON\n", "The file 'queries.jsonl' cannot be used. Line 4 "),
         (TOOLS, '{"query": "a", "relevant": "w"}', "The file 'queries.jsonl' cannot be used. Line 1 "),
+        (TOOLS, QUERIES + '{"query": "a", "relevant": []}', "The file 'queries.jsonl' cannot be used. Line 4 "),
+        (TOOLS + '{"id": "w", "name": "again"}', QUERIES, "The file 'tools.jsonl' cannot be used. Line 4 "),
         (TOOLS, "\n\n", "The file 'queries.jsonl' is empty."),
         ("", QUERIES, "The file 'tools.jsonl' is empty."),
     ],
@@ -82,6 +84,14 @@ def test_what_cannot_be_read_is_named_with_file_and_line(tools: str, queries: st
 
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert said in err
+
+
+@pytest.mark.usefixtures("files")
+def test_files_that_begin_with_the_mark_of_an_editor_are_read(toolyard: Run) -> None:
+    for name in ("tools.jsonl", "queries.jsonl"):
+        Path(name).write_text(Path(name).read_text(encoding="utf-8").lstrip(), encoding="utf-8-sig")
+
+    assert toolyard("eval", "search", *FILES, "--json")[0] == 0
 
 
 @pytest.mark.parametrize("line", [b'{"id": "\xff", "name": "a"}', b'{"id": "a", "name": "a", "input_schema": ' + b'{"a":' * 5000])

@@ -17,7 +17,7 @@ QUERIES: list[dict[str, Any]] = [
     {"id": "1", "query": "weather", "relevant": ["a"]},
     {"id": "2", "query": "invoice", "relevant": ["c", "z"]},
     {"id": "3", "query": "qqqq", "relevant": ["a"]},
-    {"id": "4", "query": "weather", "relevant": []},
+    {"id": "4", "query": "weather", "relevant": ["d"]},
 ]
 
 
@@ -49,3 +49,21 @@ def test_a_line_that_cannot_be_read_is_named() -> None:
         read_tools(['{"id": "a", "name": "a"}', '{"id": 3}'])
     with pytest.raises(EvaluationError, match="Line 1"):
         read_queries(["no json"])
+
+
+def test_a_question_that_no_tool_answers_is_refused_by_its_line() -> None:
+    with pytest.raises(EvaluationError, match=r"Line 2 .*'relevant'"):
+        read_queries(lines([QUERIES[0], {"query": "weather", "relevant": []}]))
+
+
+def test_an_id_that_two_tools_have_is_refused_by_its_line() -> None:
+    with pytest.raises(EvaluationError, match=r"Line 3 .*'a'"):
+        read_tools(lines([TOOLS[0], TOOLS[1], {"id": "a", "name": "another"}]))
+
+
+@pytest.mark.parametrize("mark", ["\ufeff", b"\xef\xbb\xbf"])
+def test_the_mark_that_some_editors_begin_a_file_with_is_no_part_of_it(mark: str | bytes) -> None:
+    text = json.dumps(TOOLS[0])
+    first = mark + text if isinstance(mark, str) else mark + text.encode()
+
+    assert [tool.id for tool in read_tools([first, json.dumps(TOOLS[1])])] == ["a", "b"]

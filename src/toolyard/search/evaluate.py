@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from codecs import BOM_UTF8
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -40,6 +41,10 @@ class LabelledQuery(msgspec.Struct, frozen=True, kw_only=True):
     relevant: tuple[str, ...]
     id: str = ""
 
+    def __post_init__(self) -> None:
+        if not self.relevant:
+            raise ValueError("'relevant' must name a tool")
+
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured: the mean quality over all questions, and what building and asking cost in time of the processor."""
@@ -60,18 +65,23 @@ def read_tools(lines: Iterable[str | bytes]) -> list[LabelledTool]:
     """Return the tools of a file with one JSON object a line.
 
     Raises:
-        EvaluationError: A line is no tool.
+        EvaluationError: A line is no tool, or has the id of another.
     """
-    return _read(lines, LabelledTool)
+    found: dict[str, LabelledTool] = {}
+    for number, tool in _numbered(lines, LabelledTool):
+        if tool.id in found:
+            raise EvaluationError(f"Line {number} has the id '{tool.id}', which a line before it has already.")
+        found[tool.id] = tool
+    return list(found.values())
 
 
 def read_queries(lines: Iterable[str | bytes]) -> list[LabelledQuery]:
     """Return the questions of a file with one JSON object a line.
 
     Raises:
-        EvaluationError: A line is no question.
+        EvaluationError: A line is no question, or names no tool that answers it.
     """
-    return _read(lines, LabelledQuery)
+    return [query for _, query in _numbered(lines, LabelledQuery)]
 
 
 def evaluate(tools: Sequence[LabelledTool], queries: Sequence[LabelledQuery], settings: SearchSettings | None = None) -> Measured:
@@ -100,15 +110,15 @@ def evaluate(tools: Sequence[LabelledTool], queries: Sequence[LabelledQuery], se
     )
 
 
-def _read(lines: Iterable[str | bytes], kind: type[_Line]) -> list[_Line]:
-    found: list[_Line] = []
+def _numbered(lines: Iterable[str | bytes], kind: type[_Line]) -> Iterator[tuple[int, _Line]]:
+    """Yield what each line is, with its number; some editors begin a file with a mark that is no part of it."""
     for number, line in enumerate(lines, 1):
-        if line.strip():
-            try:
-                found.append(msgspec.json.decode(line, type=kind))
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                raise EvaluationError(f"Line {number} cannot be read: {str(error).rstrip('.')}.") from error
-    return found
+        try:
+            text = (line.encode() if isinstance(line, str) else line).removeprefix(BOM_UTF8 if number == 1 else b"")
+            if text.strip():
+                yield number, msgspec.json.decode(text, type=kind)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            raise EvaluationError(f"Line {number} cannot be read: {str(error).rstrip('.')}.") from error
 
 
 def _ask(index: Index, queries: Sequence[LabelledQuery], ids: dict[str, str]) -> tuple[list[list[str]], list[float]]:
@@ -152,8 +162,6 @@ def _specs(tools: Sequence[LabelledTool]) -> dict[str, ToolSpec]:
 def _marks(found: Sequence[str], query: LabelledQuery) -> tuple[float, float, float, float, float]:
     """Return recall at 1, 5 and 10, the reciprocal rank and the discounted gain of one answer."""
     relevant = set(query.relevant)
-    if not relevant:
-        return (0.0, 0.0, 0.0, 0.0, 0.0)
     places = [place for place, number in enumerate(dict.fromkeys(found)) if number in relevant]
     recall = [sum(place < depth for place in places) / len(relevant) for depth in (1, 5, _DEPTH)]
     best = sum(1 / math.log2(place + 2) for place in range(min(len(relevant), _DEPTH)))
