@@ -67,7 +67,7 @@ class Door(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because one 
     """The trace that the call is part of: `traceparent`, `tracestate` and `baggage`, as they came."""
     trace_id: str | None = None
     result_characters: int | None = None
-    """How long an answer this way in takes, if not as long as the yard's limit says."""
+    """How long a whole answer may be that this way in takes, if not one with as much data as the yard's limit says."""
 
     def __repr__(self) -> str:
         """Return which way in it is, without what came along."""

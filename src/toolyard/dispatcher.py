@@ -22,7 +22,7 @@ import msgspec
 from toolyard.call import Answering, Call, Decide, Middleware, Turn
 from toolyard.caller import ANYONE, LIBRARY, NESTED, Caller, Door, Nested
 from toolyard.completions import suggest
-from toolyard.ending import end
+from toolyard.ending import end, room_for_data
 from toolyard.envelope import Encoded, Envelope, encode
 from toolyard.errors import ToolError
 from toolyard.eval_guard import guard
@@ -112,9 +112,9 @@ class Dispatcher:
                 self.learn(tool.spec, answer.data)
         except BaseException as error:  # noqa: BLE001 - whatever a handler does, the caller gets an answer
             answer = self._failed(call, error)
-        encoded = answer.encoded
-        if encoded is not None and parent is None and encoded.characters > (door.result_characters or self._limits.result_characters):
-            answer = await self._shorten(call, answer)
+        encoded, room = answer.encoded, None if door.result_characters is None else room_for_data(call, door.result_characters)
+        if encoded is not None and parent is None and encoded.characters > (self._limits.result_characters if room is None else room):
+            answer = await self._shorten(call, answer, encoded, room)
         return end(call, answer, self.sinks, slow=self._limits.slow) if call.session is None else self._end(call, answer)
 
     async def read(self, uri: str, *, caller: Caller = ANYONE, door: Door = LIBRARY, parent: Call | None = None) -> Envelope:
@@ -193,11 +193,10 @@ class Dispatcher:
         call = self._begin("tool", name, caller, door)
         return self._end(call, failed(error, call))
 
-    async def _shorten(self, call: Call, answer: Fitted) -> Fitted:
+    async def _shorten(self, call: Call, answer: Fitted, encoded: Encoded, room: int | None) -> Fitted:
         """Return the answer with a handle in place of data that are too long; why a call failed is told whatever becomes of those."""
-        encoded: Encoded = answer.encoded  # pyright: ignore[reportAssignmentType] - else nothing is too long
         try:
-            return answer.cut(await self.results.keep(encoded, call.caller.owner))
+            return answer.cut(await self.results.keep(encoded, call.caller.owner, room=room))
         except BaseException as error:  # noqa: BLE001 - a store may raise anything
             if answer.error is not None and isinstance(error, ToolError):
                 return answer.cut(too_large(encoded))

@@ -3,14 +3,19 @@
 import logging
 import time
 from collections.abc import Sequence
+from typing import Final
 
 from toolyard.call import Call
-from toolyard.envelope import WRAPPING, Envelope, Meta, estimate_tokens
+from toolyard.envelope import WRAPPING, Envelope, Meta, encode, estimate_tokens
 from toolyard.fit import Fitted
 from toolyard.record import Record, Sink
 from toolyard.spec import NOTHING
 
-__all__ = ["end"]
+__all__ = ["end", "room_for_data"]
+
+_META: Final = len(',"_meta":')
+_LONG_MS: Final = 10**8
+"""More milliseconds than a call takes whose answer anybody waits for."""
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +40,17 @@ def end(call: Call, fitted: Fitted, sinks: Sequence[Sink], *, slow: float) -> En
         code = error.code if error is not None else "ok"
         _log.warning("slow tool=%s ms=%d code=%s id=%s", call.tool, elapsed * 1000, code, call.id)
     return answer
+
+
+def room_for_data(call: Call, characters: int) -> int:
+    """Return how many characters of a good answer its data may be, where the whole may have so many; less than none if nothing fits."""
+    coerced, warnings, one = call.coerced, call.warnings, call
+    while one.parent is not None:  # whose answer this one may become
+        one = one.parent
+        coerced, warnings = coerced + one.coerced, warnings + one.warnings
+    session_id = call.inner_session_id if call.session is None else call.session.id
+    meta = Meta(call.id, _LONG_MS, characters, session_id, coerced, warnings)
+    return characters - WRAPPING - _META - len(encode(meta).decode())
 
 
 def _record(call: Call, answer: Envelope, elapsed: float, sinks: Sequence[Sink]) -> None:

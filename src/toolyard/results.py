@@ -6,6 +6,7 @@ A result belongs to its owner; for anybody else a handle does not exist.
 import re
 from collections.abc import Mapping
 from hashlib import sha256
+from itertools import islice
 from typing import Any, Final, cast
 
 import msgspec
@@ -13,10 +14,10 @@ import msgspec
 from toolyard.envelope import Encoded, encode
 from toolyard.errors import ToolError, shortened
 from toolyard.limits import Limits
-from toolyard.schema import Path, Schema, field_name, resolve, subschema
+from toolyard.schema import Path, Schema, field_name, near_miss, resolve, subschema
 from toolyard.store import Store
 
-__all__ = ["REFERENCE", "Filling", "Results", "at_pointer", "shape_of", "too_large"]
+__all__ = ["REFERENCE", "Filling", "Results", "at_pointer", "hint_at_pointer", "shape_of", "shape_within", "too_large"]
 
 REFERENCE: Final = b"$ref"
 """What the text of arguments holds if they refer to a stored result."""
@@ -28,6 +29,8 @@ _NUMBERED_SECONDS: Final = 30 * 24 * 3600.0
 _SHAPES: Final = ({"$ref"}, {"$ref", "path"})
 _DEPTH: Final = 32
 _KEYS: Final = 20
+_KEYS_READ: Final = 1000
+_POINTER_CHARACTERS: Final = 200
 _SCALARS: Final[dict[type, str]] = {bool: "boolean", int: "integer", float: "number"}
 
 _AGAIN: Final = "the call whose answer had the handle, again"
@@ -41,8 +44,8 @@ class Results:
         self._limits = limits
         self._reader = reader
 
-    async def keep(self, encoded: Encoded, owner: str) -> dict[str, Any]:
-        """Keep a result that is too long to answer with, and return what to answer instead.
+    async def keep(self, encoded: Encoded, owner: str, *, room: int | None = None) -> dict[str, Any]:
+        """Keep a result that is too long to answer with, and return what to answer instead, with as much of its shape as there is room for.
 
         Raises:
             ToolError: `too_large` if it is too long to keep.
@@ -61,15 +64,17 @@ class Results:
         kept = await self._store.keys(prefix)
         for key in kept[: max(len(kept) - self._limits.stored_results, 0)]:
             await self._store.delete(key)
-        return {
+        told = {
             "status": "stored",
             "handle": handle,
             "characters": encoded.characters,
-            "shape": shape_of(encoded.data),
+            "shape": None,
             "expires_in_s": round(self._limits.stored_seconds),
             "use": (f"Read parts of it with read_result(handle='{handle}'). " if self._reader else "")
             + f'Pass {{"$ref": "{handle}"}} as an argument, with a JSON pointer as "path" for a part of it.',
         }
+        shape = shape_of(encoded.data) if room is None else shape_within(encoded.data, room - len(encode(told)))
+        return {**told, "shape": shape}
 
     async def read(self, handle: str, owner: str) -> Any:
         """Return what a handle of this owner names.
@@ -88,6 +93,10 @@ class Results:
                 handle=handle,
             )
         return msgspec.json.decode(text)
+
+    def look_up(self, handle: str) -> list[str]:
+        """Return how to look at what a handle names, if there is a tool for that."""
+        return [f"read_result(handle={handle!r})"] if self._reader else []
 
     def filling(self, owner: str) -> "Filling":
         """Return what fills in the arguments of one call of this owner's."""
@@ -134,12 +143,26 @@ class Filling:
             if handle not in self._read:
                 self._read[handle] = await self._results.read(handle, self._owner)
         except ToolError as error:
-            raise _leads_nowhere(field, "unknown_handle", error.message) from None
-        found = self._read[handle]
+            raise ToolError(
+                "invalid_input",
+                error.message,
+                hint="Use a handle that an earlier answer gave you.",
+                next_actions=error.next_actions,
+                issues=[{"field": field, "code": "unknown_handle", "message": error.message}],
+            ) from None
+        found, pointer = self._read[handle], reference.get("path", "")
         try:
-            return at_pointer(found, reference.get("path", ""))
-        except LookupError as error:
-            raise _leads_nowhere(field, "unknown_path", f"'{reference['$ref']}' has nothing at '{shortened(error.args[0])}'.") from None
+            return at_pointer(found, pointer)
+        except LookupError:
+            message = f"'{handle}' has nothing at '{shortened(pointer)}'."
+            raise ToolError(
+                "invalid_input",
+                message,
+                hint=hint_at_pointer(found, pointer),
+                next_actions=self._results.look_up(handle),
+                issues=[{"field": field, "code": "unknown_path", "message": message}],
+                shape=shape_of(found, 1),
+            ) from None
 
 
 def too_large(encoded: Encoded) -> dict[str, Any]:
@@ -162,6 +185,43 @@ def at_pointer(value: Any, pointer: str) -> Any:
         except (LookupError, TypeError):
             raise LookupError(pointer) from None
     return value
+
+
+def hint_at_pointer(value: Any, pointer: str) -> str:
+    """Return what to do about a JSON pointer that leads nowhere in a value."""
+    near = _pointer_near(value, pointer)
+    return f"Use a path that it has, such as '{near}'." if near else "It has no such parts: leave 'path' out."
+
+
+def _pointer_near(value: Any, pointer: str) -> str:
+    """Return a JSON pointer that leads somewhere: along the one that was meant as far as that goes, and one step on."""
+    way = ""
+    for raw in pointer.lstrip("#/").split("/"):
+        try:
+            further, value = f"{way}/{raw}", at_pointer(value, f"/{raw}")
+        except LookupError:
+            return way + _step_near(value, raw)
+        if len(further) > _POINTER_CHARACTERS:
+            break
+        way = further
+    return way
+
+
+def _step_near(value: Any, raw: str) -> str:
+    """Return a step that leads on from a value, the one that was meant if there is one like it."""
+    if isinstance(value, list):
+        return "/0" if value else ""
+    if not isinstance(value, dict):
+        return ""
+    keys = [key for key in islice(cast("dict[str, Any]", value), _KEYS_READ) if len(key) <= _POINTER_CHARACTERS]
+    key = near_miss(raw, keys) or next(iter(keys), None)
+    return "" if key is None else "/" + key.replace("~", "~0").replace("/", "~1")
+
+
+def shape_within(value: Any, characters: int) -> Any:
+    """Return as much of the shape of a value as so many characters hold, or the least that can be said of it."""
+    shapes = [shape_of(value, depth) for depth in (2, 1, 0)]
+    return next((shape for shape in shapes if len(encode(shape).decode()) <= characters), shapes[-1])
 
 
 def shape_of(value: Any, depth: int = 2) -> Any:
@@ -199,13 +259,3 @@ def _declares(root: Schema, node: Any) -> bool:
     here = cast("dict[str, Any]", resolved)
     branches = (*here.get("anyOf", ()), *here.get("oneOf", ()), *here.get("allOf", ()))
     return "$ref" in here.get("properties", {}) or any(_declares(root, branch) for branch in branches)
-
-
-def _leads_nowhere(field: str, code: str, message: str) -> ToolError:
-    return ToolError(
-        "invalid_input",
-        message,
-        hint="Use a handle that an earlier answer gave you, and a path that its shape has.",
-        next_actions=[_AGAIN],
-        issues=[{"field": field, "code": code, "message": message}],
-    )

@@ -341,6 +341,25 @@ async def test_a_result_longer_than_the_client_says_it_takes_becomes_a_handle(me
 
 
 @EVERY
+async def test_what_a_client_reads_is_as_long_as_it_says_at_most_with_everything_around_the_data(meet: "Meet", era: str) -> None:
+    @tool
+    async def much(size: int) -> str:
+        """Say much."""
+        return "x" * size
+
+    async with meet(era=era, tools=[much]) as peer:
+        read: list[int] = []
+        for size in range(820, 1000, 6):
+            answer = await peer.ask(
+                "tools/call", {"name": "much", "arguments": {"size": str(size)}}, {"anthropic/maxResultSizeChars": 1000}
+            )
+            read.append(len(answer["result"]["content"][0]["text"]))
+
+    assert max(read) <= 1000
+    assert max(read) > 950
+
+
+@EVERY
 async def test_a_tool_answers_in_its_shape_whichever_name_it_is_called_by(meet: "Meet", era: str) -> None:
     @tool(shape="plain", aliases=("old_name",))
     async def new_name() -> dict[str, int]:

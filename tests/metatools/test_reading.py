@@ -4,6 +4,7 @@ import pytest
 from ticket_tools import ask, failure, made
 
 from toolyard import Caller, Limits, Yard
+from toolyard.caller import Door
 from toolyard.envelope import encode
 from toolyard.testing import FakeClock
 
@@ -217,3 +218,130 @@ async def test_where_nothing_fits_the_answer_says_so_and_stores_nothing() -> Non
 
     assert (error.code, error.details["limit"]) == ("too_large", 1)
     assert (handle, following) == ("r_1", "r_2")
+
+
+ROWS: list[Any] = [{"q": 'say "hi" C:\\dir\nnext \x01', "n": 7}, {"q": "tab\there", "n": 8}, 'a "quoted" text', *range(600)]
+
+
+@pytest.mark.parametrize(
+    ("grep", "matches"),
+    [
+        ('say "hi"', [ROWS[0]]),
+        ("C:\\DIR", [ROWS[0]]),
+        ("dir\nnext", [ROWS[0]]),
+        ("\x01", [ROWS[0]]),
+        ('"quoted"', [ROWS[2]]),
+        ('"n":8', [ROWS[1]]),
+        ("\\n", []),
+        ("ttt", []),
+    ],
+    ids=repr,
+)
+async def test_a_text_is_found_as_it_is_however_json_writes_it(grep: str, matches: list[Any]) -> None:
+    async with small() as yard:
+        handle = await stored(yard, ROWS)
+        found = await ask(yard, "read_result", handle=handle, path="/it", grep=grep)
+
+    assert (found["value"], found["matches"]) == (matches, len(matches))
+
+
+@pytest.mark.parametrize("more", [{"grep": "9"}, {"offset": 1}, {"grep": "9", "offset": 1}], ids=str)
+@pytest.mark.parametrize("path", ["/it/0/n", "/it/3"])
+async def test_what_is_one_value_is_not_searched_or_cut(path: str, more: dict[str, Any]) -> None:
+    async with small() as yard:
+        handle = await stored(yard, ROWS)
+        error = failure(await yard.call("read_result", {"handle": handle, "path": path, **more}))
+        whole = await ask(yard, "read_result", handle=handle, path=path, offset=0, limit=5)
+
+    assert (error.code, error.may_have_run, error.details["issues"][0]["field"]) == ("invalid_input", False, next(iter(more)))
+    assert error.next_actions == (f"read_result(handle='{handle}', path='{path}')",)
+    assert whole["total"] == 1
+
+
+async def test_a_text_is_searched_line_by_line() -> None:
+    async with small() as yard:
+        handle = await stored(yard, ROWS)
+        error = failure(await yard.call("read_result", {"handle": handle, "path": "/it/0/q", "grep": "dir\nnext"}))
+        line = await ask(yard, "read_result", handle=handle, path="/it/0/q", grep="dir")
+
+    assert (error.code, error.details["issues"][0]["field"]) == ("invalid_input", "grep")
+    assert line["matches"] == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "path", "near"),
+    [
+        (ITEMS, "/items/0", "/0"),
+        (ITEMS, "/0/nmae", "/0/name"),
+        (ITEMS, "/0/zzz", "/0/n"),
+        (ITEMS, "/0/n/deeper", "/0/n"),
+        (ITEMS, "0/name", "/0/name"),
+        (ITEMS, "/" + "9" * 500, "/0"),
+        ({"a/b~c": ["x" * 2000]}, "/a/b~c", "/a~1b~0c"),
+        ({"a": {}, "text": "x" * 2000}, "/a/b", "/a"),
+        ({"k" * 250: "x" * 2000}, "/k", None),
+        ({"k" * 150: {"m" * 150: "x" * 2000}}, f"/{'k' * 150}/{'m' * 150}/deeper", f"/{'k' * 150}"),
+        ("x" * 2000, "/0", None),
+    ],
+    ids=lambda given: str(given)[:20],
+)
+async def test_a_path_that_leads_nowhere_is_answered_with_one_that_the_result_has(value: Any, path: str, near: str | None) -> None:
+    whole = made("whole", properties={"value": {}})
+
+    async def handler(call: Any) -> object:
+        return call.arguments["value"]
+
+    tools = [type(whole)(spec=whole.spec, handler=handler, check=whole.check), KEEP]
+    async with Yard(tools=tools, limits=Limits(result_characters=1500)) as yard:
+        handle = (await yard.call("whole", {"value": value})).data["handle"]
+        read = failure(await yard.call("read_result", {"handle": handle, "path": path}))
+        passed = failure(await yard.call("keep", {"it": {"$ref": handle, "path": path}}))
+        followed = await yard.call("read_result", {"handle": handle, "path": near or ""})
+
+    assert read.hint == passed.hint
+    assert f"'{near}'" in read.hint if near else "'/" not in read.hint
+    assert followed.success
+    assert read.next_actions == passed.next_actions == (f"read_result(handle='{handle}')",)
+    assert read.details["shape"] == passed.details["shape"]
+
+
+async def test_a_wrong_path_sends_nobody_to_a_reader_that_is_not_there() -> None:
+    async with Yard(tools=[KEEP], limits=Limits(result_characters=100), metatools=False) as yard:
+        await yard.call("keep", {"it": ITEMS})
+        error = failure(await yard.call("keep", {"it": {"$ref": "r_1", "path": "/its"}}))
+
+    assert (error.next_actions, "'/it'" in error.hint) == ((), True)
+
+
+STATED = [400, 1000]
+
+
+@pytest.mark.parametrize("stated", STATED)
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("wrapped", [False, True])
+async def test_a_client_that_states_a_size_reads_no_more_than_that(case: str, stated: int, *, wrapped: bool) -> None:
+    door = Door(name="small", result_characters=stated)
+    async with Yard(tools=[KEEP]) as yard:
+        summary = await yard.call("keep", {"it": CASES[case]}, door=door)
+        assert summary.data["status"] == "stored"
+        assert len(summary.to_json().decode()) <= stated
+        offset: int | None = 0
+        while offset is not None:
+            given: dict[str, Any] = {"handle": summary.data["handle"], "path": "/it", "offset": offset, "limit": "50000"}
+            answer = await (
+                yard.call("run_tool", {"tool_id": "read_result", **given}, door=door)
+                if wrapped
+                else yard.call("read_result", given, door=door)
+            )
+            assert answer.success, answer.error
+            assert "status" not in answer.data
+            assert len(answer.to_json().decode()) <= stated
+            offset = answer.data.get("next_offset")
+
+
+async def test_where_a_client_takes_next_to_nothing_it_is_told_so() -> None:
+    async with Yard(tools=[KEEP]) as yard:
+        handle = (await yard.call("keep", {"it": ITEMS}, door=Door(name="tiny", result_characters=50))).data["handle"]
+        error = failure(await yard.call("read_result", {"handle": handle}, door=Door(name="tiny", result_characters=50)))
+
+    assert (error.code, error.details["limit"], "result_characters" in error.hint) == ("too_large", 50, False)

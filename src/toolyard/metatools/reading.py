@@ -1,19 +1,24 @@
 """Reading: `read_result`, which shows a stored result part by part."""
 
+import re
 from typing import Any, Final, NamedTuple, cast
 
+import msgspec
+
 from toolyard.call import Call
+from toolyard.ending import room_for_data
 from toolyard.envelope import encode
-from toolyard.errors import ToolError, shortened
+from toolyard.errors import ToolError, invalid_input, shortened
 from toolyard.metatools.making import TEXT, fields, make, outcome
 from toolyard.metatools.subject import Subject
-from toolyard.results import at_pointer, shape_of
+from toolyard.results import at_pointer, hint_at_pointer, shape_of, shape_within
 from toolyard.tools import Tool
 
 __all__ = ["make_read"]
 
 _ITEMS: Final = 100
 _CHARACTERS: Final = 4000
+_ESCAPED: Final = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
 
 _PLACE: Final[dict[str, Any]] = {"type": "integer", "minimum": 0, "default": 0}
 _TAKES: Final = fields(
@@ -48,11 +53,14 @@ def make_read(subject: Subject) -> Tool:
             part = at_pointer(whole, path)
         except LookupError:
             raise _leads_nowhere(handle, path, whole) from None
-        allowed = call.door.result_characters or subject.limits.result_characters
+        stated = call.door.result_characters
+        allowed = subject.limits.result_characters if stated is None else room_for_data(call, stated)
         head = {"handle": handle, "path": shortened(path)}
-        told = {**head, **_told(part, _Window(given["offset"], given.get("limit"), given.get("grep"), allowed - _length(head)))}
+        window = _Window(given["offset"], given.get("limit"), given.get("grep"), allowed - _length(head))
+        _check_window(part, window, again=f"read_result(handle={handle!r}, path={shortened(path)!r})")
+        told = {**head, **_told(part, window)}
         if _length(told) > allowed:
-            raise _has_no_room(handle, allowed)
+            raise _has_no_room(handle, allowed if stated is None else stated, is_stated=stated is not None)
         return told
 
     return make(
@@ -70,19 +78,20 @@ def _leads_nowhere(handle: str, path: str, whole: object) -> ToolError:
     return ToolError(
         "invalid_input",
         message,
-        hint="Use a path that the shape has, such as '/items/0'.",
+        hint=hint_at_pointer(whole, path),
         next_actions=[f"read_result(handle={handle!r})"],
         issues=[{"field": "path", "code": "unknown_path", "message": message}],
         shape=shape_of(whole, 1),
     )
 
 
-def _has_no_room(handle: str, allowed: int) -> ToolError:
+def _has_no_room(handle: str, allowed: int, *, is_stated: bool) -> ToolError:
     """Return the failure to show anything where it would be stored again, so that nobody reads on for ever."""
+    otherwise = "let the client state a larger size" if is_stated else "have whoever runs the yard raise 'result_characters'"
     return ToolError(
         "too_large",
-        f"Not even a part of '{handle}' fits: an answer may have {allowed} characters.",
-        hint=f'Pass it on as an argument, {{"$ref": "{handle}"}}, or have whoever runs the yard raise \'result_characters\'.',
+        f"Not even a part of '{handle}' fits: an answer may have {allowed} characters{' by what the client states' if is_stated else ''}.",
+        hint=f'Pass it on as an argument, {{"$ref": "{handle}"}}, or {otherwise}.',
         may_have_run=False,
         limit=allowed,
     )
@@ -95,6 +104,23 @@ class _Window(NamedTuple):
     limit: int | None
     grep: str | None
     room: int
+
+
+def _check_window(part: object, window: _Window, *, again: str) -> None:
+    """Check that a part can be searched and cut as it is asked for.
+
+    Raises:
+        ToolError: `invalid_input` if it cannot.
+    """
+    grep = window.grep
+    if not isinstance(part, list | dict | str):
+        for name in ("grep", "offset"):
+            if getattr(window, name):
+                message = f"'{name}' is for lists, objects and texts, and this is one value of the type '{shape_of(part)['type']}'."
+                raise invalid_input(message, field=name, hint=f"Leave '{name}' out.", next_actions=[again])
+    elif isinstance(part, str) and grep is not None and grep.splitlines() != [grep]:
+        message = "A text is searched line by line, and 'grep' has a line break."
+        raise invalid_input(message, field="grep", hint="Search for a part of one line.", next_actions=[again])
 
 
 def _told(part: Any, window: _Window) -> dict[str, Any]:
@@ -149,8 +175,7 @@ def _cut(frame: dict[str, Any], items: list[Any], window: _Window) -> dict[str, 
 
 def _outline(item: object, offset: int, room: int) -> dict[str, Any]:
     """Return what is told of an item that is too long: as much of its shape as there is room for."""
-    outlines = [{"offset": offset, "shape": shape_of(item, depth)} for depth in (2, 1, 0)]
-    return next((outline for outline in outlines if _length({"too_long": outline}) <= room), outlines[-1])
+    return {"offset": offset, "shape": shape_within(item, room - _length({"too_long": {"offset": offset, "shape": None}}))}
 
 
 def _length(value: object) -> int:
@@ -161,5 +186,10 @@ def _length(value: object) -> int:
 
 def _holds(item: object, grep: str) -> bool:
     """Return whether an item has the text in it, whatever its capitals; the text is no pattern, so it cannot take for ever."""
-    text = item if isinstance(item, str) else encode(item).decode()
+    text = item if isinstance(item, str) else _unescaped(encode(item).decode())
     return grep.lower() in text.lower()
+
+
+def _unescaped(text: str) -> str:
+    """Return JSON with its texts as they are, which is how somebody knows them who looks for one."""
+    return _ESCAPED.sub(lambda found: msgspec.json.decode(f'"{found[0]}"'), text) if "\\" in text else text
