@@ -102,6 +102,9 @@ async def test_arguments_that_are_no_json_are_refused(arguments: dict[str, Any])
         answer = await yard.call("walk", arguments)
 
     assert issues_of(answer) == []
+    assert answer.error is not None
+    assert "whole characters" in answer.error.hint
+    assert "'issues'" not in answer.error.hint
 
 
 async def test_arguments_that_are_too_long_are_refused() -> None:

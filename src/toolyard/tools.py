@@ -157,7 +157,8 @@ def written(arguments: object, most: int) -> bytes:
     try:
         text = bytes(arguments) if type(arguments) is msgspec.Raw else encode(arguments)
     except TypeError:
-        raise ToolError("invalid_input", "The arguments cannot be written as JSON.", issues=[]) from None
+        hint = "Give texts of whole characters, numbers, true, false, null, and lists and objects of these."
+        raise ToolError("invalid_input", "The arguments cannot be written as JSON.", hint=hint, issues=[]) from None
     if len(text) > most:
         raise ToolError("too_large", f"The arguments have {len(text)} bytes; at most {most} are taken.", bytes=len(text), limit=most)
     return text

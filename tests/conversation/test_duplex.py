@@ -592,6 +592,19 @@ async def test_a_parse_fault_has_no_id(meet: "Meet") -> None:
     assert (refused["id"], refused["error"]["code"]) == (None, PARSE)
 
 
+async def test_half_a_character_is_answered_to_the_request_that_has_it(meet: "Meet") -> None:
+    bad = rb'{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":"m","arguments":{"a":"\ud800"}}}'
+    async with meet(era="2025-03-26") as peer:
+        peer.say(bad)
+        alone = await peer.hear()
+        peer.say(b"[" + bad + b',{"jsonrpc":"2.0","id":6,"method":"ping"}]')
+        batch: Any = await peer.hear()
+
+    assert (alone["id"], alone["error"]["code"]) == (5, INVALID_REQUEST)
+    assert "half a character" in alone["error"]["message"]
+    assert [(answer["id"], "result" in answer) for answer in batch] == [(5, False), (6, True)]
+
+
 async def test_what_a_tool_keeps_for_its_task_never_reaches_another_call(meet: "Meet") -> None:
     word: ContextVar[str] = ContextVar("word", default="unsaid")
     kept: WeakKeyDictionary[asyncio.Task[Any], str] = WeakKeyDictionary()

@@ -188,13 +188,15 @@ async def test_what_is_wrong_is_answered_and_the_next_line_is_read(program: Any)
         b"",
         b"[]",
         b'{"jsonrpc":"2.0","id":1}',
+        call(3, "add", {"a": "\ud800", "b": 2}),
         call(2, "add", {"a": 1, "b": 2}),
     )
     status, out, _ = await running.end()
     answers = messages(out)
 
     codes = [answer["error"]["code"] for answer in answers if "error" in answer]
-    assert codes == [-32700, -32700, -32700, -32600, -32600, -32600]
+    assert codes == [-32700, -32700, -32700, -32600, -32600, -32600, -32600]
+    assert [answer["id"] for answer in answers if "error" in answer][-2:] == [1, 3]
     assert [data(answer) for answer in answers if "result" in answer] == [3]
     assert status == 0
 

@@ -24,6 +24,7 @@ FRAMES: list[dict[str, Any]] = [
 ]
 IDS = st.one_of(st.integers(), st.text(st.characters(exclude_categories=["Cs"])))
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+HALVES = st.text(st.characters(categories=["Cs"]) | st.sampled_from('a\\"'))
 JSON = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**63), st.floats(allow_nan=False, allow_infinity=False), TEXTS),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
@@ -250,6 +251,44 @@ def test_a_batch_is_one_level_of_the_depth() -> None:
 )
 def test_the_id_of_a_wrong_message_is_told_if_it_is_one(data: bytes, expected: int | str | None) -> None:
     assert id_of(data) == expected
+
+
+@pytest.mark.parametrize("half", [r"\ud800", r"\uDFFF", r"\ud83d\ud83d\ude00", r"\ud83d\u0041", r"\\\udc00", r"\ud83d\ude00\ude00"])
+def test_half_a_character_is_an_invalid_request_whose_id_is_told(half: str) -> None:
+    data = f'{{"jsonrpc":"2.0","id":7,"method":"m","params":{{"a":"{half}"}}}}'.encode()
+    with pytest.raises(Fault, match="half a character") as caught:
+        decode(data)
+
+    assert (caught.value.code, id_of(data)) == (INVALID_REQUEST, 7)
+
+
+def test_an_id_that_has_half_a_character_is_not_told() -> None:
+    data = rb'{"jsonrpc":"2.0","id":"\ud800","method":"m"}'
+
+    assert (code_of(data), id_of(data)) == (INVALID_REQUEST, None)
+    assert id_of(rb'{"jsonrpc":"2.0","id":"\ufffd","method":1,"params":{"a":"\ufffd"}}') == "\ufffd"
+
+
+def test_half_a_character_in_what_is_no_json_otherwise_is_a_parse_fault() -> None:
+    for data in (rb'{"a":"\ud800"', rb'["\ud800"', rb'{"a":"\ud800\x"}', rb'{"a":"\ud8"}', rb'{"a":"\ud8"}"}'):
+        assert code_of(data) == PARSE
+    assert decode(rb'{"jsonrpc":"2.0","id":7,"method":"m","params":{"a":"\ud83d\ude00 \\ud800"}}').id == 7
+
+
+def test_half_a_character_in_a_batch_spoils_its_own_message_alone() -> None:
+    good, bad = b'{"jsonrpc":"2.0","id":1,"method":"m"}', rb'{"jsonrpc":"2.0","id":2,"method":"m","params":{"a":"\ud800"}}'
+
+    assert decode_batch(b"[ " + good + b" ,\n" + bad + b"," + good + b"]") == [good, bad, good]
+    assert decode_batch(rb'[[["\ud800"]],["\ud800"],"\ufffd"]') == [rb'[["\ud800"]]', rb'["\ud800"]', rb'"\ufffd"']
+
+
+@given(st.recursive(HALVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(HALVES, inner, max_size=4)))
+def test_whatever_a_program_writes_for_its_texts_is_no_parse_fault(content: Any) -> None:
+    frame = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "m", "params": {"a": content}}).encode()
+
+    assert code_of(frame) in {None, INVALID_REQUEST}
+    assert id_of(frame) == 7
+    assert decode_batch(b"[" + frame + b", " + frame + b"]") == [frame, frame]
 
 
 def test_keys_that_are_not_known_are_left_alone() -> None:

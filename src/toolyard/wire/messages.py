@@ -35,10 +35,13 @@ _NOTHING: Final = msgspec.Raw(b"")
 _STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _OTHERS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _TEXTS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\Z)', re.DOTALL)
+_ESCAPES: Final = re.compile(rb"\\(?:(u[dD][89abAB]HH)(\\u[dD][c-fC-F]HH)?|(u[dD][c-fC-F]HH)|.)".replace(b"H", b"[0-9a-fA-F]"), re.DOTALL)
+"""What stands for a character; the first and the second half of a pair are told apart from all others."""
 _BATCH: Final = 100
 _DEPTH: Final = 128
 _LARGE: Final = 64 * 1024
 _OBJECT: Final = ord("{")
+_UNKNOWN: Final = "\ufffd"
 
 
 class Message(msgspec.Struct, gc=False):
@@ -77,7 +80,7 @@ def decode(data: bytes, *, depth: int = _DEPTH) -> Message:
     except msgspec.ValidationError as error:
         raise Fault(INVALID_REQUEST, "The message is no JSON-RPC request, notification or response.") from error
     except (msgspec.DecodeError, RecursionError) as error:
-        raise Fault(PARSE, "The message is no JSON.") from error
+        raise _unreadable(data) from error
     params = message.params
     if message.jsonrpc != "2.0" or message.id is None or message.method is None or (params and memoryview(params)[0] != _OBJECT):
         _check_frame(message)
@@ -109,23 +112,56 @@ def decode_batch(data: bytes, *, depth: int = _DEPTH) -> list[bytes] | None:
         return None
     _check_text(data)
     _check_depth(data, depth)
+    whole = _whole(data)
     try:
-        items = _decode_items(data)
+        items = _decode_items(whole)
     except (msgspec.DecodeError, RecursionError) as error:
         raise Fault(PARSE, "The message is no JSON.") from error
     if not 0 < len(items) <= _BATCH:
         raise Fault(INVALID_REQUEST, f"A batch has at least one message and at most {_BATCH}.")
-    return [bytes(item) for item in items]
+    return _cut(data, whole, items)
+
+
+def _cut(data: bytes, whole: bytes, items: list[msgspec.Raw]) -> list[bytes]:
+    """Return the items of an array as they stand in it, half characters and all, so that each is refused for itself alone."""
+    found: list[bytes] = []
+    place = data.index(b"[") + 1
+    for item in items:
+        place = whole.index(item, place)  # between two items there is nothing that one could begin with
+        found.append(data[place : place + len(item)])
+        place += len(item)
+    return found
 
 
 def id_of(data: bytes) -> Id | None:
     """Return the id of a message that is wrong otherwise, if it has one that can be answered."""
+    whole = _whole(data)
     try:
-        loose = _decode_loose(data)
+        loose = _decode_loose(whole)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     found = cast("dict[str, object]", loose).get("id") if isinstance(loose, dict) else None
-    return found if isinstance(found, Id) and not isinstance(found, bool) else None
+    is_doubtful = isinstance(found, str) and whole != data and _UNKNOWN in found
+    return found if isinstance(found, Id) and not isinstance(found, bool) and not is_doubtful else None
+
+
+def _unreadable(data: bytes) -> Fault:
+    """Return what is wrong with a message that cannot be read: some programs cut texts in the middle of a character."""
+    try:
+        _decode_loose(_whole(data))
+    except (msgspec.DecodeError, RecursionError):
+        return Fault(PARSE, "The message is no JSON.")
+    return Fault(INVALID_REQUEST, "A text in the message has half a character: a surrogate without the other one of its pair.")
+
+
+def _whole(data: bytes) -> bytes:
+    """Return JSON of the same length in which no character is half a one."""
+    return _ESCAPES.sub(_replaced, data) if b"\\ud" in data or b"\\uD" in data else data
+
+
+def _replaced(found: re.Match[bytes]) -> bytes:
+    first, second, lone = found.groups()
+    return rb"\ufffd" if lone or (first and not second) else found[0]
 
 
 def encode_result(request_id: Id, result: bytes) -> bytes:

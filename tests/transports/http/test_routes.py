@@ -20,6 +20,7 @@ BROKEN = (
     (b'{"jsonrpc":"2.0","id":1}', -32600),
     (b'{"jsonrpc":"1.0","id":1,"method":"ping"}', -32600),
     (b'{"jsonrpc":"2.0","id":{},"method":"ping"}', -32600),
+    (rb'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":"\ud800"}}', -32600),
     (b"[" * 10_000, -32700),
     (b'{"a":' * 10_000, -32700),
     (b'{"jsonrpc":"2.0","id":1,"method":"ping","params":' + b'{"a":' * 10_000 + b"1" + b"}" * 10_001, -32700),
