@@ -1,5 +1,6 @@
 """`toolyard demo`: the first thing people see, so it must read well wherever it is read."""
 
+import os
 import re
 import subprocess
 from collections.abc import Callable
@@ -69,11 +70,21 @@ def test_colours_are_for_terminals_that_want_them(in_terminal: Terminal, toolyar
     assert "\x1b" not in toolyard("demo")[1]
 
 
-def test_a_yard_that_cannot_be_opened_is_one_sentence(in_process: Process) -> None:
-    done = in_process("demo", TOOLYARD_SEARCH_STRATEGY="guessing")
+@pytest.mark.parametrize("setting", ["STRATEGY=guessing", "FIT=1", "NAME_WEIGTH=5"])
+def test_it_is_the_same_tour_whatever_is_set_for_search(setting: str, in_process: Process) -> None:
+    name, _, value = setting.partition("=")
+    done = in_process("demo", **{f"TOOLYARD_SEARCH_{name}": value})
 
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert "There is no search strategy 'guessing'" in done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "payments__refund_charge" in done.stdout
+    assert "hits: []" not in done.stdout
+
+
+def test_what_was_set_for_search_is_there_after_the_tour(toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLYARD_SEARCH_FIT", "1")
+
+    assert toolyard("demo")[0] == 0
+    assert os.environ["TOOLYARD_SEARCH_FIT"] == "1"
 
 
 def test_calls_are_logged_if_asked(in_process: Process) -> None:

@@ -59,7 +59,10 @@ def test_the_strategy_can_be_chosen(strategy: str, toolyard: Run) -> None:
 
 @pytest.mark.usefixtures("files")
 def test_the_strategy_of_the_environment_holds_unless_one_is_named(in_process: Process) -> None:
-    assert "'guessing'" in in_process("eval", "search", *FILES, TOOLYARD_SEARCH_STRATEGY="guessing").stderr
+    by_variable = in_process("eval", "search", *FILES, TOOLYARD_SEARCH_STRATEGY="guessing").stderr
+    assert "'guessing'" in by_variable
+    assert by_variable.endswith(" It comes from 'TOOLYARD_SEARCH_STRATEGY'.\n")
+    assert "comes from" not in in_process("eval", "search", *FILES, "--strategy", "guessing").stderr
     assert in_process("eval", "search", *FILES, "--strategy", "bm25", TOOLYARD_SEARCH_STRATEGY="guessing").returncode == 0
     assert "must be a number" in in_process("eval", "search", *FILES, TOOLYARD_SEARCH_FIT="much").stderr
 

@@ -193,3 +193,13 @@ def test_the_process_is_as_it_was_afterwards(shop: str, toolyard: Run) -> None:
     toolyard("list", shop)
 
     assert (list(sys.path), sys.stdout, Path.cwd(), dict(os.environ)) == before
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+@pytest.mark.parametrize("arguments", [["version"], ["demo"], ["list", "shop.py", "--json"], ["search", "orders", "shop.py"]])
+@pytest.mark.usefixtures("shop")
+def test_an_output_that_is_full_is_one_sentence(arguments: list[str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run([sys.executable, "-m", "toolyard", *arguments], stdout=full, stderr=subprocess.PIPE, check=False)  # noqa: S603 - our own
+
+    assert (done.returncode, done.stderr) == (1, b"toolyard: The output cannot be written: No space left on device.\n")

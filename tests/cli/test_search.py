@@ -112,15 +112,41 @@ def test_the_target_may_stand_in_the_file_of_settings(shop: str, write: Write, i
     assert (done.returncode, done.stdout.split("\t")[0]) == (0, "list_orders")
 
 
-@pytest.mark.parametrize("metatools", ["True", "False"])
-def test_a_search_that_cannot_be_had_is_one_sentence(metatools: str, write: Write, in_process: Process) -> None:
-    write(f"from toolyard import Yard\nyard = Yard(metatools={metatools})\n")
+NONE_SUCH = "toolyard: There is no search strategy 'guessing'; there are 'bm25', 'hybrid', 'lexical'. It comes from '{}'.\n"
+
+
+@pytest.mark.parametrize("command", [("search", "letters", "app.py"), ("call", "app.py", "write"), ("list", "app.py"), ("serve", "app.py")])
+def test_a_search_that_cannot_be_had_is_one_sentence_of_every_command(command: tuple[str, ...], write: Write, in_process: Process) -> None:
+    write("from toolyard import Yard\nyard = Yard()\n")
+
+    by_variable = in_process(*command, TOOLYARD_SEARCH_STRATEGY="guessing")
+    write('[search]\nstrategy = "guessing"\n', "toolyard.toml")
+    by_file = in_process(*command)
+    misspelt = in_process(*command, TOOLYARD_SEARCH_NAME_WEIGTH="5")
+
+    assert (by_variable.returncode, by_variable.stdout, by_variable.stderr) == (2, "", NONE_SUCH.format("TOOLYARD_SEARCH_STRATEGY"))
+    assert (by_file.returncode, by_file.stdout, by_file.stderr) == (2, "", NONE_SUCH.format("toolyard.toml"))
+    assert (misspelt.returncode, misspelt.stdout, misspelt.stderr.count("\n")) == (2, "", 1)
+    assert misspelt.stderr.endswith("Did you mean 'TOOLYARD_SEARCH_NAME_WEIGHT'?\n")
+
+
+def test_a_yard_without_metatools_says_the_same_of_a_search_that_cannot_be_had(write: Write, in_process: Process) -> None:
+    write("from toolyard import Yard\nyard = Yard(metatools=False)\n")
 
     done = in_process("search", "letters", "app.py", TOOLYARD_SEARCH_STRATEGY="guessing")
 
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", NONE_SUCH.format("TOOLYARD_SEARCH_STRATEGY"))
+
+
+def test_a_strategy_of_the_code_that_cannot_be_had_comes_from_nowhere_else(write: Write, in_process: Process) -> None:
+    write(
+        "from toolyard import Yard\nfrom toolyard.search import SearchSettings\nyard = Yard(search=SearchSettings(strategy='guessing'))\n"
+    )
+
+    done = in_process("search", "letters", "app.py")
+
     assert (done.returncode, done.stdout) == (2, "")
-    assert "There is no search strategy 'guessing'" in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert done.stderr == "toolyard: There is no search strategy 'guessing'; there are 'bm25', 'hybrid', 'lexical'.\n"
 
 
 @pytest.mark.parametrize("columns", [100, 72, 40])

@@ -206,6 +206,12 @@ def test_a_yard_that_cannot_be_opened_is_said_with_its_place(write: Write, tooly
     assert "ConnectionError in 'app.py', line 11: no database." in err
 
 
+def test_a_question_of_somebody_ends_as_a_question(write: Write, toolyard: Run) -> None:
+    write(OPENS.format(before="raise ConnectionError('no database?')", after="pass"))
+
+    assert toolyard("call", "app.py", "ping")[2].endswith("line 11: no database?\n")
+
+
 def test_a_yard_that_does_not_close_well_has_answered_before(write: Write, toolyard: Run) -> None:
     write(OPENS.format(before="pass", after="raise ConnectionError('gone')"))
 

@@ -314,6 +314,11 @@ def test_a_variable_that_is_nearly_a_setting_is_told_and_others_are_let_be(write
     )
 
 
+def test_a_variable_of_search_that_is_no_setting_is_refused_as_by_every_yard(write: Write) -> None:
+    with pytest.raises(ConfigError, match="'TOOLYARD_SEARCH_NAME_WEIGHT'"):
+        read(TOOLYARD_SEARCH_NAME_WEIGTH="5")
+
+
 def test_the_environment_of_the_process_is_read_by_default(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOOLYARD_PORT", "77")
 

@@ -4,11 +4,15 @@ import os
 from functools import cache
 from pathlib import Path
 from traceback import walk_tb
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import toolyard
+from toolyard.spec import PublishError
 
-__all__ = ["cause_of", "innermost", "is_own", "shown_path"]
+if TYPE_CHECKING:
+    from toolyard.yard import Yard
+
+__all__ = ["cause_of", "innermost", "is_own", "refusal_of", "shown_path"]
 
 _LENGTH: Final = 300
 _OURS: Final = f"{Path(toolyard.__file__).parent}{os.sep}"
@@ -22,7 +26,25 @@ def cause_of(error: BaseException) -> str:
     where = f" in '{shown_path(place[0])}', line {place[1]}" if place is not None else ""
     said = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
     what = f": {said[:_LENGTH].removesuffix('.')}" if said else ""
-    return f"{type(error).__name__}{where}{what}."
+    return f"{type(error).__name__}{where}{what}{'' if what.endswith(('?', '!')) else '.'}"
+
+
+def refusal_of(failure: BaseException, yard: "Yard") -> str:
+    """Return why a yard cannot be opened: a sentence of our own as it is, anything else with its place."""
+    error = innermost(failure)
+    if isinstance(error, PublishError):
+        return str(error)
+    if isinstance(error, ValueError | ImportError) and is_own(error):
+        return f"{error}{_origin(error, yard)}"
+    return f"The yard '{yard.name}' cannot be opened: {cause_of(failure)}"
+
+
+def _origin(error: BaseException, yard: "Yard") -> str:
+    """Return where the strategy came from that cannot be had, if not from the code of the yard."""
+    from toolyard.search import StrategyError  # noqa: PLC0415 - only for what went wrong
+
+    name = yard.origins.get("search.strategy", "").partition(" ")[2] if isinstance(error, StrategyError) else ""
+    return f" It comes from '{name}'." if name else ""
 
 
 def innermost(error: BaseException) -> BaseException:

@@ -3,7 +3,8 @@
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from textwrap import wrap
 from typing import Final
 
@@ -17,6 +18,7 @@ from toolyard.demo.making import make_yard
 from toolyard.demo.story import Bill, Lists, Move, Scene, bill_of, lists_of, tell
 from toolyard.metatools.signature import one_line
 from toolyard.seal import Seal
+from toolyard.search_settings import PREFIX
 from toolyard.signals import run as run_until_told
 from toolyard.yard import Yard
 
@@ -32,7 +34,18 @@ _INNER: Final = "     "
 
 def run(options: Options, terminal: Terminal) -> int:
     """Tell the story, each scene when it has happened."""
-    return run_until_told(_show(terminal, max(min(terminal.width, _WIDEST), _NARROWEST), logged=options.verbose > 0))
+    with _usual_search():
+        return run_until_told(_show(terminal, max(min(terminal.width, _WIDEST), _NARROWEST), logged=options.verbose > 0))
+
+
+@contextmanager
+def _usual_search() -> Generator[None]:
+    """Hide meanwhile what the environment says of search: the words of the story are about what is found without."""
+    hidden = {name: os.environ.pop(name) for name in tuple(os.environ) if name.startswith(PREFIX)}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
 
 
 async def _show(terminal: Terminal, width: int, *, logged: bool) -> int:

@@ -12,6 +12,7 @@ from toolyard.cli.terminal import Painted, Terminal
 from toolyard.envelope import encode
 from toolyard.search import SearchSettings, StrategyError, read_environment
 from toolyard.search.evaluate import EvaluationError, LabelledQuery, LabelledTool, evaluate, read_queries, read_tools
+from toolyard.search_settings import PREFIX
 
 __all__ = ["run"]
 
@@ -38,7 +39,8 @@ def run(options: Options, terminal: Terminal) -> int:
     try:
         measured = msgspec.to_builtins(evaluate(tools, queries, settings))
     except StrategyError as error:
-        raise CommandError(str(error)) from error
+        origin = f" It comes from '{PREFIX}STRATEGY'." if options.strategy is None else ""
+        raise CommandError(f"{error}{origin}") from error
     if options.json:
         terminal.write_json(encode(measured))
     else:

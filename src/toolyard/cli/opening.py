@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, redirect_stdout
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from toolyard.cli.cause import cause_of
+from toolyard.cli.cause import cause_of, refusal_of
 from toolyard.cli.exits import DEFECT, CommandError
 from toolyard.cli.settings import apply_settings, named_profile, settings_of_options
 from toolyard.cli.target import chosen
@@ -16,7 +16,6 @@ from toolyard.monitor import log_sink
 from toolyard.profile import EVERYTHING, METATOOLS, Profile
 from toolyard.providers import Telling
 from toolyard.signals import run
-from toolyard.spec import PublishError
 from toolyard.yard import Yard
 
 if TYPE_CHECKING:
@@ -108,9 +107,7 @@ async def opened(yard: Yard, *, logged: bool) -> AsyncGenerator[None]:
             stack.callback(yard.add_sink(log_sink))
         try:
             await stack.enter_async_context(yard)
-        except PublishError as error:
-            raise CommandError(str(error)) from error
         except Exception as error:
             _log.debug("open_failed yard=%s", yard.name, exc_info=error)
-            raise CommandError(f"The yard '{yard.name}' cannot be opened: {cause_of(error)}") from error
+            raise CommandError(refusal_of(error, yard)) from error
         yield

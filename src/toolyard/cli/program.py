@@ -10,7 +10,7 @@ from keyword import iskeyword
 from toolyard.cli.exits import CLOSED_PIPE, DEFECT, INTERRUPTED, USAGE, CommandError
 from toolyard.cli.log_lines import logging_to
 from toolyard.cli.parser import make_parsers, read_options
-from toolyard.cli.terminal import Terminal
+from toolyard.cli.terminal import OutputError, Terminal
 from toolyard.loading import load
 
 __all__ = ["main"]
@@ -25,6 +25,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         terminal.abandon()
         return CLOSED_PIPE
+    except OutputError as error:
+        terminal.abandon()
+        terminal.say(f"toolyard: {error}")
+        return DEFECT
     return status
 
 

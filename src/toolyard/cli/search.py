@@ -4,6 +4,7 @@ from functools import partial
 from textwrap import wrap
 from typing import Final
 
+from toolyard.cli.cause import refusal_of
 from toolyard.cli.exits import CommandError
 from toolyard.cli.opening import work_in_yard
 from toolyard.cli.parser import Options
@@ -56,7 +57,7 @@ async def _found(yard: Yard, profile: Profile, options: Options) -> Found:
     except ToolError as error:
         raise CommandError(error.message) from error
     except ValueError as error:  # the environment asks for a search that cannot be had
-        raise CommandError(str(error)) from error
+        raise CommandError(refusal_of(error, yard)) from error
     finally:
         catalogue.close()
     return Found(hits=found.hits, more=found.more, closest=[name for name in found.closest if name != METATOOLS])

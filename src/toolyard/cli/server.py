@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from toolyard.cli.cause import cause_of, innermost, is_own
+from toolyard.cli.cause import cause_of, innermost, is_own, refusal_of
 from toolyard.cli.exits import DEFECT, CommandError
 from toolyard.cli.reload import Beginning, end_with_supervisor, kept_port
 from toolyard.cli.terminal import Terminal
 from toolyard.config import Config
 from toolyard.logline import quoted
 from toolyard.serving import Serving
-from toolyard.spec import PublishError
 from toolyard.transports import NotOpenedError, Transport, run_server
 from toolyard.yard import Yard
 
@@ -97,9 +96,7 @@ def _refusal(failure: Exception, yard: Yard, serving: Serving, *, listening: boo
         return CommandError(_unreachable(error, serving))
     if listening:
         return CommandError(f"The server of '{yard.name}' failed: {cause_of(error)}", status=DEFECT)
-    if isinstance(error, PublishError) or (isinstance(error, ValueError | ImportError) and is_own(error)):
-        return CommandError(str(error))
-    return CommandError(f"The yard '{yard.name}' cannot be opened: {cause_of(error)}")
+    return CommandError(refusal_of(error, yard))
 
 
 def _unreachable(error: OSError, serving: Serving) -> str:

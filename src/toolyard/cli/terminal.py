@@ -6,11 +6,12 @@ What others wrote, such as a description or a result, cannot move the cursor: co
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from typing import Final, Literal, NamedTuple, TextIO
 from unicodedata import combining, east_asian_width
 
-__all__ = ["Painted", "Part", "Style", "Terminal", "columns_of", "cut", "width_of"]
+__all__ = ["OutputError", "Painted", "Part", "Style", "Terminal", "columns_of", "cut", "width_of"]
 
 Style = Literal["bold", "faint", "good", "bad"]
 
@@ -18,6 +19,10 @@ _STYLES: Final[dict[Style, str]] = {"bold": "1", "faint": "2", "good": "32", "ba
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _BEYOND_ASCII: Final = re.compile(r"[^\x00-\x7e]")
 _WIDTH: Final = 80
+
+
+class OutputError(Exception):
+    """Data cannot be written to stdout; the sentence says why."""
 
 
 class Painted(NamedTuple):
@@ -56,7 +61,8 @@ class Terminal:
         self.clear()
         if self._out is not None:
             text = _painted(parts, colours=self._colours)
-            self._out.write(_encodable(text, self._out) + "\n")
+            with _told():
+                self._out.write(_encodable(text, self._out) + "\n")
 
     def write_json(self, text: bytes) -> None:
         """Write JSON, with what the terminal or the encoding cannot take escaped as JSON escapes it."""
@@ -66,7 +72,8 @@ class Terminal:
         shown = _escape_json(text.decode(), _CONTROL)
         if _encodable(shown, self._out) != shown:
             shown = _escape_json(shown, _BEYOND_ASCII)
-        self._out.write(shown + "\n")
+        with _told():
+            self._out.write(shown + "\n")
 
     def say(self, *parts: Part) -> None:
         """Write a notice to stderr; one that nobody reads fails nothing."""
@@ -91,9 +98,10 @@ class Terminal:
             self._notify("\r\x1b[K")
 
     def flush(self) -> None:
-        """Send what was written, so that a closed pipe is noticed now."""
+        """Send what was written, so that a closed pipe or a full disk is noticed now."""
         if self._out is not None:
-            self._out.flush()
+            with _told():
+                self._out.flush()
 
     def abandon(self) -> None:
         """Send nothing more to stdout, because nobody reads it."""
@@ -141,6 +149,17 @@ def _paint(part: Part, *, colours: bool) -> str:
 
 def _is_terminal(stream: TextIO | None) -> bool:
     return stream is not None and stream.isatty()
+
+
+@contextmanager
+def _told() -> Generator[None]:
+    """Say why data cannot be written; that nobody reads it any more is another matter."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(f"The output cannot be written: {error.strerror}.") from error
 
 
 def _discard(stream: TextIO) -> None:

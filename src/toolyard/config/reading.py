@@ -13,6 +13,7 @@ from toolyard.config.fitting import ConfigError, Place, Table, fitted, from_text
 from toolyard.config.settings import PREFIX, Setting, Settings, known_settings
 from toolyard.config.tables import FOREIGN, TABLES, foreign_files, is_foreign, read_tables
 from toolyard.profile import Profile
+from toolyard.search_settings import read_environment
 
 if TYPE_CHECKING:
     from toolyard.config.upstreams import Written  # it brings asyncio with it, and most yards have no upstream
@@ -109,6 +110,7 @@ def read_config(
         for key, value, source in layer:
             values[key], origins[key] = value, source
     settings = _assembled(values, origins)
+    _check_search(variables)
     files |= {path: stamp_of(path) for path in foreign_files(settings.target)}
     tables = read_tables(named, file, settings.target)
     for key in tables.shown:
@@ -227,6 +229,14 @@ def _assembled(values: Mapping[str, Any], origins: Mapping[str, Origin]) -> Sett
         except ValueError as error:
             raise ConfigError(f"{error}{_source(str(error), name, origins)}") from None
     return Settings(**top, **built)
+
+
+def _check_search(variables: Mapping[str, str]) -> None:
+    """Refuse a variable that looks like a setting of search and is none, as every yard does when it opens."""
+    try:
+        read_environment(variables)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _source(sentence: str, section: str, origins: Mapping[str, Origin]) -> str:
