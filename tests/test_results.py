@@ -210,7 +210,7 @@ async def test_such_a_property_is_seen_in_every_branch(keyword: str) -> None:
 
 async def test_very_deep_inside_the_arguments_nothing_is_filled_in() -> None:
     value: Any = {"$ref": "r_1", "path": "/total"}
-    for _ in range(40):
+    for _ in range(140):
         value = [value]
 
     async with Yard(tools=TOOLS, limits=Limits(result_characters=1000)) as yard:

@@ -90,8 +90,7 @@ class Call(msgspec.Struct, eq=False):
     profile: Profile
     door: Door
     funnel: Funnel
-    started: float
-    """Seconds of `time.perf_counter`."""
+    started: float  # seconds of 'time.perf_counter'
     aside: float = 0.0  # seconds that it waited for somebody outside
     seconds: float | None = None  # that it may take, whatever its tool says
     parent: "Call | None" = None
@@ -110,6 +109,7 @@ class Call(msgspec.Struct, eq=False):
     running: bool = False
     """Whether something may have happened: once the handler was entered, unless that one knows better."""
     finished: bool = False
+    begun: Any = None  # what a handler keeps that must not do its work twice, whatever wraps it
     stopped: CodeName | None = None
     stopped_by: Blame | None = None
     at_fault: Blame = "yard"
@@ -238,12 +238,12 @@ class Call(msgspec.Struct, eq=False):
             self._task.cancel()
 
     def run_in(self, task: "asyncio.Task[Any]") -> None:
-        """Note the task that the call runs in from now on; the call that this one came from is told."""
+        """Note the task that the call runs in from now on; the call that this one came from is told, unless it waits in the same."""
         self._task = task
         if cancelling := task.cancelling():
             self._cancelling = cancelling
         parent = self.parent
-        if parent is not None:
+        if parent is not None and parent._task is not task:  # noqa: SLF001 - one of its own kind
             if parent.children is None:
                 parent.children = {self}
             else:

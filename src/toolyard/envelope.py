@@ -25,6 +25,7 @@ __all__ = [
     "Passed",
     "encode",
     "encode_data",
+    "encode_own",
     "encode_plain",
     "encode_sorted",
     "estimate_tokens",
@@ -200,6 +201,12 @@ def encode_data(value: object) -> Encoded:
         _found.content = None
     characters = len(text) if text.isascii() else len(text.decode())
     return Encoded(msgspec.json.decode(text), text, characters, tuple(content))
+
+
+def encode_own(data: Any, content: tuple[Content, ...] = ()) -> Encoded:
+    """Return plain data as JSON that were made for this answer, so that nobody else holds them and no copy is needed."""
+    text = encode_plain(data)
+    return Encoded(data, text, len(text) if text.isascii() else len(text.decode()), content)
 
 
 def estimate_tokens(data: object, error: Failure | None) -> int:

@@ -57,6 +57,8 @@ def fit(call: Call, tool: Tool, result: object) -> Fitted:
             return Fitted(result.data, None, result.content, encoded, result)
         if isinstance(result, Envelope):
             return _kept(call, tool, result)
+        if isinstance(result, Encoded):
+            return Fitted(result.data, None, result.content, result)
         if isinstance(result, _BYTES):
             result = block_of(bytes(cast("bytes", result)))
     elif result is None and not tool.may_return_none:

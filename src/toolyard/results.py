@@ -27,7 +27,7 @@ _INDEX: Final = re.compile(r"(0|[1-9][0-9]{0,17})\Z", re.ASCII)
 _NUMBERED_SECONDS: Final = 30 * 24 * 3600.0
 """How long the numbers of an unused owner go on, so that an old handle does not come to name something new."""
 _SHAPES: Final = ({"$ref"}, {"$ref", "path"})
-_DEPTH: Final = 32
+_DEPTH: Final = 128
 _KEYS: Final = 20
 _KEYS_READ: Final = 1000
 _POINTER_CHARACTERS: Final = 200
@@ -111,6 +111,10 @@ class Filling:
         self._owner = owner
         self._room = room
         self._read: dict[str, Any] = {}
+
+    def anew(self) -> "Filling":
+        """Return the same for other arguments of the same call, which are counted on their own."""
+        return self._results.filling(self._owner)
 
     async def fill_in(self, arguments: object, schema: Schema) -> Any:
         """Return arguments with the results in the places that refer to them.

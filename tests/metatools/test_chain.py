@@ -380,7 +380,7 @@ async def test_chains_inside_chains_come_to_an_end() -> None:
 
 async def test_arguments_nested_deeper_than_anything_are_left_alone() -> None:
     deep: Any = {"$from": 0}
-    for _ in range(40):
+    for _ in range(140):
         deep = [deep]
     take = made("take", properties={"x": {}})
     async with Yard(tools=[Bench(), take]) as yard:

@@ -3,12 +3,12 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
 from toolyard.call import Arguments, Call
-from toolyard.envelope import Content, Envelope, Failure, encode_data
+from toolyard.envelope import Content, Encoded, Envelope, Failure, encode_data, encode_own
 from toolyard.errors import ToolError, shortened
 from toolyard.limits import Limits
 from toolyard.metatools.catalogue import Catalogue
@@ -26,7 +26,7 @@ from toolyard.tools import Tool
 
 __all__ = ["make_chain"]
 
-Outcome = Envelope | dict[str, Any]
+Outcome = Envelope | Encoded
 
 _CHARACTERS: Final = 4  # of a token
 
@@ -35,11 +35,13 @@ def make_chain(subject: Subject, catalogue: Catalogue) -> Tool:
     """Return the tool `run_chain`."""
 
     async def run(call: Call) -> object:
+        if call.begun is not None:
+            return cast("_Chain", call.begun).tell_again()
         filling = None if call.filled else subject.dispatcher.results.filling(call.caller.owner)
         plan = await Plan(catalogue, call.profile, filling=filling, repair=subject.limits.repair).read(call.arguments["steps"])
         if call.arguments.get("dry_run"):
             return {"plan": _shown(plan, can_hold=subject.dispatcher.admission.can_hold)}
-        chain = _Chain(call, plan, subject.dispatcher.results, subject.limits)
+        chain = call.begun = _Chain(call, plan, subject.dispatcher.results, subject.limits)
         if call.door.progress is None:
             return await chain.run()
         with Pace(call, Note(0, len(plan.steps), "")) as pace:
@@ -68,11 +70,11 @@ class _Chain:
         self._seconds: float = call.arguments.get("timeout_s", 0.0)
         self._began = time.perf_counter()
         self._aside = call.aside
-        self._told: list[dict[str, Any]] = []
-        """What came of the steps so far, in their order: all those of the stages that are over."""
-        self._content: tuple[Content, ...] = ()
-        self._tokens = 0
-        """How much the steps answered, about."""
+        self._kept: list[Planned] = []
+        """The steps that went well so far, in their order: all those of the stages that are over."""
+        self._answers: list[Envelope] = []
+        """What those answered."""
+        self._outcome: Outcome | ToolError | None = None
 
     async def run(self, pace: Pace | None = None) -> Outcome:
         """Run stage after stage, and return what came of it.
@@ -81,7 +83,7 @@ class _Chain:
             ToolError: `chain_step_failed` with what came of the steps before.
         """
         call, timed, total = self._call, self._seconds, len(self._plan.steps)
-        invoke = call.funnel.invoke
+        kept, answers, invoke = self._kept, self._answers, call.funnel.invoke
         for stage in self._plan.stages:
             if pace is not None:
                 first = _steps(stage)[0]
@@ -93,14 +95,27 @@ class _Chain:
                 everyday = stage.checked is not None and not timed and not step.timeout_s
                 answer = await (invoke(call, step.tool_id, stage.args, stage) if everyday else self._begin(stage))
                 if answer.error is None and not answer.held:
-                    self._keep(stage, answer)
+                    kept.append(stage)
+                    answers.append(answer)
                     continue
                 pending = await self._settle([stage], [answer])
             if pending is not None:
                 return pending
         if pace is not None:
             pace.note(Note(total, total, "the chain is done"))
-        return await self._outcome()
+        told, content = await self._tell()
+        if self._call.arguments.get("final_only"):
+            told = {"final": told["final"]}
+        self._outcome = encode_own(told, content)
+        return self._outcome
+
+    def tell_again(self) -> Outcome:
+        """Return what came of the chain, for whoever would run it once more: no step does."""
+        if self._outcome is None:
+            raise ToolError("state_error", "The chain has begun already, and does not begin again.", may_have_run=True)
+        if isinstance(self._outcome, ToolError):
+            raise self._outcome
+        return self._outcome
 
     def _begin(self, planned: Planned) -> Awaitable[Envelope]:
         step, args = planned.step, planned.args
@@ -115,8 +130,8 @@ class _Chain:
 
     def _filled(self, planned: Planned) -> Arguments:
         """Return the arguments of a step with what the steps before answered."""
-        args = filled(planned.args, planned.references, self._told) if planned.references else planned.args
-        return {**args, PREVIOUS: self._final} if planned.step.use_previous else args
+        args = filled(planned.args, planned.references, self._answers) if planned.references else planned.args
+        return {**args, PREVIOUS: self._answers[-1].data} if planned.step.use_previous else args
 
     def _left(self, step: Step) -> float:
         """Return how long a step may take: no longer than it says, nor than the chain has left."""
@@ -135,47 +150,50 @@ class _Chain:
         """
         ran = False
         failed: tuple[Planned, Failure] | None = None
-        pending: tuple[int, Any] | None = None
+        pending: list[dict[str, Any]] = []
         for planned, answer in zip(stage, answers, strict=True):
             if answer.error is not None:
                 failed = failed or (planned, answer.error)
                 ran = ran or answer.error.may_have_run
             elif is_pending(answer):
-                pending = pending or (planned.index, answer.data)
+                pending.append({"step_index": planned.index, "pending": answer.data})
             else:
-                self._keep(planned, answer)
+                self._kept.append(planned)
+                self._answers.append(answer)
+        if failed is None and not pending:
+            return None
+        told, _ = await self._tell()
         if failed is not None:
-            await self._make_room()
-            raise self._failure(*failed, ran=ran)
-        if pending is not None:
-            told = await self._outcome()
-            data = told if isinstance(told, dict) else told.data
-            return Envelope.ok({"status": PENDING, "step_index": pending[0], "pending": pending[1], **data}).holding()
-        return None
+            self._outcome = self._failure(*failed, told=told, ran=ran, pending=pending)
+            raise self._outcome
+        self._outcome = Envelope.ok({"status": PENDING, **pending[0], **told}).holding()
+        return self._outcome
 
-    def _keep(self, planned: Planned, answer: Envelope) -> None:
-        step, meta = planned.step, answer.meta
-        told: dict[str, Any] = {"step": planned.index, "tool_id": step.tool_id, "data": answer.data}
-        if step.id:
-            told["id"] = step.id
-        if meta.coerced:
-            told["coerced"] = meta.coerced
-        if meta.warnings:
-            told["warnings"] = meta.warnings
-        if answer.content:
-            self._content += answer.content
-        self._tokens += meta.estimated_tokens
-        self._told.append(told)
+    async def _tell(self) -> tuple[dict[str, Any], tuple[Content, ...]]:
+        """Return what came of the steps, and the blocks that belong to it."""
+        results: list[dict[str, Any]] = []
+        content: tuple[Content, ...] = ()
+        tokens = 0
+        for planned, answer in zip(self._kept, self._answers, strict=True):
+            step, meta = planned.step, answer.meta
+            told: dict[str, Any] = {"step": planned.index, "tool_id": step.tool_id, "data": answer.data}
+            if step.id:
+                told["id"] = step.id
+            if meta.coerced:
+                told["coerced"] = list(meta.coerced)
+            if meta.warnings:
+                told["warnings"] = list(meta.warnings)
+            if answer.content:
+                content += answer.content
+            tokens += meta.estimated_tokens
+            results.append(told)
+        if 2 * _CHARACTERS * tokens > self._limits.stored_bytes:  # twice, because the last one is told twice
+            await self._make_room(results)
+        return {"results": results, "final": results[-1]["data"] if results else None}, content
 
-    @property
-    def _final(self) -> Any:
-        return self._told[-1]["data"] if self._told else None
-
-    async def _make_room(self) -> None:
-        """Keep large results of steps apart, each by a handle of its own, if they are too large to be kept together."""
-        if 2 * _CHARACTERS * self._tokens <= self._limits.stored_bytes:  # twice, because the last one is told twice
-            return
-        for told in self._told:
+    async def _make_room(self, results: list[dict[str, Any]]) -> None:
+        """Keep large results of steps apart, each by a handle of its own, because they are too large to be kept together."""
+        for told in results:
             encoded = encode_data(told["data"])
             if encoded.characters > self._limits.result_characters:
                 try:
@@ -183,17 +201,10 @@ class _Chain:
                 except ToolError:
                     told["data"] = too_large(encoded)
 
-    async def _outcome(self) -> Outcome:
-        await self._make_room()
-        told = {"final": self._final} if self._call.arguments.get("final_only") else {"results": self._told, "final": self._final}
-        return Envelope.ok(told, content=self._content) if self._content else told
-
-    def _failure(self, planned: Planned, cause: Failure, *, ran: bool) -> ToolError:
+    def _failure(self, planned: Planned, cause: Failure, *, told: dict[str, Any], ran: bool, pending: list[dict[str, Any]]) -> ToolError:
         step, index = planned.step, planned.index
-        done: list[int] = sorted(told["step"] for told in self._told)
-        changed = ran or any(
-            one.tool.spec.operation is not Operation.QUERY for stage in self._plan.stages for one in _steps(stage) if one.index in done
-        )
+        done = [one.index for one in self._kept]
+        changed = ran or any(one.tool.spec.operation is not Operation.QUERY for one in self._kept)
         named = f"{index} '{shortened(step.id)}'" if step.id else f"{index}"
         return ToolError(
             "chain_step_failed",
@@ -202,11 +213,12 @@ class _Chain:
             next_actions=cause.next_actions or self._plan.look_up(step.tool_id),
             blame=cause.blame,
             may_have_run=changed,
-            data={"results": self._told, "final": self._final},
+            data=told,
             step_index=index,
             step_id=step.id or None,
             cause_code=cause.code,
             cause=msgspec.to_builtins(cause),
+            pending=pending or None,
         )
 
 
@@ -230,12 +242,14 @@ def _steps(stage: Planned | list[Planned]) -> list[Planned]:
 def _shown(plan: Plan, *, can_hold: bool) -> list[dict[str, Any]]:
     """Return the plan as an answer: what would run when, what it waits for, and whether a person is asked first, where that is known."""
     told: list[dict[str, Any]] = []
+    last = 0
     for number, stage in enumerate(plan.stages):
         for planned in _steps(stage):
             spec, step = planned.tool.spec, planned.step
             asks = True if any(one.spec.question is not None for one in (planned.tool, *planned.inner)) else None if can_hold else False
-            waits = sorted({reference.target for reference in planned.references})
+            waits = sorted({reference.target for reference in planned.references} | ({last} if step.use_previous else set[int]()))
             one: dict[str, Any] = {"step": planned.index, "tool_id": spec.name, "operation": str(spec.operation), "stage": number}
             one |= {"needs_approval": asks, **({"waits_for": waits} if waits else {}), **({"id": step.id} if step.id else {})}
             told.append(one)
+        last = told[-1]["step"]
     return told

@@ -11,7 +11,8 @@ from toolyard.envelope import encode_plain
 from toolyard.errors import ToolError, shortened
 from toolyard.metatools.beside import issues_beside
 from toolyard.metatools.catalogue import Catalogue
-from toolyard.metatools.references import Reference, inner_tools, references
+from toolyard.metatools.inside import issues_of_call, misled, steps_in
+from toolyard.metatools.references import CHAIN, Place, Reference, references
 from toolyard.metatools.running import unwrapped
 from toolyard.metatools.steps import Step
 from toolyard.profile import Profile
@@ -23,6 +24,9 @@ __all__ = ["PREVIOUS", "Plan", "Planned"]
 
 PREVIOUS: Final = "previous"
 _POINTERS: Final = ("", "/")
+_TOLD: Final = 20
+_EXPLAINED: Final = 5
+_DEPTH: Final = 16  # of metatools in metatools; fewer may run in each other
 
 
 class Planned(Nested, frozen=True, kw_only=True, gc=False):
@@ -38,33 +42,24 @@ class Planned(Nested, frozen=True, kw_only=True, gc=False):
     inner: Sequence[Tool] = ()
     """The tools that it runs, as far as they are known beforehand."""
 
-    @property
-    def given(self) -> Arguments:
-        """Return its arguments, with a place for each that will come from another step."""
-        return {**self.args, PREVIOUS: None} if self.step.use_previous else self.args
-
-    @property
-    def taken(self) -> set[str | int]:
-        """Return which arguments come from another step, be it in part."""
-        taken = {reference.at[0] for reference in self.references}
-        return {*taken, PREVIOUS} if self.step.use_previous else taken
-
 
 class Plan:
     """The steps of one chain, in stages: one step each, or several that run side by side."""
 
-    def __init__(self, catalogue: Catalogue, profile: Profile, *, filling: Filling | None, repair: bool) -> None:
+    def __init__(self, catalogue: Catalogue, profile: Profile, *, filling: Filling | None, repair: bool, depth: int = 0) -> None:
         self.steps: Sequence[Step] = ()
         self.stages: list[Planned | list[Planned]] = []
+        self.issues: list[Issue] = []
+        """What is wrong with the steps."""
+        self.similar: list[str] = []
+        """Names that may have been meant by those that are nobody's."""
         self._catalogue = catalogue
         self._profile = profile
         self._filling = filling
         self._repair = repair
-        self._issues: list[Issue] = []
-        self._similar: list[str] = []
+        self._depth = depth
+        """How many metatools this one is inside of."""
         self._named: dict[str, int] = {}
-        self._first = 0
-        """Where the stage begins that is read now."""
 
     async def read(self, steps: Sequence[Step]) -> "Plan":
         """Take the steps in, and return the plan.
@@ -74,102 +69,169 @@ class Plan:
         """
         self.steps = steps
         stage: list[Any] = self.stages
-        group = ""
+        find, profile = self._catalogue.registry.find, self._profile
+        group, first = "", 0
         for index, step in enumerate(steps):
-            if not group or step.parallel != group:
-                self._first, group, stage = index, step.parallel, self.stages
-                if group:
-                    stage = []
-                    self.stages.append(stage)
-            text = encode_plain(step.args)
-            tool = self._find(index, step.tool_id, "tool_id")
-            if b"$" in text or step.use_previous or step.id or tool is None or tool.wraps:
-                planned = await self._look_closely(index, step, tool, text)
-                if planned is not None:
-                    stage.append(planned)
-                continue
+            if step.parallel != group:
+                stage, group, first = self._begin(step.parallel), step.parallel, index
+            args = step.args
+            text = encode_plain(args)
             try:
-                checked = tool.check(text)
-                stage.append(Planned(index=index, step=step, tool=tool, args=step.args, checked=checked, checked_by=tool))
-            except InvalidArgumentsError as error:
-                stage.append(self._mended(Planned(index=index, step=step, tool=tool, args=step.args), error.issues))
-        if self._issues:
+                tool = find(step.tool_id, profile)
+            except ToolError as error:
+                tool = self._miss(error, index, "tool_id")
+            if tool is None or tool.wraps or step.use_previous or b"$" in text:
+                planned = await self._look_closely(index, step, tool, text, first=first if group else index)
+            else:
+                try:
+                    planned = Planned(index=index, step=step, tool=tool, args=args, checked=tool.check(text), checked_by=tool)
+                except InvalidArgumentsError as error:
+                    planned = self._mended(Planned(index=index, step=step, tool=tool, args=args), error.issues)
+            if planned is not None:
+                stage.append(planned)
+            if step.id:
+                self._name(index, step)
+        if self.issues:
             raise self._refusal()
         return self
-
-    def _refusal(self) -> ToolError:
-        first = self._issues[0]
-        index = int(first.field.split(".")[1])
-        more = f" {len(self._issues) - 1} more of it is wrong, too." if len(self._issues) > 1 else ""
-        return ToolError(
-            "invalid_input",
-            f"The chain cannot run, and nothing of it did: {first.message}{more}",
-            hint="Mend what 'issues' names, then run the whole chain again.",
-            next_actions=self.look_up(first.did_you_mean if first.code == "tool_not_found" else self.steps[index].tool_id),
-            issues=self._issues,
-            similar=self._similar,
-            step_index=index,
-        )
 
     def look_up(self, tool_id: str | None) -> list[str]:
         """Return how to learn of a tool, or to find one, by tools that the caller has."""
         action = "search_tools(query=…)" if tool_id is None else f"describe_tool(tool_id={tool_id!r})"
         return self._catalogue.offered(self._profile, action)
 
-    def _link(self, index: int, step: Step, found: Sequence[Reference]) -> None:
-        """Find what a step refers to, and let others refer to it."""
+    def _begin(self, group: str) -> list[Any]:
+        """Begin a group of steps that run side by side, or return to those that do not."""
+        if not group:
+            return self.stages
+        stage: list[Planned] = []
+        self.stages.append(stage)
+        return stage
+
+    def _refusal(self) -> ToolError:
+        first, more = self.issues[0], len(self.issues) - 1
+        index = int(first.field.split(".")[1])
+        rest = "" if not more else " One more thing is wrong." if more == 1 else f" {more} more things are wrong."
+        return ToolError(
+            "invalid_input",
+            f"The chain cannot run, and nothing of it did: {first.message}{rest}",
+            hint="Mend what 'issues' names, then run the whole chain again.",
+            next_actions=self.look_up(first.did_you_mean if first.code == "tool_not_found" else self.steps[index].tool_id),
+            issues=[
+                *self.issues[:_EXPLAINED],
+                *(Issue(one.field, one.code, one.message, None, one.did_you_mean) for one in self.issues[_EXPLAINED:_TOLD]),
+            ],
+            similar=self.similar,
+            step_index=index,
+        )
+
+    def _name(self, index: int, step: Step) -> None:
+        """Let later steps refer to a step by its id."""
+        if self._named.setdefault(step.id, index) != index:
+            self._add(index, "id", "duplicate_id", f"Two steps have the id '{shortened(step.id)}'.")
+
+    def _link(self, index: int, found: Sequence[Reference], first: int) -> None:
+        """Find what a step refers to."""
         for reference in found:
-            named = reference.step
-            target = named if type(named) is int else self._named.get(cast("str", named))
-            if target is not None and 0 <= target < self._first and reference.pointer[:1] in _POINTERS:
+            target = self._target(reference.step)
+            if target is not None and 0 <= target < first and reference.pointer[:1] in _POINTERS:
                 reference.target = target
             else:
-                at = f"steps.{index}.args.{field_name(reference.at)}"
-                self._issues.append(Issue(at, *self._fault(index, reference, target)))
-        if step.use_previous and self._first == 0:
-            self._add(index, "use_previous", "no_previous", "There is no step before it.")
-        if step.id and self._named.setdefault(step.id, index) != index:
-            self._add(index, "id", "duplicate_id", f"Two steps have the id '{shortened(step.id)}'.")
+                self._add(index, f"args.{field_name(reference.at)}", *self._fault(index, reference, target, first=first))
+
+    def _target(self, named: str | int) -> int | None:
+        """Return which step is meant: by its index, by its id, or by its index as a text that is no id."""
+        if type(named) is int:
+            return named
+        text = cast("str", named)
+        target = self._named.get(text)
+        return int(text) if target is None and text.isdecimal() and len(text) < len("100") else target
 
     def _find(self, index: int, name: str, field: str) -> Tool | None:
         try:
             return self._catalogue.registry.find(name, self._profile)
         except ToolError as error:
-            similar = cast("list[str]", error.details.get("similar", []))
-            self._similar += [near for near in similar if near not in self._similar]
-            meant = similar[0] if similar else None
-            self._issues.append(Issue(f"steps.{index}.{field}", "tool_not_found", error.message, did_you_mean=meant))
-            return None
+            return self._miss(error, index, field)
 
-    async def _look_closely(self, index: int, step: Step, tool: Tool | None, text: bytes) -> Planned | None:
+    def _miss(self, error: ToolError, index: int, field: str) -> None:
+        """Note that there is no tool of some name."""
+        similar = cast("list[str]", error.details.get("similar", []))
+        self.similar += [near for near in similar if near not in self.similar]
+        meant = similar[0] if similar else None
+        self.issues.append(Issue(f"steps.{index}.{field}", "tool_not_found", error.message, did_you_mean=meant))
+
+    async def _look_closely(self, index: int, step: Step, tool: Tool | None, text: bytes, *, first: int) -> Planned | None:
         """Plan a step that has to do with other steps, with stored results or with other tools."""
         wrapper = tool.spec.name if tool is not None and tool.wraps else None
         found = references(step.args, wrapper) if b"$" in text else ()
-        self._link(index, step, found)
+        self._link(index, found, first)
+        if step.use_previous and not first:
+            self._add(index, "use_previous", "no_previous", "There is no step before it.")
         if tool is None:
             return None
         is_linked = bool(found) or step.use_previous
         args = step.args
-        if self._filling is not None and REFERENCE in text and (is_linked or not tool.wraps):
+        if self._filling is not None and REFERENCE in text and (is_linked or wrapper is None):
             try:
                 args = await self._filling.fill_in(args, tool.spec.input_schema)
             except ToolError as error:
-                self._issues += [Issue(f"steps.{index}.args.{one['field']}", one["code"], one["message"]) for one in _issues_of(error)]
+                self.issues += [_moved(index, issue) for issue in misled(error)]
                 return None
-        filled = is_linked or not tool.wraps or self._filling is None
-        planned = Planned(
-            index=index, step=step, tool=tool, args=args, references=found, inner=self._inner(index, args, wrapper), filled=filled
-        )
+        filled = is_linked or wrapper is None or self._filling is None
+        planned = Planned(index=index, step=step, tool=tool, args=args, references=found, filled=filled)
         if is_linked:
-            for issue in issues_beside(planned.given, tool, planned.taken, repair=self._repair):
-                self._issues.append(_moved(index, issue))
+            taken = {reference.at[0] for reference in found}
+            if step.use_previous:
+                args, taken = {**args, PREVIOUS: None}, {*taken, PREVIOUS}
+            self.issues += [_moved(index, issue) for issue in issues_beside(args, tool, taken, repair=self._repair)]
+        else:
+            try:
+                planned = replace(planned, checked=tool.check(encode_plain(args)), checked_by=tool)
+            except InvalidArgumentsError as error:
+                planned = self._mended(planned, error.issues)
+        if wrapper is None:
             return planned
-        try:
-            return replace(planned, checked=tool.check(encode_plain(args)), checked_by=tool)
-        except InvalidArgumentsError as error:
-            return self._mended(planned, error.issues)
+        return replace(planned, inner=await self._look_inside(index, planned.checked or args, wrapper, found=found))
 
-    def _fault(self, index: int, reference: Reference, target: int | None) -> tuple[str, str]:
+    async def _look_inside(
+        self, index: int, args: Arguments, wrapper: str, *, found: Sequence[Reference], at: Place = ()
+    ) -> Sequence[Tool]:
+        """Return the tools that a step will run by a metatool, having noted what is wrong with them, as far as that is known already."""
+        if wrapper == CHAIN:
+            return await self._look_into_chain(index, args, at)
+        name, inner, here = args.get("tool_id"), args.get("args", {}), (*at, "args")
+        tool = self._find(index, name, f"args.{field_name((*at, 'tool_id'))}") if isinstance(name, str) else None
+        if tool is None:
+            return ()
+        inside = [reference.at[len(here) :] for reference in found if reference.at[: len(here)] == here]
+        if not isinstance(inner, dict) or () in inside or self._depth + len(here) > _DEPTH:
+            return (tool,)
+        inner = cast("Arguments", inner)
+        if tool.wraps:
+            return (tool, *await self._look_inside(index, inner, tool.spec.name, found=found, at=here))
+        filling = None if self._filling is None else self._filling.anew()
+        for issue in await issues_of_call(inner, tool, {one[0] for one in inside}, filling=filling, repair=self._repair):
+            self.issues.append(_moved(index, issue, here))
+        return (tool,)
+
+    async def _look_into_chain(self, index: int, args: Arguments, at: Place) -> Sequence[Tool]:
+        """Plan a chain inside the chain, whose steps refer to each other and to nobody outside."""
+        steps = steps_in(args)
+        depth = self._depth + len(at) + 1
+        if not steps or depth > _DEPTH:
+            return ()
+        filling = None if self._filling is None else self._filling.anew()
+        plan = Plan(self._catalogue, self._profile, filling=filling, repair=self._repair, depth=depth)
+        try:
+            await plan.read(steps)
+        except ToolError as error:
+            if not plan.issues:
+                raise error from None
+        self.issues += [_moved(index, issue, at) for issue in plan.issues]
+        self.similar += [near for near in plan.similar if near not in self.similar]
+        return [tool for stage in plan.stages for one in (stage if isinstance(stage, list) else [stage]) for tool in (one.tool, *one.inner)]
+
+    def _fault(self, index: int, reference: Reference, target: int | None, *, first: int) -> tuple[str, str]:
         """Return what is wrong with a reference, as a code and a sentence."""
         named = reference.step
         if target is None:
@@ -179,16 +241,9 @@ class Plan:
             return _unknown(f"{target}; the first one is 0")
         if target >= index:
             return "later_step", f"Step {target} is not before it."
-        if target >= self._first:
+        if target >= first:
             return "same_group", f"Step {target} runs at the same time."
         return "unknown_path", "A path is empty or begins with '/'."
-
-    def _inner(self, index: int, args: Arguments, wrapper: str | None) -> Sequence[Tool]:
-        """Return the tools that a step will run by a metatool, and note those that are none."""
-        if wrapper is None:
-            return ()
-        named = (self._find(index, name, f"args.{field_name(at)}") for at, name in inner_tools(args, wrapper))
-        return [one for one in named if one is not None]
 
     def _mended(self, planned: Planned, issues: list[Issue]) -> Planned:
         """Return a step with its arguments put right, or note what is wrong with them."""
@@ -199,28 +254,18 @@ class Plan:
             if checked is None:
                 checked, coerced = tool.mend(encode_plain(args), issues, repair=self._repair)
         except ToolError:
-            self._issues += [_moved(planned.index, issue) for issue in issues]
+            self.issues += [_moved(planned.index, issue) for issue in issues]
             return planned
         return replace(planned, checked=checked, checked_by=tool, coerced=coerced)
 
     def _add(self, index: int, field: str, code: str, message: str) -> None:
-        self._issues.append(Issue(f"steps.{index}.{field}", code, message))
-
-
-def _issues_of(error: ToolError) -> list[dict[str, str]]:
-    """Return what is wrong with references to stored results.
-
-    Raises:
-        ToolError: It is something else.
-    """
-    if error.code != "invalid_input":
-        raise error
-    return cast("list[dict[str, str]]", error.details["issues"])
+        self.issues.append(Issue(f"steps.{index}.{field}", code, message))
 
 
 def _unknown(step: str) -> tuple[str, str]:
     return "unknown_step", f"There is no step {step}."
 
 
-def _moved(index: int, issue: Issue) -> Issue:
-    return Issue(f"steps.{index}.args.{issue.field}", issue.code, issue.message, issue.expected, issue.did_you_mean)
+def _moved(index: int, issue: Issue, at: Place = ()) -> Issue:
+    field = ".".join(("steps", str(index), "args", *map(str, at), issue.field))
+    return Issue(field, issue.code, issue.message, issue.expected, issue.did_you_mean)

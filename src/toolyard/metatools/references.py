@@ -4,22 +4,24 @@ The arguments of a step may be those of a metatool that runs others. Whatever is
 the steps of a chain inside a chain refer to each other, and to nobody outside.
 """
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 import msgspec
 
+from toolyard.envelope import Envelope
 from toolyard.errors import ToolError, shortened
 from toolyard.results import at_pointer
 
-__all__ = ["Reference", "filled", "inner_tools", "references"]
+__all__ = ["CHAIN", "Place", "Reference", "filled", "references"]
 
 _FROM: Final = "$from"
-_DEPTH: Final = 32
+_DEPTH: Final = 128
 _CONTAINERS: Final = frozenset({dict, list})
 _NAMES: Final = frozenset({int, str})
 _RUNS: Final = ("run_tool", "call_tool")  # no set: what is looked for may be anything
-_CHAIN: Final = "run_chain"
+CHAIN: Final = "run_chain"
+"""The metatool whose steps are its own affair."""
 
 Place = tuple[str | int, ...]
 
@@ -41,22 +43,7 @@ def references(args: dict[str, Any], wrapper: object = None) -> Sequence[Referen
     return found
 
 
-def inner_tools(args: Mapping[str, Any], wrapper: object) -> Generator[tuple[Place, str]]:
-    """Return the names of the tools that the metatool of that name will run, as far as its arguments say, and where they are."""
-    if wrapper in _RUNS:
-        name, inner = args.get("tool_id"), args.get("args")
-        if isinstance(name, str):
-            yield ("tool_id",), name
-            if isinstance(inner, dict):
-                yield from ((("args", *at), one) for at, one in inner_tools(cast("dict[str, Any]", inner), name))
-    elif wrapper == _CHAIN:
-        steps = args.get("steps")
-        for index, step in enumerate(cast("list[Any]", steps) if isinstance(steps, list) else ()):
-            if isinstance(step, dict):
-                yield from ((("steps", index, *at), one) for at, one in inner_tools(cast("dict[str, Any]", step), "run_tool"))
-
-
-def filled(args: dict[str, Any], found: Iterable[Reference], told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def filled(args: dict[str, Any], found: Iterable[Reference], answers: Sequence[Envelope]) -> dict[str, Any]:
     """Return the arguments with what the steps before answered in the places that refer to it.
 
     Raises:
@@ -64,7 +51,7 @@ def filled(args: dict[str, Any], found: Iterable[Reference], told: Sequence[Mapp
     """
     filling: dict[Any, Any] = dict(args)
     for reference in found:
-        value = told[reference.target]["data"]
+        value = answers[reference.target].data
         if reference.pointer:
             value = _part(value, reference)
         at = reference.at
@@ -83,7 +70,7 @@ def _part(result: Any, reference: Reference) -> Any:
 
 def _gather(args: Mapping[str, Any], wrapper: object, at: Place, found: list[Reference]) -> None:
     for key, value in args.items():
-        if type(value) not in _CONTAINERS or (wrapper == _CHAIN and key == "steps" and type(value) is list):
+        if type(value) not in _CONTAINERS or (wrapper == CHAIN and key == "steps" and type(value) is list):
             continue
         if wrapper in _RUNS and key == "args" and type(value) is dict and _FROM not in value:
             _gather(cast("dict[str, Any]", value), args.get("tool_id"), (*at, key), found)

@@ -22,7 +22,7 @@ from toolyard.results import REFERENCE, Filling
 from toolyard.spec import ToolSpec
 from toolyard.tools import Check, InvalidArgumentsError, Tool, check_by_schema
 
-__all__ = ["PENDING", "is_pending", "make_run", "unwrapped"]
+__all__ = ["PENDING", "WRAPPERS", "is_pending", "make_run", "unwrapped"]
 
 PENDING: Final = "approval_required"
 """What the answer of a policy says that holds a call until a person has decided."""
@@ -41,8 +41,11 @@ _TAKES: Final = fields(
 )
 _NAMES: Final = ("name", "tool", "tool_name")
 _ARGUMENTS: Final = ("arguments", "parameters", "params", "input")
+WRAPPERS: Final = frozenset({"args", *_ARGUMENTS})
+"""What arguments are called that are one object too deep."""
 _PUT_RIGHT: Final = "put right"
 """Where the check leaves word for the handler; no argument can be called so."""
+_BEGUN: Final = Envelope.fail(ToolError("state_error", "The call has begun already, and is not made twice.", may_have_run=True))
 
 
 def make_run(subject: Subject) -> list[Tool]:
@@ -50,6 +53,8 @@ def make_run(subject: Subject) -> list[Tool]:
     repair = subject.limits.repair
 
     async def run(call: Call) -> object:
+        if call.begun is not None:  # the inner call has passed whatever wraps this one, too, and so is not made again
+            return call.begun
         given = call.arguments
         call.coerced += given.pop(_PUT_RIGHT, ())
         try:
@@ -62,12 +67,14 @@ def make_run(subject: Subject) -> list[Tool]:
             args, filled = await _filled(args, tool, subject.dispatcher.results.filling(call.caller.owner)), True
         args, moved = unwrapped(args, tool, repair=repair)
         call.coerced += moved
+        call.begun = _BEGUN
         with Pace(call, Note(0, 1, f"running {tool.spec.name}")) as pace:
             answer = await call.invoke(given["tool_id"], args, how=Nested(progress=_forward(call, pace), filled=filled))
             if pace.silent:
                 pace.note(Note(1, 1, f"{tool.spec.name} is done"))
         included = given.get("include")
-        return _included(answer, tool.spec, included) if included and answer.success and not is_pending(answer) else answer
+        call.begun = _included(answer, tool.spec, included) if included and answer.success and not is_pending(answer) else answer
+        return call.begun
 
     check = _forgiving(check_by_schema(_TAKES)) if repair else None
     return [_run("run_tool", run, check, listed=True), _run("call_tool", run, check, tags=(OTHER_NAME,))]

@@ -1,0 +1,60 @@
+"""Inside a step: the call that it makes by another metatool, of which nearly everything can be told before it is made."""
+
+from collections.abc import Collection, Sequence
+from typing import cast
+
+import msgspec
+
+from toolyard.call import Arguments
+from toolyard.envelope import encode_plain
+from toolyard.errors import ToolError
+from toolyard.metatools.beside import issues_beside
+from toolyard.metatools.running import WRAPPERS, unwrapped
+from toolyard.metatools.steps import Step
+from toolyard.results import REFERENCE, Filling
+from toolyard.schema import Issue
+from toolyard.tools import InvalidArgumentsError, Tool
+
+__all__ = ["issues_of_call", "misled", "steps_in"]
+
+
+async def issues_of_call(
+    args: Arguments, tool: Tool, later: Collection[str | int], *, filling: Filling | None, repair: bool
+) -> Sequence[Issue]:
+    """Return what is wrong with the arguments of a call, of which some may come later, even if all is put right that can be."""
+    if filling is not None and REFERENCE in encode_plain(args):
+        try:
+            args = await filling.fill_in(args, tool.spec.input_schema)
+        except ToolError as error:
+            return misled(error)
+    if later:
+        return () if repair and not WRAPPERS.isdisjoint(args) else issues_beside(args, tool, later, repair=repair)
+    args, _ = unwrapped(args, tool, repair=repair)
+    text = encode_plain(args)
+    try:
+        tool.check(text)
+    except InvalidArgumentsError as error:
+        try:
+            tool.mend(text, error.issues, repair=repair)
+        except ToolError:
+            return error.issues
+    return ()
+
+
+def misled(error: ToolError) -> Sequence[Issue]:
+    """Return what is wrong with references to stored results.
+
+    Raises:
+        ToolError: It is something else.
+    """
+    if error.code != "invalid_input":
+        raise error
+    return [Issue(one["field"], one["code"], one["message"]) for one in cast("list[dict[str, str]]", error.details["issues"])]
+
+
+def steps_in(args: Arguments) -> Sequence[Step]:
+    """Return the steps of a chain that are given as arguments, or none if they are none, which whoever takes them says."""
+    try:
+        return msgspec.convert(args.get("steps"), list[Step])
+    except msgspec.ValidationError:
+        return ()
