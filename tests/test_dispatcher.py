@@ -74,7 +74,8 @@ async def test_every_code_that_a_tool_can_raise_goes_out_as_an_envelope(code: Co
     assert answer.error is not None
     assert answer.error.code == code
     assert answer.error.http == CODES[code].http
-    assert answer.error.details == {"because": "of this"}
+    reported = {"call_id": answer.meta.call_id} if code in {"internal_error", "invalid_output"} else {}
+    assert answer.error.details == {"because": "of this", **reported}
     assert answer.error.tool_id == "fail"
     assert not answer.success
 

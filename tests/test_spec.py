@@ -5,7 +5,7 @@ import pytest
 
 from toolyard import EvalRule, Example, Limits, Operation, PublishError, Reason, ToolSpec
 from toolyard.envelope import encode
-from toolyard.spec import Annotations
+from toolyard.spec import Annotations, with_codes
 from toolyard.spec_checks import check_spec
 
 EMPTY: dict[str, Any] = {"type": "object", "additionalProperties": False}
@@ -178,17 +178,26 @@ def test_the_summary_is_the_first_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "codes"),
+    ("given", "codes", "line"),
     [
-        ({}, []),
-        ({"session": "optional"}, ["not_running"]),
-        ({"operation": "eval"}, ["eval_blocked"]),
-        ({"reasons": {"a": Reason("upstream_error"), "b": Reason("not_found"), "c": Reason("timeout")}}, ["not_found", "upstream_error"]),
-        ({"reasons": {"a": Reason(), "b": Reason()}, "session": "required"}, ["not_running", "state_error"]),
+        ({}, [], ""),
+        ({"session": "optional"}, ["not_running"], "not_running"),
+        ({"operation": "eval"}, ["eval_blocked"], "eval_blocked"),
+        (
+            {"reasons": {"a": Reason("upstream_error"), "b": Reason("not_found"), "c": Reason("timeout")}},
+            ["not_found", "upstream_error", "timeout"],
+            "not_found, upstream_error",
+        ),
+        ({"reasons": {"a": Reason("timeout")}}, ["timeout"], ""),
+        ({"reasons": {"a": Reason(), "b": Reason()}, "session": "required"}, ["not_running", "state_error"], "not_running, state_error"),
     ],
 )
-def test_the_codes_a_tool_may_answer_with_are_those_nobody_expects_in_one_order(given: dict[str, Any], codes: list[str]) -> None:
-    assert spec(**given).codes() == codes
+def test_a_tool_has_the_codes_it_declares_and_is_described_with_those_that_nobody_expects(
+    given: dict[str, Any], codes: list[str], line: str
+) -> None:
+    declared = spec(**given)
+    assert declared.codes() == codes
+    assert with_codes(declared).description == declared.description + (f"\n\nMay answer with: {line}." if line else "")
 
 
 def test_a_spec_is_data_that_survives_being_written_and_read() -> None:

@@ -259,6 +259,24 @@ async def test_a_refusal_of_very_much_names_only_some_of_it_in_words_and_all_of_
     assert answer.error is not None
     assert len(issues_of(answer)) == 9
     assert "x8" not in answer.error.message + answer.error.hint
+    assert answer.error.message.startswith("9 things")
+
+
+@pytest.mark.parametrize("number", [49, 50, 2000])
+async def test_a_refusal_of_more_than_it_counts_says_so(number: int) -> None:
+    @tool
+    async def sum_of(numbers: list[int | list[int]]) -> int:
+        """Sum."""
+        raise AssertionError
+
+    async with Yard(tools=[made(), sum_of]) as yard:
+        by_schema = await yard.call("walk", {"steps": 1, "stops": [[]] * number})
+        by_signature = await yard.call("sum_of", {"numbers": ["x"] * number})
+
+    for answer in (by_schema, by_signature):
+        assert answer.error is not None
+        assert len(issues_of(answer)) == min(number, 50)
+        assert answer.error.message.startswith("At least 50 things" if number >= 50 else "49 things")
 
 
 async def test_an_answer_stays_short_however_much_is_wrong_with_the_arguments() -> None:

@@ -260,8 +260,8 @@ class Dispatcher:
         try:
             call.arguments = tool.check(text)
         except InvalidArgumentsError as error:
-            call.at_fault = "tool"
-            call.arguments, call.coerced = tool.mend(text, error.issues, repair=self._limits.repair)
+            elsewhere, call.at_fault = self._registry.look_up(tool, call.profile), "tool"
+            call.arguments, call.coerced = tool.mend(text, error.issues, repair=self._limits.repair, elsewhere=elsewhere)
             call.at_fault = "yard"
         except BaseException:
             call.at_fault = "tool"

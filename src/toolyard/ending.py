@@ -5,6 +5,8 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from toolyard.call import Call
 from toolyard.envelope import WRAPPING, Envelope, Meta, encode, estimate_tokens
 from toolyard.fit import Fitted
@@ -13,6 +15,8 @@ from toolyard.spec import NOTHING
 
 __all__ = ["end", "room_for_data"]
 
+_DEFECTS: Final = frozenset({"internal_error", "invalid_output"})
+"""What is to be reported, by the id that the log has: an answer may go through other calls, which have ids of their own."""
 _META: Final = len(',"_meta":')
 _LONG_MS: Final = 10**8
 """More milliseconds than a call takes whose answer anybody waits for."""
@@ -24,6 +28,8 @@ def end(call: Call, fitted: Fitted, sinks: Sequence[Sink], *, slow: float) -> En
     """Return the stamped answer, having recorded the call."""
     elapsed = time.perf_counter() - call.started
     error, encoded = fitted.error, fitted.encoded
+    if error is not None and error.code in _DEFECTS:
+        error = msgspec.structs.replace(error, details={"call_id": call.id, **error.details})
     tokens = -(-(WRAPPING + encoded.characters) // 4) if encoded is not None and error is None else estimate_tokens(fitted.data, error)
     session_id = call.inner_session_id if call.session is None else call.session.id
     meta = Meta(call.id, int(elapsed * 1000), tokens, session_id, call.coerced, call.warnings)

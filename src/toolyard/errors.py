@@ -152,12 +152,12 @@ _ROWS: Final = (
     Code(
         "internal_error", 26, 500, False, False, "yard", "maybe",
         "A defect; its traceback is in the log.",
-        "Do not try again: report it with the 'call_id'.",
+        "Do not try again: report it with the 'call_id' in 'details'.",
     ),
     Code(
         "invalid_output", 27, 500, False, False, "tool", "yes",
         "The tool answered nothing, or what its own schema forbids.",
-        "Do not try again: report it with the 'call_id'.",
+        "Do not try again: report it with the 'call_id' in 'details'.",
     ),
     Code(
         "not_supported", 28, 501, False, True, "caller", "no",

@@ -15,7 +15,8 @@ import msgspec
 from toolyard.envelope import encode_sorted
 from toolyard.errors import ToolError
 from toolyard.limits import Limits
-from toolyard.profile import METATOOLS, Profile, listed
+from toolyard.missing import offered, tool_not_found
+from toolyard.profile import Profile, listed
 from toolyard.prompts import Prompt, check_prompt
 from toolyard.resources import Resource, check_resource
 from toolyard.spec import Kind, PromptSpec, ResourceSpec, ToolSpec
@@ -112,8 +113,10 @@ class Registry:
         """Withdraw everything of a source; what gave way to it is back."""
         self.publish(source)
 
-    def find(self, name: str, profile: Profile) -> Tool:
+    def find(self, name: str, profile: Profile, *, again: str = "{}(…)") -> Tool:
         """Return the tool of that name for callers of this profile, in time that does not grow with the number of tools.
+
+        Where there is none, `again` says what to do with the name that was probably meant, as a format that takes it.
 
         Raises:
             ToolError: `tool_not_found`; a tool that the profile denies looks like none.
@@ -122,8 +125,16 @@ class Registry:
         if tool is None:
             tool = self._tools.owner_of(name)
         if tool is None or (profile.toolsets and not profile.allows(tool.spec)):
-            raise self._tool_not_found(name, profile)
+            raise tool_not_found(self._tools, name, profile, again=again)
         return tool
+
+    def offered(self, profile: Profile, *actions: str) -> list[str]:
+        """Return those of the actions whose metatools there are for the profile, so that nobody is sent to one that is not."""
+        return offered(self._by_name, profile, *actions)
+
+    def look_up(self, tool: Tool, profile: Profile) -> list[str]:
+        """Return how a caller of the profile learns of a tool, if there is a way."""
+        return self.offered(profile, f"describe_tool(tool_id={tool.spec.name!r})")
 
     def known_as(self, name: str) -> Tool | None:
         """Return the tool that a name finds, be it a former one, whoever may see it."""
@@ -258,21 +269,6 @@ class Registry:
         self.version += 1
         self.versions[what] += 1
         _tell(self._watchers, Change(kind, name, self.version, what))
-
-    def _tool_not_found(self, name: str, profile: Profile) -> ToolError:
-        held = self._tools.held(name, profile)
-        if held is not None:
-            return ToolError(
-                "tool_not_found",
-                f"'{name}' is {held.status}. {held.reason}",
-                hint="Use another tool, or ask whoever runs the yard.",
-                status=held.status,
-                similar=[],
-            )
-        near = self._tools.near(name, profile)
-        similar = [one for one in near if self._by_name[one].spec.source != METATOOLS] or near
-        actions = [f"{closest}(…)" for closest in similar[:1]]
-        return ToolError("tool_not_found", "There is no tool of that name.", next_actions=actions, similar=similar[:5])
 
 
 def _allows_as(profile: Profile, spec: ResourceSpec, uri: str) -> bool:

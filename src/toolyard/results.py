@@ -87,6 +87,7 @@ class Results:
             raise ToolError(
                 "not_found",
                 f"There is no stored result '{handle}'.",
+                reason="unknown_handle",
                 hint="Run the call that made it again: results are kept for a while only.",
                 next_actions=[_AGAIN],
                 may_have_run=False,

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     import jsonschema_rs
 
 __all__ = [
+    "EXTRA",
     "ISSUES",
+    "ROOT",
     "Issue",
     "Path",
     "Schema",
@@ -32,6 +34,10 @@ __all__ = [
 
 ISSUES: Final = 50
 """As many things as one answer says are wrong."""
+EXTRA: Final = "extra_forbidden"
+"""The code of an issue about a field that is not known."""
+ROOT: Final = "(root)"
+"""What stands for the arguments as a whole where a field is named."""
 Schema = Mapping[str, Any]
 Path = tuple[str | int, ...]
 
@@ -41,7 +47,7 @@ _NAME_CHARACTERS: Final = 200
 _NESTING: Final = (dict, list)
 _CODES: Final = {
     "required": "missing",
-    "additionalProperties": "extra_forbidden",
+    "additionalProperties": EXTRA,
     "minimum": "greater_than_equal",
     "maximum": "less_than_equal",
     "exclusiveMinimum": "greater_than",
@@ -163,7 +169,7 @@ def near_miss(name: str, known: Sequence[str]) -> str | None:
 
 def field_name(path: Sequence[str | int]) -> str:
     """Return a path as people write it, cut where it is longer than anybody would."""
-    return shortened(".".join(str(part) for part in path) or "(root)")
+    return shortened(".".join(str(part) for part in path) or ROOT)
 
 
 class _Inliner:
@@ -248,7 +254,7 @@ def _issues_of(error: "jsonschema_rs.ValidationError", root: Schema) -> list[Iss
     if code == "missing":
         field = (*path, str(kind.property))
         return [Issue(field_name(field), code, f"'{field_name(field)}' is required.", inlined(root, subschema(root, field)))]
-    if code == "extra_forbidden":
+    if code == EXTRA:
         known = list(cast("dict[str, Any]", expected or {}).get("properties", {}))
         return [unexpected((*path, name), known) for name in kind.unexpected]
     return [Issue(field_name(path), code, f"'{field_name(path)}': {error.message}.", expected)]
@@ -259,7 +265,7 @@ def unexpected(path: Path, known: Sequence[str]) -> Issue:
     name = str(path[-1])
     meant = near_miss(name, known)
     text = f"'{field_name(path)}' is not known." + (f" Did you mean '{meant}'?" if meant else "")
-    return Issue(field_name(path), "extra_forbidden", text, did_you_mean=meant)
+    return Issue(field_name(path), EXTRA, text, did_you_mean=meant)
 
 
 def _deeper_than(value: object, depth: int) -> bool:

@@ -27,6 +27,7 @@ __all__ = [
     "ResourceSpec",
     "ToolSpec",
     "unknown",
+    "with_codes",
 ]
 
 Kind = Literal["tool", "resource", "prompt"]
@@ -148,13 +149,13 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.idempotent or self.operation is Operation.QUERY
 
     def codes(self) -> list[CodeName]:
-        """Return the codes outside the common set that the tool may answer with."""
+        """Return the codes that the tool says it may answer with."""
         codes = {reason.code for reason in self.reasons.values()}
         if self.session != "none":
             codes.add("not_running")
         if self.operation is Operation.EVAL:
             codes.add("eval_blocked")
-        return [code for code in CODES if code in codes - COMMON_CODES]
+        return [code for code in CODES if code in codes]
 
     def hints(self) -> Annotations:
         """Return the annotations: those given, or what follows from the operation."""
@@ -238,3 +239,9 @@ NOTHING: Final = ToolSpec(name="?", description="?", input_schema={}, operation=
 def unknown(kind: Kind, name: str) -> ToolSpec:
     """Return the spec of a call until what it calls is found, which says of the name what may be repeated."""
     return msgspec.structs.replace(NOTHING, kind=kind, name=name if is_word(str(name)) else "?")
+
+
+def with_codes(spec: ToolSpec) -> ToolSpec:
+    """Return the spec with its description ended by the codes that an agent would not expect."""
+    codes = [code for code in spec.codes() if code not in COMMON_CODES]
+    return msgspec.structs.replace(spec, description=f"{spec.description}\n\nMay answer with: {', '.join(codes)}.") if codes else spec

@@ -17,8 +17,8 @@ from toolyard.errors import ToolError
 from toolyard.integers import Integers
 from toolyard.limits import Limits
 from toolyard.plain_schema import is_plain, plainly_fits
-from toolyard.repair import readings
-from toolyard.schema import Issue, Schema, SchemaValidator
+from toolyard.repair import Reading, readings
+from toolyard.schema import EXTRA, ISSUES, ROOT, Issue, Schema, SchemaValidator
 from toolyard.spec import Kind, Operation, PromptSpec, PublishError, ResourceSpec, ToolSpec
 from toolyard.spec_checks import check_spec
 
@@ -93,8 +93,8 @@ class Tool:
             return self
         return replace(self, spec=msgspec.structs.replace(self.spec, source=source))
 
-    def mend(self, text: bytes, issues: list[Issue], *, repair: bool) -> Checked:
-        """Return arguments that did not fit, put right by the one repair that does.
+    def mend(self, text: bytes, issues: list[Issue], *, repair: bool, elsewhere: Sequence[str] = ()) -> Checked:
+        """Return arguments that did not fit, put right by the one repair that does; elsewhere somebody learns which ones there are.
 
         Raises:
             ToolError: `invalid_input`, with everything that is wrong.
@@ -104,34 +104,49 @@ class Tool:
         except msgspec.DecodeError:  # a number that none can be, which the issues tell of
             mended = None
         if mended is None:
-            raise self._refuse(issues)
+            raise self._refuse(issues, elsewhere)
         return mended
 
-    def _mend(self, arguments: object) -> Checked | None:
-        """Return the reading that fits, if there is exactly one that changes no more than it must."""
-        fitting: list[Checked] = []
-        for reading in readings(self.spec.input_schema, arguments):
-            try:
-                checked = self.check(encode(reading.value))
-            except (InvalidArgumentsError, TypeError):
-                continue
-            fitting.append(Checked(checked, reading.changed[:_COERCED]))
-        least = [one for one in fitting if all(set(one.coerced) <= set(other.coerced) for other in fitting)]
-        return least[0] if len(least) == 1 else None
+    def reading(self, arguments: object) -> Reading | None:
+        """Return the reading of arguments that do not fit by which they do, if there is exactly one that changes no more than it must."""
+        fitting = [reading for reading in readings(self.spec.input_schema, arguments) if self.fits(reading.value)]
+        least = [one for one in fitting if all(set(one.changed) <= set(other.changed) for other in fitting)]
+        return least[0]._replace(changed=least[0].changed[:_COERCED]) if len(least) == 1 else None
 
-    def _refuse(self, issues: list[Issue]) -> ToolError:
+    def _mend(self, arguments: object) -> Checked | None:
+        reading = self.reading(arguments)
+        return None if reading is None else Checked(self.check(encode(reading.value)), reading.changed)
+
+    def fits(self, arguments: object) -> bool:
+        """Return whether arguments are right as they are."""
+        try:
+            self.check(encode(arguments))
+        except (InvalidArgumentsError, TypeError):
+            return False
+        return True
+
+    def _refuse(self, issues: list[Issue], elsewhere: Sequence[str]) -> ToolError:
         fields = [f"'{issue.field}'" for issue in issues]
         shown = ", ".join(fields[:_NAMED_FIELDS]) + (" and more" if len(fields) > _NAMED_FIELDS else "")
-        message = issues[0].message if len(issues) == 1 else f"{len(issues)} things are wrong with the arguments: {shown}."
-        mended = issues[0].did_you_mean or issues[0].field
-        again = f"{self.spec.name}(…)" if mended == "(root)" else f"{self.spec.name}({mended}=…)"
+        number = f"{len(issues)} things" if len(issues) < ISSUES else f"At least {ISSUES} things"
         return ToolError(
             "invalid_input",
-            message,
+            issues[0].message if len(issues) == 1 else f"{number} are wrong with the arguments: {shown}.",
             hint=f"Correct {shown} and call again.",
-            next_actions=[again],
+            next_actions=self._next_actions(issues[0], elsewhere),
             issues=[_shorten(issue) for issue in issues],
         )
+
+    def _next_actions(self, issue: Issue, elsewhere: Sequence[str]) -> Sequence[str]:
+        """Return how to go on: with the argument that is wrong, or was meant; else by looking up which ones there are."""
+        name, field = self.spec.name, issue.field
+        if field == ROOT:
+            return [f"{name}(…)"]
+        known = [one for one in self.spec.input_schema.get("properties", {}) if field == one or field.startswith(f"{one}.")]
+        argument = known[0] if known else issue.did_you_mean if issue.code == EXTRA else field.partition(".")[0]
+        if argument is None:
+            return elsewhere or [f"{name}(…)"]
+        return [f"{name}({argument}=…)"]
 
 
 def plain_of(text: bytes) -> Any:

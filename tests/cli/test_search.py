@@ -62,6 +62,13 @@ def test_an_unknown_namespace_is_refused_with_what_was_meant(shop: str, toolyard
     assert "'shop'" in err
 
 
+def test_where_no_namespace_is_near_those_there_are_are_named(shop: str, toolyard: Run) -> None:
+    status, out, err = toolyard("search", "orders", shop, "--namespace", "zzzzz")
+
+    assert (status, out) == (2, "")
+    assert err == "toolyard: There is no namespace 'zzzzz'. Known: 'shop'.\n"
+
+
 def test_where_nothing_fits_the_closest_namespaces_are_named(shop: str, toolyard: Run) -> None:
     status, out, err = toolyard("search", "sourdough fermentation", shop)
 

@@ -199,7 +199,21 @@ CALLS: dict[str, tuple[str, dict[str, Any], str | None]] = {
     "a session that is not there": ("look", {"session_id": "s_1"}, "not_running"),
     "no session": ("look", {}, "not_running"),
     "a broken promise": ("say_nothing", {}, "invalid_output"),
+    "a defect inside another call": ("run_tool", {"tool_id": "break_down"}, "internal_error"),
+    "a description of a tool that is not there": ("describe_tool", {"tool_id": "ad"}, "tool_not_found"),
+    "a tool that is nothing like any": ("run_tool", {"tool_id": "zzzz"}, "tool_not_found"),
+    "an argument too many": ("search_tools", {"query": "x", "foo": 1}, "invalid_input"),
 }
+REPORTED = ("internal_error", "invalid_output")
+
+
+def told(answer: Answer) -> tuple[Answer, int]:
+    """Return what an answer tells, and how many tokens, without the id of the call that failed, which is always another."""
+    error, tokens = answer["error"], answer["_meta"]["estimated_tokens"]
+    if error is not None and error["code"] in REPORTED:
+        error = {**error, "details": {**error["details"], "call_id": "c_"}}
+        tokens = 0  # an id may be a digit shorter
+    return {"success": answer["success"], "data": answer["data"], "error": error}, tokens
 
 
 @pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__name__)
@@ -211,7 +225,15 @@ async def test_the_same_call_gets_the_same_answer_by_every_door(
     expected, answer = await by_the_library(name, arguments), await door(name, arguments)
 
     assert (answer["error"]["code"] if answer["error"] else None) == code
-    assert {key: answer[key] for key in ("success", "data", "error")} == {key: expected[key] for key in ("success", "data", "error")}
-    assert answer["_meta"]["estimated_tokens"] == expected["_meta"]["estimated_tokens"]
+    assert told(answer) == told(expected)
+    assert code not in REPORTED or answer["error"]["details"]["call_id"].startswith("c_")
     assert answer["_meta"].get("coerced") == expected["_meta"].get("coerced")
     assert "hunter2" not in json.dumps(answer)
+
+
+@pytest.mark.parametrize("era", [OLD, MODERN])
+async def test_a_defect_that_is_told_over_http_is_found_in_the_log_by_the_id_it_has(era: str, caplog: pytest.LogCaptureFixture) -> None:
+    answer = await by_http(era, "run_tool", {"tool_id": "break_down"})
+
+    assert f"defect tool=break_down id={answer['error']['details']['call_id']} " in caplog.text
+    assert f"id={answer['_meta']['call_id']} type" not in caplog.text

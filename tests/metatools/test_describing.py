@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from ticket_tools import Bench, ask, failure, made
 
-from toolyard import Call, Example, Question, Yard, tool
+from toolyard import Call, Example, Limits, Question, Yard, tool
 from toolyard.metatools.shapes import Shapes
 
 
@@ -45,6 +45,7 @@ async def test_what_matters_about_a_tool_is_noted() -> None:
 
     assert full["title"] == "A Thing"
     assert len(full["notes"]) == 5
+    assert any("taken for a command" in note for note in full["notes"])
 
 
 @pytest.mark.parametrize("name", ["describe_tool", "get_tool_schema", "list_tool_examples"])
@@ -179,3 +180,48 @@ def test_a_tool_that_changed_is_learnt_anew_and_few_results_suffice() -> None:
 async def test_bench_tools_declare_what_they_answer() -> None:
     async with Yard(tools=[Bench()]) as yard:
         assert (await ask(yard, "describe_tool", tool_id="add"))["output_schema"] == {"type": "integer"}
+
+
+@pytest.mark.parametrize("name", ["describe_tool", "get_tool_schema", "list_tool_examples"])
+async def test_a_mistyped_name_leads_to_its_description_and_not_to_a_call(name: str) -> None:
+    async with Yard(tools=[Bench(), drop]) as yard:
+        near = failure(await yard.call(name, {"tool_id": "wip"}))
+        far = failure(await yard.call(name, {"tool_id": "zzzz"}))
+
+    assert (near.details["similar"], near.next_actions) == (["wipe"], (f"{name}(tool_id='wipe')",))
+    assert (far.details["similar"], far.next_actions) == ([], ("search_tools(query=…)",))
+    assert "similar" not in far.hint
+
+
+async def test_metatools_tell_the_codes_that_they_answer_with() -> None:
+    async with Yard() as yard:
+        told = {
+            name: list((await ask(yard, "describe_tool", tool_id=name, detail_level="full"))["codes"])
+            for name in ("read_result", "run_tool", "describe_toolset", "search_tools")
+        }
+        reading = await ask(yard, "describe_tool", tool_id="read_result", detail_level="full")
+
+    assert told == {
+        "read_result": ["not_found", "too_large"],
+        "run_tool": ["not_supported"],
+        "describe_toolset": ["not_found"],
+        "search_tools": [],
+    }
+    assert reading["description"].endswith("May answer with: not_found.")
+
+
+async def test_metatools_fail_by_the_reasons_that_they_declare(caplog: pytest.LogCaptureFixture) -> None:
+    calls = {
+        "unknown_handle": ("read_result", {"handle": "r_9"}),
+        "no_room": ("read_result", {"handle": "r_1"}),
+        "argument_not_supported": ("run_tool", {"tool_id": "wipe", "stream": True}),
+        "unknown_toolset": ("describe_toolset", {"name": "none"}),
+    }
+    async with Yard(tools=[Bench()], limits=Limits(result_characters=1)) as yard:
+        await yard.call("open_ticket", {"title": "x"})
+        for reason, (name, arguments) in calls.items():
+            error = failure(await yard.call(name, arguments))
+            declared = yard.registry.find(name, yard.profile).spec.reasons[reason]
+            assert (error.details["reason"], error.code) == (reason, declared.code)
+
+    assert "reason" not in caplog.text

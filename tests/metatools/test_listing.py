@@ -139,3 +139,16 @@ async def test_a_refusal_names_only_metatools_that_are_there(name: str, argument
     for error in (denied, absent):
         assert not any("list_" in action for action in error.next_actions)
         assert "list_" not in error.hint
+
+
+async def test_an_unknown_namespace_is_answered_with_some_that_there_are() -> None:
+    async with Yard(providers=[FakeProvider(f"source_{letter}", [made(f"tool_{letter}")]) for letter in "abcdefghijkl"]) as yard:
+        many = failure(await yard.call("search_tools", {"query": "x", "namespace": "zz"}))
+        near = failure(await yard.call("search_tools", {"query": "x", "namespace": "source_q"}))
+    async with Yard() as yard:
+        none = failure(await yard.call("search_tools", {"query": "x", "namespace": "zz"}))
+
+    assert many.message.startswith("There is no namespace 'zz'. Known: 'source_a', 'source_b'")
+    assert many.message.endswith("'source_h' and 4 more.")
+    assert "Did you mean" in near.message
+    assert none.message == "There is no namespace 'zz'."

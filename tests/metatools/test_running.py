@@ -259,3 +259,115 @@ def _wide() -> Any:
     from toolyard.caller import Door  # noqa: PLC0415 - only here
 
     return Door(name="wide", result_characters=10_000)
+
+
+@pytest.mark.parametrize("name", ["run_tool", "call_tool"])
+async def test_a_mistyped_name_leads_to_the_same_call_with_the_right_one(name: str) -> None:
+    sink = FakeSink()
+    async with Yard(tools=[Bench()], sinks=[sink]) as yard:
+        near = failure(await yard.call(name, {"tool_id": "wip"}))
+        far = failure(await yard.call(name, {"tool_id": "zzzz"}))
+
+    assert (near.tool_id, near.next_actions) == ("wip", (f"{name}(tool_id='wipe', …)",))
+    assert (far.details["similar"], far.next_actions) == ([], ("search_tools(query=…)",))
+    assert [record.tool for record in sink.records] == ["wip", name, "zzzz", name]
+
+
+async def test_a_call_of_no_tool_that_is_too_deep_says_that_it_is_too_deep() -> None:
+    async with Yard(tools=[Bench()], limits=Limits(depth=0)) as yard:
+        error = failure(await yard.call("run_tool", {"tool_id": "wip"}))
+
+    assert (error.code, error.next_actions) == ("limit_exceeded", ())
+
+
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    ("search_tools", {"query": "x", "foo": 1}, "describe_tool(tool_id='search_tools')"),
+    ("search_tools", {"query": "x", "limt": 1}, "search_tools(limit=…)"),
+    ("run_tool", {"tool_id": "wipe", "args": {}, "confirm": True}, "describe_tool(tool_id='run_tool')"),
+    ("run_tool", {"tool_id": "add", "include": ["bad"]}, "run_tool(include=…)"),
+    ("run_chain", {"steps": [{"tool_id": "add", "arguments": {"a": 1}}]}, "run_chain(steps=…)"),
+    ("run_chain", {"steps": [{"tool": "add"}]}, "run_chain(steps=…)"),
+    ("run_chain", {"steps": [1]}, "run_chain(steps=…)"),
+    ("run_chain", {}, "run_chain(steps=…)"),
+    ("open_ticket", {"title": "x", "labels": [1, {}]}, "open_ticket(labels=…)"),
+    ("wipe", {"everything": True}, "describe_tool(tool_id='wipe')"),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments", "action"), WRONG, ids=str)
+async def test_what_to_do_next_names_an_argument_that_there_is(name: str, arguments: dict[str, Any], action: str) -> None:
+    bench = Bench()
+    async with Yard(tools=[bench]) as yard:
+        error = failure(await yard.call(name, arguments))
+
+    assert (error.code, error.next_actions, bench.ran) == ("invalid_input", (action,), [])
+
+
+async def test_nobody_is_sent_to_a_metatool_that_is_not_there() -> None:
+    denied = Profile(name="p", toolsets=(Toolset(name="few", deny=("describe_tool", "search_tools")),))
+    for yard in (Yard(tools=[Bench()], profile=denied), Yard(tools=[Bench()], metatools=False)):
+        async with yard:
+            unknown = failure(await yard.call("add", {"a": 1, "foo": 1}))
+            missing = failure(await yard.call("zzzz"))
+
+        assert unknown.next_actions == ("add(…)",)
+        assert (missing.next_actions, "similar" in missing.hint, "search" in missing.hint) == ((), False, False)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"tool_id": "add", "args": {"arguments": {"a": "1", "b": 2}}},
+        {"tool_id": "add", "args": {"args": '{"a": "1", "b": "2"}'}},
+        {"tool_id": "add", "args": {"tool_id": "add", "input": {"a": 1.0, "b": 2}}},
+    ],
+    ids=str,
+)
+async def test_arguments_in_the_wrong_place_may_need_a_repair_as_well(arguments: dict[str, Any]) -> None:
+    async with Yard(tools=[Bench()]) as yard:
+        answer = await yard.call("run_tool", arguments)
+        chained = await yard.call("run_chain", {"steps": [arguments]})
+
+    assert answer.data == chained.data["final"] == 3
+    assert {"args", "a"} <= set(answer.meta.coerced)
+    assert {"args", "a"} <= set(chained.data["results"][0]["coerced"])
+
+
+async def test_arguments_that_can_be_put_right_where_they_are_stay_there() -> None:
+    takes_args = made("takes_args", properties={"args": {"type": "array"}})
+    takes_text = made("takes_text", properties={"args": {"type": "object", "properties": {"n": {"type": "integer"}}}})
+    async with Yard(tools=[takes_args, takes_text]) as yard:
+        within = await yard.call("run_tool", {"tool_id": "takes_text", "args": {"args": {"n": "5"}}})
+        nowhere = failure(await yard.call("run_tool", {"tool_id": "takes_args", "args": {"args": {"args": "no list"}}}))
+
+    assert within.data == {"args": {"n": 5}}
+    assert nowhere.code == "invalid_input"
+
+
+@pytest.mark.parametrize("tool_id", ["crash", "say_nothing"])
+async def test_a_defect_names_the_call_that_the_log_names(tool_id: str, caplog: pytest.LogCaptureFixture) -> None:
+    @tool
+    async def crash() -> str:
+        """Break."""
+        raise RuntimeError
+
+    say_nothing = made("say_nothing")
+
+    async def nothing(call: Call) -> object:
+        return None
+
+    sink = FakeSink()
+    tools = [crash, type(say_nothing)(spec=say_nothing.spec, handler=nothing, check=say_nothing.check)]
+    async with Yard(tools=tools, sinks=[sink]) as yard:
+        direct = await yard.call(tool_id)
+        through = await yard.call("run_tool", {"tool_id": tool_id})
+        chained = await yard.call("run_chain", {"steps": [{"tool_id": tool_id}]})
+
+    named = [failure(direct).details, failure(through).details, failure(chained).details["cause"]["details"]]
+    ran = [record.call_id for record in sink.records if record.tool == tool_id]
+    assert [details["call_id"] for details in named] == ran
+    assert ran[0] == direct.meta.call_id
+    assert ran[1] != through.meta.call_id
+    assert "'call_id' in 'details'" in failure(through).hint
+    if tool_id == "crash":
+        assert all(f"id={one}" in caplog.text for one in ran)

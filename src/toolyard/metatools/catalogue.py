@@ -13,7 +13,6 @@ from toolyard.registry import Change, Registry
 from toolyard.schema import near_miss
 from toolyard.search_settings import SearchSettings, read_environment
 from toolyard.spec import Operation, ToolSpec
-from toolyard.tools import Tool
 
 if TYPE_CHECKING:
     from toolyard.search import Found, Index
@@ -28,6 +27,7 @@ _DIGITS: Final = 24
 _AT_ONCE: Final = 16
 """Tools that are read before others get their turn: about two thousandths of a second of work."""
 _DIGESTS_AT_ONCE: Final = 256
+_NAMED: Final = 8
 
 
 class Catalogue:
@@ -87,14 +87,6 @@ class Catalogue:
             await asyncio.sleep(0)  # others have their turn
         return index
 
-    def find(self, name: str, profile: Profile) -> Tool:
-        """Return a tool of the profile.
-
-        Raises:
-            ToolError: `tool_not_found`.
-        """
-        return self.registry.find(name, profile)
-
     def tools(self, profile: Profile, *, namespace: str | None = None, operation: Operation | None = None) -> Sequence[ToolSpec]:
         """Return the tools of the profile by name; metatools only where their namespace is asked for."""
         return [
@@ -117,17 +109,13 @@ class Catalogue:
         if namespace in known:
             return
         meant = near_miss(namespace, list(known))
-        message = f"There is no namespace '{shortened(namespace)}'." + (f" Did you mean '{meant}'?" if meant else "")
+        message = f"There is no namespace '{shortened(namespace)}'." + (f" Did you mean '{meant}'?" if meant else _some(list(known)))
         issue = {"field": "namespace", "code": "unknown_namespace", "message": message, "did_you_mean": meant}
         raise ToolError("invalid_input", message, next_actions=self.offered(profile, "list_namespaces()"), issues=[issue])
 
     def offered(self, profile: Profile, *actions: str) -> list[str]:
         """Return those of the actions whose metatools there are for the profile, so that nobody is sent to one that is not."""
-        metatools = {name: self.registry.named(name) for name in (action.partition("(")[0] for action in actions)}
-        there = {
-            name for name, tool in metatools.items() if tool is not None and tool.spec.source == METATOOLS and profile.allows(tool.spec)
-        }
-        return [action for action in actions if action.partition("(")[0] in there]
+        return self.registry.offered(profile, *actions)
 
     def namespaces(self, profile: Profile) -> dict[str, int]:
         """Return how many tools of the profile each namespace has, by name, without the metatools."""
@@ -176,6 +164,15 @@ def _make_index(settings: SearchSettings) -> "Index":
     index = make_index(settings)
     index.prepare()
     return index
+
+
+def _some(namespaces: Sequence[str]) -> str:
+    """Return a sentence that names the first of the namespaces, if there are any."""
+    if not namespaces:
+        return ""
+    more = len(namespaces) - _NAMED
+    named = ", ".join(f"'{name}'" for name in namespaces[:_NAMED])
+    return f" Known: {named} and {more} more." if more > 0 else f" Known: {named}."
 
 
 def _nothing() -> None:

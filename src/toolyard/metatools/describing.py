@@ -54,7 +54,7 @@ def make_describe(catalogue: Catalogue, learnt: Learnt) -> list[Tool]:
     """Return the tool `describe_tool`, and the same under the name that some agents know."""
 
     async def describe(call: Call) -> dict[str, Any]:
-        spec = catalogue.find(call.arguments["tool_id"], call.profile).spec
+        spec = _find(catalogue, call)
         level = call.arguments["detail_level"]
         told = _summary(spec)
         if level != "summary":
@@ -76,7 +76,7 @@ def make_examples(catalogue: Catalogue) -> Tool:
     """Return the tool `list_tool_examples`."""
 
     async def examples(call: Call) -> dict[str, Any]:
-        spec = catalogue.find(call.arguments["tool_id"], call.profile).spec
+        spec = _find(catalogue, call)
         return {"tool_id": spec.name, "examples": _shown(spec.examples[: call.arguments["max"]])}
 
     return make(
@@ -86,6 +86,11 @@ def make_examples(catalogue: Catalogue) -> Tool:
         takes=fields("tool_id", tool_id=TEXT, max={**_COUNT, "default": _WHOLE}),
         answers=outcome("tool_id examples", tool_id=TEXT, examples=_OBJECTS),
     )
+
+
+def _find(catalogue: Catalogue, call: Call) -> ToolSpec:
+    again = call.spec.name + "(tool_id={!r})"
+    return catalogue.registry.find(call.arguments["tool_id"], call.profile, again=again).spec
 
 
 def _summary(spec: ToolSpec) -> dict[str, Any]:
@@ -122,7 +127,7 @@ def _facts(spec: ToolSpec) -> dict[str, Any]:
 def _notes(spec: ToolSpec) -> list[str]:
     known: dict[str, object] = {
         f"It is deprecated. {spec.deprecated}": spec.deprecated,
-        "What it does cannot be assumed to be known: nobody said which operation it is.": spec.operation_assumed,
+        "Nobody said what kind of tool it is, so it is taken for a command, which may change something.": spec.operation_assumed,
         "It needs a session: pass 'session_id'.": spec.session == "required",
         "It may have a session: pass 'session_id'.": spec.session == "optional",
         "It asks a person before it runs.": spec.question,

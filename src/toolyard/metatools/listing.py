@@ -11,7 +11,7 @@ from toolyard.metatools.making import TEXT, fields, make, outcome
 from toolyard.metatools.signature import one_line, signature
 from toolyard.profile import METATOOLS, Profile, Toolset
 from toolyard.schema import near_miss
-from toolyard.spec import Operation, ToolSpec
+from toolyard.spec import Operation, Reason, ToolSpec
 from toolyard.tools import Tool
 
 __all__ = ["make_lists"]
@@ -110,6 +110,7 @@ def _make_toolset(catalogue: Catalogue, pages: _Pages) -> Tool:
         describe_toolset,
         takes=fields("name", name=TEXT, limit=_LIMIT, cursor=TEXT),
         answers=_page(name=TEXT, description=TEXT, rules={"type": "object"}, tools=_LINES),
+        reasons={"unknown_toolset": Reason("not_found")},
     )
 
 
@@ -132,4 +133,4 @@ def _toolset(name: str, profile: Profile, catalogue: Catalogue) -> Toolset:
     meant = near_miss(name, list(known))
     actions = catalogue.offered(profile, "list_toolsets()")
     hint = f"Did you mean '{meant}'?" if meant else "Look at what 'list_toolsets' answers." if actions else None
-    raise not_found("toolset", name, hint=hint, next_actions=actions, may_have_run=False)
+    raise not_found("toolset", name, reason="unknown_toolset", hint=hint, next_actions=actions, may_have_run=False)

@@ -1,11 +1,12 @@
 """Making a metatool: from a few words and two schemas to a tool like any other, without a signature to read."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from toolyard.call import Handler
 from toolyard.profile import METATOOLS, UNLISTED
-from toolyard.spec import Annotations, Example, Operation, ToolSpec
+from toolyard.spec import Annotations, Example, Operation, Reason, ToolSpec, with_codes
 from toolyard.tools import Check, Tool, check_by_schema
 
 __all__ = ["TEXT", "fields", "make", "outcome"]
@@ -39,6 +40,7 @@ def make(
     check: Check | None = None,
     examples: tuple[Example, ...] = (),
     tags: tuple[str, ...] = (),
+    reasons: Mapping[str, Reason] = MappingProxyType({}),
 ) -> Tool:
     """Return a metatool; one that wraps others does what they do, and leaves their deadlines to them."""
     spec = ToolSpec(
@@ -52,5 +54,6 @@ def make(
         source=METATOOLS,
         tags=tags if listed else (*tags, UNLISTED),
         examples=examples,
+        reasons=dict(reasons),
     )
-    return Tool(spec=spec, handler=handler, check=check or check_by_schema(takes), may_return_none=wraps, wraps=wraps)
+    return Tool(spec=with_codes(spec), handler=handler, check=check or check_by_schema(takes), may_return_none=wraps, wraps=wraps)

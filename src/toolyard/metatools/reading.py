@@ -12,6 +12,7 @@ from toolyard.errors import ToolError, invalid_input, shortened
 from toolyard.metatools.making import TEXT, fields, make, outcome
 from toolyard.metatools.subject import Subject
 from toolyard.results import at_pointer, hint_at_pointer, shape_of, shape_within
+from toolyard.spec import Reason
 from toolyard.tools import Tool
 
 __all__ = ["make_read"]
@@ -70,6 +71,7 @@ def make_read(subject: Subject) -> Tool:
         takes=_TAKES,
         answers=_ANSWERS,
         listed=True,
+        reasons={"unknown_handle": Reason("not_found", ("handle",)), "no_room": Reason("too_large", ("limit",))},
     )
 
 
@@ -91,6 +93,7 @@ def _has_no_room(handle: str, allowed: int, *, is_stated: bool) -> ToolError:
     return ToolError(
         "too_large",
         f"Not even a part of '{handle}' fits: an answer may have {allowed} characters{' by what the client states' if is_stated else ''}.",
+        reason="no_room",
         hint=f'Pass it on as an argument, {{"$ref": "{handle}"}}, or {otherwise}.',
         may_have_run=False,
         limit=allowed,

@@ -19,7 +19,7 @@ from toolyard.metatools.signature import signature
 from toolyard.metatools.subject import Subject
 from toolyard.progress import Note
 from toolyard.results import REFERENCE, Filling
-from toolyard.spec import ToolSpec
+from toolyard.spec import Reason, ToolSpec
 from toolyard.tools import Check, InvalidArgumentsError, Tool, check_by_schema
 
 __all__ = ["PENDING", "WRAPPERS", "is_pending", "make_run", "unwrapped"]
@@ -43,6 +43,7 @@ _NAMES: Final = ("name", "tool", "tool_name")
 _ARGUMENTS: Final = ("arguments", "parameters", "params", "input")
 WRAPPERS: Final = frozenset({"args", *_ARGUMENTS})
 """What arguments are called that are one object too deep."""
+_REASONS: Final = {"argument_not_supported": Reason("not_supported", ("argument",))}
 _PUT_RIGHT: Final = "put right"
 """Where the check leaves word for the handler; no argument can be called so."""
 _BEGUN: Final = Envelope.fail(ToolError("state_error", "The call has begun already, and is not made twice.", may_have_run=True))
@@ -58,9 +59,9 @@ def make_run(subject: Subject) -> list[Tool]:
         given = call.arguments
         call.coerced += given.pop(_PUT_RIGHT, ())
         try:
-            tool = subject.registry.find(given["tool_id"], call.profile)
-        except ToolError:
-            return await call.invoke(given["tool_id"], given["args"])  # so that it is answered and recorded as any call of no tool
+            tool = subject.registry.find(given["tool_id"], call.profile, again=call.spec.name + "(tool_id={!r}, …)")
+        except ToolError as error:
+            return _led_on(await call.invoke(given["tool_id"], given["args"]), error)  # so that it is recorded as any call of no tool
         _check_supported(given, tool.spec)
         args, filled = given["args"], call.filled
         if not filled and not tool.wraps:
@@ -82,7 +83,15 @@ def make_run(subject: Subject) -> list[Tool]:
 
 def _run(name: str, handler: Handler, check: Check | None, *, listed: bool = False, tags: tuple[str, ...] = ()) -> Tool:
     text = "Call a tool. It answers what the tool answers."
-    return make(name, text, handler, takes=_TAKES, answers={}, listed=listed, wraps=True, check=check, tags=tags)
+    return make(name, text, handler, takes=_TAKES, answers={}, listed=listed, wraps=True, check=check, tags=tags, reasons=_REASONS)
+
+
+def _led_on(answer: Envelope, missing: ToolError) -> Envelope:
+    """Return the answer of a call of no tool with what to do next by the tool that made the call."""
+    error = answer.error
+    if error is None or error.code != missing.code:  # such as one that is too deep
+        return answer
+    return Envelope(False, None, msgspec.structs.replace(error, next_actions=missing.next_actions), answer.meta)  # noqa: FBT003 - the field of a struct
 
 
 async def _filled(args: Arguments, tool: Tool, filling: Filling) -> Arguments:
@@ -91,14 +100,16 @@ async def _filled(args: Arguments, tool: Tool, filling: Filling) -> Arguments:
 
 
 def unwrapped(args: Arguments, tool: Tool, *, repair: bool) -> tuple[Arguments, tuple[str, ...]]:
-    """Return the arguments of an inner call, taken out of one object too many if only so they fit."""
-    if not repair or not args or _fits(tool, args):
+    """Return the arguments of an inner call, taken out of one object too many, and put right, if only so they fit."""
+    if not repair or not args or tool.fits(args):
         return args, ()
-    inner = [object_in(args[key]) for key in ("args", *_ARGUMENTS) if key in args and set(args) <= {key, "tool_id"}]
-    for candidate in inner:
-        if candidate is not None and _fits(tool, candidate):
-            return candidate, ("args",)
-    return args, ()
+    inner = next((object_in(args[key]) for key in ("args", *_ARGUMENTS) if key in args and set(args) <= {key, "tool_id"}), None)
+    if inner is None:
+        return args, ()
+    if tool.fits(inner):
+        return inner, ("args",)
+    reading = None if tool.reading(args) is not None else tool.reading(inner)
+    return (args, ()) if reading is None else (reading.value, ("args", *reading.changed))
 
 
 def is_pending(answer: Envelope) -> bool:
@@ -116,14 +127,6 @@ def object_in(value: object) -> Arguments | None:
         except (ValueError, RecursionError):
             return None
     return cast("Arguments", value) if isinstance(value, dict) else None
-
-
-def _fits(tool: Tool, args: Arguments) -> bool:
-    try:
-        tool.check(encode(args))
-    except (InvalidArgumentsError, TypeError):
-        return False
-    return True
 
 
 def _forgiving(check: Check) -> Check:
@@ -170,7 +173,14 @@ def _check_supported(given: Arguments, spec: ToolSpec) -> None:
 
 
 def _refuse(argument: str, message: str) -> NoReturn:
-    raise ToolError("not_supported", message, next_actions=[f"run_tool(…) without '{argument}'"], may_have_run=False, argument=argument)
+    raise ToolError(
+        "not_supported",
+        message,
+        reason="argument_not_supported",
+        next_actions=[f"run_tool(…) without '{argument}'"],
+        may_have_run=False,
+        argument=argument,
+    )
 
 
 def _forward(call: Call, pace: Pace) -> Callable[[Note], None] | None:

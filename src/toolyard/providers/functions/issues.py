@@ -1,25 +1,27 @@
 """Issues: what pydantic found wrong with arguments, said in the words of every other check."""
 
 from collections.abc import Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
-from toolyard.schema import ISSUES, Issue, Path, Schema, field_name, inlined, subschema, unexpected
+from toolyard.schema import EXTRA, ISSUES, Issue, Path, Schema, field_name, inlined, subschema, unexpected
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails, ValidationError  # who has an issue has loaded it
 
 __all__ = ["issues_of"]
 
-_EXTRA = frozenset({"extra_forbidden", "unexpected_keyword_argument"})
+_EXTRA = frozenset({EXTRA, "unexpected_keyword_argument"})
 
 
 def issues_of(error: "ValidationError", schema: Schema, arguments: object) -> list[Issue]:
     """Return every issue, one for each field; where several types were tried, what each of them wanted."""
     by_path: dict[Path, list[ErrorDetails]] = {}
-    for fault in islice(error.errors(include_url=False, include_input=False), ISSUES):
+    for fault in error.errors(include_url=False, include_input=False):
         names_a_field = fault["type"] == "missing" or fault["type"] in _EXTRA
-        by_path.setdefault(_path(fault["loc"], arguments, names_a_field=names_a_field), []).append(fault)
+        path = _path(fault["loc"], arguments, names_a_field=names_a_field)
+        if len(by_path) == ISSUES and path not in by_path:
+            break
+        by_path.setdefault(path, []).append(fault)
     return [_issue(path, faults, schema) for path, faults in by_path.items()]
 
 

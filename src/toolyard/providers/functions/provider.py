@@ -6,8 +6,6 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, Literal, TypeVar, cast
 
-import msgspec
-
 from toolyard.prompts import Prompt
 from toolyard.providers import Publish
 from toolyard.providers.functions.arguments import Taken, arguments_of
@@ -19,7 +17,7 @@ from toolyard.providers.functions.prompts import DeclaredPrompt, prompt_from
 from toolyard.providers.functions.resources import DeclaredResource, resource_from
 from toolyard.providers.functions.signature import Signature
 from toolyard.resources import Resource
-from toolyard.spec import EvalRule, Example, Operation, PublishError, Reason, ToolSpec
+from toolyard.spec import EvalRule, Example, Operation, PublishError, Reason, ToolSpec, with_codes
 from toolyard.tools import Tool
 
 __all__ = ["Functions", "tool_from"]
@@ -90,7 +88,7 @@ def tool_from(function: Callable[..., Any], *, source: str, marks: Declared | No
     spec = _spec(name, marks, documented.description, session, taken=taken, promised=promised, source=source)
     handler = handler_of(function, signature, drops_session=session != "none" and not _takes_session_id(signature))
     return Tool(
-        spec=_with_codes(spec),
+        spec=with_codes(spec),
         handler=handler,
         check=taken.check,
         fits_output=None if marks.shape == "plain" else promised.fits,
@@ -169,14 +167,6 @@ def _reasons(marks: Declared) -> dict[str, Reason]:
 def _tuple(given: Sequence[str]) -> tuple[str, ...]:
     """Return names as a tuple; one name alone is not taken letter by letter."""
     return (given,) if isinstance(given, str) else tuple(given)
-
-
-def _with_codes(spec: ToolSpec) -> ToolSpec:
-    """Return the spec with its description ended by the codes that an agent would not expect."""
-    codes = spec.codes()
-    if not codes:
-        return spec
-    return msgspec.structs.replace(spec, description=f"{spec.description}\n\nMay answer with: {', '.join(codes)}.")
 
 
 def _takes_session_id(signature: Signature) -> bool:
