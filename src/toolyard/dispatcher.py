@@ -69,8 +69,8 @@ class Dispatcher:
         self.sessions = sessions
         self.sinks = sinks
         self.state: Any = None
-        self.learn: Callable[[ToolSpec, object], None] | None = None
-        """Told what tools answer that do not say so themselves."""
+        self.learn: Callable[[ToolSpec, object, Caller], None] | None = None
+        """Told what tools answer that do not say so themselves, and whom."""
         self._closed: set[int] = set()  # fronts by number; 0 is everything
         self._registry = registry
         self.profile = profile
@@ -109,7 +109,7 @@ class Dispatcher:
                 self._admit(call)
             answer = fit(call, tool, await self._flights.run(call, tool))
             if self.learn is not None and call.running and tool.spec.output_schema is None:
-                self.learn(tool.spec, answer.data)
+                self.learn(tool.spec, answer.data, caller)
         except BaseException as error:  # noqa: BLE001 - whatever a handler does, the caller gets an answer
             answer = self._failed(call, error)
         encoded, room = answer.encoded, None if door.result_characters is None else room_for_data(call, door.result_characters)

@@ -1,10 +1,9 @@
 from typing import Any
 
 import pytest
-from ticket_tools import Bench, ask, failure, made
+from ticket_tools import Bench, ask, failure
 
-from toolyard import Call, Example, Limits, Question, Yard, tool
-from toolyard.metatools.shapes import Shapes
+from toolyard import Call, Caller, Door, Example, Limits, Question, Yard, tool
 
 
 @tool(operation="destroy", examples=[Example({"n": number}) for number in range(5)], reasons=("gone",), timeout=7, tags=("risky",))
@@ -126,55 +125,45 @@ async def test_learning_can_be_switched_off() -> None:
         assert "learnt_output" not in await ask(yard, "describe_tool", tool_id="look")
 
 
-def learnt(*results: Any) -> Any:
-    shapes = Shapes()
-    spec = made("t").spec
-    for result in results:
-        shapes.learn(spec, result)
-    told = shapes.of("t")
-    return None if told is None else told["schema"]
+@pytest.mark.parametrize(("more", "shown"), [(50, False), (5000, True)])
+async def test_a_learnt_shape_never_costs_the_schemas(more: int, *, shown: bool) -> None:
+    @tool
+    async def look(text: str = "x" * 2000) -> Any:
+        """Look."""
+        return {f"field_{chr(97 + number)}": number for number in range(20)}
+
+    async with Yard(tools=[look]) as yard:
+        unlearnt = (await yard.call("describe_tool", {"tool_id": "look"})).to_json()
+        for _ in range(3):
+            await yard.call("look")
+        told = await yard.call("describe_tool", {"tool_id": "look"}, door=Door(result_characters=len(unlearnt) + more))
+        inner = {"tool_id": "describe_tool", "args": {"tool_id": "look"}}
+        within = await yard.call("run_tool", inner, door=Door(result_characters=len(unlearnt) + more))
+    async with Yard(tools=[look], limits=Limits(result_characters=len(unlearnt) + more)) as yard:
+        for _ in range(3):
+            await yard.call("look")
+        limited = await yard.call("describe_tool", {"tool_id": "look"})
+
+    for answer in (told, within, limited):
+        assert answer.data["input_schema"]
+        assert ("learnt_output" in answer.data) is shown
 
 
-def test_maps_are_collapsed_so_that_no_key_of_data_shows() -> None:
-    by_mail = learnt(*[{"users": {f"u{n}@example.org": {"age": n}}} for n in range(4)])
-    by_number = learnt(*[{"17": True, "99": False}] * 3)
-    by_many = learnt(*[{f"key_{chr(97 + n)}{chr(97 + m)}": 1 for m in range(15)} for n in range(6)])
+async def test_what_only_one_caller_was_answered_is_described_to_nobody_else() -> None:
+    @tool(operation="query")
+    async def balances() -> Any:
+        """Tell the balances."""
+        return {"alice": 10, "bob": 20, "carol": 30}
 
-    assert by_mail["properties"]["users"] == {
-        "type": "object",
-        "additionalProperties": {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]},
-    }
-    assert by_number == {"type": "object", "additionalProperties": {"type": "boolean"}}
-    assert by_many == {"type": "object", "additionalProperties": {"type": "integer"}}
+    ada, bea = Caller(identity="ada"), Caller(identity="bea")
+    async with Yard(tools=[balances]) as yard:
+        for _ in range(3):
+            await yard.call("balances", caller=ada)
+        mine = await yard.call("describe_tool", {"tool_id": "balances"}, caller=ada)
+        hers = await yard.call("run_tool", {"tool_id": "describe_tool", "args": {"tool_id": "balances"}}, caller=bea)
 
-
-def test_a_name_counts_once_for_each_result() -> None:
-    assert learnt([{"rare": 1}] * 5, [], []) == {"type": "array"}
-    assert learnt([{"a": 1}], [{"a": 2}], [{"a": 3}])["items"]["properties"] == {"a": {"type": "integer"}}
-
-
-def test_a_shape_has_a_bound_in_depth_and_names() -> None:
-    deep: Any = 1
-    for _ in range(10):
-        deep = {"a": deep}
-
-    assert str(learnt(deep, deep, deep)).count("properties") <= 5
-    assert learnt({"a": 1}, {"a": 1}) is None
-    assert learnt("x", 1, 2.5) == {}
-    assert learnt({}, {}, {}) == {"type": "object", "properties": {}}
-    assert learnt({"not a name": []}, {"not a name": []}, {}) == {"type": "object", "additionalProperties": True}
-
-
-def test_a_tool_that_changed_is_learnt_anew_and_few_results_suffice() -> None:
-    shapes = Shapes()
-    first = made("t").spec
-    for number in range(1000):
-        shapes.learn(first, {"a": number})
-    told = shapes.of("t")
-    assert told is not None
-    assert told["learnt_from"] < 100
-    shapes.learn(made("t").spec, {"b": 1})
-    assert shapes.of("t") is None
+    assert sorted(mine.data["learnt_output"]["schema"]["properties"]) == ["alice", "bob", "carol"]
+    assert hers.data["learnt_output"]["schema"] == {"type": "object"}
 
 
 async def test_bench_tools_declare_what_they_answer() -> None:

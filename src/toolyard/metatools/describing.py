@@ -6,7 +6,11 @@ from typing import Any, Final
 import msgspec
 
 from toolyard.call import Call, Handler
+from toolyard.caller import Caller
+from toolyard.ending import room_for_data
+from toolyard.envelope import encode
 from toolyard.errors import CODES
+from toolyard.limits import Limits
 from toolyard.metatools.catalogue import OTHER_NAME, Catalogue
 from toolyard.metatools.making import TEXT, fields, make, outcome
 from toolyard.metatools.signature import signature
@@ -15,8 +19,8 @@ from toolyard.tools import Tool
 
 __all__ = ["Learnt", "make_describe", "make_examples"]
 
-Learnt = Callable[[str], dict[str, Any] | None]
-"""Takes the name of a tool; returns what was learnt of its results, if anything."""
+Learnt = Callable[[str, Caller], dict[str, Any] | None]
+"""Takes the name of a tool and who asks; returns what was learnt of its results, if anything."""
 
 _WHOLE: Final = 5
 _LINE: Final = 10_000
@@ -50,7 +54,7 @@ _ANSWERS: Final = outcome(
 )
 
 
-def make_describe(catalogue: Catalogue, learnt: Learnt) -> list[Tool]:
+def make_describe(catalogue: Catalogue, learnt: Learnt, *, limits: Limits) -> list[Tool]:
     """Return the tool `describe_tool`, and the same under the name that some agents know."""
 
     async def describe(call: Call) -> dict[str, Any]:
@@ -58,11 +62,16 @@ def make_describe(catalogue: Catalogue, learnt: Learnt) -> list[Tool]:
         level = call.arguments["detail_level"]
         told = _summary(spec)
         if level != "summary":
-            told |= _schemas(spec, learnt)
+            told |= _schemas(spec)
         if level == "full":
             told |= _facts(spec)
         count = call.arguments.get("examples_max", _WHOLE if level == "full" else 0)
-        return {**told, "examples": _shown(spec.examples[:count])} if count else told
+        if count:
+            told["examples"] = _shown(spec.examples[:count])
+        shape = learnt(spec.name, call.caller) if "input_schema" in told and spec.output_schema is None else None
+        most = limits.result_characters if call.door.result_characters is None else room_for_data(call, call.door.result_characters)
+        whole = told if shape is None else {**told, "learnt_output": shape}
+        return whole if shape is None or len(encode(whole)) <= most else told  # what is declared is not given up for it
 
     return [_describe("describe_tool", describe, listed=True), _describe("get_tool_schema", describe, tags=(OTHER_NAME,))]
 
@@ -105,12 +114,9 @@ def _summary(spec: ToolSpec) -> dict[str, Any]:
     }
 
 
-def _schemas(spec: ToolSpec, learnt: Learnt) -> dict[str, Any]:
-    told: dict[str, Any] = {"input_schema": spec.input_schema}
-    if spec.output_schema is not None:
-        return {**told, "output_schema": spec.output_schema}
-    shape = learnt(spec.name)
-    return told if shape is None else {**told, "learnt_output": shape}
+def _schemas(spec: ToolSpec) -> dict[str, Any]:
+    output = {} if spec.output_schema is None else {"output_schema": spec.output_schema}
+    return {"input_schema": spec.input_schema, **output}
 
 
 def _facts(spec: ToolSpec) -> dict[str, Any]:

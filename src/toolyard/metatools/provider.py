@@ -49,7 +49,7 @@ class Metatools:
         cursors = Cursors(self._subject.seal)
         every: list[Any] = [
             make_search(catalogue, cursors, calls_with="run_tool" if "run_tool" in self._names else None),
-            *make_describe(catalogue, shapes.of),
+            *make_describe(catalogue, shapes.of, limits=self._subject.limits),
             *make_run(self._subject),
             make_chain(self._subject, catalogue),
             make_read(self._subject),

@@ -1,31 +1,46 @@
 """Shapes: what is learnt of the results of tools that do not say what they answer: names and types, never values.
 
-A shape is shown and never enforced. What was seen in fewer than three results is not shown, nor what may be a key of data.
+A shape is shown and never enforced. A name is shown if three results or more had it, if it does not look like a key of data, and if
+whoever asks has seen it himself or three identities have: what only some callers are answered is nothing to tell the others.
 """
 
 import re
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Final, cast
 
+from toolyard.caller import Caller
+from toolyard.envelope import encode
 from toolyard.spec import ToolSpec
 
 __all__ = ["Shapes"]
 
 _OFTEN: Final = 3
+_VARIED: Final = 6
+"""Results after which names that come and go are taken for keys of data."""
 _RESULTS: Final = 50
 _EVERY: Final = 64
 _TOOLS: Final = 5000
+_CALLERS: Final = 16
 _NAMES: Final = 40
+_PLACES: Final = 200
+_VISITS: Final = 300
+_CHARACTERS: Final = 4000
 _DEPTH: Final = 4
 _ITEMS: Final = 8
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z_.-]{0,39}[0-9]?\Z", re.ASCII)
 """What a field is called; anything else is the key of a map, which says something of the data."""
-_TYPES: Final[dict[type, str]] = {bool: "boolean", int: "integer", float: "number", str: "string"}
+_TYPES: Final[dict[type, str]] = {bool: "boolean", int: "integer", float: "number", str: "string", dict: "object", list: "array"}
+
+Who = tuple[str, str]
+"""A caller: the identity and the scope."""
 
 
 class _Node:
     """One place in the results of a tool."""
 
-    __slots__ = ("count", "inner", "is_map", "items", "last", "types")
+    __slots__ = ("count", "inner", "is_common", "is_map", "items", "last", "seen_by", "types")
 
     def __init__(self) -> None:
         self.count = 0
@@ -34,74 +49,118 @@ class _Node:
         self.inner: dict[str, _Node] = {}
         self.items: _Node | None = None
         self.is_map = False
+        self.is_common = False
+        """Whether results of several identities have the place, so that it tells nothing of any of them."""
+        self.seen_by: dict[Who, None] = {}
+        """Whose results have it, until it is common; of many callers the last."""
 
-    def see(self, value: object, result: int, depth: int) -> None:
+    def see(self, value: object, result: int, who: Who) -> None:
         """Note a value that a result has in this place; a result counts once, however often it has the place."""
-        fresh = self.last != result
+        kind, fresh = _TYPES.get(type(value), "null"), self.last != result
         self.last = result
         self.count += fresh
-        if isinstance(value, dict):
-            self._add("object", fresh=fresh)
-            self._see_fields(cast("dict[str, object]", value), result, depth)
-        elif isinstance(value, list):
-            self._add("array", fresh=fresh)
-            self._see_items(cast("list[object]", value), result, depth)
-        else:
-            self._add(_TYPES.get(type(value), "null"), fresh=fresh)
+        self.types[kind] = self.types.get(kind, 0) + (fresh or kind not in self.types)
+        if not self.is_common and who not in self.seen_by:
+            if len(self.seen_by) >= _CALLERS:
+                del self.seen_by[next(iter(self.seen_by))]
+            self.seen_by[who] = None
+            if len({identity for identity, _ in self.seen_by}) >= _OFTEN:
+                self.is_common = True
+                self.seen_by.clear()
 
-    def shown(self) -> dict[str, Any]:
-        """Return the place as a schema, with what was seen often enough."""
-        types = [name for name, count in self.types.items() if count >= _OFTEN] or ["any"]
-        told: dict[str, Any] = {} if types == ["any"] else {"type": types[0] if len(types) == 1 else types}
+    def shown(self, who: Who, depth: int) -> dict[str, Any]:
+        """Return the place as a schema of so many levels, with what was seen often enough and is no secret to the caller."""
+        types = [name for name, count in self.types.items() if count >= _OFTEN]
+        told: dict[str, Any] = {"type": types[0] if len(types) == 1 else types} if types else {}
+        if not depth:
+            return told
+        items = None if self.items is None or self.items.count < _OFTEN else self.items.shown(who, depth - 1)
         if "object" in types:
-            told |= self._shown_fields()
-        if "array" in types and self.items is not None and self.items.count >= _OFTEN:
-            told["items"] = self.items.shown()
+            told |= {"additionalProperties": items or True} if self.is_map else self._shown_fields(who, depth)
+        if "array" in types and items is not None:
+            told["items"] = items
         return told
 
-    def _shown_fields(self) -> dict[str, Any]:
-        if self.is_map:
-            often = self.items is not None and self.items.count >= _OFTEN
-            return {"additionalProperties": cast("_Node", self.items).shown() if often else True}
-        fields = {name: node.shown() for name, node in sorted(self.inner.items()) if node.count >= _OFTEN}
-        always = [name for name in fields if self.inner[name].count == self.count]
-        return {"properties": fields, **({"required": always} if always else {})}
+    def looks_like_map(self, pairs: dict[str, object]) -> bool:
+        """Return whether these names, or those of all results together, are rather keys of data than fields."""
+        if len(pairs) > _NAMES or not all(map(_NAME.match, pairs)) or len(self.inner.keys() | pairs.keys()) > _NAMES:
+            return True
+        if self.count < _VARIED:
+            return False
+        steady = sum(2 * node.count >= self.count for node in self.inner.values())
+        kinds = {"number" if kind == "integer" else kind for node in self.inner.values() for kind in node.types}
+        return 2 * steady < len(self.inner) and len(kinds - {"null"}) <= 1
 
-    def _see_fields(self, pairs: dict[str, object], result: int, depth: int) -> None:
-        known = self.inner.keys() | pairs.keys()
-        if not self.is_map and (len(known) > _NAMES or not all(map(_NAME.match, pairs))):
-            self.is_map = True
-            self.inner.clear()
-        if not depth:
-            return
-        if self.is_map:
-            self._see_items(list(pairs.values()), result, depth)
-            return
-        for name, item in pairs.items():
-            if name not in self.inner:
-                self.inner[name] = _Node()
-            self.inner[name].see(item, result, depth - 1)
+    def size(self) -> int:
+        """Return how many places are in this one."""
+        inner = [*self.inner.values(), *([] if self.items is None else [self.items])]
+        return len(inner) + sum(node.size() for node in inner)
 
-    def _see_items(self, items: list[object], result: int, depth: int) -> None:
-        if depth and items:
-            if self.items is None:
-                self.items = _Node()
-            for item in items[:_ITEMS]:
-                self.items.see(item, result, depth - 1)
-
-    def _add(self, name: str, *, fresh: bool) -> None:
-        self.types[name] = self.types.get(name, 0) + (fresh or name not in self.types)
+    def _shown_fields(self, who: Who, depth: int) -> dict[str, Any]:
+        nodes = {
+            name: node for name, node in sorted(self.inner.items()) if node.count >= _OFTEN and (node.is_common or who in node.seen_by)
+        }
+        fields = {name: node.shown(who, depth - 1) for name, node in nodes.items()}
+        always = [name for name, node in nodes.items() if node.count == self.count]
+        return {**({"properties": fields} if fields else {}), **({"required": always} if always else {})}
 
 
 class _Seen:
     """What was seen of one tool, which is a new one once it is published anew."""
 
-    __slots__ = ("calls", "root", "spec")
+    __slots__ = ("calls", "places", "root", "spec")
 
     def __init__(self, spec: ToolSpec) -> None:
         self.spec = spec
         self.root = _Node()
+        self.places = 0
         self.calls = 0
+
+    def learn(self, data: object, who: Who) -> None:
+        """Look at a result level by level, as far as there is time for, so that of a large one at least the outside is known."""
+        waiting: deque[tuple[_Node, object, int]] = deque([(self.root, data, _DEPTH)])
+        for visited in range(_VISITS):
+            if not waiting:
+                return
+            node, value, depth = waiting.popleft()
+            node.see(value, self.calls, who)
+            if depth and visited + len(waiting) < _VISITS:  # else nobody would come to what is inside
+                waiting.extend((inner, item, depth - 1) for inner, item in self._inside(node, value))
+
+    def _inside(self, node: _Node, value: object) -> Iterator[tuple[_Node, object]]:
+        """Yield the places inside a place, and what a result has there."""
+        if isinstance(value, list):
+            yield from self._items(node, islice(cast("list[object]", value), _ITEMS))
+        elif isinstance(value, dict):
+            pairs = cast("dict[str, object]", value)
+            if not node.is_map and node.looks_like_map(pairs):
+                node.is_map = True
+                node.inner.clear()
+                self.places = self.root.size()
+            if node.is_map:
+                yield from self._items(node, islice(pairs.values(), _ITEMS))
+            else:
+                yield from self._fields(node, pairs)
+
+    def _fields(self, node: _Node, pairs: dict[str, object]) -> Iterator[tuple[_Node, object]]:
+        for name, item in pairs.items():
+            if name not in node.inner and self._has_room():
+                node.inner[name] = _Node()
+            if name in node.inner:
+                yield node.inner[name], item
+
+    def _items(self, node: _Node, items: Iterator[object]) -> Iterator[tuple[_Node, object]]:
+        for item in items:
+            if node.items is None and self._has_room():
+                node.items = _Node()
+            if node.items is not None:
+                yield node.items, item
+
+    def _has_room(self) -> bool:
+        """Return whether there may be one place more, and count it."""
+        has_room = self.places < _PLACES
+        self.places += has_room
+        return has_room
 
 
 class Shapes:
@@ -110,8 +169,8 @@ class Shapes:
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
 
-    def learn(self, spec: ToolSpec, data: object) -> None:
-        """Note what a tool answered; never fails, and soon costs next to nothing."""
+    def learn(self, spec: ToolSpec, data: object, caller: Caller) -> None:
+        """Note what a tool answered a caller; never fails, and soon costs next to nothing."""
         known = self._seen.get(spec.name)
         if known is None or known.spec is not spec:
             if len(self._seen) >= _TOOLS:
@@ -119,15 +178,16 @@ class Shapes:
             known = self._seen[spec.name] = _Seen(spec)
         known.calls = calls = known.calls + 1
         if calls <= _RESULTS or not calls % _EVERY:
-            known.root.see(data, calls, _DEPTH)
+            known.learn(data, (caller.identity, caller.scope))
 
-    def of(self, name: str) -> dict[str, Any] | None:
-        """Return what was learnt of a tool's results, marked as such, or nothing if too few were seen."""
+    def of(self, name: str, caller: Caller) -> dict[str, Any] | None:
+        """Return what a caller may know of a tool's results, marked as learnt, or nothing if too few were seen."""
         known = self._seen.get(name)
         if known is None or known.root.count < _OFTEN:
             return None
+        shapes = (known.root.shown((caller.identity, caller.scope), depth) for depth in range(_DEPTH, -1, -1))
         return {
-            "schema": known.root.shown(),
+            "schema": next(shape for shape in shapes if len(encode(shape)) <= _CHARACTERS),
             "learnt_from": known.root.count,
             "note": "Learnt from results, not declared: it may be wrong.",
         }

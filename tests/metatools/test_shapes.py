@@ -1,0 +1,184 @@
+"""Shapes: what is learnt of results, for whom, and how much of it."""
+
+from typing import Any
+
+import pytest
+from ticket_tools import made
+
+from toolyard import Caller
+from toolyard.envelope import encode
+from toolyard.metatools import shapes as module
+from toolyard.metatools.shapes import Shapes
+
+ADA, BEA, CEM, DOT = (Caller(identity=name) for name in ("ada", "bea", "cem", "dot"))
+
+
+def learnt(*results: Any) -> Any:
+    shapes = Shapes()
+    spec = made("t").spec
+    for result in results:
+        shapes.learn(spec, result, ADA)
+    return seen(shapes, ADA)
+
+
+def seen(shapes: Shapes, caller: Caller) -> Any:
+    told = shapes.of("t", caller)
+    return None if told is None else told["schema"]
+
+
+def test_maps_are_collapsed_so_that_no_key_of_data_shows() -> None:
+    by_mail = learnt(*[{"users": {f"u{n}@example.org": {"age": n}}} for n in range(4)])
+    by_number = learnt(*[{"17": True, "99": False}] * 3)
+    by_many = learnt(*[{f"key_{chr(97 + n)}{chr(97 + m)}": 1 for m in range(15)} for n in range(6)])
+
+    assert by_mail["properties"]["users"] == {
+        "type": "object",
+        "additionalProperties": {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]},
+    }
+    assert by_number == {"type": "object", "additionalProperties": {"type": "boolean"}}
+    assert by_many == {"type": "object", "additionalProperties": {"type": "integer"}}
+
+
+def test_a_name_counts_once_for_each_result() -> None:
+    assert learnt([{"rare": 1}] * 5, [], []) == {"type": "array"}
+    assert learnt([{"a": 1}], [{"a": 2}], [{"a": 3}])["items"]["properties"] == {"a": {"type": "integer"}}
+
+
+def test_a_shape_has_a_bound_in_depth_and_names() -> None:
+    deep: Any = 1
+    for _ in range(10):
+        deep = {"a": deep}
+
+    assert str(learnt(deep, deep, deep)).count("properties") <= 5
+    assert learnt({"a": 1}, {"a": 1}) is None
+    assert learnt("x", 1, 2.5) == {}
+    assert learnt({}, {}, {}) == {"type": "object"}
+    assert learnt({"not a name": []}, {"not a name": []}, {}) == {"type": "object", "additionalProperties": True}
+
+
+def test_a_tool_that_changed_is_learnt_anew_and_few_results_suffice() -> None:
+    shapes = Shapes()
+    first = made("t").spec
+    for number in range(1000):
+        shapes.learn(first, {"a": number}, ADA)
+    told = shapes.of("t", ADA)
+    assert told is not None
+    assert told["learnt_from"] < 100
+    shapes.learn(made("t").spec, {"b": 1}, ADA)
+    assert shapes.of("t", ADA) is None
+
+
+def test_a_name_is_told_to_whose_results_had_it_and_to_all_once_three_identities_did() -> None:
+    shapes, spec = Shapes(), made("t").spec
+    told: list[list[Any]] = []
+    for caller in (ADA, BEA, CEM):
+        for _ in range(3):
+            shapes.learn(spec, {"alice": 1, caller.identity: {"x": "y"}}, caller)
+        told.append([sorted(seen(shapes, one).get("properties", ())) for one in (ADA, BEA, DOT)])
+
+    assert told == [
+        [["ada", "alice"], [], []],
+        [["ada", "alice"], ["alice", "bea"], []],
+        [["ada", "alice"], ["alice", "bea"], ["alice"]],
+    ]
+
+
+def test_conversations_of_one_identity_are_callers_of_their_own_and_make_nothing_common() -> None:
+    shapes, spec = Shapes(), made("t").spec
+    one, other, last = (Caller(identity="app", scope=scope) for scope in ("1", "2", "3"))
+    for caller in (one, other) * 3:
+        shapes.learn(spec, {"alice": 1}, caller)
+
+    assert (
+        seen(shapes, one) == seen(shapes, other) == {"type": "object", "properties": {"alice": {"type": "integer"}}, "required": ["alice"]}
+    )
+    assert seen(shapes, last) == {"type": "object"}
+
+
+def test_of_many_callers_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CALLERS", 2)
+    shapes, spec = Shapes(), made("t").spec
+    callers = [Caller(identity="app", scope=str(number)) for number in range(4)]
+    for caller in callers:
+        shapes.learn(spec, {"alice": 1}, caller)
+
+    assert ["properties" in seen(shapes, caller) for caller in callers] == [False, False, True, True]
+
+
+def test_names_that_differ_from_result_to_result_are_keys_of_data() -> None:
+    people = ["alice", "bob", "carol", "dave", "erin", "frank", "grace", "heidi"]
+    by_name = [{people[number % 8]: {"age": number}, people[(number + 1) % 8]: {"age": number}} for number in range(24)]
+    records = [{"id": number, "kind": "x", **({"note": "y"} if number % 2 else {})} for number in range(24)]
+
+    shape = learnt(*by_name)
+    assert shape["type"] == "object"
+    assert list(shape["additionalProperties"]["properties"]) == ["age"]
+    assert sorted(learnt(*records)["properties"]) == ["id", "kind", "note"]
+
+
+def test_null_goes_with_every_type_where_names_come_and_go() -> None:
+    assert sorted(learnt(*[{"a": None}, {"b": "x"}, {"c": "x"}, {"d": None}] * 6).get("properties", ())) == []
+    assert sorted(learnt(*[{"a": None, "n": 1}, {"b": "x", "n": 2}, {"c": "x", "n": 3}, {"d": None, "n": 4}] * 6)["properties"]) == list(
+        "abcdn"
+    )
+
+
+def test_a_large_result_leaves_a_small_shape_with_its_first_levels() -> None:
+    def deep(levels: int) -> Any:
+        return {f"k{chr(97 + number)}": deep(levels - 1) for number in range(18)} if levels else 0
+
+    shape = learnt(*[deep(4)] * 4)
+
+    assert len(encode(shape)) <= 4000
+    assert len(shape["properties"]) == 18
+
+
+def test_the_work_for_a_result_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    see = module._Node.see  # pyright: ignore[reportPrivateUsage] - to count how often it is done
+
+    def counted(node: Any, value: object, result: int, who: Any) -> None:
+        looked.append(1)
+        see(node, value, result, who)
+
+    monkeypatch.setattr(module._Node, "see", counted)  # pyright: ignore[reportPrivateUsage] - the same
+
+    learnt(
+        {"rows": [{f"c{chr(97 + number)}": [number] * 20 for number in range(20)}] * 8, "more": {str(number): 1 for number in range(10**5)}}
+    )
+
+    assert 100 < len(looked) <= 300
+
+
+def test_what_a_map_held_makes_room_for_others() -> None:
+    varied = [
+        {"by_name": {f"p{chr(97 + first)}{chr(97 + number)}": {"age": 1} for number in range(30)}, "late": first} for first in range(3)
+    ]
+    filling = [{f"f{chr(97 + number)}": {f"g{chr(97 + inner)}": 1 for inner in range(9)} for number in range(9)}] * 3
+
+    shape = learnt(*varied, *[{**one, "other": filling[0]} for one in varied])
+    assert shape["properties"]["by_name"]["additionalProperties"]
+    assert len(shape["properties"]["other"]["properties"]) == 9
+
+
+def test_more_names_than_can_be_kept_are_left_out() -> None:
+    shape = learnt(*[{f"a{chr(97 + one)}": {f"b{chr(97 + two)}": 1 for two in range(26)} for one in range(26)}] * 3)
+
+    assert len(shape["properties"]) == 26
+    assert len(encode(shape)) <= 4000
+
+
+def test_a_list_for_which_no_place_is_left_is_known_to_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PLACES", 1)
+
+    assert learnt(*[{"rows": [1, 2]}] * 3)["properties"] == {"rows": {"type": "array"}}
+
+
+def test_of_many_tools_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_TOOLS", 2)
+    shapes = Shapes()
+    for spec in (made(name).spec for name in "abc"):
+        for number in range(3):
+            shapes.learn(spec, number, ADA)
+
+    assert [shapes.of(name, ADA) is None for name in "abc"] == [True, False, False]
