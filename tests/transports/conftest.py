@@ -33,6 +33,23 @@ class Gates:
         self.running = 0
 
 
+class Stubborn:
+    """A tool that goes on whatever is said, until it is let go."""
+
+    def __init__(self) -> None:
+        self.is_running = False
+        self.end = asyncio.Event()
+
+    @tool
+    async def stubborn(self) -> str:
+        """Go on whatever is said."""
+        self.is_running = True
+        while not self.end.is_set():
+            with suppress(asyncio.CancelledError):
+                await self.end.wait()
+        return "at last"
+
+
 class Reply:
     """A response: its status, its headers in small letters, and its body once it was read."""
 
@@ -330,6 +347,14 @@ def make_memory() -> Generator[Callable[[], int]]:
     tracemalloc.start()
     yield lambda: tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
+
+
+@pytest.fixture
+async def stubborn() -> AsyncGenerator[Stubborn]:
+    """Return a tool that does not listen to its interruption; in the end it is let go."""
+    made = Stubborn()
+    yield made
+    made.end.set()
 
 
 @pytest.fixture

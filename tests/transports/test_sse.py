@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from toolyard import Call, Serving, Yard, tool
+from toolyard import Call, Limits, Serving, Yard, tool
 from toolyard.transports.auth import ApiKey, ApiKeys, digest_of
 from toolyard.transports.opening import make_transport
 
 if TYPE_CHECKING:
-    from tests.transports.conftest import Gates
+    from tests.transports.conftest import Gates, Stubborn
 
 META = "io.modelcontextprotocol/"
 HELLO: dict[str, Any] = {"protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
@@ -182,6 +182,21 @@ async def test_at_the_end_every_call_is_answered_and_every_stream_ends(serve: An
     messages = await stream.messages()
 
     assert [message["id"] for message in messages] == [0, 1]
+    assert json.loads(messages[1]["result"]["content"][0]["text"])["error"]["code"] == "cancelled"
+
+
+async def test_at_the_end_a_call_that_does_not_listen_to_its_interruption_is_answered_in_its_place(
+    serve: Any, until: Any, stubborn: "Stubborn"
+) -> None:
+    server = await serve(Yard(tools=[stubborn], limits=Limits(cleanup=0.05)), transport="sse", shutdown_seconds=0.05)
+    stream, place = await open_stream(server)
+    await server.request("POST", place, INITIALIZE)
+    await server.request("POST", place, call(1, "stubborn"))
+    await until(lambda: stubborn.is_running)
+
+    await server.stop()
+    messages = await stream.messages()
+
     assert json.loads(messages[1]["result"]["content"][0]["text"])["error"]["code"] == "cancelled"
 
 

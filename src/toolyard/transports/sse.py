@@ -115,9 +115,13 @@ class _App:
         """Let calls finish for so long, then interrupt them, so that each is answered."""
         return self._front.finish(seconds)
 
+    def answer_unended(self, target: Target) -> None:
+        """Return nothing: answers go by the streams, and are given up with those."""
+
     def close(self) -> None:
-        """Let every client go."""
+        """Let every client go, once those of its calls are answered that do not end."""
         for client in self._clients.values():
+            client.duplex.give_up()
             client.end()
         self._front.close()
 

@@ -7,11 +7,13 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolyard import Serving
+import pytest
+
+from toolyard import Limits, Serving, Yard
 from toolyard.transports.opening import make_transport
 
 if TYPE_CHECKING:
-    from tests.transports.conftest import Gates
+    from tests.transports.conftest import Gates, Stubborn
 
 SOURCE = """
 import asyncio, sys
@@ -39,6 +41,41 @@ async def test_what_is_quick_is_finished_and_what_is_slow_is_interrupted(serve: 
 
     assert {reply.json["result"]["structuredContent"]["error"]["code"] for reply in replies} == {"cancelled"}
     assert {reply.json["result"]["structuredContent"]["error"]["blame"] for reply in replies} == {"yard"}
+
+
+async def test_calls_of_a_session_are_answered_at_the_end_even_in_one_piece(serve: Any, gates: "Gates", until: Any) -> None:
+    server = await serve(shutdown_seconds=0.05, json_response=True)
+    session = await server.greet()
+    wires = [await session.call("wait", id=number) for number in range(1, 21)]
+    await until(lambda: gates.running == 20)
+
+    await server.stop()
+    replies = [await wire.reply() for wire in wires]
+
+    assert {(reply.status, reply.json["result"]["structuredContent"]["error"]["code"]) for reply in replies} == {(200, "cancelled")}
+
+
+@pytest.mark.parametrize("way", ["json", "stream", "session", "older"])
+async def test_a_call_that_does_not_listen_to_its_interruption_is_answered_in_its_place(
+    serve: Any, until: Any, stubborn: "Stubborn", way: str
+) -> None:
+    yard = Yard(tools=[stubborn], limits=Limits(cleanup=0.05))
+    server = await serve(yard, shutdown_seconds=0.05, hold_back=0.0 if way == "stream" else 2.0, stateless=way == "older")
+    if way == "session":
+        wire = await (await server.greet()).call("stubborn")
+    elif way == "older":
+        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "stubborn"}}
+        said = {"Content-Type": "application/json", "MCP-Protocol-Version": "2025-11-25", "Accept": "application/json"}
+        wire = await server.send("POST", "/mcp", {"Host": "localhost", **said}, message)
+    else:
+        wire = await server.call("stubborn")
+    await until(lambda: stubborn.is_running)
+
+    await server.stop()
+    reply = await wire.reply()
+
+    told = (json.loads(reply.body.partition(b"data: ")[2]) if way == "stream" else reply.json)["result"]["structuredContent"]["error"]
+    assert (told["code"], told["blame"], told["may_have_run"], told["tool_id"]) == ("cancelled", "yard", True, "stubborn")
 
 
 async def test_an_ending_server_waits_for_calls_that_are_nearly_done(serve: Any, gates: "Gates", until: Any) -> None:

@@ -85,6 +85,10 @@ class App:
         if self._endpoint is not None:
             await self._endpoint.finish(seconds)
 
+    def answer_unended(self, target: Target) -> bytes | None:
+        """Return what a call is answered with that does not end although the server does, if that is what the request asked for."""
+        return None if self._endpoint is None else self._endpoint.answer_unended(target)
+
     async def _live(self, receive: Receive, send: Send) -> None:
         """Open the yard while the server runs."""
         await receive()

@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 from toolyard.transports.http.asgi import PLAIN
 from toolyard.transports.http.gate import RefusedError
 from toolyard.transports.http.head import Head
+from toolyard.wire.events import encode_event
 
 if TYPE_CHECKING:
     from toolyard.transports.http.connection import Connection
@@ -150,6 +151,14 @@ class Cycle:
             self.keep_alive = False
             if not self._started:
                 self._connection.write(refusal(500, "The server could not answer; the reason is in its log."))
+            self.end()
+
+    def give_up(self, answer: bytes) -> None:
+        """Answer in the place of a call that does not end; what comes of it later is told to nobody."""
+        if not self._started:
+            self.whole(_GOOD, answer, PLAIN)
+        elif not self._is_over:
+            self._connection.write(self._piece(encode_event(answer), more=False))
             self.end()
 
     def lose(self) -> None:

@@ -5,11 +5,12 @@ from typing import Any, Final, Literal
 
 from msgspec import UNSET
 
-from toolyard.conversation import Front
+from toolyard.caller import ANYONE
+from toolyard.conversation import Conversation, Front
 from toolyard.conversation.replies import params_of
 from toolyard.conversation.stateless import is_modern
 from toolyard.serving import Serving
-from toolyard.transports.http.asgi import JSON, TooLargeError, read_body, respond, respond_fault
+from toolyard.transports.http.asgi import JSON, Target, TooLargeError, read_body, respond, respond_fault
 from toolyard.transports.http.gate import RefusedError
 from toolyard.transports.http.handshake import (
     named_version,
@@ -22,7 +23,7 @@ from toolyard.transports.http.handshake import (
 )
 from toolyard.transports.http.modern import check_headers, serve_modern
 from toolyard.transports.http.patience import Patience
-from toolyard.transports.http.request import Request, shown_of
+from toolyard.transports.http.request import Request, shown_of, text_of
 from toolyard.transports.http.visits import Visit, Visits
 from toolyard.transports.http.ways import Streamed
 from toolyard.wire.faults import INVALID_REQUEST, UNSUPPORTED_VERSION, Fault
@@ -104,6 +105,17 @@ class Endpoint:
     def finish(self, seconds: float) -> Awaitable[None]:
         """Let calls finish for so long, then interrupt them, so that each is answered."""
         return self._front.finish(seconds)
+
+    def answer_unended(self, target: Target) -> bytes | None:
+        """Return what a call is answered with that does not end although the server does, if that is what the request asked for."""
+        version = named_version(text_of(target.headers, b"mcp-protocol-version"))
+        try:
+            message = decode(target.body or b"", depth=self._serving.message_depth)
+            if message.method != "tools/call":
+                return None
+            return Conversation(self._front, caller=ANYONE, send=None, version=version).refuse_unended(message)
+        except Fault:  # one of a batch, or what will be refused
+            return None
 
     def close(self) -> None:
         """End every visit."""

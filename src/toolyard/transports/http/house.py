@@ -44,15 +44,29 @@ class House:
         """End the connection that holds most of what is not worked on yet, so that it does not keep the others out."""
         max(self.connections, key=lambda connection: connection.held).refuse_body()
 
-    async def close(self, seconds: float) -> None:
-        """Let answers be written, for so long, and then end every connection."""
+    async def settle(self, seconds: float) -> None:
+        """Let answers be written, for so long, and then answer in the place of calls that do not end."""
         self.is_closing = True
         for connection in tuple(self.connections):
             connection.close_when_done()
         deadline = self.loop.time() + seconds
-        while any(one.cycle is not None for one in self.connections) and self.loop.time() < deadline:  # noqa: ASYNC110 - nobody tells when the last is done
+        while any(map(_is_owed, self.connections)) and self.loop.time() < deadline:  # noqa: ASYNC110 - nobody tells when the last is done
             await asyncio.sleep(_TICK)  # once, at the end
+        for connection in tuple(self.connections):
+            cycle = connection.cycle
+            if cycle is not None and (answer := self.app.answer_unended(cycle)) is not None:
+                cycle.give_up(answer)
+
+    async def close(self) -> None:
+        """End every connection, once what is written has gone out."""
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
         for connection in tuple(self.connections):
             connection.abort()
         for _ in range(_TURNS):
             await asyncio.sleep(0)  # so that they hear of it, and whoever came in the last moment, too
+
+
+def _is_owed(connection: "Connection") -> bool:
+    """Return whether a client waits for the answer to a message; other streams end when the application does."""
+    return connection.cycle is not None and connection.cycle.method == "POST"

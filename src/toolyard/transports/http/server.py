@@ -16,6 +16,7 @@ from toolyard.yard import Yard
 __all__ = ["Http", "listen_on"]
 
 _BACKLOG: Final = 2048
+_SETTLES: Final = 1.0
 
 
 class Http:
@@ -93,8 +94,9 @@ async def _finish(house: House, app: Any, seconds: float) -> None:
     house.is_closing = True
     app.end_listeners()
     await app.finish(seconds)
+    await house.settle(_SETTLES)
     app.close()
-    await house.close(1.0)
+    await house.close()
 
 
 def listen_on(serving: Serving) -> socket.socket:
