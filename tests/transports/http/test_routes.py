@@ -149,6 +149,9 @@ async def test_a_request_that_is_none_is_answered_under_its_id(serve: Any) -> No
     server = await serve()
 
     assert (await server.request("POST", "/mcp", b'{"jsonrpc":"2.0","id":"seven","method":7}')).json["id"] == "seven"
+    half = rb'{"jsonrpc":"2.0","id":"seven","method":"ping","params":{"a":"\ud800"}}'
+    for version in (None, "2025-11-25", "2026-07-28"):
+        assert (await server.request("POST", "/mcp", half, MCP_Protocol_Version=version)).json["id"] == "seven"
 
 
 async def test_a_version_that_is_not_spoken_is_told_which_are(serve: Any) -> None:

@@ -236,11 +236,12 @@ async def test_each_message_of_a_batch_is_answered_for_itself(serve: Any) -> Non
     session = await server.greet("2025-03-26")
     ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
     batch: list[dict[str, Any]] = [ping, {**ping, "jsonrpc": "1.0", "id": 2}, {"jsonrpc": "2.0", "id": "nobody asked", "result": {}}, ping]
+    batch.append({**ping, "id": 3, "params": {"a": "\ud800"}})
 
     reply = await (await server.send("POST", "/mcp", session.headers, batch)).reply()
 
     told = [(answer.get("id"), answer.get("error", {}).get("code")) for answer in reply.json]
-    assert told == [(1, None), (2, -32600), (None, -32600)]
+    assert told == [(1, None), (2, -32600), (None, -32600), (3, -32600)]
 
 
 @pytest.mark.parametrize("stateless", [True, False])
