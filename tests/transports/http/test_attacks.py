@@ -126,13 +126,31 @@ async def test_a_head_of_a_reasonable_size_is_taken(serve: Any) -> None:
     assert (await server.ask("add", {"a": 1, "b": 2}, headers={"X-Long": "x" * 8000})).data == 3
 
 
-@pytest.mark.parametrize("begin", [b"", b"POST /mcp HT", HEAD])
-async def test_a_head_that_is_not_finished_in_time_ends_the_connection(serve: Any, begin: bytes) -> None:
+@pytest.mark.parametrize("begin", [b"POST /mcp HT", HEAD])
+async def test_a_head_that_is_not_finished_in_time_is_refused_and_ends_the_connection(serve: Any, begin: bytes) -> None:
     server = await serve(header_seconds=0.05)
     wire = await server.connect()
     await wire.write(begin)
+    reply = await wire.reply()
+
+    assert (reply.status, reply.body) == (408, b"The request did not come whole in time.\n")
+    assert await wire.ends() == b""
+
+
+async def test_a_client_that_says_nothing_in_time_is_let_go_without_a_word(serve: Any) -> None:
+    server = await serve(header_seconds=0.05)
+    wire = await server.connect()
 
     assert await wire.ends() == b""
+
+
+async def test_the_head_has_its_bound_even_if_it_comes_in_one_piece(serve: Any) -> None:
+    server = await serve()
+    wire = await server.connect()
+
+    await wire.write(HEAD + b"X-Filler: " + b"x" * 66_000 + b"\r\n\r\n")
+
+    assert (await wire.reply()).status == 431
 
 
 async def test_a_second_head_on_a_connection_has_the_same_deadline(serve: Any) -> None:
@@ -143,6 +161,7 @@ async def test_a_second_head_on_a_connection_has_the_same_deadline(serve: Any) -
 
     await wire.write(b"GET /healthz HT")
 
+    assert (await wire.reply()).status == 408
     assert await wire.ends() == b""
 
 
@@ -156,6 +175,7 @@ async def test_a_second_head_that_comes_later_has_the_same_deadline(serve: Any, 
 
     await wire.write(b"GET /healthz HT")
 
+    assert (await wire.reply()).status == 408
     assert await wire.ends() == b""
 
 
@@ -166,6 +186,7 @@ async def test_a_body_that_is_not_finished_in_time_ends_the_connection(serve: An
 
     await wire.write(HEAD + b"Content-Length: 100\r\n\r\n{")
 
+    assert (await wire.reply()).status == 408
     assert await wire.ends() == b""
 
 

@@ -145,6 +145,15 @@ async def test_https_is_spoken_with_a_certificate(serve: Any, certificate: tuple
     assert server.address.startswith("https://127.0.0.1:")
 
 
+async def test_a_handshake_of_tls_has_the_same_deadline_as_a_head(serve: Any, certificate: tuple[str, str]) -> None:
+    server = await serve(tls_cert=certificate[0], tls_key=certificate[1], header_seconds=0.1)
+    wire = await server.connect()
+
+    await wire.write(b"\x16\x03\x01")
+
+    assert await wire.ends() == b""
+
+
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated")
 async def test_an_old_tls_is_refused(serve: Any, certificate: tuple[str, str]) -> None:
     server = await serve(tls_cert=certificate[0], tls_key=certificate[1])

@@ -19,6 +19,7 @@ from toolyard.transports.http.upgrade import Wishes
 __all__ = ["Connection"]
 
 _HEAD_BYTES: Final = 64 * 1024
+_END: Final = b"\r\n\r\n"
 _QUEUED: Final = 16
 _DIGITS: Final = 18
 _DROPPED: Final = 16 * 1024 * 1024
@@ -95,9 +96,13 @@ class Connection(asyncio.Protocol):
 
     def _parse(self, data: bytes) -> None:
         self._head = None
-        # 'in' would try it as a number first
-        if self._state == "head" and (data.find(b"pgrade") >= 0 or data.find(b"\r\n\r\n") < 0 or self._wishes.cut):
-            data = self._wishes.take_out(data)
+        if self._state == "head":
+            end = data.find(_END)
+            if self._size + (len(data) if end < 0 else end) > _HEAD_BYTES:
+                self._refuse(431, "The head of the request is too long.")
+                return
+            if data.find(b"pgrade") >= 0 or end < 0 or self._wishes.cut:  # 'in' would try it as a number first
+                data = self._wishes.take_out(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -106,8 +111,6 @@ class Connection(asyncio.Protocol):
             self._refuse(400, "This is no HTTP request.")
         if self._state == "head":
             self._size = self._size + len(data) if self._head is None else 0  # the piece may hold other requests, too
-            if self._size > _HEAD_BYTES:
-                self._refuse(431, "The head of the request is too long.")
 
     def on_message_begin(self) -> None:
         """Begin a request."""
@@ -205,11 +208,6 @@ class Connection(asyncio.Protocol):
         if self._room is not None:
             await asyncio.shield(self._room)
 
-    @property
-    def is_full(self) -> bool:
-        """Return whether the client reads too slowly for more."""
-        return self._room is not None
-
     def pause_writing(self) -> None:
         """Begin to wait for the client to read."""
         if self._room is None:
@@ -290,11 +288,11 @@ class Connection(asyncio.Protocol):
         self._look = None
         self._looks_at = inf
         allowed = self.house.seconds_for(self._state)
-        if self.cycle is not None and self._state == "idle":
-            self._look_later(allowed)
-            return
-        left = self._since + allowed - self.house.loop.time()
-        if left <= 0:
-            self._transport.close()
-        else:
+        is_busy = self.cycle is not None and self._state == "idle"
+        left = allowed if is_busy else self._since + allowed - self.house.loop.time()
+        if left > 0:
             self._look_later(left)
+        elif self._state == "body" or (self._state == "head" and self._size):
+            self._refuse(408, "The request did not come whole in time.")
+        else:
+            self._transport.close()

@@ -134,7 +134,7 @@ class Cycle:
             self._connection.write(self._piece(event.get("body", b""), more=more))
         if not more:
             self.end()
-        elif self._connection.is_full:
+        else:
             await self._connection.wait_for_room()
 
     def end(self) -> None:

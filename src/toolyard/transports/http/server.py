@@ -68,7 +68,10 @@ class Http:
         app = self.make_app(yard)
         house = House(app, self.serving, is_secure=self._ssl is not None)
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: Connection(house), sock=self.listener, ssl=self._ssl, backlog=_BACKLOG)
+        patience = None if self._ssl is None else house.head_seconds
+        server = await loop.create_server(
+            lambda: Connection(house), sock=self.listener, ssl=self._ssl, backlog=_BACKLOG, ssl_handshake_timeout=patience
+        )
         try:
             await self._ended.wait()
         finally:
