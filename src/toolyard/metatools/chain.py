@@ -21,7 +21,7 @@ from toolyard.metatools.steps import ANSWERS, TAKES, Step, make_check
 from toolyard.metatools.subject import Subject
 from toolyard.progress import Note
 from toolyard.results import Results, too_large
-from toolyard.spec import Operation
+from toolyard.spec import Operation, Reason
 from toolyard.tools import Tool
 
 __all__ = ["make_chain"]
@@ -56,6 +56,7 @@ def make_chain(subject: Subject, catalogue: Catalogue) -> Tool:
         listed=True,
         wraps=True,
         check=make_check(),
+        reasons={"step_failed": Reason("chain_step_failed", ("step_index", "cause_code"))},
     )
 
 
@@ -211,6 +212,7 @@ class _Chain:
             f"Step {named} ('{step.tool_id}') failed: {cause.message}",
             hint=f"{cause.hint} {_spare(done)}".strip(),
             next_actions=cause.next_actions or self._plan.look_up(step.tool_id),
+            reason="step_failed",
             blame=cause.blame,
             may_have_run=changed,
             data=told,
