@@ -43,7 +43,7 @@ async def test_the_caller_is_who_it_is_said_to_be() -> None:
     assert answer["result"]["structuredContent"]["data"] == "ada by memory"
 
 
-async def test_a_call_that_does_not_end_is_interrupted_at_the_end() -> None:
+async def test_calls_that_do_not_end_are_interrupted_at_the_end_and_answered() -> None:
     sink = FakeSink()
     entered = asyncio.Event()
 
@@ -54,10 +54,15 @@ async def test_a_call_that_does_not_end_is_interrupted_at_the_end() -> None:
         await asyncio.Event().wait()
 
     async with Yard(tools=[hang], sinks=[sink]) as yard, Memory(Serving(shutdown_seconds=0.01)).open(yard) as memory:
-        memory.send(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "hang", "_meta": META}}).encode())
+        for number in range(3):
+            call = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": {"name": "hang", "_meta": META}}
+            memory.send(json.dumps(call).encode())
         await entered.wait()
 
-    assert sink.codes == ["cancelled"]
+    answers = [json.loads(memory.received.get_nowait()) for _ in range(3)]
+    assert sink.codes == ["cancelled"] * 3
+    assert sorted(answer["id"] for answer in answers) == [0, 1, 2]
+    assert {answer["result"]["structuredContent"]["error"]["code"] for answer in answers} == {"cancelled"}
     assert memory.received.empty()
 
 

@@ -102,6 +102,18 @@ class Duplex:
         """Answer a message that is too long to be read."""
         self._write(encode_fault(None, Fault(INVALID_REQUEST, f"The message has more than {self._bytes} bytes.")))
 
+    async def end(self, seconds: float) -> None:
+        """Let calls finish for so long, then interrupt them, so that each is answered, and close."""
+        try:
+            await self.drain(seconds)
+        finally:
+            closing = asyncio.ensure_future(self.conversation.front.interrupt())
+            with suppress(asyncio.CancelledError):
+                await asyncio.shield(closing)
+            await self.drain(1.0)
+            self.give_up()
+            self.close()
+
     async def drain(self, seconds: float) -> None:
         """Wait until everything that came in is answered, or the time is up."""
         if self._in_flight:

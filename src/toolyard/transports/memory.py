@@ -49,10 +49,9 @@ class Memory:
         self._ready.set()
         try:
             await self._ended.wait()
-            front.end_listeners()
-            await self._duplex.drain(self._serving.shutdown_seconds)
         finally:
-            self._duplex.close()
+            front.end_listeners()
+            await self._duplex.end(self._serving.shutdown_seconds)
             self._duplex = None
             front.close()
 

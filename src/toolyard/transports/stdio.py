@@ -57,26 +57,13 @@ class Stdio:
                 reader.close()
                 lines.end()
                 front.end_listeners()
-                await _end(duplex, front, self._serving.shutdown_seconds)
+                await duplex.end(self._serving.shutdown_seconds)
                 front.close()
                 await writer.close()
 
     async def close(self) -> None:
         """End as if the client had gone."""
         self._ended.set()
-
-
-async def _end(duplex: Duplex, front: Front, seconds: float) -> None:
-    """Let calls finish, then interrupt them, so that each is answered."""
-    try:
-        await duplex.drain(seconds)
-    finally:
-        closing = asyncio.ensure_future(front.interrupt())
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.shield(closing)
-        await duplex.drain(1.0)
-        duplex.give_up()
-        duplex.close()
 
 
 @contextmanager
