@@ -30,7 +30,8 @@ _SEALED: Final = re.compile(r"=\?base64\?(.*)\?=")
 _PLAIN: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?|")
 _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _DECIMAL: Final = re.compile(r"(-?[0-9]+)(?:\.(0+))?")
-_TYPES: Final = frozenset({"string", "integer", "boolean"})
+_TYPES: Final[Mapping[str, tuple[type, ...]]] = {"string": (str,), "integer": (int, float), "boolean": (bool,)}
+_HANDLE: Final = frozenset({"$ref", "path"})
 _DEPTH: Final = 32
 
 
@@ -117,15 +118,16 @@ def check_params(names: Mapping[tuple[str, ...], tuple[str, str]], arguments: ob
     """Check that the arguments which a tool wants as headers, too, are the same there.
 
     Raises:
-        Fault: One is not, or is in one place alone.
+        Fault: One is not, is in one place alone, or is not written out, so that what the tool gets could be something else.
     """
     for path, (name, kind) in names.items():
-        header = f"Mcp-Param-{name}"
+        header, argument = f"Mcp-Param-{name}", ".".join(path)
         given = headers.get(header.lower().encode())
+        if not _is_written_out(arguments, path, _TYPES[kind]):
+            raise Fault(HEADER_MISMATCH, f"The argument '{argument}' goes with the header '{header}', so it must be as its schema says.")
         wanted = _written(_at(arguments, path))
         if wanted is None and given is None:
             continue
-        argument = ".".join(path)
         if wanted is None or given is None:
             lacking = "argument" if wanted is None else "header"
             raise Fault(HEADER_MISMATCH, f"The header '{header}' goes with the argument '{argument}'; the {lacking} is missing.")
@@ -140,6 +142,20 @@ def _at(arguments: object, path: tuple[str, ...]) -> object:
             return None
         arguments = cast("dict[str, object]", arguments).get(key)
     return arguments
+
+
+def _is_written_out(arguments: object, path: tuple[str, ...], types: tuple[type, ...]) -> bool:
+    """Return whether an argument is left out or of its own type, in objects that are no handles: nothing will be put in its place."""
+    for key in path:
+        if arguments is None:
+            return True
+        if not isinstance(arguments, dict):
+            return False
+        pairs = cast("dict[str, object]", arguments)
+        if "$ref" in pairs and pairs.keys() <= _HANDLE:
+            return False
+        arguments = pairs.get(key)
+    return arguments is None or type(arguments) in types
 
 
 def _written(value: object) -> str | None:

@@ -67,6 +67,27 @@ async def test_an_argument_that_is_wanted_as_a_header_must_be_there_and_agree(se
     assert (unreadable.status, unreadable.error, len(server.records)) == (400, -32020, 1)
 
 
+async def test_an_argument_that_is_wanted_as_a_header_cannot_come_in_another_way(serve: Any) -> None:
+    @tool
+    def place(region: Annotated[str, Field(json_schema_extra={"x-mcp-header": "Region"})] = "home", size: float = 1) -> str:
+        """Say where."""
+        return region
+
+    @tool
+    def regions() -> list[str]:
+        """Say a lot of them."""
+        return ["here", "x" * 60_000]
+
+    server = await serve(Yard(tools=[place, regions]))
+    handle = (await server.ask("regions")).data["handle"]
+    ways: tuple[Any, ...] = ('{"region": "here"}', ["here"], {"region": ["here"]}, {"region": {"$ref": handle, "path": "/0"}})
+    replies = [await server.ask("place", arguments) for arguments in ways]
+
+    assert [(reply.status, reply.error) for reply in replies] == [(400, -32020)] * len(ways)
+    assert (await server.ask("place", {"size": "2"})).data == "home"
+    assert (await server.ask("place")).data == "home"
+
+
 async def test_another_header_may_come_twice(serve: Any) -> None:
     server = await serve()
 

@@ -83,6 +83,6 @@ def check_headers(pairs: list[tuple[bytes, bytes]]) -> None:
 def _check_arguments(wanted: dict[tuple[str, ...], tuple[str, str]], params: CallTool, headers: Headers) -> None:
     try:
         arguments = msgspec.json.decode(params.arguments)
-    except msgspec.DecodeError:
-        arguments = None
+    except msgspec.DecodeError as error:
+        raise Fault(HEADER_MISMATCH, "The arguments cannot be read, and some go with headers.") from error
     check_params(wanted, arguments, headers)
