@@ -5,6 +5,7 @@ from pydantic import BaseModel, Field
 
 from toolyard import Call, Caller, Envelope, Image, Limits, Operation, Tool, ToolError, ToolSpec, Yard, tool
 from toolyard.envelope import encode_data
+from toolyard.profile import EVERYTHING
 from toolyard.results import Results, at_pointer, shape_of
 from toolyard.store import MemoryStore
 from toolyard.testing import FakeClock
@@ -290,12 +291,12 @@ async def test_the_partial_results_of_a_failure_are_kept_like_any() -> None:
 
 
 async def test_a_handle_never_comes_to_name_another_result() -> None:
-    results = Results(MemoryStore(max_bytes=600), Limits(stored_seconds=60))
+    results = Results(MemoryStore(max_bytes=600), Limits(stored_seconds=60), reads=lambda _: False)
     large = encode_data("x" * 500)
 
-    first = await results.keep(encode_data("mine"), "me")
-    await results.keep(large, "you")
-    second = await results.keep(encode_data("other"), "me")
+    first = await results.keep(encode_data("mine"), "me", EVERYTHING)
+    await results.keep(large, "you", EVERYTHING)
+    second = await results.keep(encode_data("other"), "me", EVERYTHING)
 
     assert first["handle"] != second["handle"]
 
@@ -337,8 +338,8 @@ async def test_blocks_stay_beside_a_result_that_is_kept() -> None:
 
 
 async def test_reading_a_handle_directly_finds_what_was_kept_or_says_there_is_none() -> None:
-    results = Results(MemoryStore(), Limits())
-    kept = await results.keep(encode_data({"a": [1, 2]}), "me")
+    results = Results(MemoryStore(), Limits(), reads=lambda _: False)
+    kept = await results.keep(encode_data({"a": [1, 2]}), "me", EVERYTHING)
 
     assert await results.read(kept["handle"], "me") == {"a": [1, 2]}
     for handle, owner in ((kept["handle"], "you"), ("r_9", "me"), ("../r_1", "me"), ("", "me")):

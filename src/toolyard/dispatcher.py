@@ -103,7 +103,7 @@ class Dispatcher:
             else:
                 text = written(arguments, self._filled_bytes if how.filled else self._limits.argument_bytes)
                 if text.find(b"$") >= 0 and text.find(REFERENCE) >= 0 and not how.filled and not tool.wraps:  # one byte is found sooner
-                    text = encode(await self.results.filling(caller.owner).fill_in(plain_of(text), tool.spec.input_schema))
+                    text = encode(await self.results.filling(caller.owner, profile).fill_in(plain_of(text), tool.spec.input_schema))
                 self._check(call, tool, text)
             if not tool.is_simple or name != tool.spec.name:
                 self._admit(call)
@@ -196,7 +196,7 @@ class Dispatcher:
     async def _shorten(self, call: Call, answer: Fitted, encoded: Encoded, room: int | None) -> Fitted:
         """Return the answer with a handle in place of data that are too long; why a call failed is told whatever becomes of those."""
         try:
-            return answer.cut(await self.results.keep(encoded, call.caller.owner, room=room))
+            return answer.cut(await self.results.keep(encoded, call.caller.owner, call.profile, room=room))
         except BaseException as error:  # noqa: BLE001 - a store may raise anything
             if answer.error is not None and isinstance(error, ToolError):
                 return answer.cut(too_large(encoded))

@@ -4,7 +4,7 @@ A result belongs to its owner; for anybody else a handle does not exist.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from itertools import islice
 from typing import Any, Final, cast
@@ -14,6 +14,7 @@ import msgspec
 from toolyard.envelope import Encoded, encode
 from toolyard.errors import ToolError, shortened
 from toolyard.limits import Limits
+from toolyard.profile import Profile
 from toolyard.schema import Path, Schema, field_name, near_miss, resolve, subschema
 from toolyard.store import Store
 
@@ -39,12 +40,13 @@ _AGAIN: Final = "the call whose answer had the handle, again"
 class Results:
     """Keeps large results for a while and puts them where a call refers to them."""
 
-    def __init__(self, store: Store, limits: Limits, *, reader: bool = False) -> None:
+    def __init__(self, store: Store, limits: Limits, *, reads: Callable[[Profile], bool]) -> None:
         self._store = store
         self._limits = limits
-        self._reader = reader
+        self._reads = reads
+        """Whether callers of a profile have a tool that reads stored results."""
 
-    async def keep(self, encoded: Encoded, owner: str, *, room: int | None = None) -> dict[str, Any]:
+    async def keep(self, encoded: Encoded, owner: str, profile: Profile, *, room: int | None = None) -> dict[str, Any]:
         """Keep a result that is too long to answer with, and return what to answer instead, with as much of its shape as there is room for.
 
         Raises:
@@ -70,7 +72,7 @@ class Results:
             "characters": encoded.characters,
             "shape": None,
             "expires_in_s": round(self._limits.stored_seconds),
-            "use": (f"Read parts of it with read_result(handle='{handle}'). " if self._reader else "")
+            "use": (f"Read parts of it with read_result(handle='{handle}'). " if self._reads(profile) else "")
             + f'Pass {{"$ref": "{handle}"}} as an argument, with a JSON pointer as "path" for a part of it.',
         }
         shape = shape_of(encoded.data) if room is None else shape_within(encoded.data, room - len(encode(told)))
@@ -95,27 +97,28 @@ class Results:
             )
         return msgspec.json.decode(text)
 
-    def look_up(self, handle: str) -> list[str]:
+    def look_up(self, handle: str, profile: Profile) -> list[str]:
         """Return how to look at what a handle names, if there is a tool for that."""
-        return [f"read_result(handle={handle!r})"] if self._reader else []
+        return [f"read_result(handle={handle!r})"] if self._reads(profile) else []
 
-    def filling(self, owner: str) -> "Filling":
+    def filling(self, owner: str, profile: Profile) -> "Filling":
         """Return what fills in the arguments of one call of this owner's."""
-        return Filling(self, owner, room=self._limits.stored_bytes)
+        return Filling(self, owner, profile, room=self._limits.stored_bytes)
 
 
 class Filling:
     """Fills in one call's arguments, reading each result once and no more in all than one result may have."""
 
-    def __init__(self, results: Results, owner: str, *, room: int) -> None:
+    def __init__(self, results: Results, owner: str, profile: Profile, *, room: int) -> None:
         self._results = results
         self._owner = owner
+        self._profile = profile
         self._room = room
         self._read: dict[str, Any] = {}
 
     def anew(self) -> "Filling":
         """Return the same for other arguments of the same call, which are counted on their own."""
-        return self._results.filling(self._owner)
+        return self._results.filling(self._owner, self._profile)
 
     async def fill_in(self, arguments: object, schema: Schema) -> Any:
         """Return arguments with the results in the places that refer to them.
@@ -164,7 +167,7 @@ class Filling:
                 "invalid_input",
                 message,
                 hint=hint_at_pointer(found, pointer),
-                next_actions=self._results.look_up(handle),
+                next_actions=self._results.look_up(handle, self._profile),
                 issues=[{"field": field, "code": "unknown_path", "message": message}],
                 shape=shape_of(found, 1),
             ) from None

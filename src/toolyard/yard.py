@@ -273,7 +273,7 @@ class Yard:
             profile=self.profile,
             limits=self.limits,
             sessions=self.sessions,
-            results=Results(self._store, self.limits, reader="read_result" in self._metatools),
+            results=Results(self._store, self.limits, reads=lambda profile: bool(self.registry.offered(profile, "read_result(…)"))),
             sinks=self._sinks,
             middleware=self._middleware,
             decide=decide,

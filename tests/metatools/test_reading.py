@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from ticket_tools import ask, failure, made
 
-from toolyard import Caller, Limits, Yard
+from toolyard import Caller, Limits, Profile, Toolset, Yard
 from toolyard.caller import Door
 from toolyard.envelope import encode
 from toolyard.testing import FakeClock
@@ -129,6 +129,16 @@ async def test_a_reference_to_nothing_is_refused_with_what_to_do() -> None:
     for error in (direct, wrapped, chained):
         assert (error.code, error.may_have_run) == ("invalid_input", False)
         assert error.next_actions
+
+
+async def test_a_profile_without_the_tool_is_not_told_of_it() -> None:
+    blind = Caller(profile=Profile(name="blind", toolsets=(Toolset(name="blind", deny=("read_result",)),)))
+    async with Yard(tools=[KEEP], limits=Limits(result_characters=100)) as yard:
+        answer = await yard.call("keep", {"it": ITEMS}, caller=blind)
+        wrong = failure(await yard.call("keep", {"it": {"$ref": answer.data["handle"], "path": "/nowhere"}}, caller=blind))
+
+    assert "read_result" not in answer.data["use"]
+    assert (wrong.code, wrong.next_actions) == ("invalid_input", ())
 
 
 async def test_without_the_tool_the_answer_does_not_name_it() -> None:

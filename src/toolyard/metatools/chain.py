@@ -37,7 +37,7 @@ def make_chain(subject: Subject, catalogue: Catalogue) -> Tool:
     async def run(call: Call) -> object:
         if call.begun is not None:
             return cast("_Chain", call.begun).tell_again()
-        filling = None if call.filled else subject.dispatcher.results.filling(call.caller.owner)
+        filling = None if call.filled else subject.dispatcher.results.filling(call.caller.owner, call.profile)
         plan = await Plan(catalogue, call.profile, filling=filling, repair=subject.limits.repair).read(call.arguments["steps"])
         if call.arguments.get("dry_run"):
             return {"plan": _shown(plan, can_hold=subject.dispatcher.admission.can_hold)}
@@ -198,7 +198,7 @@ class _Chain:
             encoded = encode_data(told["data"])
             if encoded.characters > self._limits.result_characters:
                 try:
-                    told["data"] = await self._results.keep(encoded, self._call.caller.owner)
+                    told["data"] = await self._results.keep(encoded, self._call.caller.owner, self._call.profile)
                 except ToolError:
                     told["data"] = too_large(encoded)
 

@@ -65,7 +65,7 @@ def make_run(subject: Subject) -> list[Tool]:
         _check_supported(given, tool.spec)
         args, filled = given["args"], call.filled
         if not filled and not tool.wraps:
-            args, filled = await _filled(args, tool, subject.dispatcher.results.filling(call.caller.owner)), True
+            args, filled = await _filled(args, tool, subject.dispatcher.results.filling(call.caller.owner, call.profile)), True
         args, moved = unwrapped(args, tool, repair=repair)
         call.coerced += moved
         call.begun = _BEGUN
