@@ -114,9 +114,19 @@ class Conversation:
 
     def refuse_unended(self, message: Message | Calling) -> bytes:
         """Return what a call is answered with that does not end although the server does."""
+        text = "The yard is closing, and the call did not end in time."
+        return self._refuse_call(message, ToolError("cancelled", text, blame="yard", may_have_run=True))
+
+    def refuse_ended(self, message: Message, *, begun: bool) -> bytes:
+        """Return what a request is answered with that was interrupted because the client ended the conversation."""
+        text = "The session was ended meanwhile."
+        if begun and message.method == "tools/call":
+            return self._refuse_call(message, ToolError("cancelled", text, may_have_run=True))
+        return encode_fault(cast("Id", message.id), Fault(INVALID_REQUEST, text))
+
+    def _refuse_call(self, message: Message | Calling, failure: ToolError) -> bytes:
         params: Any = message.params if type(message) is Calling else params_of("tools/call", cast("msgspec.Raw", message.params))
         version = LATEST if is_modern("tools/call", params) else self.version or LATEST_HANDSHAKE
-        failure = ToolError("cancelled", "The yard is closing, and the call did not end in time.", blame="yard", may_have_run=True)
         return encode_result(cast("Id", message.id), self.front.answers(version).envelope(Envelope.fail(failure, tool_id=params.name)))
 
     def note(self, message: Message) -> None:

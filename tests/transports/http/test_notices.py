@@ -81,8 +81,7 @@ async def test_a_lost_stream_of_notices_goes_on_after_the_last_event(serve: Any,
     await stream.close()
     extra.show(more, still_more)
     back = await session.stream(event["id"])
-    while (await back.head()).status == 409:
-        back = await session.stream(event["id"])
+    await back.head()
 
     assert (await back.event())["id"] == "0-2"
 
@@ -94,7 +93,21 @@ async def test_a_second_reader_of_the_same_stream_is_409(serve: Any) -> None:
     await stream.head()
 
     assert (await (await session.stream()).reply()).status == 409
-    assert (await (await session.stream("0-0")).reply()).status == 409
+
+
+async def test_a_client_that_comes_back_to_that_stream_takes_it_over(serve: Any, extra: "Extra") -> None:
+    server = await serve()
+    session = await server.greet()
+    first = await session.stream()
+    await first.head()
+
+    second = await session.stream("0-0")
+    reply = await second.head()
+    ended = await first.messages()
+    extra.show(more)
+
+    assert (reply.status, ended) == (200, [])
+    assert (await second.message())["method"] == "notifications/tools/list_changed"
 
 
 async def test_a_stream_without_news_gets_a_sign_of_life(serve: Any) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from toolyard import Call, Yard, tool
-from toolyard.transports.http import visits
+from toolyard.transports.http import shelf, visits
 
 if TYPE_CHECKING:
     from tests.transports.conftest import Gates
@@ -171,6 +171,133 @@ async def test_events_are_kept_for_a_while_only(serve: Any, gates: "Gates", monk
     reply = await (await session.stream("1-0")).reply()
 
     assert (reply.status, reply.json["error"]["code"]) == (400, -32600)
+
+
+async def test_what_is_kept_for_a_while_is_not_there_longer_although_nobody_swept(serve: Any, gates: "Gates", until: Any) -> None:
+    server = await serve(event_seconds=0.0, hold_back=0.0)
+    session = await server.greet()
+    wire = await session.call("wait")
+    await wire.head()
+    await wire.close()
+    gates.go.set()
+    await until(lambda: server.records)
+
+    assert (await (await session.stream("1-0")).reply()).status == 400
+
+
+async def test_a_stream_that_was_read_to_its_end_is_kept_only_until_its_last_bytes_have_arrived(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = await serve()
+    session = await server.greet()
+    replies: list[Any] = []
+    for number, seconds in enumerate((1000.0, 0.0), start=1):
+        monkeypatch.setattr(shelf, "_READ_SECONDS", seconds)
+        wire = await session.call("chatter", id=number, token=1)
+        await wire.head()
+        assert len(await wire.messages()) == 4
+        replies.append(await (await session.stream(f"{number}-3")).reply())
+
+    assert [reply.status for reply in replies] == [200, 400]
+
+
+async def _lost_by_each(server: Any, sessions: list[Any], gates: "Gates", until: Any, left: list[Any]) -> None:
+    """Let each session call a tool that tells a lot, and lose its stream before it does."""
+    for number, session in enumerate(sessions, start=1):
+        wire = await session.call("tell", {"count": 20, "size": 200})
+        await wire.head()
+        await wire.close()
+        await until(lambda number=number: len(left) == number)
+    gates.go.set()
+    await until(lambda: len(server.records) == len(sessions))
+
+
+async def test_what_all_sessions_keep_together_is_bounded_and_the_oldest_goes_first(
+    serve: Any, gates: "Gates", monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any
+) -> None:
+    monkeypatch.setattr(visits, "_WHOLE", 4)
+    left = spy(visits.Visit, "leave")
+    server = await serve(message_bytes=4000)
+    sessions = [await server.greet() for _ in range(4)]
+    await _lost_by_each(server, sessions, gates, until, left)
+
+    assert [(await (await session.stream("1-0")).reply()).status for session in sessions] == [400, 400, 200, 200]
+
+
+async def test_a_session_that_is_deleted_leaves_room_for_what_others_keep(
+    serve: Any, gates: "Gates", monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any
+) -> None:
+    monkeypatch.setattr(visits, "_WHOLE", 4)
+    left = spy(visits.Visit, "leave")
+    server = await serve(message_bytes=4000)
+    sessions = [await server.greet() for _ in range(3)]
+    await _lost_by_each(server, sessions[:2], gates, until, left)
+    await server.request("DELETE", "/mcp", Mcp_Session_Id=sessions[1].id)
+    left.clear()
+    server.records.clear()
+    gates.go.clear()
+    await _lost_by_each(server, sessions[2:], gates, until, left)
+
+    assert [(await (await session.stream("1-0")).reply()).status for session in sessions] == [200, 404, 200]
+
+
+async def test_of_the_requests_of_one_session_that_are_over_only_so_many_are_kept(
+    serve: Any, gates: "Gates", monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any
+) -> None:
+    monkeypatch.setattr(visits, "_STREAMS", 2)
+    left = spy(visits.Visit, "leave")
+    server = await serve()
+    session = await server.greet()
+    for number in range(1, 4):
+        gates.go.clear()
+        wire = await session.call("tell", {"count": 1}, id=number)
+        await wire.head()
+        await wire.close()
+        await until(lambda number=number: len(left) == number)
+        gates.go.set()
+        await until(lambda number=number: len(server.records) == number)
+
+    assert [(await (await session.stream(f"{number}-0")).reply()).status for number in (1, 2, 3)] == [400, 200, 200]
+
+
+async def test_a_client_that_reads_gets_all_of_what_is_said_at_once(serve: Any) -> None:
+    @tool
+    def count(call: Call) -> str:
+        """Tell three hundred things without a pause."""
+        for number in range(300):
+            call.log("info", "row", n=number)
+        return "counted"
+
+    server = await serve(Yard(tools=[count]), event_count=3)
+    session = await server.greet()
+    wire = await session.call("count")
+    await wire.head()
+    messages = await wire.messages()
+
+    assert [message["params"]["data"]["n"] for message in messages[:-1]] == list(range(300))
+    assert messages[-1]["id"] == 1
+    back = await (await session.stream("1-0")).reply()
+    assert b'"dropped":298' in back.body
+
+
+async def test_a_client_that_comes_back_takes_its_stream_over_from_the_connection_it_had(serve: Any, gates: "Gates") -> None:
+    server = await serve()
+    session = await server.greet()
+    first = await session.call("step", {"count": 3}, token=1)
+    gates.steps.put_nowait(None)
+    await first.head()
+    last = (await _until_step(first, 1))[-1]["id"]
+
+    second = await session.stream(last)
+    await second.head()
+    rest = await first.messages()
+    for _ in range(3):
+        gates.steps.put_nowait(None)
+    messages = await second.messages()
+
+    assert rest == []
+    assert [message["params"]["progress"] for message in messages[:-1]] == [2, 3]
+    assert messages[-1]["id"] == 1
 
 
 async def test_what_was_never_an_event_is_400_because_404_would_end_the_session(serve: Any) -> None:

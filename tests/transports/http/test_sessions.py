@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tests.transports.conftest import Gates
 
 HELLO: dict[str, Any] = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+BOTH = "application/json, text/event-stream"
 INITIALIZE: dict[str, Any] = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": HELLO}
 
 
@@ -104,10 +105,51 @@ async def test_deleting_a_session_cancels_its_calls_and_ends_its_streams(serve: 
 
     await server.request("DELETE", "/mcp", Mcp_Session_Id=session.id)
 
-    assert await call.messages() == []
+    (answer,) = await call.messages()
+    assert (answer["id"], answer["result"]["structuredContent"]["error"]["code"]) == (1, "cancelled")
     assert await stream.messages() == []
     await until(lambda: server.records)
     assert (server.records[0].code, gates.running) == ("cancelled", 0)
+
+
+@pytest.mark.parametrize("accept", [BOTH, "application/json"])
+async def test_a_call_of_a_session_that_is_deleted_gets_an_answer(serve: Any, gates: "Gates", until: Any, accept: str) -> None:
+    server = await serve()
+    session = await server.greet()
+    call = await session.call("wait", id="mine", Accept=accept)
+    await until(lambda: gates.running)
+
+    await server.request("DELETE", "/mcp", Mcp_Session_Id=session.id)
+    reply = await call.reply()
+
+    failure = reply.json["result"]["structuredContent"]["error"]
+    assert (reply.status, reply.json["id"], reply.json["result"]["isError"]) == (200, "mine", True)
+    assert (failure["code"], failure["may_have_run"], failure["tool_id"]) == ("cancelled", True, "wait")
+
+
+async def test_a_request_whose_session_is_deleted_before_it_begins_is_refused(tools: list[Any]) -> None:
+    async def ask(app: Any, method: str, body: bytes, *headers: tuple[bytes, bytes]) -> list[Any]:
+        came: asyncio.Queue[Any] = asyncio.Queue()
+        came.put_nowait({"type": "http.request", "body": body, "more_body": False})
+        sent: list[Any] = []
+        usual = [(b"host", b"localhost"), (b"content-type", b"application/json"), *headers]
+        scope = {"type": "http", "method": method, "path": "/mcp", "headers": usual, "query_string": b""}
+
+        async def send(event: Any) -> None:
+            sent.append(event)
+
+        await app(scope, came.get, send)
+        return sent
+
+    async with Yard(tools=tools) as yard:
+        app = asgi(yard)
+        begun = await ask(app, "POST", json.dumps(INITIALIZE).encode())
+        named = (b"mcp-session-id", dict(begun[0]["headers"])[b"mcp-session-id"])
+        call = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"wait"}}'
+        sent, _ = await asyncio.gather(ask(app, "POST", call, named), ask(app, "DELETE", b"", named))
+
+    assert sent[0]["status"] == 200
+    assert json.loads(sent[1]["body"])["error"]["code"] == -32600
 
 
 async def test_an_idle_session_is_ended(serve: Any, monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any) -> None:
@@ -138,7 +180,7 @@ async def test_a_session_is_not_idle_while_a_call_runs_or_somebody_listens(
     serve: Any, gates: "Gates", monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any
 ) -> None:
     monkeypatch.setattr(visits, "_SWEEP", 0.01)
-    swept = spy(visits.Visit, "sweep")
+    swept = spy(visits.Visit, "has_expired")
     server = await serve(session_timeout=1000)
     listens, works = await server.greet(), await server.greet()
     stream, call = await listens.stream(), await works.call("wait", Accept="application/json")
@@ -157,7 +199,7 @@ async def test_a_session_is_not_idle_while_a_call_runs_or_somebody_listens(
 
 async def test_a_session_that_is_never_to_end_stays(serve: Any, monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any) -> None:
     monkeypatch.setattr(visits, "_SWEEP", 0.01)
-    swept = spy(visits.Visit, "sweep")
+    swept = spy(visits.Visit, "has_expired")
     server = await serve(session_timeout=0)
     session = await server.greet()
 

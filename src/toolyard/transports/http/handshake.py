@@ -89,7 +89,7 @@ async def serve_in_visit(visit: Visit, request: Request, message: Message, servi
         raise RefusedError(503, "This session has too many requests in flight.", ((b"retry-after", b"1"),))
     stream = visit.open_stream()
     conversation.in_flight[message.id] = visit.start(_serve(visit, message, stream, request))
-    visit.busy += 1
+    visit.attend(stream)
     try:
         try:
             async with asyncio.timeout(serving.hold_back if streams else None):
@@ -101,11 +101,8 @@ async def serve_in_visit(visit: Visit, request: Request, message: Message, servi
             await (respond(send, 202, b"", ()) if stream.answer is None else respond(send, 200, stream.answer))
             return
         await _pump(visit, stream, 0, serving=serving, request=request, primed=_primes(visit))
-        if stream.is_over and not stream.has_reader:
-            visit.sweep()
     finally:
-        visit.busy -= 1
-        visit.touch()
+        visit.leave(stream)
 
 
 async def serve_batch(conversation: Conversation, batch: list[bytes], request: Request, *, depth: int) -> None:
@@ -181,36 +178,38 @@ async def read_stream(visit: Visit, request: Request, serving: Serving) -> None:
         await respond_fault(send, 400, Fault(INVALID_REQUEST, "There is nothing kept after that event."))
         return
     stream, after = found
-    if stream.number == 0 and stream.has_reader:
+    if not event_id and stream.has_reader:
         await respond_fault(send, 409, Fault(INVALID_REQUEST, "Somebody reads this session's stream already."))
         return
-    visit.busy += 1
+    visit.attend(stream)
     try:
         await _pump(visit, stream, after, serving=serving, request=request, primed=_primes(visit) and not event_id)
     finally:
-        visit.busy -= 1
-        visit.touch()
+        visit.leave(stream)
 
 
 async def _serve(visit: Visit, message: Message, stream: Stream, request: Request) -> None:
     in_flight = visit.conversation.in_flight
+    begins = bool(in_flight[message.id])
     result: bytes | None = None
     try:
-        if in_flight[message.id]:
+        if begins:
             hang_up = stream.hang_up if request.streams and _primes(visit) else None
             notify = stream.push if request.streams else None
             trace = request.trace()
             result = await visit.conversation.serve(message, notify=notify, headers=request.shown, trace=trace, hang_up=hang_up)
     finally:
         del in_flight[message.id]
-        stream.finish(result)
+        if result is None and visit.is_over:
+            result = visit.conversation.refuse_ended(message, begun=begins)
+        visit.finish(stream, result)
 
 
 async def _pump(visit: Visit, stream: Stream, after: int, *, serving: Serving, request: Request, primed: bool) -> None:
     """Write a stream's events until it ends or the client goes."""
 
     def gap(dropped: int) -> bytes | None:
-        text = "Messages are missing here: more came than are kept for a client that is away."
+        text = "Messages are missing here: more came than are kept for a client that does not read."
         return visit.conversation.encode_log("warning", text, {"dropped": dropped})
 
     gone = asyncio.ensure_future(wait_until_gone(request.receive))
@@ -224,6 +223,7 @@ async def _pump(visit: Visit, stream: Stream, after: int, *, serving: Serving, r
         if not pump.done():
             pump.cancel()
         await asyncio.wait({pump})
+        await events.aclose()
 
 
 async def _write(events: AsyncGenerator[bytes], send: Send) -> None:

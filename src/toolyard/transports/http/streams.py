@@ -1,7 +1,7 @@
 """Streams that can be come back to: the messages of one request of an older client, kept until it has them.
 
-A client that loses its connection asks for what came after the last event it saw. What is kept is bounded in count and in time;
-whoever comes back too late for some of it is told how much that was.
+A client that loses its connection asks for what came after the last event it saw. What is kept for it is bounded in count, bytes
+and time, what somebody still reads in bytes alone; whoever misses some of it is told how much that was.
 """
 
 import asyncio
@@ -14,6 +14,10 @@ from toolyard.wire.events import KEEP_ALIVE, encode_event, encode_retry
 __all__ = ["Gap", "Stream"]
 
 _RETRY_MS: Final = 500
+_ITSELF: Final = 1024
+"""Bytes that a stream takes without its messages, about."""
+_EACH: Final = 128
+"""Bytes that a message takes besides its own, about."""
 
 Gap = Callable[[int], bytes | None]
 """Returns the message that tells of so many that are no longer there, unless nobody wants to hear of it."""
@@ -22,23 +26,25 @@ Gap = Callable[[int], bytes | None]
 class Stream:
     """The messages that belong to one request, or to none: each under a number."""
 
-    def __init__(self, number: int, *, keep: int, keep_bytes: int, clock: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, number: int, *, keep: int, keep_bytes: int) -> None:
         self.number = number
         self.answer: bytes | None = None
         self.is_over = False
-        self.over_since = 0.0
-        self.has_reader = False
+        self.was_read = False
+        """Whether somebody was given all of it."""
+        self.attended = 0
+        """Requests that are answered with it now."""
         self.delivered = 0
         """The number of the last message that somebody was given."""
         self.spoke = asyncio.Event()
         """Set once there is something to tell: a message, or the end."""
         self._events: deque[tuple[int, bytes]] = deque()
         self._keep = keep
-        self._room = keep_bytes
+        self._limit = self._room = keep_bytes
         self._last = 0
-        self._readers: set[asyncio.Event] = set()
+        self._reader: asyncio.Event | None = None
+        """What wakes whoever reads."""
         self._released = False
-        self._clock = clock
 
     def push(self, message: bytes) -> None:
         """Add a message."""
@@ -49,10 +55,14 @@ class Stream:
         """Add the answer, if there is one; it is the last message."""
         self.answer = answer
         self.is_over = True
-        self.over_since = self._clock.time()
         if answer is not None:
             self._keep_message(answer)
         self._tell()
+
+    def leave(self) -> None:
+        """Note that one of the requests is answered with it no longer; if that was the last, less is kept."""
+        self.attended -= 1
+        self._trim()
 
     def hang_up(self) -> None:
         """Let whoever reads now go; he comes back for the rest."""
@@ -60,20 +70,31 @@ class Stream:
         self._tell()
 
     @property
+    def has_reader(self) -> bool:
+        """Return whether somebody reads."""
+        return self._reader is not None
+
+    @property
+    def size(self) -> int:
+        """Return how many bytes of memory it takes, about."""
+        return self._limit - self._room + _ITSELF + _EACH * len(self._events)
+
+    @property
     def is_silent(self) -> bool:
         """Return whether nothing but the answer was ever said."""
         return self._last <= 1 and self.answer is not None
 
     async def read(self, after: int, *, keep_alive: float, primed: bool, gap: Gap) -> AsyncGenerator[bytes]:
-        """Yield events after that number as they come, until the stream ends or the reader is let go."""
+        """Yield events after that number as they come, until the stream ends, the reader is let go or another one comes."""
         wake = asyncio.Event()
-        self._readers.add(wake)
-        self.has_reader = True
+        self._wake()
+        self._reader = wake
         try:
             if primed:
                 yield encode_retry(f"{self.number}-{after}", _RETRY_MS)
-            while True:
+            while self._reader is wake:
                 wake.clear()
+                ends, released = self.is_over, self._released
                 new = [(number, message) for number, message in self._events if number > after]
                 dropped = new[0][0] - after - 1 if new else 0
                 if dropped and (told := gap(dropped)) is not None:
@@ -82,7 +103,10 @@ class Stream:
                     after = number
                     self.delivered = max(self.delivered, number)
                     yield encode_event(message, event_id=f"{self.number}-{number}")
-                if self.is_over or self._released:
+                    if self._reader is not wake:
+                        return
+                if ends or released:
+                    self.was_read = ends
                     self._released = False
                     return
                 if new:
@@ -93,18 +117,26 @@ class Stream:
                 except TimeoutError:
                     yield KEEP_ALIVE
         finally:
-            self._readers.discard(wake)
-            self.has_reader = bool(self._readers)
+            if self._reader is wake:
+                self._reader = None
 
     def _keep_message(self, message: bytes) -> None:
-        """Keep a message, and the ones before it only as far as there is room."""
+        """Keep a message, and those before it only as far as they may be."""
         self._last += 1
         self._events.append((self._last, message))
         self._room -= len(message)
-        while len(self._events) > self._keep or (self._room < 0 and len(self._events) > 1):
-            self._room += len(self._events.popleft()[1])
+        self._trim()
+
+    def _trim(self) -> None:
+        """Drop the oldest messages that there is no room for, and those that are too many and nobody is about to read."""
+        events = self._events
+        while (self._room < 0 and len(events) > 1) or (len(events) > self._keep and (not self.attended or events[0][0] <= self.delivered)):
+            self._room += len(events.popleft()[1])
 
     def _tell(self) -> None:
         self.spoke.set()
-        for wake in self._readers:
-            wake.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._reader is not None:
+            self._reader.set()
