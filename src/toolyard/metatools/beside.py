@@ -23,8 +23,10 @@ def issues_beside(args: Arguments, tool: Tool, later: Collection[str | int], *, 
     known: Schema = schema.get("properties", _NOTHING)
     required: Sequence[str] = schema.get("required", ())
     for name, value in args.items():
-        if name not in later and not _plainly_fits(known.get(name), value):
-            break
+        if name not in later:
+            inner = known.get(name)
+            if type(inner) is not dict or not plainly_fits(cast("dict[str, Any]", inner), value):
+                break
     else:
         if all(map(args.__contains__, required)) and all(map(known.__contains__, later)):
             return ()  # as a rule
@@ -33,10 +35,6 @@ def issues_beside(args: Arguments, tool: Tool, later: Collection[str | int], *, 
         issues += [unexpected((name,), list(known)) for name in args if name not in known]
     settled = {name: value for name, value in args.items() if name not in later and name in known}
     return issues + _issues_of(settled, tool, repair=repair)
-
-
-def _plainly_fits(schema: Any, value: object) -> bool:
-    return isinstance(schema, dict) and plainly_fits(cast("dict[str, Any]", schema), value)
 
 
 def _issues_of(args: Arguments, tool: Tool, *, repair: bool) -> list[Issue]:

@@ -133,19 +133,17 @@ class Plan:
     def _link(self, index: int, found: Sequence[Reference], first: int) -> None:
         """Find what a step refers to."""
         for reference in found:
-            target = self._target(reference.step)
+            named = reference.step
+            target = named if type(named) is int else self._target(cast("str", named))
             if target is not None and 0 <= target < first and reference.pointer[:1] in _POINTERS:
                 reference.target = target
             else:
                 self._add(index, f"args.{field_name(reference.at)}", *self._fault(index, reference, target, first=first))
 
-    def _target(self, named: str | int) -> int | None:
-        """Return which step is meant: by its index, by its id, or by its index as a text that is no id."""
-        if type(named) is int:
-            return named
-        text = cast("str", named)
-        target = self._named.get(text)
-        return int(text) if target is None and text.isdecimal() and len(text) < len("100") else target
+    def _target(self, named: str) -> int | None:
+        """Return which step is meant by a text: an id, or an index that is no id."""
+        target = self._named.get(named)
+        return int(named) if target is None and named.isdecimal() and len(named) < len("100") else target
 
     def _find(self, index: int, name: str, field: str) -> Tool | None:
         try:

@@ -19,6 +19,8 @@ _FROM: Final = "$from"
 _DEPTH: Final = 128
 _CONTAINERS: Final = frozenset({dict, list})
 _NAMES: Final = frozenset({int, str})
+_POINTERS: Final = frozenset({str, type(None)})
+_BOTH: Final = 2
 _RUNS: Final = ("run_tool", "call_tool")  # no set: what is looked for may be anything
 CHAIN: Final = "run_chain"
 """The metatool whose steps are its own affair."""
@@ -39,7 +41,12 @@ class Reference(msgspec.Struct, gc=False):
 def references(args: dict[str, Any], wrapper: object = None) -> Sequence[Reference]:
     """Return the references in arguments, which may be those of the metatool of that name."""
     found: list[Reference] = []
-    _gather(args, wrapper, (), found)
+    if wrapper is not None:
+        _gather(args, wrapper, (), found)
+        return found
+    for key, value in args.items():
+        if type(value) in _CONTAINERS:
+            _collect(value, (key,), found)
     return found
 
 
@@ -82,9 +89,9 @@ def _collect(value: Any, at: Place, found: list[Reference]) -> None:
     if type(value) is list:
         pairs = enumerate(cast("list[Any]", value))
     else:
-        step, path = value.get(_FROM), value.get("path")
-        if type(step) in _NAMES and (path is None or type(path) is str) and len(value) == (2 if "path" in value else 1):
-            found.append(Reference(step, path or "", at))
+        step, size = value.get(_FROM), len(value)
+        if type(step) in _NAMES and (size == 1 or (size == _BOTH and type(value.get("path", size)) in _POINTERS)):
+            found.append(Reference(step, value.get("path") or "", at))
             return
         pairs = cast("dict[str, Any]", value).items()
     if len(at) < _DEPTH:
