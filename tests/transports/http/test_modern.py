@@ -126,6 +126,29 @@ async def test_a_quick_silent_call_is_answered_with_json(serve: Any) -> None:
     assert reply.data == 3
 
 
+@pytest.mark.parametrize("stateless", [True, False])
+async def test_a_call_that_says_too_much_at_once_tells_how_much_was_dropped(serve: Any, *, stateless: bool) -> None:
+    @tool
+    def count(call: Call) -> str:
+        """Tell a hundred things without a pause."""
+        for number in range(100):
+            call.log("info", "x" * 100, n=number)
+        return "counted"
+
+    server = await serve(Yard(tools=[count]), message_bytes=4000, stateless=stateless)
+    if stateless:
+        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "count"}}
+        wire = await server.send("POST", "/mcp", {"MCP-Protocol-Version": "2025-11-25"}, message)
+    else:
+        wire = await server.call("count", meta={"io.modelcontextprotocol/logLevel": "info"})
+    await wire.head()
+    *messages, notice, answer = await wire.messages()
+
+    assert [message["params"]["data"]["n"] for message in messages] == list(range(len(messages)))
+    assert (notice["params"]["level"], notice["params"]["data"]["dropped"]) == ("warning", 100 - len(messages))
+    assert answer["result"]["structuredContent"]["data"] == "counted"
+
+
 async def test_a_call_that_tells_how_far_it_is_is_answered_with_events(serve: Any) -> None:
     server = await serve()
 

@@ -9,6 +9,7 @@ import pytest
 from toolyard import Serving
 from toolyard.transports.http.patience import Patience
 from toolyard.transports.http.response import Response
+from toolyard.wire.params import LEVELS
 
 
 class Client:
@@ -113,6 +114,50 @@ async def test_what_nobody_reads_is_dropped_beyond_a_bound_and_the_work_goes_on(
     assert not response.is_gone
     assert kept < 2000
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+def told(client: Client) -> list[Any]:
+    return [json.loads(line.removeprefix(b"data: ")) for line in client.body.splitlines() if line.startswith(b"data: ")]
+
+
+async def test_a_client_is_told_how_much_was_dropped_where_it_is_missing(client: Client) -> None:
+    response = response_to(client, message_bytes=1000)
+    response.log_level = LEVELS.index("info")
+    client.reads.clear()
+    for number in range(20):
+        response.notify(message(number, 100))
+    client.reads.set()
+    await turns()
+    response.notify(message(20))
+    response.notify(message(21, 2000))
+    await response.finish(message(22))
+
+    found = [said.get("n", said.get("params", {}).get("data", {}).get("dropped")) for said in told(client)]
+    notices = [said["params"]["level"] for said in told(client) if "params" in said]
+    assert found == [*range(8), 12, 20, 1, 22]
+    assert notices == ["warning", "warning"]
+
+
+async def test_one_message_that_is_too_long_is_told_of_at_once(client: Client) -> None:
+    response = response_to(client, message_bytes=1000)
+    response.log_level = LEVELS.index("warning")
+    response.notify(message(1, 2000))
+    await turns()
+
+    assert [said["params"]["data"]["dropped"] for said in told(client)] == [1]
+    response.drop()
+    await turns()
+
+
+@pytest.mark.parametrize("level", [None, LEVELS.index("error")])
+async def test_a_client_that_wants_no_warnings_is_not_told_of_what_was_dropped(client: Client, level: int | None) -> None:
+    response = response_to(client, message_bytes=1000)
+    response.log_level = level
+    response.notify(message(1, 2000))
+    response.notify(message(2))
+    await response.finish(message(3))
+
+    assert [said["n"] for said in told(client)] == [2, 3]
 
 
 async def test_a_client_that_goes_cancels_the_work_once_and_the_task_may_do_other_work(client: Client) -> None:

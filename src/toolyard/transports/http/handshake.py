@@ -12,7 +12,7 @@ from toolyard.transports.http.asgi import JSON, Send, respond, respond_fault, wa
 from toolyard.transports.http.gate import RefusedError
 from toolyard.transports.http.patience import Patience
 from toolyard.transports.http.request import Request
-from toolyard.transports.http.response import STREAM, Response
+from toolyard.transports.http.response import GAP, STREAM, Response
 from toolyard.transports.http.streams import Stream
 from toolyard.transports.http.visits import Visit, Visits
 from toolyard.wire.faults import INVALID_REQUEST, Fault
@@ -36,6 +36,7 @@ async def serve_stateless(front: Front, request: Request, message: Message, *, p
     """Answer one request outside a visit."""
     response = Response(request.send, request.receive, front.serving, patience=patience, streams=request.streams)
     notify = response.notify if request.streams else None
+    response.log_level = _LEVEL
     response.watch()
     try:
         if message.method == "tools/call" and params is not None:  # what nearly all are; the rest may be about a state that is not there
@@ -209,8 +210,7 @@ async def _pump(visit: Visit, stream: Stream, after: int, *, serving: Serving, r
     """Write a stream's events until it ends or the client goes."""
 
     def gap(dropped: int) -> bytes | None:
-        text = "Messages are missing here: more came than are kept for a client that does not read."
-        return visit.conversation.encode_log("warning", text, {"dropped": dropped})
+        return visit.conversation.encode_log("warning", GAP, {"dropped": dropped})
 
     gone = asyncio.ensure_future(wait_until_gone(request.receive))
     await request.send({"type": "http.response.start", "status": 200, "headers": list(STREAM)})

@@ -41,6 +41,8 @@ async def serve_modern(front: Front, request: Request, message: Message, *, para
     exchange = open_exchange(front, message, params, request.caller, notify=notify, headers=request.shown)
     if method == "tools/call" and (wanted := front.wanted_headers(params.name, exchange.caller)) is not None:
         _check_arguments(wanted, params, request.headers)
+    if exchange.log_level is not None:
+        response.log_level = exchange.log_level
     response.watch()
     try:
         answer = encode_result(exchange.id, await reply(exchange, method, params))

@@ -6,13 +6,15 @@ Its head is held back until the answer, the first message or a while. Nothing is
 import asyncio
 from typing import Any, Final
 
+from toolyard.conversation.exchange import encode_log
 from toolyard.serving import Serving
 from toolyard.transports.http.asgi import JSON, PLAIN, Receive, Send, respond, wait_until_gone
 from toolyard.transports.http.patience import Patience
 from toolyard.wire.events import KEEP_ALIVE, encode_event
 
-__all__ = ["STREAM", "Response"]
+__all__ = ["GAP", "STREAM", "Response"]
 
+GAP: Final = "Messages are missing here: more came than are kept for a client that does not read."
 STREAM: Final = (
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-cache, no-transform"),
@@ -26,8 +28,11 @@ class Response:
 
     is_gone = False
     """Whether the client went away before the answer."""
+    log_level: int | None = None
+    """From which level on the client wants to be told."""
     _ended = False
     _size = 0
+    _dropped = 0
     _wake: asyncio.Event | None = None
     _pump: asyncio.Task[None] | None = None
     _watch: asyncio.Task[None] | None = None
@@ -59,9 +64,10 @@ class Response:
         if self._ended:
             return
         if self._size + len(message) > self._serving.message_bytes:
-            return  # nobody reads, or too much is said at once; whoever reads nothing at all is found by the server
-        self._size += len(message)
-        self._events.append(encode_event(message))
+            self._dropped += 1  # nobody reads, or too much is said at once; whoever reads nothing at all is found by the server
+        else:
+            self._size += len(message)
+            self._events.append(encode_event(message))
         self.start_stream()
 
     def finish_whole(self, message: bytes) -> bool:
@@ -81,6 +87,7 @@ class Response:
         if self._pump is None:
             await respond(self._send, status, message, (JSON, *headers) if headers else PLAIN)
             return
+        self._tell_dropped()
         self._events.append(encode_event(message))
         self._awake()
         await self._pump
@@ -125,6 +132,14 @@ class Response:
             self._pump = asyncio.ensure_future(self._write())
         self._awake()
 
+    def _tell_dropped(self) -> None:
+        """Tell the client how many messages are missing, if it wants to hear of it."""
+        dropped, self._dropped = self._dropped, 0
+        if dropped and self.log_level is not None:
+            told = encode_log("warning", GAP, {"dropped": dropped}, self.log_level)
+            if told is not None:
+                self._events.append(encode_event(told))
+
     def _awake(self) -> None:
         if self._wake is not None:
             self._wake.set()
@@ -137,6 +152,7 @@ class Response:
         while True:
             wake.clear()
             last = self._ended
+            self._tell_dropped()
             if self._events:
                 body = b"".join(self._events)
                 self._events.clear()
