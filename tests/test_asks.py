@@ -2,8 +2,9 @@ from typing import Any
 
 import pytest
 
-from toolyard.asks import Ask, Question, content_of, unanswerable
+from toolyard.asks import Ask, Question, check_form, content_of, unanswerable
 from toolyard.errors import ToolError
+from toolyard.schema import SchemaError
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 ASK = Ask.person("Who?", SCHEMA)
@@ -43,7 +44,7 @@ def test_what_a_client_lacks_is_named() -> None:
 
 def test_what_a_person_filled_in_is_returned() -> None:
     assert content_of(ASK, {"action": "accept", "content": {"name": "Ada"}}) == {"name": "Ada"}
-    assert content_of(Ask.person("Sure?", {"type": "object"}), {"action": "accept"}) == {}
+    assert content_of(Ask.person("Sure?", {"type": "object", "properties": {}}), {"action": "accept"}) == {}
 
 
 @pytest.mark.parametrize(
@@ -90,3 +91,65 @@ def test_a_client_that_lacks_nothing_is_told_that_there_is_no_way() -> None:
 
     assert error.code == "not_supported"
     assert "capabilities" not in error.details
+
+
+def test_a_client_that_shook_hands_with_a_stateless_server_is_told_so() -> None:
+    error = unanswerable({"a": ASK}, stateless=True)
+
+    assert (error.code, error.details) == ("not_supported", {})
+    assert "stateless" in error.message
+
+
+def form(**fields: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": fields}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        form(),
+        {**form(a={"type": "string", "minLength": 1}), "required": ["a"], "additionalProperties": False},
+        form(a={"type": "integer", "minimum": 1}, b={"type": "number"}, c={"type": "boolean", "default": True}),
+        *(form(a={"type": "string", "format": known}) for known in ("date", "date-time", "email", "uri")),
+        form(a={"type": "string", "enum": ["x", "y"], "enumNames": ["X", "Y"]}),
+        form(a={"type": "string", "oneOf": [{"const": "x", "title": "X"}]}),
+        form(a={"type": "array", "items": {"type": "string", "enum": ["x", "y"]}, "minItems": 1}),
+        form(a={"type": "array", "items": {"anyOf": [{"const": "x", "title": "X"}]}}),
+    ],
+)
+def test_a_form_has_plain_fields(schema: dict[str, Any]) -> None:
+    check_form(schema)
+
+    assert Ask.person("Who?", schema).params["requestedSchema"] == schema
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        None,
+        {},
+        {"type": "array"},
+        {"type": "object"},
+        {"type": "object", "properties": []},
+        form(a=True),
+        form(a={}),
+        form(a={"type": "nonsense"}),
+        form(a={"type": ["string", "null"]}),
+        form(a={"type": "object", "properties": {"b": {"type": "string"}}}),
+        form(a={"type": "array"}),
+        form(a={"type": "array", "items": {"type": "string"}}),
+        form(a={"type": "array", "items": {"anyOf": [{"type": "string"}]}}),
+        form(a={"type": "string", "format": "uuid"}),
+        form(a={"type": "string", "enum": [1]}),
+        form(a={"type": "string", "oneOf": ["x"]}),
+        form(a={"type": "string", "pattern": "("}),
+        form(a={"type": "string", "default": object()}),
+    ],
+)
+def test_nobody_is_asked_with_what_is_no_form(schema: Any) -> None:
+    with pytest.raises(SchemaError):
+        check_form(schema)
+    with pytest.raises(ToolError) as caught:
+        Ask.person("Who?", schema)
+
+    assert (caught.value.code, caught.value.blame) == ("internal_error", "tool")

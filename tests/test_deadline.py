@@ -221,7 +221,7 @@ async def test_the_time_stands_still_while_somebody_is_asked() -> None:
     @tool(timeout=0.03)
     async def inner(call: Call) -> str:
         """Ask."""
-        await call.ask({}, "Sure?", key="a")
+        await call.ask({"type": "object", "properties": {}}, "Sure?", key="a")
         return "done"
 
     @tool(timeout=0.03)
@@ -242,7 +242,7 @@ async def test_the_time_goes_on_where_it_stood_still() -> None:
     @tool(timeout=0.05)
     async def ask_and_hang(call: Call) -> None:
         """Ask, and then take for ever."""
-        await call.ask({}, "Sure?", key="a")
+        await call.ask({"type": "object", "properties": {}}, "Sure?", key="a")
         await asyncio.Event().wait()
 
     people = People("a")
@@ -261,7 +261,10 @@ async def test_the_time_stands_still_until_the_last_question_is_answered() -> No
     @tool(timeout=0.03)
     async def ask_two(call: Call) -> str:
         """Ask two at the same time."""
-        await asyncio.gather(call.ask({}, "Sure?", key="a"), call.ask({}, "Really?", key="b"))
+        await asyncio.gather(
+            call.ask({"type": "object", "properties": {}}, "Sure?", key="a"),
+            call.ask({"type": "object", "properties": {}}, "Really?", key="b"),
+        )
         return "done"
 
     people = People("a", "b")
@@ -279,7 +282,7 @@ async def test_a_call_without_a_deadline_has_none_after_a_question_either() -> N
     @tool(timeout=0)
     async def ask(call: Call) -> str:
         """Ask."""
-        await call.ask({}, "Sure?", key="a")
+        await call.ask({"type": "object", "properties": {}}, "Sure?", key="a")
         return "done"
 
     people = People("a")
@@ -292,7 +295,7 @@ async def test_nothing_is_kept_of_a_call_that_asked_and_is_over() -> None:
     @tool
     async def ask(call: Call) -> str:
         """Ask."""
-        await call.ask({}, "Sure?", key="a")
+        await call.ask({"type": "object", "properties": {}}, "Sure?", key="a")
         return "done"
 
     people = People("a")

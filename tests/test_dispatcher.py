@@ -617,7 +617,7 @@ async def test_a_door_that_fails_does_not_fail_the_call() -> None:
 async def test_a_caller_that_cannot_be_asked_is_told_so_and_one_that_can_answers() -> None:
     async def ask(call: Call) -> Mapping[str, Any]:
         """Ask."""
-        return await call.ask({"type": "object"}, "How old?")
+        return await call.ask({"type": "object", "properties": {}}, "How old?")
 
     async with Yard(tools=[ask]) as yard:
         mute = await yard.call("ask")

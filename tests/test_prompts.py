@@ -177,7 +177,7 @@ async def test_what_a_profile_denies_does_not_exist() -> None:
 async def test_a_prompt_may_take_the_call_and_ask() -> None:
     @prompt
     async def say(call: Call) -> str:
-        return (await call.ask({"type": "object"}, "What?"))["what"]
+        return (await call.ask({"type": "object", "properties": {}}, "What?"))["what"]
 
     async with connect(Yard(prompts=[say]), answers=[{"what": "this"}]) as client:
         answer = await client.prompt("say")

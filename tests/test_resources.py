@@ -280,7 +280,7 @@ async def test_a_reading_can_be_cancelled_and_is_recorded() -> None:
 async def test_a_resource_may_take_the_call_and_ask() -> None:
     @resource("a://b")
     async def give(call: Call) -> Any:
-        return {"uri": call.name, **await call.ask({"type": "object"}, "Which?")}
+        return {"uri": call.name, **await call.ask({"type": "object", "properties": {}}, "Which?")}
 
     async with connect(Yard(resources=[give]), answers=[{"x": 1}]) as client:
         answer = await client.read("a://b")

@@ -47,7 +47,7 @@ async def test_a_client_remembers_everything_it_was_told_on_the_way() -> None:
         """Work."""
         await call.progress(1, 2, "half")
         await call.log("info", "working", rows=3)
-        answer = await call.ask({"type": "object"}, "Sure?")
+        answer = await call.ask({"type": "object", "properties": {}}, "Sure?")
         return answer["sure"]
 
     async with connect(Yard(tools=[work]), answers=[{"sure": "yes"}]) as client:
@@ -63,7 +63,7 @@ async def test_a_client_without_answers_cannot_be_asked() -> None:
     @tool
     async def ask(call: Call) -> object:
         """Ask."""
-        return await call.ask({}, "Sure?")
+        return await call.ask({"type": "object", "properties": {}}, "Sure?")
 
     async with connect(Yard(tools=[ask])) as client:
         answer = await client.call("ask")

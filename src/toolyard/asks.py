@@ -10,9 +10,20 @@ from typing import Any, Final, Literal, cast
 import msgspec
 
 from toolyard.errors import ToolError
-from toolyard.schema import SchemaValidator
+from toolyard.limits import Limits
+from toolyard.schema import SchemaError, SchemaValidator, check_schema
 
-__all__ = ["ASK_METHODS", "OWN_REASONS", "Ask", "AskMethod", "Question", "content_of", "telling_whether_it_ran", "unanswerable"]
+__all__ = [
+    "ASK_METHODS",
+    "OWN_REASONS",
+    "Ask",
+    "AskMethod",
+    "Question",
+    "check_form",
+    "content_of",
+    "telling_whether_it_ran",
+    "unanswerable",
+]
 
 AskMethod = Literal["elicitation/create", "sampling/createMessage", "roots/list"]
 
@@ -29,6 +40,8 @@ ASK_METHODS: Final = frozenset(_CAPABILITIES)
 
 
 _MODES: Final = ("form", "url")
+_FORMATS: Final = ("date", "date-time", "email", "uri")
+_USUAL: Final = Limits()
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -39,7 +52,15 @@ class Ask(msgspec.Struct, frozen=True):
 
     @classmethod
     def person(cls, text: str, schema: Mapping[str, Any]) -> "Ask":
-        """Return a form for the person: a text, and the flat object that is wanted."""
+        """Return a form for the person: a text, and the flat object that is wanted.
+
+        Raises:
+            ToolError: `internal_error`, because no form can be made of the schema.
+        """
+        try:
+            check_form(schema)
+        except SchemaError as error:
+            raise ToolError("internal_error", f"The tool has a question that cannot be asked: {error}.", blame="tool") from error
         return cls("elicitation/create", {"mode": "form", "message": text, "requestedSchema": dict(schema)})
 
     @classmethod
@@ -81,8 +102,56 @@ class Question(msgspec.Struct, frozen=True):
     key: str = "answer"
 
 
-def unanswerable(asks: Mapping[str, Ask], capabilities: Mapping[str, Any] | Collection[str] = ()) -> ToolError:
+def check_form(schema: object, limits: Limits = _USUAL) -> None:
+    """Check that MCP has a form for a schema: an object whose properties are plain.
+
+    Raises:
+        SchemaError: It has none.
+    """
+    form = _mapping(schema)
+    fields = form.get("properties")
+    if form.get("type") != "object" or not isinstance(fields, Mapping):
+        raise SchemaError("the schema must be of type 'object' and have 'properties'")
+    for name, field in cast("Mapping[object, object]", fields).items():
+        wrong = _wrong_with(_mapping(field))
+        if wrong:
+            raise SchemaError(f"the field '{name}' {wrong}")
+    check_schema(dict(form), max_bytes=limits.schema_bytes, max_depth=limits.schema_depth)
+
+
+def _wrong_with(field: Mapping[str, Any]) -> str:
+    """Return why there is no such field in a form, or nothing if there is."""
+    kind = field.get("type")
+    if kind == "array":
+        items = _mapping(field.get("items"))
+        chosen = _are_texts(items.get("enum")) or _are_titled(items.get("anyOf"))
+        return "" if chosen else "is a list of something else than a choice of texts"
+    if kind not in ("boolean", "integer", "number", "string"):
+        return "is no text, number, boolean or choice of texts"
+    if kind == "string" and field.get("format", "uri") not in _FORMATS:
+        return f"has a format that is none of {', '.join(repr(known) for known in _FORMATS)}"
+    if kind == "string" and not (_are_texts(field.get("enum", [])) and _are_titled(field.get("oneOf", []))):
+        return "has choices that are no texts"
+    return ""
+
+
+def _mapping(told: object) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", told) if isinstance(told, Mapping) else {}
+
+
+def _are_texts(choices: object) -> bool:
+    return isinstance(choices, list | tuple) and all(isinstance(choice, str) for choice in cast("list[object]", choices))
+
+
+def _are_titled(choices: object) -> bool:
+    return isinstance(choices, list | tuple) and _are_texts([_mapping(choice).get("const") for choice in cast("list[object]", choices)])
+
+
+def unanswerable(asks: Mapping[str, Ask], capabilities: Mapping[str, Any] | Collection[str] = (), *, stateless: bool = False) -> ToolError:
     """Return the failure of asking a client what it does not say it can answer, or cannot be asked here; it names what the client lacks."""
+    if stateless:
+        message = "The tool has a question, and a stateless server cannot ask a client that begins with a handshake."
+        return ToolError("not_supported", message, hint="Use a client of MCP 2026-07-28, or serve without 'stateless'.")
     missing = sorted({lacking for ask in asks.values() if (lacking := ask.lacking(capabilities)) is not None})
     if not missing:
         message = "The tool has a question, and its request leaves no way to ask it: its answer must be plain JSON."

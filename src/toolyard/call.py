@@ -210,7 +210,7 @@ class Call(msgspec.Struct, eq=False):
             ToolError: `not_supported` where the client cannot be asked.
         """
         if self.door.ask is None:
-            raise unanswerable(asks, self.door.capabilities)
+            raise unanswerable(asks, self.door.capabilities, stateless=self.door.stateless)
         with telling_whether_it_ran(running=self.running):
             return await self.funnel.wait_aside(self, self.door.ask(asks, declared))
 

@@ -55,6 +55,8 @@ class Door(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because one 
     """Puts asks, each under its key, to the client; whether they are the tool's declared question; returns MCP's results."""
     capabilities: frozenset[str] = frozenset()
     """What the client says it can be asked."""
+    stateless: bool = False
+    """Whether nothing is kept of a client that begins with a handshake, so that it cannot be asked, whatever it said then."""
     hang_up: Callable[[], None] | None = None
     """Lets go of the connection before the answer, which the client then comes back for."""
     headers: Mapping[str, str] = {}

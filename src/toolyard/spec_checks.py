@@ -5,6 +5,7 @@ from typing import Final, cast
 
 import msgspec
 
+from toolyard.asks import check_form
 from toolyard.envelope import encode
 from toolyard.limits import Limits
 from toolyard.schema import SchemaError, check_schema
@@ -37,6 +38,7 @@ def check_spec(spec: ToolSpec, limits: Limits, *, foreign: bool = False) -> None
     if not spec.description.strip():
         raise PublishError(f"Tool '{spec.name}' has no description.")
     _check_eval(spec)
+    _check_question(spec, limits)
     if len(spec.examples) > _EXAMPLES:
         raise PublishError(f"Tool '{spec.name}' has {len(spec.examples)} examples; at most {_EXAMPLES} are shown.")
     if spec.timeout is not None and not 0 <= spec.timeout < float("inf"):
@@ -108,6 +110,14 @@ def _check_schemas(spec: ToolSpec, limits: Limits, *, foreign: bool) -> None:
         raise PublishError(f"Tool '{spec.name}' has an input schema that is not of type 'object'.")
     if not foreign and spec.input_schema.get("additionalProperties") is not False:
         raise PublishError(f"Tool '{spec.name}' has an input schema that does not say 'additionalProperties: false'.")
+
+
+def _check_question(spec: ToolSpec, limits: Limits) -> None:
+    try:
+        if spec.question is not None:
+            check_form(spec.question.schema, limits)
+    except SchemaError as error:
+        raise PublishError(f"Tool '{spec.name}' has a question that cannot be asked: {error}.") from error
 
 
 def _check_eval(spec: ToolSpec) -> None:

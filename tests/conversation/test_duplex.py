@@ -205,7 +205,7 @@ class Chaos:
 
     async def greet(self, call: Call) -> str:
         """Ask who it is."""
-        return (await call.ask({"type": "object"}, "Who?")).get("name", "")
+        return (await call.ask({"type": "object", "properties": {}}, "Who?")).get("name", "")
 
     def hear(self, message: bytes) -> None:
         """Note an answer or a question."""
@@ -458,7 +458,7 @@ async def test_a_full_line_is_read_again_when_the_client_is_asked_something() ->
     async def greet(call: Call) -> str:
         """Ask who it is, later."""
         await may_ask.wait()
-        return (await call.ask({"type": "object"}, "Who?")).get("name", "")
+        return (await call.ask({"type": "object", "properties": {}}, "Who?")).get("name", "")
 
     async with Yard(tools=[greet, add]) as yard:
         front = Front(yard, Serving(in_flight=1), door="test")

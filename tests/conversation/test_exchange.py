@@ -170,5 +170,5 @@ async def test_the_size_that_a_client_states_holds_where_it_is_the_smaller_one(f
 
 def test_a_question_that_is_no_json_is_refused() -> None:
     with pytest.raises(ToolError) as caught:
-        check_asks({"a": Ask.person("Who?", {"type": object()})}, {"elicitation": {}})
+        check_asks({"a": Ask("elicitation/create", {"message": object()})}, {"elicitation": {}})
     assert caught.value.code == "internal_error"

@@ -71,7 +71,7 @@ def broken() -> str:
 @resource("a://asks")
 async def asks(call: Call) -> str:
     """Ask."""
-    return str(await call.ask({"type": "object"}, "Who?"))
+    return str(await call.ask({"type": "object", "properties": {}}, "Who?"))
 
 
 @prompt
@@ -182,6 +182,20 @@ async def test_a_resource_is_read(meet: "Meet", era: str) -> None:
     assert failed["code"] == INTERNAL
     assert failed["data"]["error"]["code"] == "internal_error"
     assert "hunter2" not in json.dumps(failed)
+
+
+@EVERY
+async def test_what_a_template_does_not_find_is_a_uri_that_nobody_knows(meet: "Meet", era: str) -> None:
+    @resource("note://{name}")
+    async def note(name: str) -> str:
+        """Return a note."""
+        raise ToolError("not_found", f"There is no note '{name}'.")
+
+    async with meet(era=era, resources=[note]) as peer:
+        fault = (await peer.ask("resources/read", {"uri": "note://none"}))["error"]
+
+    assert (fault["code"], fault["data"]["uri"]) == (INVALID_PARAMS, "note://none")
+    assert fault["data"]["error"]["code"] == "not_found"
 
 
 @EVERY

@@ -278,6 +278,44 @@ async def test_a_client_that_answers_with_an_error_is_to_blame(meet: "Meet", con
     assert (envelope["error"]["code"], envelope["error"]["blame"]) == ("upstream_error", "caller")
 
 
+async def test_what_a_client_answers_instead_of_a_question_is_kept(meet: "Meet") -> None:
+    async with meet(era=OLD, tools=[greet]) as peer:
+        failures: list[Any] = []
+        gone = {"code": -32603, "message": "The window is gone."}
+        answers: list[dict[str, Any]] = [{"error": gone}, {"error": 5}, {"result": []}]
+        for content in answers:
+            peer.say(response(await asked(peer), **content))
+            failures.append((await peer.envelope())["error"])
+
+    told, wordless, odd = failures
+    assert told["details"] == {"client_code": -32603, "text": "The window is gone."}
+    assert "The window is gone." in told["message"]
+    assert wordless["details"]["client_code"] is None
+    assert "error" not in odd["message"]
+    assert all("upstream" not in failure["hint"] for failure in failures)
+
+
+async def test_an_answer_with_an_error_that_is_null_is_an_answer(meet: "Meet") -> None:
+    async with meet(era=OLD, tools=[greet]) as peer:
+        peer.say(response(await asked(peer), result={"action": "accept", "content": {"name": "Ada"}}, error=None))
+        assert (await peer.envelope())["data"] == "Hello Ada"
+
+
+@pytest.mark.parametrize("era", [OLD, "2026-07-28"])
+async def test_nobody_is_asked_what_no_form_can_ask(meet: "Meet", era: str) -> None:
+    @tool
+    async def ask(call: Call) -> object:
+        """Ask for what no form has."""
+        return await call.ask({"type": "object", "properties": {"x": {"type": "nonsense"}}}, "What?")
+
+    async with meet(era=era, tools=[ask]) as peer:
+        peer.call(1, "ask")
+        failure = (await peer.envelope())["error"]
+
+    assert (failure["code"], failure["blame"]) == ("internal_error", "tool")
+    assert "'x'" in failure["message"]
+
+
 async def test_answers_to_nothing_are_dropped(meet: "Meet") -> None:
     async with meet(era=OLD, tools=[greet]) as peer:
         question = await asked(peer)
@@ -480,7 +518,7 @@ async def test_a_person_is_asked_with_a_form_only_where_forms_are_offered(meet: 
     @tool
     async def greet(call: Call) -> dict[str, Any]:
         """Greet."""
-        return {"can": call.can_ask(), **await call.ask({"type": "object"}, "Who?")}
+        return {"can": call.can_ask(), **await call.ask({"type": "object", "properties": {}}, "Who?")}
 
     async with meet(era=OLD, tools=[greet], capabilities={"elicitation": elicitation}) as peer:
         peer.call(1, "greet")
@@ -512,7 +550,7 @@ async def test_a_client_that_cannot_be_asked_while_its_request_is_open_is_told_t
     @tool
     async def greet(call: Call) -> dict[str, Any]:
         """Greet."""
-        return await call.ask({"type": "object"}, "Who?")
+        return await call.ask({"type": "object", "properties": {}}, "Who?")
 
     async with Yard(tools=[greet]) as yard:
         front = Front(yard, Serving(), door="test")

@@ -131,7 +131,9 @@ def test_a_list_says_where_it_goes_on() -> None:
 
 
 def test_a_question_is_an_answer() -> None:
-    result = json.loads(answers(NEW).asked({"who": Ask.person("Who?", {"type": "object"}), "where": Ask.roots()}, "state"))
+    result = json.loads(
+        answers(NEW).asked({"who": Ask.person("Who?", {"type": "object", "properties": {}}), "where": Ask.roots()}, "state")
+    )
 
     assert result["resultType"] == "input_required"
     assert result["requestState"] == "state"

@@ -41,6 +41,8 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
     caller: Caller
     capabilities: Mapping[str, Any]
     """What the client says it can do."""
+    stateless: bool = False
+    """Whether it is of a client that shook hands, of which nothing is kept."""
     line: str = ""
     """The conversation it is part of, if it is part of one."""
     meta: Mapping[str, Any] = {}
@@ -76,7 +78,7 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
         quiet = is_quiet(meta)
         if quiet and ask is None and not self.headers and (not self.capabilities or ASKABLE.isdisjoint(self.capabilities)):
             if not tells:
-                return self.front.silent_door
+                return self.front.stateless_door if self.stateless else self.front.silent_door
             if token is None and self.standing is not None:
                 return self.standing
         trace = {} if quiet else {key: str(meta[key]) for key in _TRACE if key in meta}
@@ -93,6 +95,7 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
             meta={} if quiet else unreserved(meta),
             trace=trace,
             trace_id=_trace_id(trace) if trace else None,
+            stateless=self.stateless,
             hang_up=self.hang_up,
             result_characters=None if quiet else self._stated_size(),
         )

@@ -37,6 +37,7 @@ class Front:
         self.number = next(_numbers)
         """What its calls are told by from those of others."""
         self.silent_door = Door(name=door, front=self.number)
+        self.stateless_door = Door(name=door, front=self.number, stateless=True)
         self.lists = Lists(yard, serving, yard.seal)
         self.parking = Parking(yard.seal, serving.ask_seconds)
         self.changes = Changes(yard, self.lists)
@@ -57,9 +58,9 @@ class Front:
         return self._answers[version.name]  # by name, because the hash of a version is made anew each time
 
     def capabilities(self, profile: Profile, *, notifies: bool = True) -> dict[str, Any]:
-        """Return what a client is told that it can do here; changes only if it can be told of them."""
+        """Return what a client is told that it can do here; changes and a log only if something is kept of what it wants to hear."""
         changes = {"listChanged": True} if self.serving.notify_changes and notifies else {}
-        told: dict[str, Any] = {"tools": changes, "logging": {}}
+        told: dict[str, Any] = {"tools": changes, **({"logging": {}} if notifies else {})}
         prompts = self.lists.any("prompts", profile)
         resources = self.lists.any("resources", profile) or self.lists.any("templates", profile)
         if prompts:

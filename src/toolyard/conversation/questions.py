@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import count
-from typing import Any
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -17,6 +17,9 @@ from toolyard.wire.versions import Version
 
 __all__ = ["Questions"]
 
+_WORDS: Final = 2000
+_DETAILS: Final = 20_000
+_UNPUT: Final = "Tell the person that the client could not put the question."
 _log = logging.getLogger(__name__)
 
 
@@ -88,11 +91,26 @@ def _written(number: Id, ask: Ask, version: Version | None) -> bytes:
 
 def _settle(future: "asyncio.Future[Any]", message: Message) -> None:
     """Hand on what the client answered, or that it was no answer."""
-    result: object = None
-    if not message.error:
-        with suppress(msgspec.DecodeError, RecursionError):
-            result = msgspec.json.decode(message.result)
-    if isinstance(result, dict):
+    if message.error and bytes(message.error) != b"null":  # which some write beside a result
+        future.set_exception(_refusal(_decoded(message.error)))
+    elif isinstance(result := _decoded(message.result), dict):
         future.set_result(result)
     else:
-        future.set_exception(ToolError("upstream_error", "The client answered the question with an error.", blame="caller"))
+        sentence = "The client answered the question with something that is no object."
+        future.set_exception(ToolError("upstream_error", sentence, hint=_UNPUT, blame="caller"))
+
+
+def _refusal(error: object) -> ToolError:
+    """Return the failure that a client's JSON-RPC error is, with its own code and words."""
+    said = cast("dict[str, object]", error) if isinstance(error, dict) else {}
+    text = str(said.get("message") or "")
+    words = text[:_WORDS].strip().removesuffix(".")
+    message = "The client answered the question with an error" + (f": {words}." if words else ".")
+    return ToolError("upstream_error", message, hint=_UNPUT, blame="caller", client_code=said.get("code"), text=text[:_DETAILS])
+
+
+def _decoded(raw: msgspec.Raw) -> object:
+    """Return what a client said, or nothing if it cannot be read."""
+    with suppress(msgspec.DecodeError, RecursionError):
+        return msgspec.json.decode(raw)
+    return None

@@ -149,7 +149,7 @@ def _fault_of(envelope: Envelope, data: dict[str, Any], call_id: str) -> Fault:
     assert error is not None  # noqa: S101 - asked only of failures
     if missing := _missing(error):
         return Fault(MISSING_CAPABILITY, error.message, {"requiredCapabilities": missing})
-    code = INVALID_PARAMS if error.code in {"not_found", "invalid_input"} and not error.may_have_run else INTERNAL
+    code = INVALID_PARAMS if error.code in {"not_found", "invalid_input"} else INTERNAL
     return Fault(code, error.message, {**data, "error": error, **({"call_id": call_id} if call_id else {})})
 
 

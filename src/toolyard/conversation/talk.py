@@ -170,11 +170,12 @@ class Conversation:
             answers=self.front.answers(version),
             caller=self.caller,
             capabilities=self.capabilities,
+            stateless=self._send is None,
             line=self._line,
             meta=params.meta or _NONE,
             headers=headers,
             notify=notify,
-            log_level=self._level,
+            log_level=None if self._send is None else self._level,
             hang_up=hang_up,
             standing=self._door if notify is self._send else None,
         )
@@ -230,6 +231,8 @@ class Conversation:
         self._unsubscribe = self.front.changes.add(self._subscription)
 
     def _set_level(self, level: str) -> None:
+        if self._send is None:
+            raise Fault(METHOD_NOT_FOUND, "A stateless server keeps no level: it tells this client nothing of its log.")
         if level not in LEVELS:
             raise Fault(INVALID_PARAMS, f"There is no level '{level}'. Known: {', '.join(LEVELS)}.")
         self._level = LEVELS.index(level)

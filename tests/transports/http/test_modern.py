@@ -129,18 +129,14 @@ async def test_a_quick_silent_call_is_answered_with_json(serve: Any) -> None:
 @pytest.mark.parametrize("stateless", [True, False])
 async def test_a_call_that_says_too_much_at_once_tells_how_much_was_dropped(serve: Any, *, stateless: bool) -> None:
     @tool
-    def count(call: Call) -> str:
+    async def count(call: Call) -> str:
         """Tell a hundred things without a pause."""
         for number in range(100):
             call.log("info", "x" * 100, n=number)
         return "counted"
 
     server = await serve(Yard(tools=[count]), message_bytes=4000, stateless=stateless)
-    if stateless:
-        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "count"}}
-        wire = await server.send("POST", "/mcp", {"MCP-Protocol-Version": "2025-11-25"}, message)
-    else:
-        wire = await server.call("count", meta={"io.modelcontextprotocol/logLevel": "info"})
+    wire = await server.call("count", meta={"io.modelcontextprotocol/logLevel": "info"})
     await wire.head()
     *messages, notice, answer = await wire.messages()
 

@@ -1,11 +1,14 @@
 """Which request is answered how: what is refused before it is read, and what a message that is none is told."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from toolyard import Call, Yard, resource
+from toolyard import Call, Yard, resource, tool
 from toolyard.transports.http.connection import Connection
+
+if TYPE_CHECKING:
+    from tests.transports.conftest import Gates, Reply
 
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 LIST = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
@@ -207,6 +210,52 @@ async def test_a_stateless_server_answers_older_clients_without_a_session(serve:
     assert greeting.json["result"]["protocolVersion"] == "2025-06-18"
     assert noted.status == 202
     assert "add" in {known["name"] for known in listed.json["result"]["tools"]}
+
+
+async def test_a_stateless_server_tells_older_clients_nothing_of_its_log(serve: Any, gates: "Gates") -> None:
+    server = await serve(stateless=True)
+    gates.go.set()
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+
+    async def ask(method: str, params: object) -> "Reply":
+        return await server.request(
+            "POST", "/mcp", {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}, MCP_Protocol_Version="2025-11-25"
+        )
+
+    greeting = await ask("initialize", hello)
+    level = await ask("logging/setLevel", {"level": "debug"})
+    told = await ask("tools/call", {"name": "tell", "arguments": {"count": 2}})
+
+    assert "logging" not in greeting.json["result"]["capabilities"]
+    assert level.error == -32601
+    assert told.data == "told"
+    assert not told.is_stream
+
+
+@pytest.mark.parametrize("token", [None, "t"])
+async def test_a_stateless_server_says_that_it_cannot_ask_older_clients(serve: Any, token: str | None) -> None:
+    @tool
+    async def ask(call: Call) -> object:
+        """Ask."""
+        return await call.ask({"type": "object", "properties": {}}, "Sure?")
+
+    @resource("a://asks")
+    async def asks(call: Call) -> object:
+        """Ask."""
+        return await call.ask({"type": "object", "properties": {}}, "Sure?")
+
+    server = await serve(Yard(tools=[ask], resources=[asks]), stateless=True)
+    meta = {"progressToken": token} if token else {}
+    older = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "ask", "_meta": meta}}
+    read = {"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": {"uri": "a://asks", "_meta": meta}}
+
+    called = (await server.request("POST", "/mcp", older, MCP_Protocol_Version="2025-11-25")).json["result"]["structuredContent"]["error"]
+    fault = (await server.request("POST", "/mcp", read, MCP_Protocol_Version="2025-11-25")).json["error"]["data"]["error"]
+    newer = (await server.ask("ask", token=token)).json["error"]
+
+    assert all((told["code"], told["details"]) == ("not_supported", {}) for told in (called, fault))
+    assert all("stateless" in told["message"] for told in (called, fault))
+    assert newer["data"]["requiredCapabilities"] == {"elicitation": {}}
 
 
 async def test_several_requests_on_one_connection_are_answered_in_their_order(serve: Any) -> None:

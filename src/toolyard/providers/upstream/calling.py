@@ -85,7 +85,7 @@ class Calls:
             behalf = self._behalf(call, beside)
             _, answer = await self._answered(call, "tools/call", params, name=foreign.own, behalf=behalf)
             if answer.is_error and behalf.unasked:
-                raise unanswerable(behalf.unasked)
+                raise unanswerable(behalf.unasked, stateless=call.door.stateless)
             passed = passed_of(self._name, answer, self._prefix)
             if output is not None and not output.fits(passed.data):
                 call.warnings = (*call.warnings, _MISFIT)

@@ -17,14 +17,12 @@ from toolyard.transports.http.streams import Stream
 from toolyard.transports.http.visits import Visit, Visits
 from toolyard.wire.faults import INVALID_REQUEST, Fault
 from toolyard.wire.messages import Id, Message, decode, encode_fault, id_of
-from toolyard.wire.params import LEVELS
 from toolyard.wire.versions import HANDSHAKE, VERSIONS, Version
 
 __all__ = ["named_version", "read_stream", "serve_batch", "serve_batch_alone", "serve_in_visit", "serve_stateless", "start_visit"]
 
 _UNSAID: Final = VERSIONS["2025-03-26"]
 _NOTHING: Final[Mapping[str, Any]] = {}
-_LEVEL: Final = LEVELS.index("info")
 
 
 def named_version(name: str | None) -> Version:
@@ -36,7 +34,6 @@ async def serve_stateless(front: Front, request: Request, message: Message, *, p
     """Answer one request outside a visit."""
     response = Response(request.send, request.receive, front.serving, patience=patience, streams=request.streams)
     notify = response.notify if request.streams else None
-    response.log_level = _LEVEL
     response.watch()
     try:
         if message.method == "tools/call" and params is not None:  # what nearly all are; the rest may be about a state that is not there
@@ -46,10 +43,10 @@ async def serve_stateless(front: Front, request: Request, message: Message, *, p
                 answers=front.answers(version),
                 caller=request.caller,
                 capabilities=_NOTHING,
+                stateless=True,
                 meta=request.traced(params.meta),
                 headers=request.shown,
                 notify=notify,
-                log_level=None if notify is None else _LEVEL,
             )
             result = await answer_request(exchange, "tools/call", params)
         else:
