@@ -57,6 +57,7 @@ class Conversation:
         self.questions = Questions(front.serving.ask_seconds)
         self._send = send
         self._level = _INFO
+        self._is_closed = False
         self._line = f"conversation {next(_conversations)}"
         self._door = Door(name=front.door, line=self._line, front=front.number, log=self._tell)
         self._standing: Exchange | None = None
@@ -117,8 +118,10 @@ class Conversation:
         text = "The yard is closing, and the call did not end in time."
         return self._refuse_call(message, ToolError("cancelled", text, blame="yard", may_have_run=True))
 
-    def refuse_ended(self, message: Message, *, begun: bool) -> bytes:
-        """Return what a request is answered with that was interrupted because the client ended the conversation."""
+    def refuse_ended(self, message: Message, *, begun: bool) -> bytes | None:
+        """Return what an interrupted request is answered with if the client ended its session; one that it cancelled is not."""
+        if not self._is_closed:
+            return None
         text = "The session was ended meanwhile."
         if begun and message.method == "tools/call":
             return self._refuse_call(message, ToolError("cancelled", text, may_have_run=True))
@@ -148,6 +151,7 @@ class Conversation:
 
     def close(self) -> None:
         """End: nobody is told of anything any more, and what is in flight is interrupted."""
+        self._is_closed = True
         if self._unsubscribe is not None:
             self._unsubscribe()
         for request_id in tuple(self.in_flight):

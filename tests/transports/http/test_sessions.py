@@ -127,6 +127,20 @@ async def test_a_call_of_a_session_that_is_deleted_gets_an_answer(serve: Any, ga
     assert (failure["code"], failure["may_have_run"], failure["tool_id"]) == ("cancelled", True, "wait")
 
 
+async def test_a_batch_of_a_session_that_is_deleted_gets_its_answers(serve: Any, gates: "Gates", until: Any) -> None:
+    server = await serve()
+    session = await server.greet("2025-03-26")
+    wait: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "wait"}}
+    wire = await server.send("POST", "/mcp", session.headers, [wait, {"jsonrpc": "2.0", "id": 2, "method": "ping"}, {**wait, "id": 3}])
+    await until(lambda: gates.running == 2)
+
+    await server.request("DELETE", "/mcp", Mcp_Session_Id=session.id)
+    answers = {answer["id"]: answer["result"] for answer in (await wire.reply()).json}
+
+    assert answers.keys() == {1, 2, 3}
+    assert {json.loads(answers[number]["content"][0]["text"])["error"]["code"] for number in (1, 3)} == {"cancelled"}
+
+
 async def test_a_request_whose_session_is_deleted_before_it_begins_is_refused(tools: list[Any]) -> None:
     async def ask(app: Any, method: str, body: bytes, *headers: tuple[bytes, bytes]) -> list[Any]:
         came: asyncio.Queue[Any] = asyncio.Queue()

@@ -153,7 +153,8 @@ async def _item(conversation: Conversation, item: bytes, request: Request, *, de
         conversation.in_flight[message.id] = work
         try:
             await asyncio.wait({work})
-            return None if work.cancelled() else work.result()
+            answer = None if work.cancelled() else work.result()
+            return answer or conversation.refuse_ended(message, begun=work.cancelled())
         finally:
             work.cancel()  # if it is not done, nobody waits for it any more
             del conversation.in_flight[message.id]
@@ -198,9 +199,7 @@ async def _serve(visit: Visit, message: Message, stream: Stream, request: Reques
             result = await visit.conversation.serve(message, notify=notify, headers=request.shown, trace=trace, hang_up=hang_up)
     finally:
         del in_flight[message.id]
-        if result is None and visit.is_over:
-            result = visit.conversation.refuse_ended(message, begun=begins)
-        visit.finish(stream, result)
+        visit.finish(stream, result or visit.conversation.refuse_ended(message, begun=begins))
 
 
 async def _pump(visit: Visit, stream: Stream, after: int, *, serving: Serving, request: Request, primed: bool) -> None:

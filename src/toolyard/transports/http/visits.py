@@ -33,7 +33,6 @@ class Visit:
         self.profile = caller.profile
         self.busy = 0
         """Requests and streams that are open."""
-        self.is_over = False
         self._loop = asyncio.get_running_loop()
         self._serving = serving
         self._shelf = shelf
@@ -112,7 +111,6 @@ class Visit:
 
     def close(self) -> None:
         """End: what runs is interrupted, and answered on its own stream, and whoever listens is let go."""
-        self.is_over = True
         self.conversation.close()
         self.standalone.finish(None)
         for stream in self._streams.values():
