@@ -262,7 +262,7 @@ async def test_of_the_requests_of_one_session_that_are_over_only_so_many_are_kep
 
 async def test_a_client_that_reads_gets_all_of_what_is_said_at_once(serve: Any) -> None:
     @tool
-    def count(call: Call) -> str:
+    async def count(call: Call) -> str:
         """Tell three hundred things without a pause."""
         for number in range(300):
             call.log("info", "row", n=number)
