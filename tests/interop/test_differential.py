@@ -233,6 +233,11 @@ CLASSES: list[tuple[str, tuple[str, ...], str]] = [
     (r"\| (unknown prompt|prompt without a needed argument) \| \d\.(is|status) ", BOTH, "A wrong prompt is the client's fault, not ours."),
     (r"\| 0\.is \| \"nothing\" \| \"error -32(600|700)\"", STDIO, "What is malformed is answered, never dropped."),
     (r"\| 1\.is \| \"error -32602\" \| \"error -32600\"", HTTP, "What is no request is an invalid request, not invalid params."),
+    (
+        r"half a surrogate \| 1\.is \| \"error -32700\" \|",
+        HTTP,
+        "A request that can be read but for half a character is answered by its id.",
+    ),
     (r" for an id \| (0\.status \| 202 \| 400|1\.is \| - \| \"error -32600\")$", HTTP, "A request whose id is none is no notification."),
     (rf"{OLDER} .*\.(title|annotations\.\w+) \| .* \| -$", BOTH, "A client is sent only what its version knows."),
     (r"2025-03-26 \| a batch \|", BOTH, "A version that has batches gets them answered."),
