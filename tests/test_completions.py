@@ -125,3 +125,20 @@ async def test_a_yard_in_a_yard_completes() -> None:
         found = await open_yard.complete("resource", "w://{country}/{city}", argument="city", value="R")
 
     assert found == ["Rome"]
+
+
+async def test_half_a_character_is_a_defect_of_what_completes() -> None:
+    def halve(value: str, settled: dict[str, str]) -> list[str]:
+        return [f"{value}\ud800"]
+
+    @prompt(complete={"half": halve})
+    def words(half: str) -> str:
+        """Return words."""
+        raise AssertionError(half)
+
+    async with Yard(prompts=[words]) as open_yard:
+        with pytest.raises(ToolError) as caught:
+            await open_yard.complete("prompt", "words", argument="half", value="a")
+
+    assert (caught.value.code, caught.value.blame) == ("internal_error", "tool")
+    assert str(caught.value.details["call_id"]).startswith("c_")

@@ -425,3 +425,9 @@ async def test_a_ready_failure_of_an_unknown_code_is_the_tools_fault() -> None:
         answer = await yard.call("ready")
 
     assert failure_of(answer).code == "invalid_output"
+
+
+def test_the_state_need_not_be_looked_at_where_nothing_ran() -> None:
+    failures = [Envelope.fail(ToolError("cancelled", "No."), may_have_run=ran).error for ran in (False, True)]
+
+    assert [failure is not None and "state" in failure.hint for failure in failures] == [False, True]

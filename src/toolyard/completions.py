@@ -52,4 +52,6 @@ async def _ask(call: Call, complete: Complete, value: str, settled: Mapping[str,
     found = asked() if inspect.iscoroutinefunction(complete) else await call.funnel.in_thread(call, asked)
     if inspect.isawaitable(found):
         found = await cast("Awaitable[object]", found)
-    return [str(one) for one in cast("Sequence[object]", found)][:_MOST]
+    values = [str(one) for one in cast("Sequence[object]", found)][:_MOST]
+    "".join(values).encode()  # half a character could not be answered, and is this one's failure
+    return values

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, Self, cast
 import msgspec
 
 from toolyard.content import Block, ResourceLink, Text
-from toolyard.errors import CODES, Blame, CodeName, ToolError
+from toolyard.errors import CODES, Blame, Code, CodeName, ToolError
 
 __all__ = [
     "WRAPPING",
@@ -111,7 +111,7 @@ class Envelope(msgspec.Struct, frozen=True, dict=True):
         if ran is None:
             ran = code.may_have_run == "yes" or (code.may_have_run == "maybe" and bool(may_have_run))
         retryable = code.retryable and (safe or not ran)
-        hint = error.hint or (code.hint if retryable or not code.retryable else "Look at the state first: the call may have run.")
+        hint = error.hint or _hint(code, retryable=retryable, ran=ran)
         failure = Failure(
             code=error.code,
             message=_speakable(error.message),
@@ -258,6 +258,13 @@ def _keep_serialisable(details: dict[str, object]) -> dict[str, Any]:
         else:
             _log.warning("dropped_detail key=%s type=%s bytes=%d", key, type(value).__name__, len(text))
     return kept
+
+
+def _hint(code: Code, *, retryable: bool, ran: bool) -> str:
+    """Return what to do about a failure that does not say so itself."""
+    if code.retryable and not retryable:
+        return "Look at the state first: the call may have run."
+    return "Nothing was done: call again if it is still wanted." if code.name == "cancelled" and not ran else code.hint
 
 
 def _speakable(said: object) -> str:

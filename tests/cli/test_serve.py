@@ -212,6 +212,8 @@ def test_others_are_not_served_without_authentication(write: Write, toolyard: Ru
         ([], "There is no TARGET"),
         (["app.py", "--transport", "pigeon"], "There is no transport 'pigeon'."),
         (["app.py", "--workers", "2"], "'stateless'"),
+        (["app.py", "--port", "9000"], "'--port' needs '--transport http'"),
+        (["app.py", "--json-response"], "'--json-response' needs '--transport http'"),
         (["app.py", "--reload"], "'--reload' needs '--transport http'"),
         (["app.py", "--reload", "--transport", "http", "--workers", "2", "--stateless"], "do not go together"),
         (["app.py", "--port", "many"], "'--port' must be a whole number"),
@@ -339,7 +341,7 @@ def test_authentication_that_cannot_work_is_refused(auth: str, said: str, served
 @pytest.mark.usefixtures("ours")
 def test_why_it_cannot_be_served_is_one_sentence(error: Exception, flags: list[str], said: str, served: Served, toolyard: Run) -> None:
     served.error = error
-    status, _, err = toolyard("serve", "app.py", *flags)
+    status, _, err = toolyard("serve", "app.py", "--transport", "http", *flags)
 
     assert status == 2
     assert said in err.splitlines()[-1]

@@ -132,6 +132,18 @@ async def test_params_that_are_no_call_are_a_fault(meet: "Meet", era: str, param
 
 
 @EVERY
+@pytest.mark.parametrize("capabilities", [{}, {"elicitation": {}}])
+@pytest.mark.parametrize("token", [{"a": 1}, [], True])
+async def test_progress_is_told_by_a_text_or_a_number_alone(meet: "Meet", era: str, capabilities: dict[str, Any], token: object) -> None:
+    async with meet(era=era, capabilities=capabilities, **EVERYTHING) as peer:
+        called = await peer.ask("tools/call", {"name": "add", "arguments": {"a": 1}}, {"progressToken": token})
+        read = await peer.ask("resources/read", {"uri": "a://b"}, {"progressToken": token})
+
+    assert (called["error"]["code"], read["error"]["code"]) == (INVALID_PARAMS, INVALID_PARAMS)
+    assert peer.sink.records == []
+
+
+@EVERY
 async def test_arguments_that_no_number_can_hold_are_answered(meet: "Meet", era: str) -> None:
     async with meet(era=era, **EVERYTHING) as peer:
         for number in ("1e999", "9" * 5000):

@@ -29,12 +29,15 @@ if TYPE_CHECKING:
 __all__ = ["run", "serve"]
 
 _PATIENCE: Final = 10.0
+_LISTENING: Final = ("host", "port", "socket", "stateless", "json_response", "session_timeout", "tls_cert", "tls_key", "workers")
+"""The settings of a server that listens, which one on stdio does not."""
 
 
 def run(options: "Options", terminal: Terminal) -> int:
     """Serve the yard that the target names until its input ends, or until Ctrl-C or SIGTERM."""
     beginning = beginning_of()
     config = settings_of_options(options, terminal)
+    _check_flags(options, config)
     if _is_supervisor(config, beginning):
         _supervise(_folder_of(config), config, terminal)
         return 0
@@ -95,6 +98,16 @@ def _serve(
 
         guard = make_guard(config)
     serve_yard(yard, config, terminal, command=command, guard=guard, beginning=beginning, reread=reread)
+
+
+def _check_flags(options: "Options", config: Config) -> None:
+    """Refuse flags that do nothing over stdio: whoever gave one expects a server that listens."""
+    if config.settings.serve.transport != "stdio":
+        return
+    for name in _LISTENING:
+        if options.given.get(f"serve.{name}", False) is not False:
+            flag = known_settings()[f"serve.{name}"].flag
+            raise CommandError(f"'{flag}' needs '--transport http': over stdio the client itself starts the server, and nothing listens.")
 
 
 def _is_supervisor(config: Config, beginning: Beginning) -> bool:

@@ -13,13 +13,14 @@ from toolyard.envelope import encode
 from toolyard.errors import ToolError
 from toolyard.progress import Note
 from toolyard.wire.answers import Answers
+from toolyard.wire.faults import INVALID_PARAMS, Fault
 from toolyard.wire.messages import Id, encode_notification
 from toolyard.wire.params import LEVELS, RESULT_SIZE, is_quiet, unreserved
 
 if TYPE_CHECKING:
     from toolyard.conversation.front import Front
 
-__all__ = ["ASKABLE", "AskClient", "Exchange", "Notify", "check_asks", "encode_log", "kept_capabilities"]
+__all__ = ["ASKABLE", "AskClient", "Exchange", "Notify", "check_asks", "check_token", "encode_log", "kept_capabilities"]
 
 Notify = Callable[[bytes], None]
 AskClient = Callable[[Mapping[str, Ask], bool], Awaitable[Mapping[str, Any]]]
@@ -72,6 +73,8 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
         """Return the door of this request's call, which is always the same if there is nothing to say of it."""
         meta, notify = self.meta, self.notify
         token = meta.get("progressToken")
+        if token is not None:
+            check_token(token)
         resumes = ask is not None  # what is said then may belong to a request that comes later
         ask = ask or self.ask_client
         tells = notify is not None and (token is not None or self.log_level is not None)
@@ -127,6 +130,16 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
             told = encode_log(level, text, facts, self.log_level)
             if told is not None:
                 self.notify(told)
+
+
+def check_token(token: object) -> None:
+    """Check that progress can be told by this token.
+
+    Raises:
+        Fault: It is neither a text nor a number.
+    """
+    if token is not None and type(token) not in {str, int, float}:
+        raise Fault(INVALID_PARAMS, "The 'progressToken' in '_meta' must be a text or a number.")
 
 
 def encode_log(level: str, text: str, facts: Mapping[str, object], least: int) -> bytes | None:

@@ -8,7 +8,7 @@ import msgspec
 
 from toolyard.call import Answering
 from toolyard.caller import Door
-from toolyard.conversation.exchange import ASKABLE, Exchange
+from toolyard.conversation.exchange import ASKABLE, Exchange, check_token
 from toolyard.conversation.listening import listen
 from toolyard.conversation.lists import Kind
 from toolyard.conversation.parking import Asked, Start, Work
@@ -78,6 +78,7 @@ def _sorted(raw: msgspec.Raw | None) -> bytes:
 
 
 async def _parked(exchange: Exchange, work: Work, state: str | None) -> Envelope | Asked:
+    check_token(exchange.meta.get("progressToken"))  # before a call that is parked goes on in its name
     try:
         return await exchange.front.parking.run(work, exchange, state)
     except ToolError as error:

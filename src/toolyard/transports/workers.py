@@ -6,6 +6,7 @@ They share the socket and nothing else, so they can serve only what keeps nothin
 import asyncio
 import logging
 import os
+import select
 import signal
 import time
 from collections.abc import Callable, Iterable
@@ -20,6 +21,7 @@ __all__ = ["Parent", "run_workers"]
 
 _TRIES: Final = 5
 _PAUSE: Final = 1.0
+_TICK: Final = 0.05
 _LONGEST: Final = 1000
 """Characters of a sentence: so many arrive in one piece, whoever else writes."""
 _MUCH: Final = 1 << 16
@@ -63,19 +65,27 @@ class Parent:
 class _Reports:
     """What workers told of opening their yards."""
 
-    def __init__(self) -> None:
+    def __init__(self, announce: Callable[[], None]) -> None:
+        self._announce = announce
         self._pipe, self.told_by = os.pipe()
+        self._failure = ""
         self.opened = False
-        os.set_blocking(self._pipe, False)
+        """Whether one of them opened its yard."""
 
     def failure(self) -> str:
         """Return why one of them could not, if one said so since the last time."""
-        try:
+        self.read()
+        failure, self._failure = self._failure, ""
+        return failure
+
+    def read(self, seconds: float = 0.0) -> None:
+        """Take what they told, once they told something, or after so long."""
+        if select.select([self._pipe], [], [], seconds)[0]:
             lines = os.read(self._pipe, _MUCH).decode("utf-8", "replace").split("\n")[:-1]
-        except BlockingIOError:
-            return ""
-        self.opened = self.opened or "" in lines
-        return next(filter(None, lines), "")
+            self._failure = self._failure or next(filter(None, lines), "")
+            if "" in lines and not self.opened:
+                self.opened = True
+                self._announce()
 
     def close(self) -> None:
         """Let go of the pipe."""
@@ -84,7 +94,7 @@ class _Reports:
 
 
 def run_workers(count: int, work: Callable[[Parent], None], announce: Callable[[], None], *, hangs_up: bool) -> None:
-    """Run something in so many processes until this one is told to end, and end them then; announce it once signals are heard.
+    """Run something in so many processes until this one is told to end, and end them then; announce it once one of them opened the yard.
 
     Unless SIGHUP is to end it as it ends other programs, it is passed on to all of them.
 
@@ -95,7 +105,7 @@ def run_workers(count: int, work: Callable[[Parent], None], announce: Callable[[
     """
     started: dict[int, float] = {}
     told: list[int] = []
-    pipe, reports = os.pipe(), _Reports()
+    pipe, reports = os.pipe(), _Reports(announce)
 
     def tell(number: int, _: object) -> None:
         told.append(number)
@@ -114,7 +124,6 @@ def run_workers(count: int, work: Callable[[Parent], None], announce: Callable[[
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
     try:
-        announce()
         for _ in range(count):
             start()
         _keep(started, told, start, reports=reports)
@@ -147,16 +156,26 @@ def _send(processes: Iterable[int], number: int = signal.SIGTERM) -> None:
             os.kill(process, number)
 
 
+def _wait(reports: _Reports) -> tuple[int, int]:
+    """Return the next process that ended, and how; hear meanwhile that the first of all opened the yard."""
+    while not reports.opened:
+        ended = os.waitpid(-1, os.WNOHANG)
+        if ended[0]:
+            return ended
+        reports.read(_TICK)
+    return os.wait()
+
+
 def _keep(started: dict[int, float], told: list[int], start: Callable[[], None], *, reports: _Reports) -> None:
     """Start anew whatever dies, until all ended because they were told to.
 
     Raises:
-        NotOpenedError: The first of them could not open the yard, so no other will.
+        NotOpenedError: The first of them could not open the yard, so no other will, or none lives long enough to.
         RuntimeError: They do nothing but die.
     """
     quick = 0
     while started:
-        process, status = os.wait()
+        process, status = _wait(reports)
         since = started.pop(process, None)
         if told or since is None:  # it may be a child of the yard's own
             continue
@@ -168,7 +187,7 @@ def _keep(started: dict[int, float], told: list[int], start: Callable[[], None],
         lasted = time.monotonic() - since
         quick = quick + 1 if lasted < _PAUSE else 0
         if quick > _TRIES:
-            raise RuntimeError("The workers end as soon as they begin; the log says why.")
+            raise (RuntimeError if reports.opened else NotOpenedError)("The workers end as soon as they begin; the log says why.")
         _log.warning("worker_died pid=%d status=%d", process, os.waitstatus_to_exitcode(status))
         if lasted < _PAUSE:
             time.sleep(_PAUSE - lasted)  # not to start in a frenzy what dies at once

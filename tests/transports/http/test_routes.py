@@ -99,6 +99,19 @@ async def test_a_client_that_takes_neither_json_nor_events_is_406(serve: Any) ->
         assert (accept, reply.status) == (accept, 406)
 
 
+async def test_what_a_client_says_it_never_takes_it_does_not_get(serve: Any) -> None:
+    server = await serve()
+
+    for accept in ("application/json, text/event-stream;q=0", "application/json, text/event-stream; charset=utf-8; Q = 0.00"):
+        reply = await server.ask("chatter", headers={"Accept": accept}, token="t")  # noqa: S106 - a progress token
+        assert (accept, reply.is_stream, reply.data) == (accept, False, "said")
+    weighed = await server.call("chatter", headers={"Accept": "application/json, text/event-stream;q=0.01"}, token="t")  # noqa: S106 - the same
+    refused = await server.request("POST", "/mcp", PING, Accept="application/json;q=0")
+
+    assert (await weighed.head()).is_stream
+    assert refused.status == 406
+
+
 async def test_a_client_that_takes_json_is_answered_with_it(serve: Any) -> None:
     server = await serve()
 

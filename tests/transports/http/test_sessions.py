@@ -241,7 +241,9 @@ async def test_when_no_session_is_idle_the_next_one_is_503(serve: Any) -> None:
 
     refused = await server.request("POST", "/mcp", INITIALIZE)
 
-    assert (refused.status, refused.json["id"]) == (503, 0)
+    assert (refused.status, refused.json["id"], refused.error) == (503, 0, -32603)
+    assert refused.headers["retry-after"] == "1"
+    assert "'sessions'" in refused.json["error"]["message"]
     assert (await session.ask("tools/list")).status == 200
 
 

@@ -23,7 +23,7 @@ from toolyard.transports.http.handshake import (
 )
 from toolyard.transports.http.modern import check_headers, serve_modern
 from toolyard.transports.http.patience import Patience
-from toolyard.transports.http.request import Request, shown_of, text_of
+from toolyard.transports.http.request import Request, kinds_taken, shown_of, text_of
 from toolyard.transports.http.visits import Visit, Visits
 from toolyard.transports.http.ways import Streamed
 from toolyard.wire.faults import INVALID_REQUEST, UNSUPPORTED_VERSION, Fault
@@ -205,9 +205,9 @@ class Endpoint:
         Raises:
             RefusedError: It may be nothing that we have.
         """
-        accept = said.lower()
-        streams = b"text/event-stream" in accept
-        plain = any(kind in accept for kind in (_JSON, b"*/*", b"application/*"))
+        kinds = kinds_taken(said)
+        streams = b"text/event-stream" in kinds
+        plain = not kinds.isdisjoint((_JSON, b"*/*", b"application/*"))
         if not streams and not plain:
             raise RefusedError(406, "Answers are 'application/json' or 'text/event-stream'.")
         taken: Taken = "json" if not streams or self._serving.json_response else "both" if plain else "streams"

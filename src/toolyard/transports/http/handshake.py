@@ -15,7 +15,7 @@ from toolyard.transports.http.request import Request
 from toolyard.transports.http.response import GAP, STREAM, Response
 from toolyard.transports.http.streams import Stream
 from toolyard.transports.http.visits import Visit, Visits
-from toolyard.wire.faults import INVALID_REQUEST, Fault
+from toolyard.wire.faults import INTERNAL, INVALID_REQUEST, Fault
 from toolyard.wire.messages import Id, Message, decode, encode_fault, id_of
 from toolyard.wire.versions import HANDSHAKE, VERSIONS, Version
 
@@ -67,7 +67,8 @@ async def start_visit(visits: Visits, message: Message, *, caller: Caller, send:
     """Shake hands with a client: its visit begins, whose id it sends along from now on."""
     visit = visits.start(caller)
     if visit is None:
-        await respond_fault(send, 503, Fault(INVALID_REQUEST, "There are too many sessions."), _id_of(message))
+        full = Fault(INTERNAL, "There are too many sessions, and none of them is idle: begin one later, or raise the setting 'sessions'.")
+        await respond(send, 503, encode_fault(_id_of(message), full), (JSON, (b"retry-after", b"1")))
         return
     result = await visit.conversation.serve(message, notify=None)
     if visit.conversation.version is None:

@@ -1,5 +1,6 @@
 """A request that the gate let in: its headers, who sent it, and the two ways to its client."""
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -8,9 +9,10 @@ import msgspec
 from toolyard.caller import Caller
 from toolyard.transports.http.asgi import Headers, Receive, Send
 
-__all__ = ["Request", "shown_of", "text_of", "trace_of"]
+__all__ = ["Request", "kinds_taken", "shown_of", "text_of", "trace_of"]
 
 _NOTHING: Final[Mapping[str, str]] = {}
+_NEVER: Final = re.compile(rb"\s*q\s*=\s*0(\.0*)?\s*")
 _TRACE: Final = frozenset({b"traceparent", b"tracestate", b"baggage"})
 
 
@@ -37,7 +39,7 @@ class Request(msgspec.Struct, eq=False):
 
     def wants_stream(self) -> bool:
         """Return whether its answer may be a stream even where plain JSON is preferred."""
-        return b"text/event-stream" in self.headers.get(b"accept", b"").lower()
+        return b"text/event-stream" in kinds_taken(self.headers.get(b"accept", b""))
 
     def trace(self) -> dict[str, str]:
         """Return the trace that the headers say it is part of."""
@@ -61,6 +63,12 @@ def text_of(headers: Headers, name: bytes) -> str:
 def trace_of(headers: Headers) -> dict[str, str]:
     """Return the trace that headers say their request is part of."""
     return {} if _TRACE.isdisjoint(headers) else shown_of(headers, _TRACE)
+
+
+def kinds_taken(accept: bytes) -> frozenset[bytes]:
+    """Return the kinds of content that an 'Accept' names, without those that it says are never taken."""
+    named = (part.split(b";") for part in accept.lower().split(b","))
+    return frozenset(kind.strip() for kind, *parameters in named if not any(map(_NEVER.fullmatch, parameters)))
 
 
 def shown_of(headers: Headers, names: Iterable[bytes]) -> dict[str, str]:
