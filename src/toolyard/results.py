@@ -116,10 +116,6 @@ class Filling:
         self._room = room
         self._read: dict[str, Any] = {}
 
-    def anew(self) -> "Filling":
-        """Return the same for other arguments of the same call, which are counted on their own."""
-        return self._results.filling(self._owner, self._profile)
-
     async def fill_in(self, arguments: object, schema: Schema) -> Any:
         """Return arguments with the results in the places that refer to them.
 

@@ -37,8 +37,8 @@ def make_chain(subject: Subject, catalogue: Catalogue) -> Tool:
     async def run(call: Call) -> object:
         if call.begun is not None:
             return cast("_Chain", call.begun).tell_again()
-        filling = None if call.filled else subject.dispatcher.results.filling(call.caller.owner, call.profile)
-        plan = await Plan(catalogue, call.profile, filling=filling, repair=subject.limits.repair).read(call.arguments["steps"])
+        fill = None if call.filled else lambda: subject.dispatcher.results.filling(call.caller.owner, call.profile)
+        plan = await Plan(catalogue, call.profile, fill=fill, repair=subject.limits.repair).read(call.arguments["steps"])
         if call.arguments.get("dry_run"):
             return {"plan": _shown(plan, can_hold=subject.dispatcher.admission.can_hold)}
         chain = call.begun = _Chain(call, plan, subject.dispatcher.results, subject.limits)

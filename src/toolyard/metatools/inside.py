@@ -1,6 +1,6 @@
 """Inside a step: the call that it makes by another metatool, of which nearly everything can be told before it is made."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import cast
 
 import msgspec
@@ -19,12 +19,12 @@ __all__ = ["issues_of_call", "misled", "steps_in"]
 
 
 async def issues_of_call(
-    args: Arguments, tool: Tool, later: Collection[str | int], *, filling: Filling | None, repair: bool
+    args: Arguments, tool: Tool, later: Collection[str | int], *, fill: Callable[[], Filling] | None, repair: bool
 ) -> Sequence[Issue]:
     """Return what is wrong with the arguments of a call, of which some may come later, even if all is put right that can be."""
-    if filling is not None and REFERENCE in encode_plain(args):
+    if fill is not None and REFERENCE in encode_plain(args):
         try:
-            args = await filling.fill_in(args, tool.spec.input_schema)
+            args = await fill().fill_in(args, tool.spec.input_schema)
         except ToolError as error:
             return misled(error)
     if later:

@@ -1,6 +1,6 @@
 """The plan of a chain: its steps, checked as far as they can be before the first one runs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
 from msgspec.structs import replace
@@ -46,7 +46,7 @@ class Planned(Nested, frozen=True, kw_only=True, gc=False):
 class Plan:
     """The steps of one chain, in stages: one step each, or several that run side by side."""
 
-    def __init__(self, catalogue: Catalogue, profile: Profile, *, filling: Filling | None, repair: bool, depth: int = 0) -> None:
+    def __init__(self, catalogue: Catalogue, profile: Profile, *, fill: Callable[[], Filling] | None, repair: bool, depth: int = 0) -> None:
         self.steps: Sequence[Step] = ()
         self.stages: list[Planned | list[Planned]] = []
         self.issues: list[Issue] = []
@@ -55,7 +55,9 @@ class Plan:
         """Names that may have been meant by those that are nobody's."""
         self._catalogue = catalogue
         self._profile = profile
-        self._filling = filling
+        self._fill = fill
+        """Makes what fills in stored results, if any may be meant."""
+        self._filling: Filling | None = None
         self._repair = repair
         self._depth = depth
         """How many metatools this one is inside of."""
@@ -169,13 +171,14 @@ class Plan:
             return None
         is_linked = bool(found) or step.use_previous
         args = step.args
-        if self._filling is not None and REFERENCE in text and (is_linked or wrapper is None):
+        if self._fill is not None and REFERENCE in text and (is_linked or wrapper is None):
+            self._filling = self._filling or self._fill()
             try:
                 args = await self._filling.fill_in(args, tool.spec.input_schema)
             except ToolError as error:
                 self.issues += [_moved(index, issue) for issue in misled(error)]
                 return None
-        filled = is_linked or wrapper is None or self._filling is None
+        filled = is_linked or wrapper is None or self._fill is None
         planned = Planned(index=index, step=step, tool=tool, args=args, references=found, filled=filled)
         if is_linked:
             taken = {reference.at[0] for reference in found}
@@ -207,8 +210,7 @@ class Plan:
         inner = cast("Arguments", inner)
         if tool.wraps:
             return (tool, *await self._look_inside(index, inner, tool.spec.name, found=found, at=here))
-        filling = None if self._filling is None else self._filling.anew()
-        for issue in await issues_of_call(inner, tool, {one[0] for one in inside}, filling=filling, repair=self._repair):
+        for issue in await issues_of_call(inner, tool, {one[0] for one in inside}, fill=self._fill, repair=self._repair):
             self.issues.append(_moved(index, issue, here))
         return (tool,)
 
@@ -218,8 +220,7 @@ class Plan:
         depth = self._depth + len(at) + 1
         if not steps or depth > _DEPTH:
             return ()
-        filling = None if self._filling is None else self._filling.anew()
-        plan = Plan(self._catalogue, self._profile, filling=filling, repair=self._repair, depth=depth)
+        plan = Plan(self._catalogue, self._profile, fill=self._fill, repair=self._repair, depth=depth)
         try:
             await plan.read(steps)
         except ToolError as error:
