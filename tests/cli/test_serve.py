@@ -214,6 +214,7 @@ def test_others_are_not_served_without_authentication(write: Write, toolyard: Ru
         (["app.py", "--workers", "2"], "'stateless'"),
         (["app.py", "--port", "9000"], "'--port' needs '--transport http'"),
         (["app.py", "--json-response"], "'--json-response' needs '--transport http'"),
+        (["app.py", "--transport", "sse", "--stateless"], "'--stateless' needs '--transport http': it does nothing over 'sse'."),
         (["app.py", "--reload"], "'--reload' needs '--transport http'"),
         (["app.py", "--reload", "--transport", "http", "--workers", "2", "--stateless"], "do not go together"),
         (["app.py", "--port", "many"], "'--port' must be a whole number"),

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 __all__ = ["run", "serve"]
 
 _PATIENCE: Final = 10.0
-_LISTENING: Final = ("host", "port", "socket", "stateless", "json_response", "session_timeout", "tls_cert", "tls_key", "workers")
-"""The settings of a server that listens, which one on stdio does not."""
+_STREAMABLE: Final = ("stateless", "json_response", "session_timeout", "workers")
+_UNHEEDED: Final = {"stdio": ("host", "port", "socket", "tls_cert", "tls_key", *_STREAMABLE), "sse": _STREAMABLE}
+"""By transport the settings that do nothing there."""
 
 
 def run(options: "Options", terminal: Terminal) -> int:
@@ -101,13 +102,12 @@ def _serve(
 
 
 def _check_flags(options: "Options", config: Config) -> None:
-    """Refuse flags that do nothing over stdio: whoever gave one expects a server that listens."""
-    if config.settings.serve.transport != "stdio":
-        return
-    for name in _LISTENING:
+    """Refuse flags that do nothing over the transport: whoever gave one expects another."""
+    transport = config.settings.serve.transport
+    for name in _UNHEEDED.get(transport, ()):
         if options.given.get(f"serve.{name}", False) is not False:
             flag = known_settings()[f"serve.{name}"].flag
-            raise CommandError(f"'{flag}' needs '--transport http': over stdio the client itself starts the server, and nothing listens.")
+            raise CommandError(f"'{flag}' needs '--transport http': it does nothing over '{transport}'.")
 
 
 def _is_supervisor(config: Config, beginning: Beginning) -> bool:
