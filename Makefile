@@ -32,7 +32,8 @@ demo: $(READY) ## Show what an agent sees of a yard with hundreds of tools
 test: $(READY) ## Everything: gates, all tests, coverage, other Pythons that are installed
 	@scripts/test
 
-check: lint types house unit ## The fast part: lint, types, house, unit tests
+check: $(READY) ## The fast part: lint, types, house, unit tests
+	@$(MAKE) --no-print-directory --output-sync=target -j 2 types lint house unit
 
 lint: $(READY)
 	$(BIN)/ruff check .
