@@ -12,7 +12,7 @@ from toolyard.plain_schema import plainly_fits
 from toolyard.schema import Issue, Schema, inlined, unexpected
 from toolyard.tools import InvalidArgumentsError, Tool, check_by_schema
 
-__all__ = ["issues_beside"]
+__all__ = ["issues_beside", "issues_left"]
 
 _NOTHING: Final[Schema] = {}
 
@@ -34,19 +34,23 @@ def issues_beside(args: Arguments, tool: Tool, later: Collection[str | int], *, 
     if schema.get("additionalProperties") is False:
         issues += [unexpected((name,), list(known)) for name in args if name not in known]
     settled = {name: value for name, value in args.items() if name not in later and name in known}
-    return issues + _issues_of(settled, tool, repair=repair)
+    return [*issues, *issues_left(settled, _optional(tool), repair=repair)]
 
 
-def _issues_of(args: Arguments, tool: Tool, *, repair: bool) -> list[Issue]:
-    """Return what is wrong with some arguments, the others left out of account."""
-    schema: Schema = {**tool.spec.input_schema, "required": []}
-    alone = Tool(spec=msgspec.structs.replace(tool.spec, input_schema=schema), handler=tool.handler, check=check_by_schema(schema))
+def issues_left(args: Arguments, tool: Tool, *, repair: bool) -> Sequence[Issue]:
+    """Return what is wrong with arguments even if all is put right that can be."""
     text = encode_plain(args)
     try:
-        alone.check(text)
+        tool.check(text)
     except InvalidArgumentsError as error:
         try:
-            alone.mend(text, error.issues, repair=repair)
+            tool.mend(text, error.issues, repair=repair)
         except ToolError:
             return error.issues
-    return []
+    return ()
+
+
+def _optional(tool: Tool) -> Tool:
+    """Return a tool that needs none of its arguments, so that some can be judged without the others."""
+    schema: Schema = {**tool.spec.input_schema, "required": []}
+    return Tool(spec=msgspec.structs.replace(tool.spec, input_schema=schema), handler=tool.handler, check=check_by_schema(schema))

@@ -8,12 +8,12 @@ import msgspec
 from toolyard.call import Arguments
 from toolyard.envelope import encode_plain
 from toolyard.errors import ToolError
-from toolyard.metatools.beside import issues_beside
+from toolyard.metatools.beside import issues_beside, issues_left
 from toolyard.metatools.running import WRAPPERS, unwrapped
 from toolyard.metatools.steps import Step
 from toolyard.results import REFERENCE, Filling
 from toolyard.schema import Issue
-from toolyard.tools import InvalidArgumentsError, Tool
+from toolyard.tools import Tool
 
 __all__ = ["issues_of_call", "misled", "steps_in"]
 
@@ -30,15 +30,7 @@ async def issues_of_call(
     if later:
         return () if repair and not WRAPPERS.isdisjoint(args) else issues_beside(args, tool, later, repair=repair)
     args, _ = unwrapped(args, tool, repair=repair)
-    text = encode_plain(args)
-    try:
-        tool.check(text)
-    except InvalidArgumentsError as error:
-        try:
-            tool.mend(text, error.issues, repair=repair)
-        except ToolError:
-            return error.issues
-    return ()
+    return issues_left(args, tool, repair=repair)
 
 
 def misled(error: ToolError) -> Sequence[Issue]:

@@ -60,7 +60,7 @@ class House:
     async def close(self) -> None:
         """End every connection, once what is written has gone out."""
         for _ in range(_TURNS):
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # turns of the loop, in which it goes out
         for connection in tuple(self.connections):
             connection.abort()
         for _ in range(_TURNS):
