@@ -18,7 +18,7 @@ from toolyard.envelope import Envelope
 from toolyard.errors import Blame, CodeName, ToolError
 from toolyard.logline import facts_of, is_word, quoted
 from toolyard.profile import Profile
-from toolyard.progress import Note, Notes
+from toolyard.progress import Note, Notes, SendNote
 from toolyard.saying import DONE, Done, quietly, runs_in
 from toolyard.session import Session, Sessions
 from toolyard.spec import NOTHING, ToolSpec
@@ -64,8 +64,8 @@ class Funnel(Protocol):
         """Let another thread be made while this one waits."""
         ...
 
-    def invoke(self, parent: "Call", name: str, arguments: Mapping[str, Any] | None, how: Nested) -> Coroutine[Any, Any, Envelope]:
-        """Dispatch a call from inside a call."""
+    def dispatch(self, name: str, arguments: object, *, caller: Caller, door: Door, parent: "Call", how: Nested) -> Answering:
+        """Answer one call from inside another."""
         ...
 
     def wait_aside(self, call: "Call", answer: Awaitable[T]) -> Awaitable[T]:
@@ -92,18 +92,16 @@ class Call(msgspec.Struct, eq=False):
     funnel: Funnel
     started: float  # seconds of 'time.perf_counter'
     aside: float = 0.0  # seconds that it waited for somebody outside
-    seconds: float | None = None  # that it may take, whatever its tool says
+    seconds: float = 0.0  # that it may take, whatever its tool says; 0 is as long as that
     parent: "Call | None" = None
     depth: int = 0
     filled: bool = False  # whether what looks like a reference to a stored result is data, for handlers that see to those themselves
     spec: ToolSpec = NOTHING
     handler: Handler = _do_nothing
     arguments: Arguments = {}
-    answer: dict[str, Any] = {}
-    """What was answered to the question that the tool declares."""
+    answer: dict[str, Any] = {}  # to the question that the tool declares
     session: Session | None = None
-    inner_session_id: str | None = None
-    """The session that an envelope of another yard names."""
+    inner_session_id: str | None = None  # the session that an envelope of another yard names
     coerced: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     running: bool = False
@@ -144,9 +142,11 @@ class Call(msgspec.Struct, eq=False):
         """Return what the yard's lifespan yielded."""
         return self.funnel.state
 
-    def invoke(self, name: str, arguments: Mapping[str, Any] | None = None, *, how: Nested = NESTED) -> Coroutine[Any, Any, Envelope]:
-        """Call another tool from inside this one, through the whole funnel."""
-        return self.funnel.invoke(self, name, arguments, how)
+    def invoke(
+        self, name: str, arguments: Mapping[str, Any] | None = None, *, progress: SendNote | None = None, how: Nested = NESTED
+    ) -> Answering:
+        """Call another tool from inside this one, through the whole funnel; its notes go nowhere else than to `progress`."""
+        return self.funnel.dispatch(name, arguments, caller=self.caller, door=self.door.inside(progress), parent=self, how=how)
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for something async, such as `invoke` or `ask`, from a handler that runs in a thread.
@@ -267,7 +267,7 @@ class Call(msgspec.Struct, eq=False):
     def finish(self) -> None:
         """Deliver the last note and interrupt what the call started and did not wait for."""
         self.finished = True
-        self._task = None
+        self._task = self.begun = None  # what a handler keeps may know the call, and neither would go before somebody collects both
         if self._notes is not None:
             self._notes.close()
         if self.parent is not None and self.parent.children:

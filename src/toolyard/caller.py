@@ -10,7 +10,7 @@ import msgspec
 
 from toolyard.asks import Ask
 from toolyard.profile import Profile
-from toolyard.progress import Note
+from toolyard.progress import SendNote
 
 __all__ = ["ANYONE", "FILLED", "LIBRARY", "NESTED", "Caller", "Door", "Nested"]
 
@@ -49,7 +49,7 @@ class Door(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because one 
     """Which client it is, where callers of one identity and one name may be several."""
     front: int = 0
     """Which of the fronts that serve clients it belongs to, by number; without one it is 0."""
-    progress: Callable[[Note], None] | None = None
+    progress: SendNote | None = None
     log: Callable[[str, str, Mapping[str, object]], None] | None = None
     ask: Callable[[Mapping[str, Ask], bool], Awaitable[Mapping[str, Any]]] | None = None
     """Puts asks, each under its key, to the client; whether they are the tool's declared question; returns MCP's results."""
@@ -75,6 +75,10 @@ class Door(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because one 
         """Return which way in it is, without what came along."""
         return f"<Door '{self.name}'>"
 
+    def inside(self, progress: SendNote | None = None) -> "Door":
+        """Return the way in of calls from inside of one that came this way; their notes go nowhere else than to `progress`."""
+        return self if self.progress is progress else msgspec.structs.replace(self, progress=progress)
+
 
 LIBRARY: Final = Door()
 
@@ -82,10 +86,8 @@ LIBRARY: Final = Door()
 class Nested(msgspec.Struct, frozen=True, kw_only=True):
     """How a call from inside a call is run, where that differs from any other."""
 
-    progress: Callable[[Note], None] | None = None
-    """Where its notes go; without it nobody is told."""
-    seconds: float | None = None
-    """It may take no longer, whatever its tool says."""
+    seconds: float = 0.0
+    """It may take no longer, whatever its tool says; 0 is as long as that."""
     filled: bool = False
     """Whether references to stored results are filled in already, so that what looks like one is data, and its size is not the caller's."""
     checked: dict[str, Any] | None = None

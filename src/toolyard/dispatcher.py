@@ -17,9 +17,7 @@ from functools import partial
 from itertools import count
 from typing import Any, Literal, TypeVar
 
-import msgspec
-
-from toolyard.call import Answering, Call, Decide, Middleware, Turn
+from toolyard.call import Call, Decide, Middleware, Turn
 from toolyard.caller import ANYONE, LIBRARY, NESTED, Caller, Door, Nested
 from toolyard.completions import suggest
 from toolyard.ending import end, room_for_data
@@ -35,7 +33,7 @@ from toolyard.prompts import messages_of
 from toolyard.record import Sink
 from toolyard.registry import Registry
 from toolyard.resources import contents_of
-from toolyard.results import REFERENCE, Results, too_large
+from toolyard.results import MARK, REFERENCE, Results, too_large
 from toolyard.session import Sessions
 from toolyard.spec import Kind, ToolSpec, unknown
 from toolyard.tools import InvalidArgumentsError, Tool, plain_of, written
@@ -99,10 +97,12 @@ class Dispatcher:
         try:
             tool = self._find(call)
             if how.checked_by is tool:
-                call.arguments, call.coerced = how.checked, how.coerced  # pyright: ignore[reportAttributeAccessIssue] - there, if checked
+                call.arguments = how.checked  # pyright: ignore[reportAttributeAccessIssue] - there, if checked
+                if how.coerced:
+                    call.coerced = how.coerced
             else:
                 text = written(arguments, self._filled_bytes if how.filled else self._limits.argument_bytes)
-                if text.find(b"$") >= 0 and text.find(REFERENCE) >= 0 and not how.filled and not tool.wraps:  # one byte is found sooner
+                if MARK in text and REFERENCE in text and not how.filled and not tool.wraps:
                     text = encode(await self.results.filling(caller.owner, profile).fill_in(plain_of(text), tool.spec.input_schema))
                 self._check(call, tool, text)
             if not tool.is_simple or name != tool.spec.name:
@@ -112,9 +112,10 @@ class Dispatcher:
                 self.learn(tool.spec, answer.data, caller)
         except BaseException as error:  # noqa: BLE001 - whatever a handler does, the caller gets an answer
             answer = self._failed(call, error)
-        encoded, room = answer.encoded, None if door.result_characters is None else room_for_data(call, door.result_characters)
-        if encoded is not None and parent is None and encoded.characters > (self._limits.result_characters if room is None else room):
-            answer = await self._shorten(call, answer, encoded, room)
+        if parent is None and (encoded := answer.encoded) is not None:
+            room = None if door.result_characters is None else room_for_data(call, door.result_characters)
+            if encoded.characters > (self._limits.result_characters if room is None else room):
+                answer = await self._shorten(call, answer, encoded, room)
         return end(call, answer, self.sinks, slow=self._limits.slow) if call.session is None else self._end(call, answer)
 
     async def read(self, uri: str, *, caller: Caller = ANYONE, door: Door = LIBRARY, parent: Call | None = None) -> Envelope:
@@ -158,11 +159,6 @@ class Dispatcher:
         self._check_place(call)
         find = self._registry.find_prompt if kind == "prompt" else self._registry.find_template
         return await suggest(call, find(name, call.profile), argument, value, settled=settled, seconds=self._limits.timeout)
-
-    def invoke(self, parent: Call, name: str, arguments: Mapping[str, Any] | None, how: Nested) -> Answering:
-        """Dispatch a call from inside a call."""
-        door = parent.door if parent.door.progress is how.progress else msgspec.structs.replace(parent.door, progress=how.progress)
-        return self.dispatch(name, arguments, caller=parent.caller, door=door, parent=parent, how=how)
 
     def in_thread(self, call: Call, function: Callable[[], object]) -> Awaitable[object]:
         """Run something that blocks in a worker thread."""

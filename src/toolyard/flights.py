@@ -60,7 +60,7 @@ class Flights:
                 if held is not None:
                     return held
             call.running = True
-            everyday = call.seconds is None and call.spec.timeout is None
+            everyday = not call.seconds and call.spec.timeout is None
             waiting = self._deadlines.start(call, self._limits.timeout if everyday else self._timeout(call))
             try:
                 result = await (call.handler(call) if self._wrapped is None else self._wrapped(call))
@@ -123,7 +123,7 @@ class Flights:
     def _timeout(self, call: Call) -> float:
         timeout = call.spec.timeout
         own = self._limits.timeout if timeout is None else timeout
-        return own if call.seconds is None else min(call.seconds, own or call.seconds)
+        return min(call.seconds, own or call.seconds) if call.seconds else own
 
 
 def _is_own(call: Call, task: "asyncio.Task[Any]", error: BaseException) -> bool:

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["Note", "Notes"]
+__all__ = ["Note", "Notes", "SendNote"]
 
 _BURST: Final = 4
 _PER_SECOND: Final = 4.0
@@ -28,12 +28,15 @@ class Note(msgspec.Struct, frozen=True):
     text: str = ""
 
 
+SendNote = Callable[[Note], None]
+
+
 class Notes:
     """Sends a call's notes on: four at once, then four a second, with the last one never lost."""
 
     __slots__ = ("_last", "_loop", "_own", "_pending", "_send", "_timer", "_tokens", "_when")
 
-    def __init__(self, send: Callable[[Note], None], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, send: SendNote, loop: asyncio.AbstractEventLoop) -> None:
         self._send = send
         self._loop = loop
         self._last = -math.inf

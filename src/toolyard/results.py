@@ -18,10 +18,12 @@ from toolyard.profile import Profile
 from toolyard.schema import Path, Schema, field_name, near_miss, resolve, subschema
 from toolyard.store import Store
 
-__all__ = ["REFERENCE", "Filling", "Results", "at_pointer", "hint_at_pointer", "shape_of", "shape_within", "too_large"]
+__all__ = ["MARK", "REFERENCE", "Filling", "Results", "at_pointer", "hint_at_pointer", "shape_of", "shape_within", "too_large"]
 
 REFERENCE: Final = b"$ref"
 """What the text of arguments holds if they refer to a stored result."""
+MARK: Final = REFERENCE[0]
+"""Its first byte, which begins every reference; a byte is looked for ten times sooner than bytes are."""
 
 _HANDLE: Final = re.compile(r"r_[0-9]{1,18}\Z")
 _INDEX: Final = re.compile(r"(0|[1-9][0-9]{0,17})\Z", re.ASCII)

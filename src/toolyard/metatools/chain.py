@@ -2,16 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Final, cast
 
 import msgspec
 
 from toolyard.call import Arguments, Call
+from toolyard.caller import Door
 from toolyard.envelope import Content, Encoded, Envelope, Failure, encode_data, encode_own
 from toolyard.errors import ToolError, shortened
-from toolyard.limits import Limits
-from toolyard.metatools.catalogue import Catalogue
 from toolyard.metatools.making import make
 from toolyard.metatools.pace import Pace
 from toolyard.metatools.plan import PREVIOUS, Plan, Planned
@@ -20,7 +19,7 @@ from toolyard.metatools.running import PENDING, is_pending
 from toolyard.metatools.steps import ANSWERS, TAKES, Step, make_check
 from toolyard.metatools.subject import Subject
 from toolyard.progress import Note
-from toolyard.results import Results, too_large
+from toolyard.results import too_large
 from toolyard.spec import Operation, Reason
 from toolyard.tools import Tool
 
@@ -28,20 +27,21 @@ __all__ = ["make_chain"]
 
 Outcome = Envelope | Encoded
 
-_CHARACTERS: Final = 4  # of a token
+_NOTHING: Final[Mapping[str, Any]] = {}
 
 
-def make_chain(subject: Subject, catalogue: Catalogue) -> Tool:
+def make_chain(subject: Subject) -> Tool:
     """Return the tool `run_chain`."""
 
     async def run(call: Call) -> object:
         if call.begun is not None:
             return cast("_Chain", call.begun).tell_again()
-        fill = None if call.filled else lambda: subject.dispatcher.results.filling(call.caller.owner, call.profile)
-        plan = await Plan(catalogue, call.profile, fill=fill, repair=subject.limits.repair).read(call.arguments["steps"])
-        if call.arguments.get("dry_run"):
+        given = call.arguments
+        plan = Plan(subject, call)
+        await plan.read(given["steps"])
+        if given["dry_run"]:
             return {"plan": _shown(plan, can_hold=subject.dispatcher.admission.can_hold)}
-        chain = call.begun = _Chain(call, plan, subject.dispatcher.results, subject.limits)
+        chain = call.begun = _Chain(subject, call, plan)
         if call.door.progress is None:
             return await chain.run()
         with Pace(call, Note(0, len(plan.steps), "")) as pace:
@@ -63,19 +63,18 @@ def make_chain(subject: Subject, catalogue: Catalogue) -> Tool:
 class _Chain:
     """One chain while it runs."""
 
-    def __init__(self, call: Call, plan: Plan, results: Results, limits: Limits) -> None:
+    _ends: float = 0.0  # seconds of 'time.perf_counter', without those that the call waits for somebody outside; 0 is never
+    _outcome: Outcome | ToolError | None = None
+    _content: tuple[Content, ...] = ()  # the blocks that belong to what came of the steps
+
+    def __init__(self, subject: Subject, call: Call, plan: Plan) -> None:
+        self._subject = subject
         self._call = call
         self._plan = plan
-        self._results = results
-        self._limits = limits
-        self._seconds: float = call.arguments.get("timeout_s", 0.0)
-        self._began = time.perf_counter()
-        self._aside = call.aside
-        self._kept: list[Planned] = []
-        """The steps that went well so far, in their order: all those of the stages that are over."""
-        self._answers: list[Envelope] = []
-        """What those answered."""
-        self._outcome: Outcome | ToolError | None = None
+        self._told: list[dict[str, Any]] = []
+        """What came of the steps that went well so far, in their order: all those of the stages that are over."""
+        if seconds := call.arguments["timeout_s"]:
+            self._ends = time.perf_counter() + seconds - call.aside
 
     async def run(self, pace: Pace | None = None) -> Outcome:
         """Run stage after stage, and return what came of it.
@@ -83,32 +82,47 @@ class _Chain:
         Raises:
             ToolError: `chain_step_failed` with what came of the steps before.
         """
-        call, timed, total = self._call, self._seconds, len(self._plan.steps)
-        kept, answers, invoke = self._kept, self._answers, call.funnel.invoke
-        for stage in self._plan.stages:
-            if pace is not None:
-                first = _steps(stage)[0]
-                pace.note(Note(first.index, total, f"running {first.step.tool_id}"))
-            if isinstance(stage, list):
-                pending = await self._settle(stage, await asyncio.gather(*map(self._begin, stage)))
-            else:
-                step = stage.step
-                everyday = stage.checked is not None and not timed and not step.timeout_s
-                answer = await (invoke(call, step.tool_id, stage.args, stage) if everyday else self._begin(stage))
-                if answer.error is None and not answer.held:
-                    kept.append(stage)
-                    answers.append(answer)
-                    continue
-                pending = await self._settle([stage], [answer])
+        plan = self._plan
+        for stage in plan.stages:
+            pending = await (self._run_together(stage.steps, pace) if stage.together else self._run_in_turn(stage.steps, pace))
             if pending is not None:
                 return pending
         if pace is not None:
-            pace.note(Note(total, total, "the chain is done"))
-        told, content = await self._tell()
-        if self._call.arguments.get("final_only"):
-            told = {"final": told["final"]}
-        self._outcome = encode_own(told, content)
-        return self._outcome
+            pace.note(Note(len(plan.steps), len(plan.steps), "the chain is done"))
+        self._outcome = outcome = await self._tell(final_only=self._call.arguments["final_only"])
+        return outcome
+
+    async def _run_in_turn(self, steps: list[Planned], pace: Pace | None) -> Outcome | None:
+        """Run one step after the other; return the chain's answer if one waits for a person."""
+        call, told, timed = self._call, self._told, self._ends
+        dispatch, caller, door = call.funnel.dispatch, call.caller, call.door.inside()
+        for planned in steps:
+            step = planned.step
+            if pace is not None:
+                self._note(planned, pace)
+            if planned.checked is None or timed:
+                answer = await self._begin(planned, door)
+            else:
+                answer = await dispatch(step.tool_id, step.args, caller=caller, door=door, parent=call, how=planned)
+            if answer.error is not None or answer.held:
+                pending = await self._settle([planned], [answer])
+                if pending is not None:
+                    return pending
+            elif step.id or answer.meta.coerced or answer.meta.warnings or answer.content:
+                self._keep(planned, answer)
+            else:  # as '_keep' would, in fewer words: nearly every step is such a one
+                told.append({"step": planned.index, "tool_id": step.tool_id, "data": answer.data})
+        return None
+
+    async def _run_together(self, steps: list[Planned], pace: Pace | None) -> Outcome | None:
+        """Run steps side by side; return the chain's answer if one waits for a person."""
+        if pace is not None:
+            self._note(steps[0], pace)
+        door = self._call.door.inside()
+        return await self._settle(steps, await asyncio.gather(*(self._begin(planned, door) for planned in steps)))
+
+    def _note(self, planned: Planned, pace: Pace) -> None:
+        pace.note(Note(planned.index, len(self._plan.steps), f"running {planned.step.tool_id}"))
 
     def tell_again(self) -> Outcome:
         """Return what came of the chain, for whoever would run it once more: no step does."""
@@ -118,29 +132,30 @@ class _Chain:
             raise self._outcome
         return self._outcome
 
-    def _begin(self, planned: Planned) -> Awaitable[Envelope]:
-        step, args = planned.step, planned.args
+    def _begin(self, planned: Planned, door: Door) -> Awaitable[Envelope]:
+        call, step, args = self._call, planned.step, planned.step.args
         try:
             if planned.checked is None:
                 args = self._filled(planned)
-            if self._seconds or step.timeout_s:
+            if self._ends:
                 planned = msgspec.structs.replace(planned, seconds=self._left(step))
         except ToolError as error:
             return _refused(error, step.tool_id)
-        return self._call.funnel.invoke(self._call, step.tool_id, args, planned)
+        return call.funnel.dispatch(step.tool_id, args, caller=call.caller, door=door, parent=call, how=planned)
 
     def _filled(self, planned: Planned) -> Arguments:
         """Return the arguments of a step with what the steps before answered."""
-        args = filled(planned.args, planned.references, self._answers) if planned.references else planned.args
-        return {**args, PREVIOUS: self._answers[-1].data} if planned.step.use_previous else args
+        args = planned.step.args
+        if planned.references:
+            args = filled(args, planned.references, self._told)
+        return {**args, PREVIOUS: self._told[-1]["data"]} if planned.step.use_previous else args
 
     def _left(self, step: Step) -> float:
         """Return how long a step may take: no longer than it says, nor than the chain has left."""
-        if not self._seconds:
-            return step.timeout_s
-        left = self._seconds - (time.perf_counter() - self._began) + self._call.aside - self._aside
+        left = self._ends - time.perf_counter() + self._call.aside
         if left <= 0:
-            raise ToolError("timeout", f"The {self._seconds:g} seconds of the chain were over before the step began.", may_have_run=False)
+            seconds = self._call.arguments["timeout_s"]
+            raise ToolError("timeout", f"The {seconds:g} seconds of the chain were over before the step began.", may_have_run=False)
         return min(left, step.timeout_s) if step.timeout_s else left
 
     async def _settle(self, stage: list[Planned], answers: Sequence[Envelope]) -> Outcome | None:
@@ -159,53 +174,58 @@ class _Chain:
             elif is_pending(answer):
                 pending.append({"step_index": planned.index, "pending": answer.data})
             else:
-                self._kept.append(planned)
-                self._answers.append(answer)
-        if failed is None and not pending:
-            return None
-        told, _ = await self._tell()
+                self._keep(planned, answer)
         if failed is not None:
-            self._outcome = self._failure(*failed, told=told, ran=ran, pending=pending)
+            self._outcome = self._failure(*failed, told=(await self._tell()).data, ran=ran, pending=pending)
             raise self._outcome
-        self._outcome = Envelope.ok({"status": PENDING, **pending[0], **told}).holding()
+        if not pending:
+            return None
+        told = await self._tell({"status": PENDING, **pending[0]})
+        self._outcome = Envelope.ok(told.data).holding()
         return self._outcome
 
-    async def _tell(self) -> tuple[dict[str, Any], tuple[Content, ...]]:
-        """Return what came of the steps, and the blocks that belong to it."""
-        results: list[dict[str, Any]] = []
-        content: tuple[Content, ...] = ()
-        tokens = 0
-        for planned, answer in zip(self._kept, self._answers, strict=True):
-            step, meta = planned.step, answer.meta
-            told: dict[str, Any] = {"step": planned.index, "tool_id": step.tool_id, "data": answer.data}
-            if step.id:
-                told["id"] = step.id
-            if meta.coerced:
-                told["coerced"] = list(meta.coerced)
-            if meta.warnings:
-                told["warnings"] = list(meta.warnings)
-            if answer.content:
-                content += answer.content
-            tokens += meta.estimated_tokens
-            results.append(told)
-        if 2 * _CHARACTERS * tokens > self._limits.stored_bytes:  # twice, because the last one is told twice
-            await self._make_room(results)
-        return {"results": results, "final": results[-1]["data"] if results else None}, content
+    def _keep(self, planned: Planned, answer: Envelope) -> None:
+        """Note what came of a step that went well."""
+        step, meta = planned.step, answer.meta
+        told: dict[str, Any] = {"step": planned.index, "tool_id": step.tool_id, "data": answer.data}
+        if step.id:
+            told["id"] = step.id
+        if meta.coerced:
+            told["coerced"] = list(meta.coerced)
+        if meta.warnings:
+            told["warnings"] = list(meta.warnings)
+        if answer.content:
+            self._content += answer.content
+        self._told.append(told)
 
-    async def _make_room(self, results: list[dict[str, Any]]) -> None:
-        """Keep large results of steps apart, each by a handle of its own, because they are too large to be kept together."""
-        for told in results:
+    async def _tell(self, beside: Mapping[str, Any] = _NOTHING, *, final_only: bool = False) -> Encoded:
+        """Return what came of the steps so far; if that is more than can be kept, each large result is kept by itself."""
+        encoded = self._encoded(beside, final_only=final_only)
+        if len(encoded.text) > self._subject.limits.stored_bytes:
+            await self._make_room()
+            encoded = self._encoded(beside, final_only=final_only)
+        return encoded
+
+    def _encoded(self, beside: Mapping[str, Any], *, final_only: bool) -> Encoded:
+        told = self._told
+        final = told[-1]["data"] if told else None
+        return encode_own({"final": final} if final_only else {**beside, "results": told, "final": final}, self._content)
+
+    async def _make_room(self) -> None:
+        """Keep large results of steps apart, each by a handle of its own."""
+        results, owner, profile = self._subject.dispatcher.results, self._call.caller.owner, self._call.profile
+        for told in self._told:
             encoded = encode_data(told["data"])
-            if encoded.characters > self._limits.result_characters:
+            if encoded.characters > self._subject.limits.result_characters:
                 try:
-                    told["data"] = await self._results.keep(encoded, self._call.caller.owner, self._call.profile)
+                    told["data"] = await results.keep(encoded, owner, profile)
                 except ToolError:
                     told["data"] = too_large(encoded)
 
     def _failure(self, planned: Planned, cause: Failure, *, told: dict[str, Any], ran: bool, pending: list[dict[str, Any]]) -> ToolError:
         step, index = planned.step, planned.index
-        done = [one.index for one in self._kept]
-        changed = ran or any(one.tool.spec.operation is not Operation.QUERY for one in self._kept)
+        done: list[int] = [one["step"] for one in self._told]
+        changed = ran or any(one.tool.spec.operation is not Operation.QUERY for one in self._plan.planned() if one.index in done)
         named = f"{index} '{shortened(step.id)}'" if step.id else f"{index}"
         return ToolError(
             "chain_step_failed",
@@ -237,21 +257,20 @@ async def _refused(error: ToolError, tool_id: str) -> Envelope:
     return Envelope.fail(error, tool_id=tool_id)
 
 
-def _steps(stage: Planned | list[Planned]) -> list[Planned]:
-    return stage if isinstance(stage, list) else [stage]
-
-
 def _shown(plan: Plan, *, can_hold: bool) -> list[dict[str, Any]]:
     """Return the plan as an answer: what would run when, what it waits for, and whether a person is asked first, where that is known."""
     told: list[dict[str, Any]] = []
-    last = 0
-    for number, stage in enumerate(plan.stages):
-        for planned in _steps(stage):
+    number = last = 0
+    for stage in plan.stages:
+        for planned in stage.steps:
             spec, step = planned.tool.spec, planned.step
             asks = True if any(one.spec.question is not None for one in (planned.tool, *planned.inner)) else None if can_hold else False
             waits = sorted({reference.target for reference in planned.references} | ({last} if step.use_previous else set[int]()))
             one: dict[str, Any] = {"step": planned.index, "tool_id": spec.name, "operation": str(spec.operation), "stage": number}
             one |= {"needs_approval": asks, **({"waits_for": waits} if waits else {}), **({"id": step.id} if step.id else {})}
             told.append(one)
-        last = told[-1]["step"]
+            if not stage.together:
+                number, last = number + 1, planned.index
+        if stage.together:
+            number, last = number + 1, told[-1]["step"]
     return told

@@ -1,31 +1,31 @@
 """The plan of a chain: its steps, checked as far as they can be before the first one runs."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final, cast
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple, cast
 
 from msgspec.structs import replace
 
-from toolyard.call import Arguments
+from toolyard.call import Arguments, Call
 from toolyard.caller import Nested
 from toolyard.envelope import encode_plain
 from toolyard.errors import ToolError, shortened
 from toolyard.metatools.beside import issues_beside
-from toolyard.metatools.catalogue import Catalogue
 from toolyard.metatools.inside import issues_of_call, misled, steps_in
 from toolyard.metatools.references import CHAIN, Place, Reference, references
 from toolyard.metatools.running import unwrapped
 from toolyard.metatools.steps import Step
-from toolyard.profile import Profile
-from toolyard.results import REFERENCE, Filling
+from toolyard.metatools.subject import Subject
+from toolyard.results import MARK, REFERENCE, Filling
 from toolyard.schema import Issue, field_name
 from toolyard.tools import InvalidArgumentsError, Tool
 
-__all__ = ["PREVIOUS", "Plan", "Planned"]
+__all__ = ["PREVIOUS", "Plan", "Planned", "Stage"]
 
 PREVIOUS: Final = "previous"
 _POINTERS: Final = ("", "/")
 _TOLD: Final = 20
 _EXPLAINED: Final = 5
+_NOTHING: Final[dict[str, Tool]] = {}
 _DEPTH: Final = 16  # of metatools in metatools; fewer may run in each other
 
 
@@ -35,80 +35,83 @@ class Planned(Nested, frozen=True, kw_only=True, gc=False):
     filled: bool = True
     index: int
     step: Step
+    """As it was asked for, with stored results in their places unless a tool that it runs sees to that."""
     tool: Tool
-    args: Arguments
-    """What it is given, with stored results in their places unless a tool that it runs sees to that."""
     references: Sequence[Reference] = ()
     inner: Sequence[Tool] = ()
     """The tools that it runs, as far as they are known beforehand."""
 
 
-class Plan:
-    """The steps of one chain, in stages: one step each, or several that run side by side."""
+class Stage(NamedTuple):
+    """Neighbours among the steps, which run side by side or one after the other."""
 
-    def __init__(self, catalogue: Catalogue, profile: Profile, *, fill: Callable[[], Filling] | None, repair: bool, depth: int = 0) -> None:
-        self.steps: Sequence[Step] = ()
-        self.stages: list[Planned | list[Planned]] = []
+    together: bool
+    steps: list[Planned]
+
+
+class Plan:
+    """The steps of one chain, in stages."""
+
+    steps: Sequence[Step] = ()
+    similar: Sequence[str] = ()
+    """Names that may have been meant by those that are nobody's."""
+    _filling: Filling | None = None
+
+    def __init__(self, subject: Subject, call: Call, *, depth: int = 0) -> None:
+        self.stages: list[Stage] = []
         self.issues: list[Issue] = []
         """What is wrong with the steps."""
-        self.similar: list[str] = []
-        """Names that may have been meant by those that are nobody's."""
-        self._catalogue = catalogue
-        self._profile = profile
-        self._fill = fill
-        """Makes what fills in stored results, if any may be meant."""
-        self._filling: Filling | None = None
-        self._repair = repair
+        self._subject = subject
+        self._call = call
         self._depth = depth
         """How many metatools this one is inside of."""
         self._named: dict[str, int] = {}
 
-    async def read(self, steps: Sequence[Step]) -> "Plan":
-        """Take the steps in, and return the plan.
+    async def read(self, steps: Sequence[Step]) -> None:
+        """Take the steps in.
 
         Raises:
             ToolError: `invalid_input` with everything that is wrong with any of them.
         """
         self.steps = steps
-        stage: list[Any] = self.stages
-        find, profile = self._catalogue.registry.find, self._profile
-        group, first = "", 0
+        named = _NOTHING.get if self._call.profile.toolsets else self._subject.registry.named  # one without rules has every tool
+        stage, group, first = self._begin(""), "", 0
         for index, step in enumerate(steps):
             if step.parallel != group:
                 stage, group, first = self._begin(step.parallel), step.parallel, index
-            args = step.args
-            text = encode_plain(args)
-            try:
-                tool = find(step.tool_id, profile)
-            except ToolError as error:
-                tool = self._miss(error, index, "tool_id")
-            if tool is None or tool.wraps or step.use_previous or b"$" in text:
+            text = encode_plain(step.args)
+            tool = named(step.tool_id)
+            if tool is None:
+                tool = self._find(index, step.tool_id, "tool_id")
+            if tool is None or tool.wraps or step.use_previous or MARK in text:
                 planned = await self._look_closely(index, step, tool, text, first=first if group else index)
+                if planned is not None:
+                    stage.append(planned)
             else:
                 try:
-                    planned = Planned(index=index, step=step, tool=tool, args=args, checked=tool.check(text), checked_by=tool)
+                    checked = tool.check(text)
+                    stage.append(Planned(seconds=step.timeout_s, checked=checked, checked_by=tool, index=index, step=step, tool=tool))
                 except InvalidArgumentsError as error:
-                    planned = self._mended(Planned(index=index, step=step, tool=tool, args=args), error.issues)
-            if planned is not None:
-                stage.append(planned)
+                    stage.append(self._mended(Planned(index=index, step=step, tool=tool, seconds=step.timeout_s), error.issues))
             if step.id:
                 self._name(index, step)
         if self.issues:
             raise self._refusal()
-        return self
+
+    def planned(self) -> Iterator[Planned]:
+        """Return all that can run, in its order."""
+        return (planned for stage in self.stages for planned in stage.steps)
 
     def look_up(self, tool_id: str | None) -> list[str]:
         """Return how to learn of a tool, or to find one, by tools that the caller has."""
         action = "search_tools(query=…)" if tool_id is None else f"describe_tool(tool_id={tool_id!r})"
-        return self._catalogue.offered(self._profile, action)
+        return self._subject.registry.offered(self._call.profile, action)
 
-    def _begin(self, group: str) -> list[Any]:
-        """Begin a group of steps that run side by side, or return to those that do not."""
-        if not group:
-            return self.stages
-        stage: list[Planned] = []
-        self.stages.append(stage)
-        return stage
+    def _begin(self, group: str) -> list[Planned]:
+        """Begin with steps that run side by side, or with some that do not."""
+        steps: list[Planned] = []
+        self.stages.append(Stage(bool(group), steps))
+        return steps
 
     def _refusal(self) -> ToolError:
         first, more = self.issues[0], len(self.issues) - 1
@@ -149,21 +152,21 @@ class Plan:
 
     def _find(self, index: int, name: str, field: str) -> Tool | None:
         try:
-            return self._catalogue.registry.find(name, self._profile)
+            return self._subject.registry.find(name, self._call.profile)
         except ToolError as error:
             return self._miss(error, index, field)
 
     def _miss(self, error: ToolError, index: int, field: str) -> None:
         """Note that there is no tool of some name."""
         similar = cast("list[str]", error.details.get("similar", []))
-        self.similar += [near for near in similar if near not in self.similar]
+        self.similar = list(dict.fromkeys((*self.similar, *similar)))
         meant = similar[0] if similar else None
         self.issues.append(Issue(f"steps.{index}.{field}", "tool_not_found", error.message, did_you_mean=meant))
 
     async def _look_closely(self, index: int, step: Step, tool: Tool | None, text: bytes, *, first: int) -> Planned | None:
         """Plan a step that has to do with other steps, with stored results or with other tools."""
         wrapper = tool.spec.name if tool is not None and tool.wraps else None
-        found = references(step.args, wrapper) if b"$" in text else ()
+        found = references(step.args, wrapper) if MARK in text else ()
         self._link(index, found, first)
         if step.use_previous and not first:
             self._add(index, "use_previous", "no_previous", "There is no step before it.")
@@ -171,20 +174,21 @@ class Plan:
             return None
         is_linked = bool(found) or step.use_previous
         args = step.args
-        if self._fill is not None and REFERENCE in text and (is_linked or wrapper is None):
-            self._filling = self._filling or self._fill()
+        if not self._call.filled and REFERENCE in text and (is_linked or wrapper is None):
+            self._filling = filling = self._filling or self._fill()
             try:
-                args = await self._filling.fill_in(args, tool.spec.input_schema)
+                args = await filling.fill_in(args, tool.spec.input_schema)
+                step = replace(step, args=args)
             except ToolError as error:
                 self.issues += [_moved(index, issue) for issue in misled(error)]
                 return None
-        filled = is_linked or wrapper is None or self._fill is None
-        planned = Planned(index=index, step=step, tool=tool, args=args, references=found, filled=filled)
+        filled = is_linked or wrapper is None or self._call.filled
+        planned = Planned(index=index, step=step, tool=tool, references=found, filled=filled, seconds=step.timeout_s)
         if is_linked:
             taken = {reference.at[0] for reference in found}
             if step.use_previous:
                 args, taken = {**args, PREVIOUS: None}, {*taken, PREVIOUS}
-            self.issues += [_moved(index, issue) for issue in issues_beside(args, tool, taken, repair=self._repair)]
+            self.issues += [_moved(index, issue) for issue in issues_beside(args, tool, taken, repair=self._subject.limits.repair)]
         else:
             try:
                 planned = replace(planned, checked=tool.check(encode_plain(args)), checked_by=tool)
@@ -210,7 +214,8 @@ class Plan:
         inner = cast("Arguments", inner)
         if tool.wraps:
             return (tool, *await self._look_inside(index, inner, tool.spec.name, found=found, at=here))
-        for issue in await issues_of_call(inner, tool, {one[0] for one in inside}, fill=self._fill, repair=self._repair):
+        fill = None if self._call.filled else self._fill
+        for issue in await issues_of_call(inner, tool, {one[0] for one in inside}, fill=fill, repair=self._subject.limits.repair):
             self.issues.append(_moved(index, issue, here))
         return (tool,)
 
@@ -220,15 +225,15 @@ class Plan:
         depth = self._depth + len(at) + 1
         if not steps or depth > _DEPTH:
             return ()
-        plan = Plan(self._catalogue, self._profile, fill=self._fill, repair=self._repair, depth=depth)
+        plan = Plan(self._subject, self._call, depth=depth)
         try:
             await plan.read(steps)
         except ToolError as error:
             if not plan.issues:
                 raise error from None
         self.issues += [_moved(index, issue, at) for issue in plan.issues]
-        self.similar += [near for near in plan.similar if near not in self.similar]
-        return [tool for stage in plan.stages for one in (stage if isinstance(stage, list) else [stage]) for tool in (one.tool, *one.inner)]
+        self.similar = list(dict.fromkeys((*self.similar, *plan.similar)))
+        return [tool for one in plan.planned() for tool in (one.tool, *one.inner)]
 
     def _fault(self, index: int, reference: Reference, target: int | None, *, first: int) -> tuple[str, str]:
         """Return what is wrong with a reference, as a code and a sentence."""
@@ -246,16 +251,19 @@ class Plan:
 
     def _mended(self, planned: Planned, issues: list[Issue]) -> Planned:
         """Return a step with its arguments put right, or note what is wrong with them."""
-        tool, args = planned.tool, planned.args
-        inner, coerced = unwrapped(args, tool, repair=self._repair)
+        tool, args = planned.tool, planned.step.args
+        inner, coerced = unwrapped(args, tool, repair=self._subject.limits.repair)
         try:
             checked = tool.check(encode_plain(inner)) if coerced else None
             if checked is None:
-                checked, coerced = tool.mend(encode_plain(args), issues, repair=self._repair)
+                checked, coerced = tool.mend(encode_plain(args), issues, repair=self._subject.limits.repair)
         except ToolError:
             self.issues += [_moved(planned.index, issue) for issue in issues]
             return planned
         return replace(planned, checked=checked, checked_by=tool, coerced=coerced)
+
+    def _fill(self) -> Filling:
+        return self._subject.dispatcher.results.filling(self._call.caller.owner, self._call.profile)
 
     def _add(self, index: int, field: str, code: str, message: str) -> None:
         self.issues.append(Issue(f"steps.{index}.{field}", code, message))

@@ -51,7 +51,7 @@ class Metatools:
             make_search(catalogue, cursors, calls_with="run_tool" if "run_tool" in self._names else None),
             *make_describe(catalogue, shapes.of, limits=self._subject.limits),
             *make_run(self._subject),
-            make_chain(self._subject, catalogue),
+            make_chain(self._subject),
             make_read(self._subject),
             make_examples(catalogue),
             *make_lists(catalogue, cursors),

@@ -9,7 +9,6 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from toolyard.envelope import Envelope
 from toolyard.errors import ToolError, shortened
 from toolyard.results import at_pointer
 
@@ -50,15 +49,15 @@ def references(args: dict[str, Any], wrapper: object = None) -> Sequence[Referen
     return found
 
 
-def filled(args: dict[str, Any], found: Iterable[Reference], answers: Sequence[Envelope]) -> dict[str, Any]:
-    """Return the arguments with what the steps before answered in the places that refer to it.
+def filled(args: dict[str, Any], found: Iterable[Reference], told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the arguments with what the steps before answered, which is told of each as its `data`, in the places that refer to it.
 
     Raises:
         ToolError: `invalid_input` if one answered nothing there.
     """
     filling: dict[Any, Any] = dict(args)
     for reference in found:
-        value = answers[reference.target].data
+        value = told[reference.target]["data"]
         if reference.pointer:
             value = _part(value, reference)
         at = reference.at

@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn, cast
 import msgspec
 
 from toolyard.call import Arguments, Call, Handler
-from toolyard.caller import Nested
+from toolyard.caller import FILLED, NESTED
 from toolyard.envelope import Envelope, encode, encode_plain
 from toolyard.errors import ToolError
 from toolyard.metatools.catalogue import OTHER_NAME
@@ -17,7 +17,7 @@ from toolyard.metatools.making import TEXT, fields, make
 from toolyard.metatools.pace import Pace
 from toolyard.metatools.signature import signature
 from toolyard.metatools.subject import Subject
-from toolyard.progress import Note
+from toolyard.progress import Note, SendNote
 from toolyard.results import REFERENCE, Filling
 from toolyard.spec import Reason, ToolSpec
 from toolyard.tools import Check, InvalidArgumentsError, Tool, check_by_schema
@@ -70,7 +70,7 @@ def make_run(subject: Subject) -> list[Tool]:
         call.coerced += moved
         call.begun = _BEGUN
         with Pace(call, Note(0, 1, f"running {tool.spec.name}")) as pace:
-            answer = await call.invoke(given["tool_id"], args, how=Nested(progress=_forward(call, pace), filled=filled))
+            answer = await call.invoke(given["tool_id"], args, progress=_forward(call, pace), how=FILLED if filled else NESTED)
             if pace.silent:
                 pace.note(Note(1, 1, f"{tool.spec.name} is done"))
         included = given.get("include")
@@ -183,7 +183,7 @@ def _refuse(argument: str, message: str) -> NoReturn:
     )
 
 
-def _forward(call: Call, pace: Pace) -> Callable[[Note], None] | None:
+def _forward(call: Call, pace: Pace) -> SendNote | None:
     return None if call.door.progress is None else pace.forward
 
 

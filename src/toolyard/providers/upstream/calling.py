@@ -204,7 +204,7 @@ def _check(schema: Schema) -> Check:
 
 def _had_its_time(call: Call) -> bool:
     """Return whether a call had the time that its tool has; one that a caller cut short tells nothing of the upstream."""
-    return call.seconds is None or 0 < (call.spec.timeout or 0) <= call.seconds
+    return not call.seconds or 0 < (call.spec.timeout or 0) <= call.seconds
 
 
 def _beside(door: Door) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import msgspec
 from toolyard.asks import ASK_METHODS, Ask, unanswerable
 from toolyard.errors import ToolError
 from toolyard.logline import quoted
-from toolyard.progress import Note
+from toolyard.progress import Note, SendNote
 from toolyard.providers.upstream.link import Link, LinkError, lasting
 from toolyard.providers.upstream.said import SaidCancelled, SaidFault, SaidLine, SaidProgress, read
 from toolyard.wire.faults import INTERNAL, INVALID_REQUEST, METHOD_NOT_FOUND, Fault
@@ -41,7 +41,7 @@ class Behalf(msgspec.Struct, frozen=True, kw_only=True):
 
     owner: str = ""
     """Whose questions may be put to whom: the caller, and the program he uses."""
-    progress: Callable[[Note], None] | None = None
+    progress: SendNote | None = None
     log: Callable[[str, str], None] | None = None
     sent: Callable[[], None] | None = None
     """Called when the request goes out: until then nothing can have happened."""
