@@ -41,7 +41,7 @@ class Admission:
         question = call.spec.question
         if question is not None:
             ask = Ask.person(question.text, question.schema)
-            call.answer = content_of(ask, (await call.ask_all({question.key: ask}, declared=True))[question.key])
+            call.answer = content_of(ask, (await call.ask_all({question.key: ask}, declared=_is_first(call)))[question.key])
         await self._take_turns(call)
         return None
 
@@ -78,3 +78,9 @@ class Admission:
         except Exception:  # noqa: BLE001 - whatever a policy raises denies
             _log.exception("policy_failed tool=%s id=%s", call.spec.name, call.id)
             raise ToolError("permission_denied", "The policy could not decide, so the call is denied.") from None
+
+
+def _is_first(call: Call) -> bool:
+    """Return whether nothing happened before a call, so that whoever came in with it can begin anew without doing something twice."""
+    parent = call.parent
+    return parent is None or (parent.relays and _is_first(parent))

@@ -104,8 +104,8 @@ class Call(msgspec.Struct, eq=False):
     inner_session_id: str | None = None  # the session that an envelope of another yard names
     coerced: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    running: bool = False
-    """Whether something may have happened: once the handler was entered, unless that one knows better."""
+    running: bool = False  # whether something may have happened: once the handler was entered, unless that one knows better
+    relays: bool = False  # whether it does nothing but make one other call, so that both may begin anew where the other may
     finished: bool = False
     begun: Any = None  # what a handler keeps that must not do its work twice, whatever wraps it
     stopped: CodeName | None = None

@@ -78,6 +78,7 @@ class Mount:
             return plain_of(text)
 
         async def handler(call: Call) -> Envelope:
+            call.relays = True
             return await self._dispatcher.dispatch(
                 spec.name, call.arguments, caller=self._inside(call), door=call.door, parent=call, how=FILLED
             )

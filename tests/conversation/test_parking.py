@@ -210,6 +210,53 @@ async def test_a_declared_question_can_be_answered_by_another_process(meet: "Mee
     assert one.sink.codes == ["cancelled"]
 
 
+CHARGED = {"steps": [{"tool_id": "charge"}, {"tool_id": "declared"}]}
+BEGUN = [
+    ("run_tool", {"tool_id": "declared"}, ["Ada"]),
+    ("run_tool", {"tool_id": "run_tool", "args": {"tool_id": "declared"}}, ["Ada"]),
+    ("run_chain", CHARGED, ["charge"]),
+    ("run_tool", {"tool_id": "run_chain", "args": CHARGED}, ["charge"]),
+    ("charge_and_ask", {}, ["charge"]),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments", "expected"), BEGUN, ids=lambda value: value if isinstance(value, str) else "")
+async def test_what_happened_before_a_declared_question_does_not_happen_again_for_its_answer(
+    meet: "Meet", monkeypatch: pytest.MonkeyPatch, name: str, arguments: dict[str, Any], expected: list[str]
+) -> None:
+    ran: list[str] = []
+
+    @tool
+    async def charge() -> str:
+        """Take money."""
+        ran.append("charge")
+        return "charged"
+
+    @tool(question=Question("Who?", SCHEMA, "who"))
+    async def declared(call: Call) -> str:
+        """Say what was answered."""
+        ran.append(call.answer["name"])
+        return call.answer["name"]
+
+    @tool
+    async def charge_and_ask(call: Call) -> object:
+        """Take money, and then ask."""
+        await charge()
+        return await call.invoke("declared")
+
+    monkeypatch.setenv("TOOLYARD_SECRET", "a secret")
+    tools = [charge, declared, charge_and_ask]
+    async with meet(tools=tools) as one, meet(tools=tools) as other:
+        state = await state_of(one, name, arguments=arguments)
+        other.call(1, name, arguments, requestState=state, inputResponses=said())
+        envelope = await other.envelope()
+
+    assert ran == expected
+    if expected == ["charge"]:
+        error = envelope["error"]
+        assert (error["code"], error["details"]["reason"], error["may_have_run"]) == ("state_error", "call_gone", True)
+
+
 async def test_a_declared_question_is_asked_before_the_handler_runs(meet: "Meet") -> None:
     ran: list[str] = []
 

@@ -68,7 +68,7 @@ def make_run(subject: Subject) -> list[Tool]:
             args, filled = await _filled(args, tool, subject.dispatcher.results.filling(call.caller.owner, call.profile)), True
         args, moved = unwrapped(args, tool, repair=repair)
         call.coerced += moved
-        call.begun = _BEGUN
+        call.begun, call.relays = _BEGUN, True
         with Pace(call, Note(0, 1, f"running {tool.spec.name}")) as pace:
             answer = await call.invoke(given["tool_id"], args, progress=_forward(call, pace), how=FILLED if filled else NESTED)
             if pace.silent:
