@@ -238,6 +238,29 @@ async def test_the_time_stands_still_while_somebody_is_asked() -> None:
         assert (await running).data == "done"
 
 
+async def test_time_that_two_questions_take_at_once_is_counted_once() -> None:
+    @tool
+    async def ask_two(call: Call) -> None:
+        """Ask two persons at once."""
+        schema: dict[str, Any] = {"type": "object", "properties": {}}
+        await asyncio.gather(call.ask(schema, "Sure?", key="a"), call.ask(schema, "Sure?", key="b"))
+        seen.append(call.aside)
+
+    seen: list[float] = []
+    people = People("a", "b")
+    async with Yard(tools=[ask_two]) as yard:
+        began = time.perf_counter()
+        running = asyncio.create_task(yard.call("ask_two", door=people.door))
+        await people.asked["b"].wait()
+        await pass_time(0.02)
+        people.answers["a"].set()
+        people.answers["b"].set()
+        await running
+        took = time.perf_counter() - began
+
+    assert 0.02 <= seen[0] <= took
+
+
 async def test_the_time_goes_on_where_it_stood_still() -> None:
     @tool(timeout=0.05)
     async def ask_and_hang(call: Call) -> None:

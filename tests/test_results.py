@@ -1,5 +1,6 @@
 from typing import Any
 
+import msgspec
 import pytest
 from pydantic import BaseModel, Field
 
@@ -86,6 +87,16 @@ async def test_what_is_filled_in_is_checked_like_any_argument() -> None:
 
     assert good.data == 50
     assert failure(bad)[0] == "invalid_input"
+
+
+@pytest.mark.parametrize("key", [r"$ref", r"\u0024ref", r"$\u0072\u0065\u0066"])
+async def test_a_reference_is_one_however_its_letters_are_written(key: str) -> None:
+    async with Yard(tools=TOOLS, limits=SMALL) as yard:
+        await yard.call("make")
+        text = b'{"value":{"%b":"r_1","path":"/total"},"also":"caf\\u00e9 \\u0041"}' % key.encode()
+        answer = await yard.call("show", msgspec.Raw(text))
+
+    assert answer.data == {"kind": "int", "value": 50, "also": "café A"}
 
 
 async def test_the_arguments_as_a_whole_may_be_a_result() -> None:

@@ -4,7 +4,6 @@ The policy decides, a declared question is asked, and a turn is waited for. Whil
 """
 
 import logging
-import time
 from collections.abc import Awaitable
 from typing import TypeVar
 
@@ -50,17 +49,12 @@ class Admission:
         line = [call]
         while line[-1].parent is not None:
             line.append(line[-1].parent)
-        since = time.perf_counter()
         with self._deadlines.paused(line):
             held = [one for one in reversed(line) if one.releases]
             for one in held:
                 one.give_back()
                 one.releases = ()
-            try:
-                result = await answer
-            finally:
-                for one in line:
-                    one.aside += time.perf_counter() - since
+            result = await answer
             for one in held:
                 await self._take_turns(one)
         return result

@@ -52,7 +52,7 @@ class Door(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because one 
     progress: SendNote | None = None
     log: Callable[[str, str, Mapping[str, object]], None] | None = None
     ask: Callable[[Mapping[str, Ask], bool], Awaitable[Mapping[str, Any]]] | None = None
-    """Puts asks, each under its key, to the client; whether they are a declared question before which nothing happened; returns MCP's results."""
+    """Puts asks, each under its key, to the client; whether it is a declared question and nothing happened yet; returns MCP's results."""
     capabilities: frozenset[str] = frozenset()
     """What the client says it can be asked."""
     stateless: bool = False

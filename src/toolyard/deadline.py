@@ -10,7 +10,7 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
-from typing import Final
+from typing import Final, NamedTuple
 
 from toolyard.call import Call
 
@@ -21,13 +21,21 @@ _LEAST: Final = 0.001
 _log = logging.getLogger(__name__)
 
 
+class _Pause(NamedTuple):
+    """The time of a call stands still: how many wish that, since when, and how many seconds it has left, if it has a deadline."""
+
+    wishes: int
+    since: float
+    left: float | None
+
+
 class Deadlines:
     """Stops calls that take too long, and goes on stopping those that do not listen."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waiting: dict[float, dict[Call, float]] = {}
-        self._paused: dict[Call, tuple[int, float | None]] = {}
+        self._paused: dict[Call, _Pause] = {}
 
     def start(self, call: Call, seconds: float) -> dict[Call, float]:
         """Stop the call in so many seconds, unless it leaves those who wait, which are returned, before that; 0 is never."""
@@ -47,10 +55,11 @@ class Deadlines:
 
     @contextmanager
     def paused(self, calls: Sequence[Call]) -> Generator[None]:
-        """Let the time that these calls have left stand still meanwhile, however many ask for that."""
+        """Let the time that these calls have left stand still meanwhile, however many wish that, and count it once as time aside."""
+        now = time.perf_counter()
         for call in calls:
-            pauses, left = self._paused.get(call, (0, None))
-            self._paused[call] = (pauses + 1, left if pauses else self._take_out(call))
+            pause = self._paused.get(call)
+            self._paused[call] = _Pause(1, now, self._take_out(call)) if pause is None else pause._replace(wishes=pause.wishes + 1)
         try:
             yield
         finally:
@@ -58,13 +67,15 @@ class Deadlines:
                 self._go_on(call)
 
     def _go_on(self, call: Call) -> None:
-        pauses, left = self._paused.pop(call, (0, None))
-        if call.finished or not pauses:
+        pause = self._paused.pop(call, None)
+        if pause is None or call.finished:
             return
-        if pauses > 1:
-            self._paused[call] = (pauses - 1, left)
-        elif left is not None:
-            self.start(call, max(left, _LEAST))
+        if pause.wishes > 1:
+            self._paused[call] = pause._replace(wishes=pause.wishes - 1)
+            return
+        call.aside += time.perf_counter() - pause.since
+        if pause.left is not None:
+            self.start(call, max(pause.left, _LEAST))
 
     def close(self) -> None:
         """Forget everything."""

@@ -33,7 +33,7 @@ from toolyard.prompts import messages_of
 from toolyard.record import Sink
 from toolyard.registry import Registry
 from toolyard.resources import contents_of
-from toolyard.results import MARK, REFERENCE, Results, too_large
+from toolyard.results import ESCAPE, MARK, Results, may_refer, too_large
 from toolyard.session import Sessions
 from toolyard.spec import Kind, ToolSpec, unknown
 from toolyard.tools import InvalidArgumentsError, Tool, plain_of, written
@@ -102,7 +102,7 @@ class Dispatcher:
                     call.coerced = how.coerced
             else:
                 text = written(arguments, self._filled_bytes if how.filled else self._limits.argument_bytes)
-                if MARK in text and REFERENCE in text and not how.filled and not tool.wraps:
+                if (MARK in text or ESCAPE in text) and not how.filled and not tool.wraps and may_refer(text):
                     text = encode(await self.results.filling(caller.owner, profile).fill_in(plain_of(text), tool.spec.input_schema))
                 self._check(call, tool, text)
             if not tool.is_simple or name != tool.spec.name:

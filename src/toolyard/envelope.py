@@ -125,7 +125,10 @@ class Envelope(msgspec.Struct, frozen=True, dict=True):
             next_actions=tuple(_speakable(action) for action in error.next_actions),
             tool_id=tool_id,
         )
-        return cls(success=False, data=error.data, error=failure)
+        data = error.data
+        if isinstance(data, Encoded):
+            return cls(success=False, data=data.data, error=failure).beside(data.content)
+        return cls(success=False, data=data, error=failure)
 
     def passing(self, passed: Passed) -> Self:
         """Return the envelope with what another server answered beside it."""

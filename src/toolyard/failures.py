@@ -18,7 +18,9 @@ def failed(error: ToolError, call: Call) -> Fitted:
     _check_reason(error, call)
     envelope = Envelope.fail(error, tool_id=call.tool, may_have_run=call.running, safe=call.spec.safe)
     encoded = _encoded(envelope.data)
-    return Fitted(None, envelope.error) if encoded is None else Fitted(encoded.data, envelope.error, encoded.content, encoded)
+    if encoded is None:
+        return Fitted(None, envelope.error)
+    return Fitted(encoded.data, envelope.error, (*envelope.content, *encoded.content), encoded)
 
 
 def defect(error: BaseException, call: Call) -> ToolError:
@@ -37,7 +39,7 @@ def stopped(call: Call, seconds: float) -> ToolError:
     return ToolError(
         "timeout",
         f"'{spec.name}' did not finish within {seconds:.3g} seconds.",
-        hint="Give it more time." if hurried else spec.timeout_hint,
+        hint=spec.timeout_hint if not hurried else "Give it more time." if spec.safe or not call.running else None,
         blame="caller" if hurried else "upstream" if call.at_fault == "upstream" else "tool" if call.running else "yard",
         may_have_run=call.running,
         timeout_ms=round(seconds * 1000),

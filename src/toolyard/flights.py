@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Sequence
 from threading import get_ident
-from typing import Any
+from typing import Any, Final
 
 from toolyard.admission import Admission
 from toolyard.call import Call, Decide, Handler, Middleware, Turn, ambient
@@ -20,6 +20,7 @@ from toolyard.tools import Tool
 
 __all__ = ["Flights"]
 
+_LONGER: Final = 1.0
 _log = logging.getLogger(__name__)
 
 
@@ -61,7 +62,7 @@ class Flights:
                     return held
             call.running = True
             everyday = not call.seconds and call.spec.timeout is None
-            waiting = self._deadlines.start(call, self._limits.timeout if everyday else self._timeout(call))
+            waiting = self._deadlines.start(call, self._limits.timeout if everyday else self._timeout(call, tool))
             try:
                 result = await (call.handler(call) if self._wrapped is None else self._wrapped(call))
             except BaseException:
@@ -82,7 +83,7 @@ class Flights:
             call.finish()
             if call.aside or call.releases or self._left is not None or self._behind:
                 self._leave(call)
-        raise stopped(call, self._timeout(call))
+        raise stopped(call, self._timeout(call, tool))
 
     async def stop(self, front: int) -> None:
         """Interrupt every call, or those of one front, and wait, for as long as a clean-up may take, until each is answered."""
@@ -120,7 +121,10 @@ class Flights:
         if call.releases:
             self.threads.when_free(call, call.give_back)
 
-    def _timeout(self, call: Call) -> float:
+    def _timeout(self, call: Call, tool: Tool) -> float:
+        """Return how long a call may take; one that runs others has a little longer than these, so that it can tell what came of them."""
+        if tool.wraps:
+            return call.seconds + _LONGER if call.seconds else 0.0
         timeout = call.spec.timeout
         own = self._limits.timeout if timeout is None else timeout
         return min(call.seconds, own or call.seconds) if call.seconds else own

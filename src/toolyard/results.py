@@ -18,13 +18,28 @@ from toolyard.profile import Profile
 from toolyard.schema import Path, Schema, field_name, near_miss, resolve, subschema
 from toolyard.store import Store
 
-__all__ = ["MARK", "REFERENCE", "Filling", "Results", "at_pointer", "hint_at_pointer", "shape_of", "shape_within", "too_large"]
+__all__ = [
+    "ESCAPE",
+    "MARK",
+    "REFERENCE",
+    "Filling",
+    "Results",
+    "at_pointer",
+    "hint_at_pointer",
+    "may_refer",
+    "shape_of",
+    "shape_within",
+    "too_large",
+]
 
 REFERENCE: Final = b"$ref"
 """What the text of arguments holds if they refer to a stored result."""
 MARK: Final = REFERENCE[0]
 """Its first byte, which begins every reference; a byte is looked for ten times sooner than bytes are."""
+ESCAPE: Final = ord("\\")
+"""The byte that a client may begin each of these with, because JSON lets it."""
 
+_ESCAPED: Final = re.compile(rb"\\u00(?:24|72|65|66)")
 _HANDLE: Final = re.compile(r"r_[0-9]{1,18}\Z")
 _INDEX: Final = re.compile(r"(0|[1-9][0-9]{0,17})\Z", re.ASCII)
 _NUMBERED_SECONDS: Final = 30 * 24 * 3600.0
@@ -106,6 +121,11 @@ class Results:
     def filling(self, owner: str, profile: Profile) -> "Filling":
         """Return what fills in the arguments of one call of this owner's."""
         return Filling(self, owner, profile, room=self._limits.stored_bytes)
+
+
+def may_refer(text: bytes) -> bool:
+    """Return whether JSON, as a client wrote it, may hold a reference to a stored result."""
+    return REFERENCE in text or (b"\\u00" in text and _ESCAPED.search(text) is not None)
 
 
 class Filling:

@@ -210,8 +210,8 @@ async def test_a_declared_question_can_be_answered_by_another_process(meet: "Mee
     assert one.sink.codes == ["cancelled"]
 
 
-CHARGED = {"steps": [{"tool_id": "charge"}, {"tool_id": "declared"}]}
-BEGUN = [
+CHARGED: dict[str, Any] = {"steps": [{"tool_id": "charge"}, {"tool_id": "declared"}]}
+BEGUN: list[tuple[str, dict[str, Any], list[str]]] = [
     ("run_tool", {"tool_id": "declared"}, ["Ada"]),
     ("run_tool", {"tool_id": "run_tool", "args": {"tool_id": "declared"}}, ["Ada"]),
     ("run_chain", CHARGED, ["charge"]),

@@ -312,7 +312,8 @@ async def test_a_chain_stops_where_a_step_waits_for_a_person() -> None:
     assert (data["final"], bench.ran) == (2, ["add"])
 
 
-async def test_a_long_chain_tells_step_by_step_and_a_quick_one_nothing() -> None:
+@pytest.mark.parametrize("wrapped", [False, True])
+async def test_a_long_chain_tells_step_by_step_and_a_quick_one_nothing(wrapped: bool) -> None:  # noqa: FBT001 - a case
     go = asyncio.Event()
 
     @tool
@@ -323,9 +324,10 @@ async def test_a_long_chain_tells_step_by_step_and_a_quick_one_nothing() -> None
         return "done"
 
     async with connect(Yard(tools=[Bench(), wait])) as client:
-        await client.call("run_chain", steps=[ADD, ADD])
-        assert client.notes == []
-        await client.call("run_chain", steps=[ADD, {"tool_id": "wait"}, ADD])
+        for steps in ([ADD, ADD], [ADD, {"tool_id": "wait"}, ADD]):
+            assert client.notes == []
+            given: dict[str, Any] = {"steps": steps}
+            await (client.call("run_tool", tool_id="run_chain", args=given) if wrapped else client.call("run_chain", **given))
 
     assert [(note.done, note.total) for note in client.notes] == [(1, 3), (2, 3), (3, 3)]
 

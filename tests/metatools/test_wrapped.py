@@ -386,7 +386,7 @@ async def test_what_to_do_next_names_tools_that_are_there(tool_id: str, action: 
     async with Yard(tools=[Bench()]) as yard:
         assert failure(await yard.call("run_chain", given)).next_actions == (action,)
     async with Yard(tools=[Bench()], metatools=["run_chain"]) as yard:
-        assert failure(await yard.call("run_chain", given)).next_actions == ()
+        assert failure(await yard.call("run_chain", given)).next_actions == ("run_chain(steps=…)",)
     denied = Profile(name="denied", toolsets=(Toolset(name="most", deny=("search_tools", "describe_tool")),))
     async with Yard(tools=[Bench()]) as yard:
-        assert failure(await yard.call("run_chain", given, caller=Caller(profile=denied))).next_actions == ()
+        assert failure(await yard.call("run_chain", given, caller=Caller(profile=denied))).next_actions == ("run_chain(steps=…)",)

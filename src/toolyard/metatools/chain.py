@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final, cast
 
 import msgspec
@@ -41,11 +42,13 @@ def make_chain(subject: Subject) -> Tool:
         await plan.read(given["steps"])
         if given["dry_run"]:
             return {"plan": _shown(plan, can_hold=subject.dispatcher.admission.can_hold)}
-        chain = call.begun = _Chain(subject, call, plan)
+        if call.begun is not None:  # by somebody else, while stored results were read
+            return cast("_Chain", call.begun).tell_again()
+        begun = call.begun = _Chain(subject, call, plan)
         if call.door.progress is None:
-            return await chain.run()
+            return await begun.run()
         with Pace(call, Note(0, len(plan.steps), "")) as pace:
-            return await chain.run(pace)
+            return await begun.run(pace)
 
     return make(
         "run_chain",
@@ -65,7 +68,6 @@ class _Chain:
 
     _ends: float = 0.0  # seconds of 'time.perf_counter', without those that the call waits for somebody outside; 0 is never
     _outcome: Outcome | ToolError | None = None
-    _content: tuple[Content, ...] = ()  # the blocks that belong to what came of the steps
 
     def __init__(self, subject: Subject, call: Call, plan: Plan) -> None:
         self._subject = subject
@@ -73,8 +75,13 @@ class _Chain:
         self._plan = plan
         self._told: list[dict[str, Any]] = []
         """What came of the steps that went well so far, in their order: all those of the stages that are over."""
-        if seconds := call.arguments["timeout_s"]:
-            self._ends = time.perf_counter() + seconds - call.aside
+        self._content: dict[int, tuple[Content, ...]] = {}
+        """The blocks that belong to it, by its place."""
+        self._seconds: float = call.arguments["timeout_s"]
+        if call.seconds:  # of a chain that this one is a step of
+            self._seconds = min(call.seconds, self._seconds or call.seconds)
+        if self._seconds:
+            self._ends = time.perf_counter() + self._seconds - call.aside
 
     async def run(self, pace: Pace | None = None) -> Outcome:
         """Run stage after stage, and return what came of it.
@@ -154,8 +161,7 @@ class _Chain:
         """Return how long a step may take: no longer than it says, nor than the chain has left."""
         left = self._ends - time.perf_counter() + self._call.aside
         if left <= 0:
-            seconds = self._call.arguments["timeout_s"]
-            raise ToolError("timeout", f"The {seconds:g} seconds of the chain were over before the step began.", may_have_run=False)
+            raise ToolError("timeout", f"The {self._seconds:g} seconds of the chain were over before the step began.", may_have_run=False)
         return min(left, step.timeout_s) if step.timeout_s else left
 
     async def _settle(self, stage: list[Planned], answers: Sequence[Envelope]) -> Outcome | None:
@@ -164,24 +170,23 @@ class _Chain:
         Raises:
             ToolError: `chain_step_failed` if one failed.
         """
-        ran = False
-        failed: tuple[Planned, Failure] | None = None
+        failed: list[tuple[Planned, Envelope, Failure]] = []
         pending: list[dict[str, Any]] = []
         for planned, answer in zip(stage, answers, strict=True):
             if answer.error is not None:
-                failed = failed or (planned, answer.error)
-                ran = ran or answer.error.may_have_run
+                failed.append((planned, answer, answer.error))
             elif is_pending(answer):
                 pending.append({"step_index": planned.index, "pending": answer.data})
             else:
                 self._keep(planned, answer)
-        if failed is not None:
-            self._outcome = self._failure(*failed, told=(await self._tell()).data, ran=ran, pending=pending)
+        if failed:
+            self._outcome = await self._failure(failed, pending)
             raise self._outcome
         if not pending:
             return None
-        told = await self._tell({"status": PENDING, **pending[0]})
-        self._outcome = Envelope.ok(told.data).holding()
+        first, *others = pending
+        told = await self._tell({"status": PENDING, **first, **({"also_pending": others} if others else {})})
+        self._outcome = Envelope.ok(told.data, content=told.content).holding()
         return self._outcome
 
     def _keep(self, planned: Planned, answer: Envelope) -> None:
@@ -195,47 +200,56 @@ class _Chain:
         if meta.warnings:
             told["warnings"] = list(meta.warnings)
         if answer.content:
-            self._content += answer.content
+            self._content[len(self._told)] = answer.content
         self._told.append(told)
 
     async def _tell(self, beside: Mapping[str, Any] = _NOTHING, *, final_only: bool = False) -> Encoded:
         """Return what came of the steps so far; if that is more than can be kept, each large result is kept by itself."""
         encoded = self._encoded(beside, final_only=final_only)
         if len(encoded.text) > self._subject.limits.stored_bytes:
-            await self._make_room()
+            await self._make_room(self._told[-1:] if final_only else self._told)
             encoded = self._encoded(beside, final_only=final_only)
         return encoded
 
     def _encoded(self, beside: Mapping[str, Any], *, final_only: bool) -> Encoded:
-        told = self._told
+        told, content = self._told, self._content
         final = told[-1]["data"] if told else None
-        return encode_own({"final": final} if final_only else {**beside, "results": told, "final": final}, self._content)
+        if final_only:
+            return encode_own({"final": final}, content.get(len(told) - 1, ()))
+        return encode_own({**beside, "results": told, "final": final}, tuple(chain.from_iterable(content.values())) if content else ())
 
-    async def _make_room(self) -> None:
+    async def _make_room(self, results: Sequence[dict[str, Any]]) -> None:
         """Keep large results of steps apart, each by a handle of its own."""
-        results, owner, profile = self._subject.dispatcher.results, self._call.caller.owner, self._call.profile
-        for told in self._told:
+        store, owner, profile = self._subject.dispatcher.results, self._call.caller.owner, self._call.profile
+        for told in results:
             encoded = encode_data(told["data"])
             if encoded.characters > self._subject.limits.result_characters:
                 try:
-                    told["data"] = await results.keep(encoded, owner, profile)
+                    told["data"] = await store.keep(encoded, owner, profile)
                 except ToolError:
                     told["data"] = too_large(encoded)
 
-    def _failure(self, planned: Planned, cause: Failure, *, told: dict[str, Any], ran: bool, pending: list[dict[str, Any]]) -> ToolError:
+    async def _failure(self, failed: list[tuple[Planned, Envelope, Failure]], pending: list[dict[str, Any]]) -> ToolError:
+        """Return why the chain stopped, with what came of its steps, also of those that failed."""
+        planned, _, cause = failed[0]
         step, index = planned.step, planned.index
         done: list[int] = [one["step"] for one in self._told]
-        changed = ran or any(one.tool.spec.operation is not Operation.QUERY for one in self._plan.planned() if one.index in done)
+        changed = any(one.tool.spec.operation is not Operation.QUERY for one in self._plan.planned() if one.index in done)
+        partial = [{"step": one.index, "data": answer.data} for one, answer, _ in failed if answer.data is not None]
+        for one, answer, _ in failed:
+            if answer.content:
+                self._content[len(self._plan.steps) + one.index] = answer.content
         named = f"{index} '{shortened(step.id)}'" if step.id else f"{index}"
+        inside = f"In the chain of step {index}: " if cause.code == "chain_step_failed" else ""
         return ToolError(
             "chain_step_failed",
             f"Step {named} ('{step.tool_id}') failed: {cause.message}",
-            hint=f"{cause.hint} {_spare(done)}".strip(),
+            hint=f"{inside}{cause.hint} {_spare(done)}".strip(),
             next_actions=cause.next_actions or self._plan.look_up(step.tool_id),
             reason="step_failed",
             blame=cause.blame,
-            may_have_run=changed,
-            data=told,
+            may_have_run=changed or any(error.may_have_run for _, _, error in failed),
+            data=await self._tell({"partial": partial} if partial else _NOTHING),
             step_index=index,
             step_id=step.id or None,
             cause_code=cause.code,

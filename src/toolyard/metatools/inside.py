@@ -21,12 +21,13 @@ __all__ = ["issues_of_call", "misled", "steps_in"]
 async def issues_of_call(
     args: Arguments, tool: Tool, later: Collection[str | int], *, fill: Callable[[], Filling] | None, repair: bool
 ) -> Sequence[Issue]:
-    """Return what is wrong with the arguments of a call, of which some may come later, even if all is put right that can be."""
+    """Return what is wrong with the arguments of a call, of which some may come later, even if all is put right that can be.
+
+    Raises:
+        ToolError: A reference to a stored result leads nowhere.
+    """
     if fill is not None and REFERENCE in encode_plain(args):
-        try:
-            args = await fill().fill_in(args, tool.spec.input_schema)
-        except ToolError as error:
-            return misled(error)
+        args = await fill().fill_in(args, tool.spec.input_schema)
     if later:
         return () if repair and not WRAPPERS.isdisjoint(args) else issues_beside(args, tool, later, repair=repair)
     args, _ = unwrapped(args, tool, repair=repair)

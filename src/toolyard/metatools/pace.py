@@ -17,11 +17,11 @@ class Pace:
 
     __slots__ = ("_call", "_last", "_ripe", "_timer", "_told")
 
-    def __init__(self, call: Call, first: Note) -> None:
+    def __init__(self, call: Call, first: Note, *, told: bool = False) -> None:
         self._call = call
         self._last = first
         self._ripe = False
-        self._told = False
+        self._told = told
         self._timer: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> Self:

@@ -11,7 +11,7 @@ from toolyard.envelope import encode_plain
 from toolyard.errors import ToolError, shortened
 from toolyard.metatools.beside import issues_beside
 from toolyard.metatools.inside import issues_of_call, misled, steps_in
-from toolyard.metatools.references import CHAIN, Place, Reference, references
+from toolyard.metatools.references import CHAIN, Place, Reference, holds_steps, references
 from toolyard.metatools.running import unwrapped
 from toolyard.metatools.steps import Step
 from toolyard.metatools.subject import Subject
@@ -25,6 +25,7 @@ PREVIOUS: Final = "previous"
 _POINTERS: Final = ("", "/")
 _TOLD: Final = 20
 _EXPLAINED: Final = 5
+_MEND: Final = "Mend what 'issues' names."
 _NOTHING: Final[dict[str, Tool]] = {}
 _DEPTH: Final = 16  # of metatools in metatools; fewer may run in each other
 
@@ -55,6 +56,8 @@ class Plan:
     steps: Sequence[Step] = ()
     similar: Sequence[str] = ()
     """Names that may have been meant by those that are nobody's."""
+    advice: ToolError | None = None
+    """What says what to do about the first thing that is wrong, if that is a reference to a stored result."""
     _filling: Filling | None = None
 
     def __init__(self, subject: Subject, call: Call, *, depth: int = 0) -> None:
@@ -120,8 +123,8 @@ class Plan:
         return ToolError(
             "invalid_input",
             f"The chain cannot run, and nothing of it did: {first.message}{rest}",
-            hint="Mend what 'issues' names, then run the whole chain again.",
-            next_actions=self.look_up(first.did_you_mean if first.code == "tool_not_found" else self.steps[index].tool_id),
+            hint=f"{self.advice.hint if self.advice else _MEND} Then run the whole chain again.",
+            next_actions=self.advice.next_actions if self.advice else self._advise(first, index),
             issues=[
                 *self.issues[:_EXPLAINED],
                 *(Issue(one.field, one.code, one.message, None, one.did_you_mean) for one in self.issues[_EXPLAINED:_TOLD]),
@@ -129,6 +132,17 @@ class Plan:
             similar=self.similar,
             step_index=index,
         )
+
+    def _advise(self, first: Issue, index: int) -> Sequence[str]:
+        tool_id = first.did_you_mean if first.code == "tool_not_found" else self.steps[index].tool_id
+        return self.look_up(tool_id) or [f"{CHAIN}(steps=…)"]
+
+    def _mislead(self, index: int, error: ToolError, at: Place = ()) -> None:
+        """Note that a reference to a stored result leads nowhere."""
+        issues = misled(error)
+        if not self.issues:
+            self.advice = error
+        self.issues += [_moved(index, issue, at) for issue in issues]
 
     def _name(self, index: int, step: Step) -> None:
         """Let later steps refer to a step by its id."""
@@ -174,15 +188,16 @@ class Plan:
             return None
         is_linked = bool(found) or step.use_previous
         args = step.args
-        if not self._call.filled and REFERENCE in text and (is_linked or wrapper is None):
+        fills = wrapper is None or (is_linked and not holds_steps(args, wrapper))  # what steps of its own refer to is a chain's affair
+        if not self._call.filled and REFERENCE in text and fills:
             self._filling = filling = self._filling or self._fill()
             try:
                 args = await filling.fill_in(args, tool.spec.input_schema)
                 step = replace(step, args=args)
             except ToolError as error:
-                self.issues += [_moved(index, issue) for issue in misled(error)]
+                self._mislead(index, error)
                 return None
-        filled = is_linked or wrapper is None or self._call.filled
+        filled = fills or self._call.filled
         planned = Planned(index=index, step=step, tool=tool, references=found, filled=filled, seconds=step.timeout_s)
         if is_linked:
             taken = {reference.at[0] for reference in found}
@@ -215,8 +230,12 @@ class Plan:
         if tool.wraps:
             return (tool, *await self._look_inside(index, inner, tool.spec.name, found=found, at=here))
         fill = None if self._call.filled else self._fill
-        for issue in await issues_of_call(inner, tool, {one[0] for one in inside}, fill=fill, repair=self._subject.limits.repair):
-            self.issues.append(_moved(index, issue, here))
+        try:
+            issues = await issues_of_call(inner, tool, {one[0] for one in inside}, fill=fill, repair=self._subject.limits.repair)
+        except ToolError as error:
+            self._mislead(index, error, here)
+        else:
+            self.issues += [_moved(index, issue, here) for issue in issues]
         return (tool,)
 
     async def _look_into_chain(self, index: int, args: Arguments, at: Place) -> Sequence[Tool]:
@@ -231,6 +250,7 @@ class Plan:
         except ToolError as error:
             if not plan.issues:
                 raise error from None
+        self.advice = self.advice or (None if self.issues else plan.advice)
         self.issues += [_moved(index, issue, at) for issue in plan.issues]
         self.similar = list(dict.fromkeys((*self.similar, *plan.similar)))
         return [tool for one in plan.planned() for tool in (one.tool, *one.inner)]

@@ -12,7 +12,7 @@ import msgspec
 from toolyard.errors import ToolError, shortened
 from toolyard.results import at_pointer
 
-__all__ = ["CHAIN", "Place", "Reference", "filled", "references"]
+__all__ = ["CHAIN", "Place", "Reference", "filled", "holds_steps", "references"]
 
 _FROM: Final = "$from"
 _DEPTH: Final = 128
@@ -63,6 +63,14 @@ def filled(args: dict[str, Any], found: Iterable[Reference], told: Sequence[Mapp
         at = reference.at
         filling[at[0]] = value if len(at) == 1 else _with(filling[at[0]], at[1:], value)
     return filling
+
+
+def holds_steps(args: Mapping[str, Any], wrapper: object) -> bool:
+    """Return whether arguments of the metatool of that name are those of a chain, or run one, whose steps stand there as they are."""
+    if wrapper == CHAIN:
+        return type(args.get("steps")) is list
+    inner = args.get("args") if wrapper in _RUNS else None
+    return type(inner) is dict and _FROM not in inner and holds_steps(cast("dict[str, Any]", inner), args.get("tool_id"))
 
 
 def _part(result: Any, reference: Reference) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn, cast
 import msgspec
 
 from toolyard.call import Arguments, Call, Handler
-from toolyard.caller import FILLED, NESTED
+from toolyard.caller import FILLED, NESTED, Nested
 from toolyard.envelope import Envelope, encode, encode_plain
 from toolyard.errors import ToolError
 from toolyard.metatools.catalogue import OTHER_NAME
@@ -67,10 +67,13 @@ def make_run(subject: Subject) -> list[Tool]:
         if not filled and not tool.wraps:
             args, filled = await _filled(args, tool, subject.dispatcher.results.filling(call.caller.owner, call.profile)), True
         args, moved = unwrapped(args, tool, repair=repair)
+        if call.begun is not None:  # by somebody else, while stored results were read
+            return call.begun
         call.coerced += moved
         call.begun, call.relays = _BEGUN, True
-        with Pace(call, Note(0, 1, f"running {tool.spec.name}")) as pace:
-            answer = await call.invoke(given["tool_id"], args, progress=_forward(call, pace), how=FILLED if filled else NESTED)
+        how = Nested(seconds=call.seconds, filled=filled) if call.seconds else FILLED if filled else NESTED
+        with Pace(call, Note(0, 1, f"running {tool.spec.name}"), told=tool.wraps) as pace:
+            answer = await call.invoke(given["tool_id"], args, progress=_forward(call, pace), how=how)
             if pace.silent:
                 pace.note(Note(1, 1, f"{tool.spec.name} is done"))
         included = given.get("include")

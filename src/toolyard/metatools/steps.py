@@ -52,6 +52,8 @@ ANSWERS: Final = outcome(
     status=TEXT,
     step_index=_INTEGER,
     pending={},
+    also_pending={"type": "array", "items": outcome("step_index pending", step_index=_INTEGER, pending={})},
+    partial={"type": "array", "items": outcome("step data", step=_INTEGER, data={})},
 )
 
 

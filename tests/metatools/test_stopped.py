@@ -1,0 +1,249 @@
+"""Chains that stop: what has come of them is told, whatever stopped them and however deep inside."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from ticket_tools import Bench, ask, failure
+
+from toolyard import Call, Caller, Envelope, Image, Limits, Profile, Toolset, Yard, tool
+from toolyard.call import Handler
+from toolyard.store import MemoryStore
+
+ADD: dict[str, Any] = {"tool_id": "add", "args": {"a": 1}}
+WIPE: dict[str, Any] = {"tool_id": "wipe"}
+FAIL: dict[str, Any] = {"tool_id": "fail"}
+HANG: dict[str, Any] = {"tool_id": "hang"}
+PICTURE: dict[str, Any] = {"tool_id": "draw"}
+
+
+@tool(operation="query")
+async def draw(name: str = "one") -> Image:
+    """Draw a picture."""
+    return Image(name.encode())
+
+
+@tool
+async def hang() -> str:
+    """Begin, and never end."""
+    await asyncio.Event().wait()
+    return "never"
+
+
+async def hold(call: Call) -> Envelope | None:
+    """Hold whatever wipes until a person has decided."""
+    return Envelope.ok({"status": "approval_required", "approval_id": call.id}) if call.name == "wipe" else None
+
+
+def chain_of(*steps: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"tool_id": "run_chain", "args": {"steps": list(steps), **more}}
+
+
+def by_run_tool(step: dict[str, Any]) -> dict[str, Any]:
+    return {"tool_id": "run_tool", "args": step}
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+async def test_what_came_of_a_chain_inside_that_fails_is_told_by_the_one_outside(wrapped: bool) -> None:  # noqa: FBT001 - a case
+    inner = chain_of(WIPE, {"tool_id": "add", "args": {"a": 41}}, FAIL)
+    async with Yard(tools=[Bench()]) as yard:
+        answer = await yard.call("run_chain", {"steps": [ADD, by_run_tool(inner) if wrapped else inner]})
+
+    error = failure(answer)
+    assert (error.details["step_index"], error.details["cause_code"]) == (1, "chain_step_failed")
+    assert [result["data"] for result in answer.data["results"]] == [2]
+    assert [(one["step"], [result["data"] for result in one["data"]["results"]]) for one in answer.data["partial"]] == [(1, ["gone", 42])]
+
+
+async def test_what_came_of_all_chains_of_a_group_that_fail_is_told() -> None:
+    steps = [{**chain_of(ADD, FAIL), "parallel": "g"}, {**ADD, "parallel": "g"}, {**chain_of(PICTURE, FAIL), "parallel": "g"}]
+    async with Yard(tools=[Bench(), draw]) as yard:
+        answer = await yard.call("run_chain", {"steps": steps})
+
+    failure(answer)
+    assert [one["step"] for one in answer.data["partial"]] == [0, 2]
+    assert [result["step"] for result in answer.data["results"]] == [1]
+    assert [block.data for block in answer.content if isinstance(block, Image)] == [b"one"]
+
+
+async def test_the_hint_tells_steps_inside_from_those_outside() -> None:
+    async with Yard(tools=[Bench()]) as yard:
+        error = failure(await yard.call("run_chain", {"steps": [ADD, ADD, chain_of(WIPE, FAIL)]}))
+
+    inside, _, outside = error.hint.partition("Step 0 has run")
+    assert "step 2" in inside
+    assert "Steps 0, 1" in outside
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("where", ["step", "chain"])
+async def test_a_chain_inside_that_is_out_of_time_tells_what_it_did(where: str, wrapped: bool) -> None:  # noqa: FBT001 - a case
+    inner = chain_of(WIPE, HANG)
+    step = by_run_tool(inner) if wrapped else inner
+    given = {"steps": [{**step, "timeout_s": 0.02}]} if where == "step" else {"steps": [step], "timeout_s": 0.02}
+    async with Yard(tools=[Bench(), hang]) as yard:
+        answer = await yard.call("run_chain", given)
+
+    error = failure(answer)
+    assert error.details["cause"]["details"]["cause_code"] == "timeout"
+    assert [result["data"] for result in answer.data["partial"][0]["data"]["results"]] == ["gone"]
+
+
+async def test_a_chain_inside_keeps_to_the_shorter_of_two_times() -> None:
+    async with Yard(tools=[Bench(), hang]) as yard:
+        answer = await yard.call("run_chain", {"steps": [{**chain_of(HANG, timeout_s=0.02), "timeout_s": 3000}]})
+
+    assert failure(answer).details["cause"]["details"]["cause_code"] == "timeout"
+
+
+async def test_a_metatool_that_is_held_up_itself_ends_soon_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolyard.flights._LONGER", 0.01)
+
+    def stall(handler: Handler) -> Handler:
+        async def run(call: Call) -> object:
+            if call.name == "run_tool":
+                await asyncio.Event().wait()
+            return await handler(call)
+
+        return run
+
+    async with Yard(tools=[Bench()], middleware=[stall]) as yard:
+        error = failure(await yard.call("run_chain", {"steps": [by_run_tool(ADD)], "timeout_s": 0.02}))
+
+    assert error.details["cause_code"] == "timeout"
+
+
+@pytest.mark.parametrize(("end", "stopped"), [(FAIL, "chain_step_failed"), (WIPE, None)])
+async def test_pictures_follow_the_answer_of_a_chain_that_stops(end: dict[str, Any], stopped: str | None) -> None:
+    async with Yard(tools=[Bench(), draw], decide=hold) as yard:
+        answer = await yard.call("run_chain", {"steps": [PICTURE, end]})
+
+    assert (answer.error.code if answer.error else None) == stopped
+    assert [block.data for block in answer.content if isinstance(block, Image)] == [b"one"]
+
+
+@pytest.mark.parametrize(("last", "shown"), [(ADD, []), ({**PICTURE, "args": {"name": "two"}}, [b"two"])])
+async def test_the_pictures_of_earlier_steps_are_spared_who_wants_the_last_result_alone(last: dict[str, Any], shown: list[bytes]) -> None:
+    async with Yard(tools=[Bench(), draw]) as yard:
+        answer = await yard.call("run_chain", {"steps": [PICTURE, last], "final_only": True})
+
+    assert [block.data for block in answer.content if isinstance(block, Image)] == shown
+
+
+async def test_earlier_results_are_not_kept_for_who_wants_the_last_one_alone() -> None:
+    @tool(operation="query")
+    async def make(letters: int) -> str:
+        """Make a long text."""
+        return "x" * letters
+
+    steps = [{"tool_id": "make", "args": {"letters": letters}} for letters in (900, 900)]
+    async with Yard(tools=[make], limits=Limits(result_characters=500, stored_bytes=905)) as yard:
+        answer = await yard.call("run_chain", {"steps": steps, "final_only": True})
+
+    assert answer.data["final"]["handle"] == "r_1"
+
+
+async def test_every_approval_that_a_group_waits_for_is_told() -> None:
+    steps = [{**step, "parallel": "g"} for step in (WIPE, ADD, WIPE)]
+    async with Yard(tools=[Bench()], decide=hold) as yard:
+        data = await ask(yard, "run_chain", steps=steps)
+
+    pending = [data["pending"], *(one["pending"] for one in data["also_pending"])]
+    assert (data["step_index"], data["also_pending"][0]["step_index"]) == (0, 2)
+    assert len({one["approval_id"] for one in pending}) == 2
+
+
+@pytest.mark.parametrize(("operation", "more_time"), [("query", True), ("command", False)])
+async def test_only_who_may_call_again_is_told_to_give_more_time(operation: Any, more_time: bool) -> None:  # noqa: FBT001 - a case
+    @tool(operation=operation)
+    async def dawdle() -> str:
+        """Take for ever."""
+        await asyncio.Event().wait()
+        return "never"
+
+    async with Yard(tools=[dawdle]) as yard:
+        error = failure(await yard.call("run_chain", {"steps": [{"tool_id": "dawdle", "timeout_s": 0.02}]}))
+
+    assert ("more time" in error.hint) is more_time
+    assert error.details["cause"]["retryable"] is more_time
+
+
+@pytest.mark.parametrize("way", ["run_tool", "run_chain"])
+async def test_who_runs_a_call_twice_at_once_runs_nothing_twice(way: str) -> None:
+    class Slow(MemoryStore):
+        async def get(self, key: str) -> bytes | None:
+            await asyncio.sleep(0)  # a turn of the loop, as a store elsewhere would take
+            return await super().get(key)
+
+    def at_once(handler: Handler) -> Handler:
+        async def run(call: Call) -> object:
+            if call.name != way:
+                return await handler(call)
+            first, _ = await asyncio.gather(handler(call), handler(call), return_exceptions=True)
+            return first
+
+        return run
+
+    ran: list[int] = []
+
+    @tool
+    async def take(x: str) -> int:
+        """Take a text."""
+        ran.append(len(x))
+        return len(x)
+
+    @tool(operation="query")
+    async def make() -> str:
+        """Make a long text."""
+        return "x" * 60_000
+
+    step = {"tool_id": "take", "args": {"x": {"$ref": "r_1"}}}
+    async with Yard(tools=[take, make], middleware=[at_once], store=Slow()) as yard:
+        await yard.call("make")
+        answer = await yard.call(way, step if way == "run_tool" else {"steps": [step]})
+
+    assert (answer.success, ran) == (True, [60_000])
+
+
+@pytest.mark.parametrize("profile", [None, Profile(name="few", toolsets=(Toolset(name="few", deny=("describe_tool", "read_result")),))])
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"tool_id": "echo", "args": {"previous": {"$ref": "r_7"}}},
+        by_run_tool({"tool_id": "echo", "args": {"previous": {"$ref": "r_7"}}}),
+        chain_of({"tool_id": "echo", "args": {"previous": {"$ref": "r_7"}}}),
+    ],
+    ids=["step", "run_tool", "chain"],
+)
+async def test_who_names_a_handle_that_is_gone_is_told_to_make_it_again(step: dict[str, Any], profile: Profile | None) -> None:
+    bench, caller = Bench(), Caller(profile=profile)
+    async with Yard(tools=[bench]) as yard:
+        plain = failure(await yard.call("echo", {"previous": {"$ref": "r_7"}}, caller=caller))
+        error = failure(await yard.call("run_chain", {"steps": [WIPE, step, FAIL]}, caller=caller))
+
+    assert (error.code, error.next_actions, bench.ran) == ("invalid_input", plain.next_actions, [])
+    assert plain.hint in error.hint
+    assert error.next_actions
+
+
+async def test_what_is_wrong_first_says_what_to_do() -> None:
+    steps = [{"tool_id": "add", "args": {"a": "x"}}, {"tool_id": "echo", "args": {"previous": {"$ref": "r_7"}}}]
+    async with Yard(tools=[Bench()]) as yard:
+        error = failure(await yard.call("run_chain", {"steps": steps}))
+
+    assert error.next_actions == ("describe_tool(tool_id='add')",)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+async def test_stored_data_refer_to_nothing_in_a_chain_inside_that_takes_a_result(wrapped: bool) -> None:  # noqa: FBT001 - a case
+    @tool(operation="query")
+    async def make() -> dict[str, Any]:
+        """Make something large that holds what looks like a reference."""
+        return {"filter": {"$from": 0}, "text": "x" * 60_000}
+
+    inner = chain_of(ADD, {"tool_id": "echo", "args": {"previous": {"$ref": "r_1", "path": "/filter"}}}, timeout_s={"$from": 0})
+    async with Yard(tools=[Bench(), make]) as yard:
+        await yard.call("make")
+        data = await ask(yard, "run_chain", steps=[ADD, by_run_tool(inner) if wrapped else inner])
+
+    assert data["final"]["final"] == {"previous": {"$from": 0}}
