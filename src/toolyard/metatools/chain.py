@@ -240,11 +240,11 @@ class _Chain:
             if answer.content:
                 self._content[len(self._plan.steps) + one.index] = answer.content
         named = f"{index} '{shortened(step.id)}'" if step.id else f"{index}"
-        inside = f"In the chain of step {index}: " if cause.code == "chain_step_failed" else ""
+        spare, inside = _spare(done), cause.code == "chain_step_failed"
         return ToolError(
             "chain_step_failed",
             f"Step {named} ('{step.tool_id}') failed: {cause.message}",
-            hint=f"{inside}{cause.hint} {_spare(done)}".strip(),
+            hint=(f"{spare} In the chain of step {index}: {cause.hint}" if inside else f"{cause.hint} {spare}").strip(),
             next_actions=cause.next_actions or self._plan.look_up(step.tool_id),
             reason="step_failed",
             blame=cause.blame,
