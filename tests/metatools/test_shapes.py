@@ -44,6 +44,34 @@ def test_a_name_counts_once_for_each_result() -> None:
     assert learnt([{"a": 1}], [{"a": 2}], [{"a": 3}])["items"]["properties"] == {"a": {"type": "integer"}}
 
 
+def test_the_items_of_a_list_are_all_learnt_from() -> None:
+    shape = learnt(*[[{"id": 1, "parent": None, "bonus": 5}, {"id": "two", "parent": 7}, {"id": 3, "parent": 8}]] * 40)
+
+    assert shape["items"]["properties"] == {
+        "id": {"type": ["integer", "string"]},
+        "parent": {"type": ["null", "integer"]},
+        "bonus": {"type": "integer"},
+    }
+    assert shape["items"]["required"] == ["id", "parent"]
+
+
+def test_a_type_counts_once_for_each_result() -> None:
+    assert learnt([1, "a", "a", "a"], [1], [1])["items"] == {"type": "integer"}
+    assert learnt([1, "a", 1, "a"], ["a", 1], [1, "a", "a"])["items"] == {"type": ["integer", "string"]}
+
+
+def test_a_field_is_required_if_every_object_has_it_whatever_else_there_is() -> None:
+    assert learnt(*[{"a": 1}] * 3, "none", None)["required"] == ["a"]
+    assert learnt(*[{"by": {"1": {"a": 1, "b": 2}, "2": {"a": 1}}}] * 3)["properties"]["by"]["additionalProperties"]["required"] == ["a"]
+    assert "required" not in learnt(*[{"a": 1}] * 3, {})
+
+
+def test_what_there_was_no_time_for_is_not_taken_for_missing() -> None:
+    rows = [{f"c{chr(97 + column)}": 1 for column in range(26)} for _ in range(8)]
+
+    assert len(learnt(*[{"one": rows, "two": rows}] * 3)["properties"]["two"]["items"]["required"]) == 26
+
+
 def test_a_shape_has_a_bound_in_depth_and_names() -> None:
     deep: Any = 1
     for _ in range(10):

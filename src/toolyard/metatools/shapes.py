@@ -40,12 +40,18 @@ Who = tuple[str, str]
 class _Node:
     """One place in the results of a tool."""
 
-    __slots__ = ("count", "inner", "is_common", "is_map", "items", "last", "seen_by", "types")
+    __slots__ = ("count", "inner", "is_common", "is_map", "items", "last", "last_of", "objects", "seen_by", "times", "types")
 
     def __init__(self) -> None:
         self.count = 0
         self.last = 0
         self.types: dict[str, int] = {}
+        self.last_of: dict[str, int] = {}
+        """The last result that had a type here."""
+        self.objects = 0
+        """Objects whose fields were looked at here, of which a result may have several in a list."""
+        self.times = 0
+        """How many of the objects around had this field."""
         self.inner: dict[str, _Node] = {}
         self.items: _Node | None = None
         self.is_map = False
@@ -55,11 +61,12 @@ class _Node:
         """Whose results have it, until it is common; of many callers the last."""
 
     def see(self, value: object, result: int, who: Who) -> None:
-        """Note a value that a result has in this place; a result counts once, however often it has the place."""
-        kind, fresh = _TYPES.get(type(value), "null"), self.last != result
+        """Note a value that a result has in this place; a result counts once for the place and for each type, however often it has them."""
+        kind = _TYPES.get(type(value), "null")
+        self.count += self.last != result
         self.last = result
-        self.count += fresh
-        self.types[kind] = self.types.get(kind, 0) + (fresh or kind not in self.types)
+        self.types[kind] = self.types.get(kind, 0) + (self.last_of.get(kind) != result)
+        self.last_of[kind] = result
         if not self.is_common and who not in self.seen_by:
             if len(self.seen_by) >= _CALLERS:
                 del self.seen_by[next(iter(self.seen_by))]
@@ -101,7 +108,7 @@ class _Node:
             name: node for name, node in sorted(self.inner.items()) if node.count >= _OFTEN and (node.is_common or who in node.seen_by)
         }
         fields = {name: node.shown(who, depth - 1) for name, node in nodes.items()}
-        always = [name for name, node in nodes.items() if node.count == self.count]
+        always = [name for name, node in nodes.items() if node.times == self.objects]
         return {**({"properties": fields} if fields else {}), **({"required": always} if always else {})}
 
 
@@ -143,10 +150,12 @@ class _Seen:
                 yield from self._fields(node, pairs)
 
     def _fields(self, node: _Node, pairs: dict[str, object]) -> Iterator[tuple[_Node, object]]:
+        node.objects += 1
         for name, item in pairs.items():
             if name not in node.inner and self._has_room():
                 node.inner[name] = _Node()
             if name in node.inner:
+                node.inner[name].times += 1  # counted here, because not all of a large result is visited
                 yield node.inner[name], item
 
     def _items(self, node: _Node, items: Iterator[object]) -> Iterator[tuple[_Node, object]]:
