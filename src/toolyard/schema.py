@@ -25,6 +25,7 @@ __all__ = [
     "SchemaValidator",
     "check_schema",
     "field_name",
+    "follow",
     "inlined",
     "near_miss",
     "resolve",
@@ -153,8 +154,19 @@ def resolve(root: Schema, node: Any) -> Any:
         reference = cast("dict[str, Any]", node).get("$ref") if isinstance(node, dict) else None
         if not isinstance(reference, str) or not reference.startswith("#"):
             return cast("Any", node)
-        node = _pointer(root, reference[1:])
+        node = follow(root, reference)
     return None
+
+
+def follow(root: Schema, reference: str) -> Any:
+    """Return what a reference says where it leads in the schema, which may be a reference again; nothing if it leads nowhere."""
+    if not reference.startswith("#"):
+        return None
+    node: Any = root
+    for raw in reference.split("/")[1:]:
+        part = raw.replace("~1", "/").replace("~0", "~")
+        node = cast("dict[str, Any]", node).get(part) if isinstance(node, dict) else None
+    return node
 
 
 def near_miss(name: str, known: Sequence[str]) -> str | None:
@@ -215,14 +227,6 @@ def _compile(schema: Schema) -> "jsonschema_rs.Draft202012Validator":
 
 def _refuse(uri: str) -> Any:
     raise ValueError(f"a schema may not refer to '{uri}'")
-
-
-def _pointer(root: Schema, pointer: str) -> Any:
-    node: Any = root
-    for raw in pointer.split("/")[1:]:
-        part = raw.replace("~1", "/").replace("~0", "~")
-        node = cast("dict[str, Any]", node).get(part) if isinstance(node, dict) else None
-    return node
 
 
 def _step(node: Any, part: str | int, root: Schema) -> Any:

@@ -7,8 +7,6 @@ import pytest
 from ticket_tools import Bench, ask, failure, made
 
 from toolyard import Operation, Profile, Toolset, Yard
-from toolyard.envelope import encode
-from toolyard.metatools.signature import one_line, signature
 from toolyard.testing import FakeProvider
 from toolyard.tools import Tool
 
@@ -233,57 +231,3 @@ async def test_the_order_of_hits_does_not_depend_on_the_order_of_tools() -> None
         second = await ask(yard, "search_tools", query="share a folder")
 
     assert first["hits"] == second["hits"]
-
-
-@pytest.mark.parametrize(
-    ("schema", "written"),
-    [
-        ({"type": "string"}, "str"),
-        ({"type": ["integer", "null"]}, "int|None"),
-        ({"anyOf": [{"type": "number"}, {"type": "null"}]}, "float|None"),
-        ({"enum": ["a", "b"]}, "'a'|'b'"),
-        ({"enum": [1, 2]}, "1|2"),
-        ({"const": "x"}, "'x'"),
-        ({"enum": [f"choice number {n}" for n in range(9)]}, "str"),
-        ({"type": "array", "items": {"type": "boolean"}}, "list[bool]"),
-        ({"type": "array"}, "list"),
-        ({"type": "object", "additionalProperties": {"type": "integer"}}, "dict[str, int]"),
-        ({"type": "object", "title": "Issue", "properties": {"id": {}}}, "Issue"),
-        ({"type": "object", "title": "An issue", "properties": {"id": {}}}, "object"),
-        ({"properties": {"id": {}}}, "object"),
-        ({"$ref": "#/$defs/Owner"}, "Owner"),
-        ({"$ref": "#/$defs/Name"}, "str"),
-        ({"$ref": "#/$defs/Loop"}, "list[list[list[list[Loop]]]]"),
-        ({"$ref": "#/$defs/nowhere"}, "nowhere"),
-        ({}, "any"),
-        (True, "any"),
-    ],
-    ids=str,
-)
-def test_a_type_is_written_as_people_write_it(schema: Any, written: str) -> None:
-    tool = made("f", properties={"x": schema}, output_schema=None)
-    definitions = {
-        "Owner": {"type": "object", "properties": {"name": TEXT}},
-        "Name": TEXT,
-        "Loop": {"type": "array", "items": {"$ref": "#/$defs/Loop"}},
-    }
-    tool.spec.input_schema["$defs"] = definitions
-
-    assert signature(tool.spec).startswith(f"f(x?: {written}")
-
-
-def test_a_signature_shows_what_is_required_and_of_the_rest_what_there_is_room_for() -> None:
-    properties = {f"parameter_{number}": TEXT for number in range(40)}
-    tool = made("f", properties=properties)
-    tool.spec.input_schema["required"] = ["parameter_39"]
-    written = signature(tool.spec)
-
-    assert written.startswith("f(parameter_39: str, parameter_0?: str")
-    assert written.endswith(", …)")
-    assert len(written) < 180
-
-
-def test_a_line_is_cut_at_a_word() -> None:
-    assert one_line("One thing. Another.\nMore.", 50) == "One thing."
-    assert one_line("word " * 30, 12) == "word word…"
-    assert len(encode(one_line("x" * 500, 90))) < 100

@@ -1,0 +1,89 @@
+"""Arguments: what a schema says that a tool takes, wherever in the schema it says so."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+from toolyard.schema import Schema, follow
+
+__all__ = ["Arguments", "arguments_of"]
+
+_PARTS: Final = 64
+"""Parts of a schema that are read; one that refers to itself has no end of them."""
+_CONDITIONS: Final = ("if", "dependentRequired", "dependentSchemas")
+
+
+@dataclass(slots=True)
+class Arguments:
+    """What is known by name, and whether there is more to it than names can say."""
+
+    properties: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
+    """The schemas of each argument: one, or one for each alternative."""
+    required: dict[str, None] = field(default_factory=dict[str, None])
+    """Those that every call needs."""
+    more: bool = False
+    """Whether what is needed depends on something, or leads where it was not read."""
+
+    def join(self, other: "Arguments") -> None:
+        """Take what another part demands, too; of two schemas of one argument that which says something."""
+        for name, schemas in other.properties.items():
+            if not _says_something(self.properties.get(name, ())):
+                self.properties[name] = schemas
+        self.required |= other.required
+        self.more |= other.more
+
+
+def arguments_of(schema: Schema) -> Arguments:
+    """Return what a schema says that a tool takes, in what it refers to, in all its parts and in every one of its alternatives."""
+    return _Reading(schema).read(schema)
+
+
+class _Reading:
+    """One way through a schema, of so many parts."""
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._left = _PARTS
+
+    def read(self, node: object) -> Arguments:
+        """Return what a part of the schema says."""
+        self._left -= 1
+        if not isinstance(node, dict):
+            return Arguments(more=node is None)
+        here = cast("dict[str, Any]", node)
+        found = Arguments(
+            properties={name: [schema] for name, schema in here.get("properties", {}).items()},
+            required=dict.fromkeys(here.get("required", ())),
+            more=any(key in here for key in _CONDITIONS),
+        )
+        if "$ref" in here:
+            self._join_all(found, [follow(self._root, here["$ref"])])
+        self._join_all(found, here.get("allOf", ()))
+        for key in ("anyOf", "oneOf"):
+            self._join_either(found, here.get(key, ()))
+        return found
+
+    def _join_all(self, found: Arguments, parts: Iterable[object]) -> None:
+        for part in parts:
+            if self._left <= 0:
+                found.more = True
+                return
+            found.join(self.read(part))
+
+    def _join_either(self, found: Arguments, branches: list[object]) -> None:
+        """Add what every alternative requires, as each of them has it."""
+        if len(branches) <= 1:
+            self._join_all(found, branches)
+            return
+        found.more = True
+        if len(branches) > self._left:
+            return
+        several = [self.read(branch) for branch in branches]
+        for name in several[0].required:
+            if all(name in one.required for one in several):
+                schemas = [schema for one in several for schema in one.properties.get(name, [{}])]
+                found.join(Arguments({name: schemas}, {name: None}))
+
+
+def _says_something(schemas: Iterable[object]) -> bool:
+    return any(schema not in (True, {}) for schema in schemas)

@@ -1,0 +1,170 @@
+"""Signatures: a tool and its description, each on one line."""
+
+from typing import Any
+
+import pytest
+from ticket_tools import made
+
+from toolyard import Operation
+from toolyard.envelope import encode
+from toolyard.metatools.signature import one_line, signature
+from toolyard.spec import ToolSpec
+
+TEXT = {"type": "string"}
+FLAG = {"type": "boolean"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "written"),
+    [
+        ({"type": "string"}, "str"),
+        ({"type": ["integer", "null"]}, "int|None"),
+        ({"anyOf": [{"type": "number"}, {"type": "null"}]}, "float|None"),
+        ({"enum": ["a", "b"]}, "'a'|'b'"),
+        ({"enum": [1, 2]}, "1|2"),
+        ({"const": "x"}, "'x'"),
+        ({"enum": [f"choice number {n}" for n in range(9)]}, "str"),
+        ({"type": "array", "items": {"type": "boolean"}}, "list[bool]"),
+        ({"type": "array"}, "list"),
+        ({"type": "object", "additionalProperties": {"type": "integer"}}, "dict[str, int]"),
+        ({"type": "object", "title": "Issue", "properties": {"id": {}}}, "Issue"),
+        ({"type": "object", "title": "An issue", "properties": {"id": {}}}, "object"),
+        ({"properties": {"id": {}}}, "object"),
+        ({"$ref": "#/$defs/Owner"}, "Owner"),
+        ({"$ref": "#/$defs/Name"}, "str"),
+        ({"$ref": "#/$defs/Loop"}, "list[list[list[list[Loop]]]]"),
+        ({"$ref": "#/$defs/nowhere"}, "nowhere"),
+        ({}, "any"),
+        (True, "any"),
+    ],
+    ids=str,
+)
+def test_a_type_is_written_as_people_write_it(schema: Any, written: str) -> None:
+    tool = made("f", properties={"x": schema}, output_schema=None)
+    definitions = {
+        "Owner": {"type": "object", "properties": {"name": TEXT}},
+        "Name": TEXT,
+        "Loop": {"type": "array", "items": {"$ref": "#/$defs/Loop"}},
+    }
+    tool.spec.input_schema["$defs"] = definitions
+
+    assert signature(tool.spec).startswith(f"f(x?: {written}")
+
+
+def test_a_signature_shows_what_is_required_and_of_the_rest_what_there_is_room_for() -> None:
+    properties = {f"parameter_{number}": TEXT for number in range(40)}
+    tool = made("f", properties=properties)
+    tool.spec.input_schema["required"] = ["parameter_39"]
+    written = signature(tool.spec)
+
+    assert written.startswith("f(parameter_39: str, parameter_0?: str")
+    assert written.endswith(", …)")
+    assert len(written) < 180
+
+
+def test_a_line_is_cut_at_a_word() -> None:
+    assert one_line("One thing. Another.\nMore.", 50) == "One thing."
+    assert one_line("word " * 30, 12) == "word word…"
+    assert len(encode(one_line("x" * 500, 90))) < 100
+
+
+def written(**schema: Any) -> str:
+    spec = ToolSpec(name="f", description="d", input_schema={"type": "object", **schema}, operation=Operation.QUERY, source="s")
+    return signature(spec)
+
+
+def test_arguments_that_a_reference_brings_are_shown() -> None:
+    base = {"properties": {"b": FLAG}, "required": ["b"]}
+    definitions = {"A": {"$ref": "#/$defs/B", "properties": {"a": TEXT}, "required": ["a"]}, "B": base}
+
+    assert written(**{"$ref": "#/$defs/A", "$defs": definitions}) == "f(a: str, b: bool)"
+    assert written(**{"$ref": "#/$defs/A", "$defs": definitions}, properties={"own": TEXT}) == "f(a: str, b: bool, own?: str)"
+
+
+def test_arguments_of_all_parts_are_shown() -> None:
+    parts = [
+        {"properties": {"a": {}, "b": FLAG}, "required": ["a"]},
+        {"properties": {"a": TEXT, "b": True}, "required": ["a"]},
+        {"$ref": "#/$defs/C"},
+    ]
+    common = {"allOf": [{"properties": {"c": FLAG}, "required": ["c"]}]}
+
+    assert written(allOf=parts, **{"$defs": {"C": common}}) == "f(a: str, c: bool, b?: bool)"
+    assert written(properties={"x": {"allOf": [{"description": "An x."}, TEXT]}}) == "f(x?: str)"
+
+
+def test_what_is_required_is_shown_even_if_nothing_more_is_known_of_it() -> None:
+    assert written(required=["zeal"]) == "f(zeal: any)"
+    assert written(required=["zeal", "a", "zeal"], properties={"a": TEXT}) == "f(zeal: any, a: str)"
+
+
+@pytest.mark.parametrize("key", ["anyOf", "oneOf"])
+def test_alternatives_are_marked_and_what_all_of_them_require_is_shown(key: str) -> None:
+    kinds = [{"properties": {"kind": {"const": kind}, kind: TEXT}, "required": ["kind", kind]} for kind in ("disc", "ring")]
+
+    assert written(**{key: kinds}) == "f(kind: 'disc'|'ring', …)"
+    assert written(**{key: [{"required": ["id"]}, {"required": ["name"]}]}, properties={"id": TEXT, "name": TEXT}) == (
+        "f(id?: str, name?: str, …)"
+    )
+    assert written(**{key: [{"required": ["id"]}]}, properties={"id": TEXT}) == "f(id: str)"
+    assert written(**{key: [{"properties": {"x": TEXT}}, True]}) == "f(…)"
+
+
+def test_conditions_are_marked() -> None:
+    assert written(properties={"a": TEXT}, dependentRequired={"a": ["b"]}) == "f(a?: str, …)"
+    assert written(**{"if": {"required": ["a"]}, "then": {"required": ["b"]}}) == "f(…)"
+
+
+def test_a_mark_stands_once_however_much_is_left_out() -> None:
+    many = {f"parameter_{number}": TEXT for number in range(40)}
+
+    assert written(properties=many, anyOf=[{}, {}]).count("…") == 1
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#"},
+        {"$ref": "#/nowhere"},
+        {"$ref": "https://example.org/elsewhere"},
+        {"allOf": [{"$ref": "#"}] * 500},
+        {"anyOf": [{"$ref": "#"}] * 500},
+    ],
+    ids=["itself", "nowhere", "elsewhere", "itself in parts", "itself in alternatives"],
+)
+def test_what_leads_nowhere_has_a_signature_all_the_same(schema: dict[str, Any]) -> None:
+    assert written(**schema, properties={"a": TEXT}, required=["a"]) == "f(a: str, …)"
+
+
+def test_a_signature_is_one_line_whatever_names_and_values_hold() -> None:
+    shown = written(properties={"odd\nname": {"enum": ["x\r\ny", "\u2028"]}, "c": {"const": "\x85\x1b"}}, required=["odd\nname"])
+
+    assert shown == "f(odd\\nname: 'x\\r\\ny'|'\\u2028', c?: '\\x85\\x1b')"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("Create an issue (e.g. a bug). More.", "Create an issue (e.g. a bug)."),
+        ("Create an issue, E.g. A bug. More.", "Create an issue, E.g. A bug."),
+        ("List items, i.e. rows. X marks it.", "List items, i.e. rows."),
+        ("Return the U.S. Weather. More.", "Return the U.S. Weather."),
+        ("Find Dr. Who or Mrs. Hudson in St. Ives. More.", "Find Dr. Who or Mrs. Hudson in St. Ives."),
+        ("Compare A vs. B, C, etc. And more. Then end.", "Compare A vs. B, C, etc. And more."),
+        ("Say yes or no. More.", "Say yes or no."),
+        ("Use v2.0 of it. Yes.", "Use v2.0 of it."),
+        ("Count to 3. Then stop.", "Count to 3."),
+        ("Read file.txt. `Path` says where.", "Read file.txt."),
+        ("Take approx. 5 of them. then more.", "Take approx. 5 of them. then more."),
+        ("Wait... Then go.", "Wait..."),
+        ("सूची दिखाएँ. और पाठ.", "सूची दिखाएँ."),
+        ("# Weather\nSays it.", "Weather"),
+        ("## Say the weather. More.", "Say the weather."),
+        ("#1 of all tools. More.", "#1 of all tools."),
+        ("No dot", "No dot"),
+        ("A dot at the end. ", "A dot at the end."),
+        ("", ""),
+    ],
+)
+def test_a_line_is_the_first_sentence(text: str, line: str) -> None:
+    assert one_line(text, 90) == line
