@@ -1,3 +1,6 @@
+from typing import Any
+
+import msgspec
 import pytest
 
 from toolyard.search import SearchSettings, read_environment
@@ -26,3 +29,33 @@ def test_the_environment_sets_what_it_names() -> None:
 def test_a_wrong_setting_fails_at_once(given: dict[str, str], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         read_environment(given)
+
+
+def made(name: str, value: Any) -> SearchSettings:
+    given: dict[str, Any] = {name: value}
+    return SearchSettings(**given)
+
+
+COUNTS = [field.name for field in msgspec.structs.fields(SearchSettings) if field.type is int]
+NUMBERS = [field.name for field in msgspec.structs.fields(SearchSettings) if field.type is float]
+
+
+@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("value", [2.5, 2.0, True, "2", None, -1, float("inf")])
+def test_a_count_is_a_whole_number(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=name):
+        made(name, value)
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("value", [True, "2", None, -0.5, float("nan"), float("inf"), [1]])
+def test_a_weight_is_a_number(name: str, value: Any) -> None:
+    assert getattr(made(name, 1), name) == 1
+    with pytest.raises(ValueError, match=name):
+        made(name, value)
+
+
+@pytest.mark.parametrize("value", [None, 5, b"lexical", True])
+def test_a_strategy_is_a_text(value: Any) -> None:
+    with pytest.raises(ValueError, match="strategy"):
+        SearchSettings(strategy=value)

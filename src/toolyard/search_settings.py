@@ -1,7 +1,8 @@
 """Settings of search: which strategy ranks, and every number it ranks by."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from functools import cache
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -111,16 +112,25 @@ class SearchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """How like in meaning the best tool must be, if the words do not fit; below it nothing fits."""
 
     def __post_init__(self) -> None:
+        if not isinstance(cast("object", self.strategy), str):
+            raise ValueError("The setting 'strategy' of search must be a text.")  # noqa: TRY004 - as for every setting
         msgspec.structs.force_setattr(self, "strategy", self.strategy.strip().lower())
-        for name, value in msgspec.structs.asdict(self).items():
-            if name == "strategy":
-                continue
-            if not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        for name, kind in _numbers().items():
+            value: object = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
                 raise ValueError(f"The setting '{name}' of search must be a number that is not negative.")
+            if kind is int and not isinstance(value, int):
+                raise ValueError(f"The setting '{name}' of search must be a whole number.")
             if name in _SHARES and value > 1:
                 raise ValueError(f"The setting '{name}' of search must be between 0 and 1.")
             if name in _COUNTS and value < 1:
                 raise ValueError(f"The setting '{name}' of search must be at least 1.")
+
+
+@cache
+def _numbers() -> dict[str, type]:
+    """Return the settings that are numbers, each with the kind of number it is."""
+    return {field.name: field.type for field in msgspec.structs.fields(SearchSettings) if field.type is not str}
 
 
 def read_environment(environment: Mapping[str, str], settings: SearchSettings | None = None) -> SearchSettings:
@@ -140,5 +150,6 @@ def read_environment(environment: Mapping[str, str], settings: SearchSettings | 
         try:
             values[name] = msgspec.convert(text.strip(), known[name], strict=False)
         except msgspec.ValidationError as error:
-            raise ValueError(f"The variable '{PREFIX}{name.upper()}' must be a number.") from error
+            kind = "whole number" if known[name] is int else "number"
+            raise ValueError(f"The variable '{PREFIX}{name.upper()}' must be a {kind}.") from error
     return msgspec.structs.replace(settings or SearchSettings(), **values)

@@ -93,6 +93,22 @@ READERS = Profile(name="readers", toolsets=(Toolset(name="queries", operations=(
 yard = Yard("shop", tools=[list_orders, echo, fail, wipe, paint, work, start, use, evaluate], profiles=[READERS], version="1.2.3")
 '''
 
+BAD_STRATEGIES = """
+from toolyard.search.bm25 import Bm25
+
+class Failing(Bm25):
+    def rank(self, query, admits, *, offset, limit):
+        raise ValueError("There is no\\nmodel")
+
+class Deaf(Bm25):
+    def add(self, spec):
+        raise RuntimeError("It does not listen.")
+
+class Empty(Bm25):
+    def rank(self, query, admits, *, offset, limit):
+        return None
+"""
+
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
@@ -111,6 +127,15 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path
 def shop(write: Callable[..., Path]) -> str:
     """Return the target of the shop, in the folder that the test runs in."""
     return write(SHOP, "shop.py").name
+
+
+@pytest.fixture
+def bad_strategies(write: Callable[..., Path], tmp_path: Path) -> dict[str, str]:
+    """Return the environment in which a package offers strategies of search that fail: 'failing', 'deaf' and 'empty'."""
+    (tmp_path / "bad-1.0.dist-info").mkdir()
+    write(BAD_STRATEGIES, "bad.py")
+    write("[toolyard.search]\nfailing = bad:Failing\ndeaf = bad:Deaf\nempty = bad:Empty\n", "bad-1.0.dist-info/entry_points.txt")
+    return {"PYTHONPATH": str(tmp_path)}
 
 
 @pytest.fixture

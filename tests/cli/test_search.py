@@ -156,6 +156,17 @@ def test_a_strategy_of_the_code_that_cannot_be_had_comes_from_nowhere_else(write
     assert done.stderr == "toolyard: There is no search strategy 'guessing'; there are 'bm25', 'hybrid', 'lexical'.\n"
 
 
+@pytest.mark.parametrize(("name", "place"), [("failing", "line 6"), ("deaf", "line 10"), ("empty", "")])
+def test_a_strategy_that_fails_in_a_search_is_one_sentence(
+    name: str, place: str, shop: str, bad_strategies: dict[str, str], in_process: Process
+) -> None:
+    done = in_process("search", "orders", shop, TOOLYARD_SEARCH_STRATEGY=name, **bad_strategies)
+
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert place in done.stderr
+    assert f"'{name}'" in done.stderr
+
+
 @pytest.mark.parametrize("columns", [100, 72, 40])
 def test_people_get_paragraphs_as_wide_as_the_terminal(columns: int, write: Write, in_terminal: Terminal) -> None:
     write(MANY)

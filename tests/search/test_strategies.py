@@ -42,6 +42,49 @@ def test_an_offered_strategy_that_cannot_be_loaded_fails_at_once(monkeypatch: py
         make_index(SearchSettings(strategy="mine"))
 
 
+class Half:
+    """A strategy that cannot rank."""
+
+    rank = None
+
+    def __init__(self, settings: SearchSettings) -> None:
+        self.settings = settings
+
+    def add(self, spec: object) -> None:
+        """Take a tool in."""
+
+    def remove(self, name: str) -> None:
+        """Forget a tool."""
+
+    def prepare(self) -> None:
+        """Read what came."""
+
+
+def nothing(settings: SearchSettings) -> None:
+    """Make no strategy of the settings."""
+
+
+def refusing(settings: SearchSettings) -> None:
+    """Have no model."""
+    raise RuntimeError("no\nmodel file")
+
+
+def failing(settings: SearchSettings) -> None:
+    """Say nothing."""
+    raise RuntimeError
+
+
+@pytest.mark.parametrize("name", ["Half", "nothing", "refusing", "failing", "ENTRY_POINTS"])
+def test_an_offered_strategy_that_is_none_fails_at_once_with_a_sentence(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, mine=f"{__name__}:{name}")
+
+    with pytest.raises(StrategyError, match=f"'mine' of '{__name__}:{name}' ") as caught:
+        make_index(SearchSettings(strategy="mine"))
+
+    assert str(caught.value).endswith(".")
+    assert "\n" not in str(caught.value)
+
+
 def test_without_its_packages_the_hybrid_strategy_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolyard.search.vectors.NEEDED", ("no_such_package_at_all",))
     load_encoder.cache_clear()

@@ -1,5 +1,6 @@
 """Causes: what went wrong in somebody's module, in half a sentence that names the file and the line."""
 
+import logging
 import os
 from functools import cache
 from pathlib import Path
@@ -7,16 +8,18 @@ from traceback import walk_tb
 from typing import TYPE_CHECKING, Final, cast
 
 import toolyard
+from toolyard.cli.exits import DEFECT, CommandError
 from toolyard.spec import PublishError
 
 if TYPE_CHECKING:
     from toolyard.yard import Yard
 
-__all__ = ["cause_of", "innermost", "is_own", "refusal_of", "shown_path"]
+__all__ = ["cause_of", "failed_search", "innermost", "is_own", "refusal_of", "shown_path"]
 
 _LENGTH: Final = 300
 _OURS: Final = f"{Path(toolyard.__file__).parent}{os.sep}"
 _COMPILED: Final = ".pyx"
+_log = logging.getLogger(__name__)
 
 
 def cause_of(error: BaseException) -> str:
@@ -37,6 +40,12 @@ def refusal_of(failure: BaseException, yard: "Yard") -> str:
     if isinstance(error, ValueError | ImportError) and is_own(error):
         return f"{error}{_origin(error, yard)}"
     return f"The yard '{yard.name}' cannot be opened: {cause_of(failure)}"
+
+
+def failed_search(error: Exception, strategy: str) -> CommandError:
+    """Return what ends a command whose search failed, which is for whoever wrote the strategy to mend."""
+    _log.debug("search_failed strategy=%s", strategy, exc_info=error)
+    return CommandError(f"The search strategy '{strategy}' failed: {cause_of(error)}", status=DEFECT)
 
 
 def _origin(error: BaseException, yard: "Yard") -> str:

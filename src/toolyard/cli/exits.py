@@ -19,7 +19,7 @@ TERMINATED: Final = 143
 STATUSES: Final[dict[int, str]] = {
     0: "Success.",
     DEFECT: "`diff`, `scan` or `upstreams --check` found something; or the yard did not close well, a file could not be used, the "
-    "output could not be written, or Toolyard has a defect.",
+    "output could not be written, or Toolyard or a strategy of search has a defect.",
     USAGE: "The command is used wrongly, or TARGET cannot be loaded or opened.",
     INTERRUPTED: "Interrupted with Ctrl-C (SIGINT); the yard was closed first.",
     CLOSED_PIPE: "Whoever read the output closed it early, as `head` does.",

@@ -4,7 +4,7 @@ from functools import partial
 from textwrap import wrap
 from typing import Final
 
-from toolyard.cli.cause import refusal_of
+from toolyard.cli.cause import failed_search, refusal_of
 from toolyard.cli.exits import CommandError
 from toolyard.cli.opening import work_in_yard
 from toolyard.cli.parser import Options
@@ -51,16 +51,19 @@ async def _found(yard: Yard, profile: Profile, options: Options) -> Found:
     try:
         catalogue.open()
         catalogue.check_namespace(options.namespace, profile)
-        found = await catalogue.search(
-            options.words, profile, namespace=options.namespace, operation=operation, offset=0, limit=options.limit
-        )
     except ToolError as error:
         raise CommandError(error.message) from error
     except ValueError as error:  # the environment asks for a search that cannot be had
         raise CommandError(refusal_of(error, yard)) from error
+    try:
+        found = await catalogue.search(
+            options.words, profile, namespace=options.namespace, operation=operation, offset=0, limit=options.limit
+        )
+        return Found(hits=found.hits, more=found.more, closest=[name for name in found.closest if name != METATOOLS])
+    except Exception as error:
+        raise failed_search(error, catalogue.settings.strategy) from error
     finally:
         catalogue.close()
-    return Found(hits=found.hits, more=found.more, closest=[name for name in found.closest if name != METATOOLS])
 
 
 def _entry(hit: Hit) -> dict[str, object]:

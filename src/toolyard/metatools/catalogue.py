@@ -35,7 +35,7 @@ class Catalogue:
 
     def __init__(self, registry: Registry, settings: SearchSettings) -> None:
         self.registry = registry
-        self._settings = settings
+        self.settings = settings
         self._digests: dict[str, tuple[ToolSpec, bytes]] = {}
         self._prints: dict[Profile, tuple[int, str]] = {}
         self._stop: Callable[[], None] = _nothing
@@ -47,9 +47,9 @@ class Catalogue:
         Raises:
             ValueError: It cannot be had.
         """
-        self._settings = read_environment(os.environ, self._settings)
-        if self._settings.strategy != SearchSettings().strategy:  # the usual one is always there, and need not be loaded to know that
-            _make_index(self._settings)
+        self.settings = read_environment(os.environ, self.settings)
+        if self.settings.strategy != SearchSettings().strategy:  # the usual one is always there, and need not be loaded to know that
+            _make_index(self.settings)
 
     def close(self) -> None:
         """Watch the registry no more, and forget the index."""
@@ -74,7 +74,7 @@ class Catalogue:
 
     async def _build(self) -> "Index":
         """Make the index a few tools at a time, so that other calls are answered in between; what changes meanwhile is followed."""
-        index = await asyncio.to_thread(_make_index, self._settings)
+        index = await asyncio.to_thread(_make_index, self.settings)
         self._stop()
         self._stop = self.registry.watch(lambda change: self._follow(index, change))
         specs = self.registry.visible(EVERYTHING)

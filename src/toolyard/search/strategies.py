@@ -13,6 +13,8 @@ __all__ = ["ENTRY_POINTS", "StrategyError", "make_index", "strategy_names"]
 ENTRY_POINTS: Final = "toolyard.search"
 """The group of entry points in which packages offer strategies: functions from settings to a strategy."""
 
+_METHODS: Final = ("add", "remove", "prepare", "rank")
+
 
 class StrategyError(ValueError):
     """The strategy that was asked for cannot be had; the sentence says why."""
@@ -40,7 +42,7 @@ def make_index(settings: SearchSettings | None = None) -> Index:
     """Return an empty index that ranks by the strategy of the settings.
 
     Raises:
-        StrategyError: There is no such strategy, or what it needs is not installed.
+        StrategyError: There is no such strategy, it is none, or what it needs is not installed.
     """
     settings = settings or SearchSettings()
     own = _OWN.get(settings.strategy)
@@ -50,11 +52,22 @@ def make_index(settings: SearchSettings | None = None) -> Index:
     if offered is None:
         known = ", ".join(f"'{name}'" for name in strategy_names())
         raise StrategyError(f"There is no search strategy '{settings.strategy}'; there are {known}.")
+    return Index(_load(settings, offered), settings)
+
+
+def _load(settings: SearchSettings, offered: Any) -> Strategy:
+    """Return the strategy that a package offers, having seen that it is one."""
+    which = f"The search strategy '{settings.strategy}' of '{offered.value}'"
     try:
-        strategy: Strategy = offered.load()(settings)
+        strategy = offered.load()(settings)
     except Exception as error:
-        raise StrategyError(f"The search strategy '{settings.strategy}' of '{offered.value}' cannot be loaded: {error}") from error
-    return Index(strategy, settings)
+        said = " ".join(str(error).split()).removesuffix(".") or type(error).__name__
+        raise StrategyError(f"{which} cannot be loaded: {said}.") from error
+    lacking = [name for name in _METHODS if not callable(getattr(strategy, name, None))]
+    if lacking:
+        named = ", ".join(f"'{name}'" for name in lacking)
+        raise StrategyError(f"{which} cannot be used: what it makes, a '{type(strategy).__name__}', lacks {named}.")
+    return strategy
 
 
 def _offered() -> dict[str, Any]:
