@@ -78,6 +78,13 @@ def test_where_nothing_fits_the_closest_namespaces_are_named(shop: str, toolyard
     assert toolyard("search", "sourdough fermentation", shop, "--quiet") == (0, "", "")
 
 
+def test_of_many_words_only_the_first_are_said_again(shop: str, toolyard: Run) -> None:
+    status, _, err = toolyard("search", "sourdough " * 150, shop)
+
+    assert (status, err.count("\n")) == (0, 1)
+    assert len(err) < 400
+
+
 def test_a_yard_without_tools_has_no_namespace_to_name(write: Write, toolyard: Run) -> None:
     write("from toolyard import Yard\nyard = Yard(metatools=False)\n")
 
@@ -96,6 +103,8 @@ def test_that_there_is_more_is_said(write: Write, toolyard: Run) -> None:
     [
         ["search"],
         ["search", "  ", "shop.py"],
+        ["search", "orders\x1b[31m", "shop.py"],
+        ["search", "orders" * 2000, "shop.py"],
         ["search", "orders", "shop.py", "--limit", "0"],
         ["search", "orders", "shop.py", "--limit", "many"],
         ["search", "orders", "shop.py", "--limit", "101"],

@@ -10,8 +10,9 @@ from toolyard.cli.opening import work_in_yard
 from toolyard.cli.parser import Options
 from toolyard.cli.terminal import Painted, Terminal, cut
 from toolyard.envelope import encode
-from toolyard.errors import ToolError
+from toolyard.errors import ToolError, shortened
 from toolyard.metatools.catalogue import Catalogue
+from toolyard.metatools.searching import check_query
 from toolyard.metatools.signature import signature
 from toolyard.profile import METATOOLS, Profile
 from toolyard.search import Found, Hit
@@ -26,8 +27,10 @@ _NARROWEST: Final = 40
 
 def run(options: Options, terminal: Terminal) -> int:
     """Print the tools that fit best: name, signature and why for each."""
-    if not options.words.strip():
-        raise CommandError("There are no words to search for.")
+    try:
+        check_query(options.words)
+    except ToolError as error:
+        raise CommandError(error.message) from error
     return work_in_yard(options, terminal, partial(_search, options=options, terminal=terminal))
 
 
@@ -98,4 +101,4 @@ def _say_what_else(terminal: Terminal, found: Found, words: str) -> None:
         terminal.say("More tools fit; '--limit' shows up to 100.")
     elif not found.hits:
         closest = ", ".join(f"'{name}'" for name in found.closest)
-        terminal.say(f"Nothing fits '{words}'." + (f" The closest namespaces: {closest}." if closest else ""))
+        terminal.say(f"Nothing fits '{shortened(' '.join(words.split()))}'." + (f" The closest namespaces: {closest}." if closest else ""))

@@ -1,5 +1,6 @@
 """Searching: `search_tools`, which finds tools by what they do and answers with signatures."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from toolyard.call import Call
@@ -12,7 +13,7 @@ from toolyard.profile import METATOOLS
 from toolyard.spec import Operation, ToolSpec
 from toolyard.tools import Tool
 
-__all__ = ["make_search"]
+__all__ = ["check_query", "make_search"]
 
 _QUERY_CHARACTERS: Final = 2000
 _DESCRIPTION: Final = 90
@@ -53,7 +54,7 @@ def make_search(catalogue: Catalogue, cursors: Cursors, *, calls_with: str | Non
         given = call.arguments
         query, limit, detail = given["query"], given["limit"], given["detail"]
         namespace, operation = given.get("namespace"), given.get("operation")
-        _check_query(query, catalogue.offered(call.profile, "list_tools()"))
+        check_query(query, catalogue.offered(call.profile, "list_tools()"))
         catalogue.check_namespace(namespace, call.profile)
         question = [await catalogue.fingerprint(call.profile), "search_tools", query, limit, namespace, operation]
         start = cursors.open(question, given.get("cursor"), again="search_tools(query=…)")
@@ -79,7 +80,7 @@ def make_search(catalogue: Catalogue, cursors: Cursors, *, calls_with: str | Non
     )
 
 
-def _check_query(query: str, elsewhere: list[str]) -> None:
+def check_query(query: str, elsewhere: Sequence[str] = ()) -> None:
     """Check that a query is something that can be asked.
 
     Raises:
