@@ -67,6 +67,37 @@ def test_the_strategy_of_the_environment_holds_unless_one_is_named(in_process: P
     assert "must be a number" in in_process("eval", "search", *FILES, TOOLYARD_SEARCH_FIT="much").stderr
 
 
+@pytest.mark.usefixtures("files")
+def test_the_file_of_settings_counts_below_the_environment_and_the_flag(write: Write, in_process: Process) -> None:
+    write('[search]\nstrategy = "guessing"\n', "toolyard.toml")
+    write("[search]\nfit = 2\n", "other.toml")
+    write("[search]\nfit = 1.0\n", "strict.toml")
+    write('{"query": "weather of the bills and much else", "relevant": ["w"]}\n', "queries.jsonl")
+
+    by_file = in_process("eval", "search", *FILES)
+    by_other = in_process("eval", "search", *FILES, "--config", "other.toml")
+    by_missing = in_process("eval", "search", *FILES, "--config", "nowhere.toml")
+    strict = in_process("eval", "search", *FILES, "--json", "--config", "strict.toml")
+    lenient = in_process("eval", "search", *FILES, "--json", "--config", "strict.toml", TOOLYARD_SEARCH_FIT="0")
+
+    assert (by_file.returncode, by_file.stdout, by_file.stderr.count("\n")) == (2, "", 1)
+    assert "'guessing'" in by_file.stderr
+    assert by_file.stderr.endswith(" It comes from 'toolyard.toml'.\n")
+    assert [(done.returncode, done.stderr.count("\n")) for done in (by_other, by_missing)] == [(2, 1), (2, 1)]
+    assert in_process("eval", "search", *FILES, TOOLYARD_SEARCH_STRATEGY="lexical").returncode == 0
+    assert in_process("eval", "search", *FILES, "--strategy", "bm25").returncode == 0
+    assert (json.loads(strict.stdout)["recall@5"], json.loads(lenient.stdout)["recall@5"]) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("name", ["failing", "deaf", "empty"])
+@pytest.mark.usefixtures("files")
+def test_a_strategy_that_fails_is_one_sentence(name: str, bad_strategies: dict[str, str], in_process: Process) -> None:
+    done = in_process("eval", "search", *FILES, "--strategy", name, **bad_strategies)
+
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert f"'{name}'" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("tools", "queries", "said"),
     [

@@ -1,18 +1,19 @@
 """`toolyard eval`: how well and how fast search finds what labelled questions ask for."""
 
-import os
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
 import msgspec
 
+from toolyard.cli.cause import failed_search
 from toolyard.cli.exits import CommandError
 from toolyard.cli.parser import Options
+from toolyard.cli.settings import settings_of_options
 from toolyard.cli.terminal import Painted, Terminal
+from toolyard.config import Config
 from toolyard.envelope import encode
-from toolyard.search import SearchSettings, StrategyError, read_environment
+from toolyard.search import StrategyError
 from toolyard.search.evaluate import EvaluationError, LabelledQuery, LabelledTool, evaluate, read_queries, read_tools
-from toolyard.search_settings import PREFIX
 
 __all__ = ["run"]
 
@@ -33,14 +34,10 @@ _Line = TypeVar("_Line")
 
 def run(options: Options, terminal: Terminal) -> int:
     """Measure search on labelled tools and questions, and print what was measured."""
-    settings = _settings(options.strategy)
+    config = settings_of_options(options, terminal)
     tools = _read(options.tools, read_tools)
     queries = _read(options.queries, read_queries)
-    try:
-        measured = msgspec.to_builtins(evaluate(tools, queries, settings))
-    except StrategyError as error:
-        origin = f" It comes from '{PREFIX}STRATEGY'." if options.strategy is None else ""
-        raise CommandError(f"{error}{origin}") from error
+    measured = _measure(tools, queries, config)
     if options.json:
         terminal.write_json(encode(measured))
     else:
@@ -51,12 +48,15 @@ def run(options: Options, terminal: Terminal) -> int:
     return 0
 
 
-def _settings(strategy: str | None) -> SearchSettings:
+def _measure(tools: list[LabelledTool], queries: list[LabelledQuery], config: Config) -> dict[str, float]:
+    settings, origin = config.settings.search, config.origin("search.strategy")
     try:
-        settings = read_environment(os.environ)
-    except ValueError as error:
-        raise CommandError(str(error)) from error
-    return settings if strategy is None else msgspec.structs.replace(settings, strategy=strategy)
+        return msgspec.to_builtins(evaluate(tools, queries, settings))
+    except StrategyError as error:
+        source = f" It comes from '{origin.name}'." if origin.kind in {"environment", "file"} else ""
+        raise CommandError(f"{error}{source}") from error
+    except Exception as error:
+        raise failed_search(error, settings.strategy) from error
 
 
 def _read(path: str, read: Callable[[Iterable[bytes]], list[_Line]]) -> list[_Line]:

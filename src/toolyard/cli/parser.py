@@ -58,7 +58,6 @@ class Options(Namespace):
     limit: int = 5
     tools: str = ""
     queries: str = ""
-    strategy: str | None = None
     given: Mapping[str, str | bool] = _NOTHING
     config: str | None = None
     check: bool = False
@@ -228,7 +227,15 @@ def _add_eval(parser: Parser) -> None:
     parser.add_argument("name", metavar="WHAT", choices=("search",), help="what to measure: 'search'")
     parser.add_argument("--tools", metavar="FILE", required=True, help="the tools, one JSON object a line")
     parser.add_argument("--queries", metavar="FILE", required=True, help="the questions and their right tools, one JSON object a line")
-    parser.add_argument("--strategy", metavar="NAME", help="how to rank: 'lexical' (default), 'bm25', 'hybrid' or an installed one")
+    parser.add_argument(
+        "--strategy",
+        dest="search.strategy",
+        action=Give,
+        default=SUPPRESS,
+        metavar="NAME",
+        help="how to rank: 'lexical' (default), 'bm25', 'hybrid' or an installed one",
+    )
+    parser.add_argument("--config", metavar="FILE", help=CONFIG)
     parser.add_argument("--json", action="store_true", help="print an object")
 
 
