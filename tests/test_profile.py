@@ -218,3 +218,9 @@ def test_profiles_of_a_file_come_before_those_of_the_code_and_go_again() -> None
     assert profiles.known == (own, other)
     with pytest.raises(KeyError, match="There is no profile 'new'"):
         profiles.adopt([], own="new")
+
+
+@pytest.mark.parametrize("other", [Toolset(name="t"), Toolset(name="t", names=("legs__*",))])
+def test_a_profile_has_no_two_toolsets_of_one_name(other: Toolset) -> None:
+    with pytest.raises(ValueError, match="'t'"):
+        Profile(name="p", toolsets=(Toolset(name="t"), Toolset(name="u"), other))

@@ -136,7 +136,7 @@ def test_the_dispatcher_always_answers_records_once_and_leaks_nothing(behaviour:
 patterns = st.sampled_from(["*", "a*", "*_b", "a_b", "b_?", "c_*"])
 toolsets = st.builds(
     Toolset,
-    name=st.just("some"),
+    name=st.sampled_from(["some", "more"]),
     names=st.lists(patterns, max_size=2).map(tuple),
     deny=st.lists(patterns, max_size=2).map(tuple),
     tags=st.lists(st.sampled_from(["x", "y"]), max_size=1).map(tuple),
@@ -144,7 +144,7 @@ toolsets = st.builds(
 )
 
 
-@given(chosen=st.lists(toolsets, max_size=2))
+@given(chosen=st.lists(toolsets, max_size=2, unique_by=lambda toolset: toolset.name))
 @settings(max_examples=100)
 def test_what_a_profile_hides_is_neither_listed_nor_called_nor_hinted_at(chosen: list[Toolset]) -> None:
     def make(name: str, operation: Any, tag: str) -> Callable[..., Any]:

@@ -105,7 +105,10 @@ class Toolset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """A frozen rule: the tools in any of its toolsets exist, all if it has none; pins are listed on every surface."""
+    """A frozen rule: the tools in any of its toolsets exist, all if it has none; pins are listed on every surface.
+
+    Its toolsets have different names, by which callers are told of them.
+    """
 
     name: str
     toolsets: tuple[Toolset, ...] = ()
@@ -116,6 +119,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         _make_tuples(self, "toolsets", "pins")
         msgspec.structs.force_setattr(self, "surface", Surface(self.surface))
+        names = [toolset.name for toolset in self.toolsets]
+        if len(set(names)) < len(names):
+            twice = next(name for number, name in enumerate(names) if name in names[:number])
+            raise ValueError(f"The profile '{self.name}' has two toolsets of the name '{twice}'.")
 
     def allows(self, spec: AnySpec) -> bool:
         """Return whether a tool, resource or prompt exists for callers of this profile."""

@@ -52,8 +52,11 @@ def _toolset(name: str, table: object, place: Place) -> Toolset:
 def _profile(name: str, table: object, place: Place, toolsets: dict[str, Toolset]) -> Profile:
     rules: ProfileTable = made(ProfileTable, fitted_fields(table, ProfileTable, place), place)
     for number, wanted in enumerate(rules.toolsets):
+        here = place.inside(f".toolsets[{number}]")
         if wanted not in toolsets:
             known = ", ".join(f"'{one}'" for one in toolsets) or "none"
-            raise ConfigError(f"{place.inside(f'.toolsets[{number}]')} names the toolset '{wanted}', which is not there. Known: {known}.")
+            raise ConfigError(f"{here} names the toolset '{wanted}', which is not there. Known: {known}.")
+        if wanted in rules.toolsets[:number]:
+            raise ConfigError(f"{here} names the toolset '{wanted}' once more.")
     chosen = tuple(toolsets[wanted] for wanted in rules.toolsets)
     return Profile(name=name, toolsets=chosen, surface=rules.surface, pins=rules.pins, description=rules.description)
