@@ -7,6 +7,7 @@ import pytest
 from ticket_tools import Bench, ask, failure, made
 
 from toolyard import Operation, Profile, Toolset, Yard
+from toolyard.search import SearchSettings
 from toolyard.testing import FakeProvider
 from toolyard.tools import Tool
 
@@ -167,6 +168,21 @@ async def test_a_cursor_outlives_a_restart_where_the_secret_does(monkeypatch: py
     monkeypatch.setenv("TOOLYARD_SECRET", "another")
     async with Yard(tools=many()) as yard:
         assert failure(await yard.call("search_tools", {"query": "create", "cursor": cursor})).code == "invalid_input"
+
+
+async def test_a_cursor_is_good_only_for_the_settings_that_it_was_given_under(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def asked(settings: SearchSettings | None = None, **given: str) -> Any:
+        async with Yard(tools=many(), state_dir=str(tmp_path), search=settings or SearchSettings()) as yard:
+            return await yard.call("search_tools", {"query": "create", **given})
+
+    cursor = (await asked()).data["next_cursor"]
+    same = await asked(SearchSettings(strategy=" Lexical"), cursor=cursor)
+    others = [await asked(SearchSettings(strategy="bm25"), cursor=cursor), await asked(SearchSettings(name_weight=5), cursor=cursor)]
+    monkeypatch.setenv("TOOLYARD_SEARCH_FIT", "0.5")
+    others.append(await asked(cursor=cursor))
+
+    assert same.success
+    assert [failure(answer).details["issues"][0]["code"] for answer in others] == ["stale_cursor"] * 3
 
 
 async def test_without_a_given_secret_the_state_directory_decides_who_takes_a_cursor(tmp_path: Path) -> None:

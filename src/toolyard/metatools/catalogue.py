@@ -59,6 +59,10 @@ class Catalogue:
             self._building.cancel()
             self._building = None
 
+    def ranking(self) -> str:
+        """Return what changes exactly when the settings do by which tools are ranked."""
+        return sha256(encode_sorted(self.settings)).hexdigest()[:_DIGITS]
+
     async def search(
         self, query: str, profile: Profile, *, namespace: str | None, operation: Operation | None, offset: int, limit: int
     ) -> "Found":

@@ -1,4 +1,4 @@
-"""Cursors: where a page of a metatool ended, sealed, and good only for the same question to the same tools."""
+"""Cursors: where a page of a metatool ended, sealed, and good only for the same question to the same tools, ranked the same way."""
 
 from hashlib import sha256
 from typing import Any, Final
@@ -27,7 +27,7 @@ class Cursors:
         """Return where the page begins; without a cursor it is the first.
 
         Raises:
-            ToolError: `invalid_input` if it is none of ours, of another question, or of tools that changed since.
+            ToolError: `invalid_input` if it is none of ours, of another question, or of tools or a ranking that changed since.
         """
         if cursor is None:
             return 0
@@ -36,7 +36,9 @@ class Cursors:
         except SealError:
             raise _refusal("unknown_cursor", "The cursor is none that was given out here.", again) from None
         if digest != _digest(question):
-            raise _refusal("stale_cursor", "The cursor is of another question, or the tools have changed since.", again)
+            raise _refusal(
+                "stale_cursor", "The cursor is of another question, or the tools or how they are ranked have changed since.", again
+            )
         return int(end)
 
 

@@ -48,7 +48,7 @@ class Metatools:
     def _tools(self, catalogue: Catalogue, shapes: Shapes) -> list[Tool]:
         cursors = Cursors(self._subject.seal)
         every: list[Any] = [
-            make_search(catalogue, cursors, calls_with="run_tool" if "run_tool" in self._names else None),
+            make_search(catalogue, cursors),
             *make_describe(catalogue, shapes.of, limits=self._subject.limits),
             *make_run(self._subject),
             make_chain(self._subject),

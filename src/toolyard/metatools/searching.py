@@ -47,7 +47,7 @@ _ANSWERS: Final = outcome(
 )
 
 
-def make_search(catalogue: Catalogue, cursors: Cursors, *, calls_with: str | None) -> Tool:
+def make_search(catalogue: Catalogue, cursors: Cursors) -> Tool:
     """Return the tool `search_tools`."""
 
     async def search(call: Call) -> dict[str, Any]:
@@ -56,7 +56,8 @@ def make_search(catalogue: Catalogue, cursors: Cursors, *, calls_with: str | Non
         namespace, operation = given.get("namespace"), given.get("operation")
         check_query(query, catalogue.offered(call.profile, "list_tools()"))
         catalogue.check_namespace(namespace, call.profile)
-        question = [await catalogue.fingerprint(call.profile), "search_tools", query, limit, namespace, operation]
+        tools = await catalogue.fingerprint(call.profile)
+        question = [tools, catalogue.ranking(), "search_tools", query, limit, namespace, operation]
         start = cursors.open(question, given.get("cursor"), again="search_tools(query=…)")
         found = await catalogue.search(query, call.profile, namespace=namespace, operation=operation, offset=start, limit=limit)
         told: dict[str, Any] = {"hits": [_hit(hit.spec, hit.why, full=detail == "schema") for hit in found.hits]}
@@ -72,7 +73,7 @@ def make_search(catalogue: Catalogue, cursors: Cursors, *, calls_with: str | Non
 
     return make(
         "search_tools",
-        "Find tools by what they do. Answers with signatures" + (f"; call them with {calls_with}." if calls_with else "."),
+        "Find tools by what they do. Answers with signatures.",
         search,
         takes=_TAKES,
         answers=_ANSWERS,
