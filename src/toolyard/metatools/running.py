@@ -85,7 +85,7 @@ def make_run(subject: Subject) -> list[Tool]:
 
 
 def _run(name: str, handler: Handler, check: Check | None, *, listed: bool = False, tags: tuple[str, ...] = ()) -> Tool:
-    text = "Call a tool. It answers what the tool answers."
+    text = "Call a tool, listed or not. It answers what the tool answers."
     return make(name, text, handler, takes=_TAKES, answers={}, listed=listed, wraps=True, check=check, tags=tags, reasons=_REASONS)
 
 
