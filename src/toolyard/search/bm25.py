@@ -93,7 +93,7 @@ class Bm25:
     def _document(self, spec: ToolSpec) -> Iterator[str]:
         settings, fields = self._settings, fields_of(spec)
         most = settings.bm25_characters or None
-        rest = [fields.title, fields.description, fields.parameters, fields.parameter_texts, fields.examples]
+        rest = [fields.title, fields.description, fields.parameters, fields.parameter_texts, fields.choices, fields.examples]
         for text, times in (
             (fields.name, settings.bm25_name_boost),
             (fields.namespace, settings.bm25_namespace_boost),
