@@ -101,6 +101,13 @@ def test_joined_names_are_taken_apart_and_joined_words_found() -> None:
     assert ask(index, "cosmosdb")[0] == "cosmos_db_list"
 
 
+def test_a_word_is_not_found_inside_another_because_of_a_letter_beyond_ascii() -> None:
+    index = filled([spec("hotel", "Réserver une chambre."), spec("other")])
+
+    assert ask(index, "server") == []
+    assert ask(index, "réserver") == ask(index, "RÉSERVER") == ["hotel"]
+
+
 def test_a_word_that_slipped_twice_is_found_if_it_is_long() -> None:
     index = filled([spec("administration"), spec("other")])
 

@@ -4,12 +4,16 @@ import re
 import unicodedata
 from typing import Final
 
+from toolyard.search.tables import Table
+
 __all__ = ["SHORT_FORMS", "STOP_WORDS", "plain", "read_words", "split_word"]
 
 _WORD: Final = re.compile(r"[^\W_]+")
 _SPACED: Final = "".join(letter if letter.isalnum() else " " for letter in map(chr, range(128)))
 """What stands for each ASCII character once everything that is no letter or digit has become a space."""
-_PIECE: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\dA-Za-z_]+")
+_PIECE: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_SHAPE: Final = re.compile(r"(?:A-*+)+(?!a)|(?:A-*+)?(?:a-*+)+|0+|[x-]+")
+"""The same for letters of all alphabets, each as its kind; those of alphabets without capitals are pieces of their own."""
 _STRETCH: Final = re.compile(r"[\x00-\x7f]*[^\x00-\x7f]{0,64}")
 """What is made plain at once: marks on a letter are put in order in a time that grows with the square of their number."""
 _LONGEST: Final = 40
@@ -76,11 +80,31 @@ def read_words(text: str) -> list[str]:
 
 def split_word(written: str) -> list[str]:
     """Return the words that one written word holds: itself, or the pieces of an identifier and the whole."""
-    if written.islower() and written.isalpha():
+    if written.islower() and written.isalpha() and written.isascii():
         return [written[:_LONGEST]]
-    pieces = [piece.lower() for piece in _PIECE.findall(written)]
+    pieces = [piece.lower() for piece in (_PIECE.findall(written) if written.isascii() else _pieces(written))]
     whole = written.lower()
     if len(pieces) <= 1:
         return [whole[:_LONGEST]]
     kept = [piece[:_LONGEST] for piece in pieces if len(piece) > 1]
     return [*kept, whole] if len(whole) <= _LONGEST_JOINED else kept
+
+
+def _pieces(written: str) -> list[str]:
+    """Return the pieces of a word that is not all ASCII."""
+    return [written[slice(*piece.span())] for piece in _SHAPE.finditer(written.translate(_KINDS))]
+
+
+def _kind(code: int) -> str:
+    """Return what kind of letter this is; one that only changes the letter before it belongs to it."""
+    letter = chr(code)
+    if letter.islower():
+        return "a"
+    if letter.isupper() or letter.istitle():
+        return "A"
+    if letter.isdigit():
+        return "0"
+    return "-" if unicodedata.category(letter) == "Lm" else "x"
+
+
+_KINDS: Final = Table[int, str](_kind)
