@@ -128,13 +128,6 @@ def test_an_empty_query_lists_everything_by_name(specs: list[ToolSpec], strategy
     assert not found.more
 
 
-def test_words_that_say_nothing_are_looked_for_in_names() -> None:
-    index = filled([spec("get_it"), spec("other")])
-
-    assert ask(index, "get") == ["get_it"]
-    assert ask(index, "???") == []
-
-
 def test_nothing_fits_and_the_closest_namespaces_are_named(specs: list[ToolSpec]) -> None:
     index = filled(specs)
 

@@ -1,4 +1,7 @@
+import pytest
+
 from toolyard import Operation
+from toolyard.search import make_index
 from toolyard.search.listing import Listing, closest
 from toolyard.spec import ToolSpec
 
@@ -33,3 +36,30 @@ def test_names_that_differ_in_capitals_alone_are_told_apart() -> None:
     assert found("gh__Get", "hidden", "open") == "gh__get"
     listing.remove("gh__get")
     assert found("gh__get", "hidden", "open") is None
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("get", ["get", "a_get", "get_it", "gh__get-New2"]),
+        ("get it", ["get_it"]),
+        ("GET_IT", ["get_it"]),
+        ("new", ["gh__get-New2"]),
+        ("now", ["gh__doItNow"]),
+        ("a", ["a_get"]),
+        ("the", []),
+        ("what is it", []),
+        ("???", []),
+        ("_", []),
+        ("-", ["-"]),
+    ],
+)
+def test_words_that_say_nothing_are_looked_for_among_the_words_of_names(query: str, expected: list[str]) -> None:
+    index = make_index()
+    for name in ("get", "a_get", "get_it", "weather", "renew", "gather", "gh__get-New2", "gh__doItNow", "gh__Snow", "budget", "-"):
+        index.add(spec(name, "sky"))
+
+    found = index.search(query, allows=lambda _: True)
+    assert [hit.spec.name for hit in found.hits] == expected
+    assert (found.total, found.closest) == (len(expected), [] if expected else ["sky"])
+    assert index.search(query, allows=lambda one: one.name not in expected).hits == []

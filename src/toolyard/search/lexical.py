@@ -101,7 +101,7 @@ class Lexical:
         return View(self.postings, self._hidden.under(admits.allows, self.postings.specs), admits)
 
     def by_name(self, query: str, view: View, *, offset: int, limit: int) -> Found:
-        """Return one page of the tools whose names hold the query, or the largest namespaces if there are none."""
+        """Return one page of the tools whose names hold the words of the query, or the largest namespaces if there are none."""
         found = page(self.listing.by_name(query, view.admits), offset=offset, limit=limit)
         return found if found.total != 0 else Found(hits=[], total=0, closest=closest((), view.specs()))
 

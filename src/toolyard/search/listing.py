@@ -3,13 +3,15 @@
 Every strategy has one; it ranks nothing.
 """
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Final
 
 import msgspec
 
+from toolyard.search.words import plain, read_words, split_word
 from toolyard.spec import ToolSpec
 
 __all__ = ["Allows", "Found", "Hit", "Listing", "closest", "page"]
@@ -80,14 +82,42 @@ class Listing:
         names = sorted(self._lower.get(wanted.lower(), ()), key=lambda name: name != wanted)
         return next((spec for spec in map(self._specs.__getitem__, names) if admits(spec)), None)
 
-    def by_name(self, query: str, admits: Allows) -> Iterable[Hit]:
-        """Return the tools whose names hold the query, all if it is empty, by name."""
+    def by_name(self, query: str, admits: Allows) -> Iterator[Hit]:
+        """Return the tools whose names hold every word of the query, one that is named by it first; all if it is empty."""
         if self._names is None:
             self._names = sorted(self._specs)
-        wanted = query.strip().lower()
-        why = f"'{wanted}' in name" if wanted else "all tools by name"
-        specs = (self._specs[name] for name in self._names if wanted in name.lower())
-        return (Hit(spec, 0.0, why) for spec in specs if admits(spec))
+        wanted = query.strip()
+        words = dict.fromkeys(_words_of(wanted))
+        said = ", ".join(f"'{word}'" for word in words or (wanted,))
+        why = f"{said} in name" if wanted else "all tools by name"
+        exact = self.named(wanted, admits)
+        if exact is not None:
+            yield Hit(exact, 0.0, why)
+        for name in filter(_holding(words), self._names) if words or not wanted else ():
+            spec = self._specs[name]
+            if spec is not exact and admits(spec):
+                yield Hit(spec, 0.0, why)
+
+
+def _words_of(text: str) -> list[str]:
+    return [word for written in read_words(plain(text)) for word in split_word(written)]
+
+
+def _holding(words: Iterable[str]) -> Callable[[str], bool]:
+    """Return a function that says whether a name holds all words; it takes apart only names that may hold them behind capitals."""
+    # Where a word stands is looked for before what stands around it, because that is quick.
+    alone = [(word, re.compile(rf"{re.escape(word)}(?![^\W\d_])(?<![^\W\d_]{re.escape(word)})").search) for word in words]
+
+    def holds(name: str) -> bool:
+        lower = name.lower()
+        for word, search in alone:
+            if word not in lower:
+                return False
+            if not search(lower):
+                return lower != name and set(words).issubset(_words_of(name))
+        return True
+
+    return holds
 
 
 def closest(scored: Iterable[tuple[ToolSpec, float]], visible: Iterable[ToolSpec]) -> list[str]:
