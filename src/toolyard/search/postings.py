@@ -94,6 +94,8 @@ class Postings:
         self._written = Table[str, int](self._intern)
         self._identifiers = Table[str, int](self._intern_parts)
         self._places = _places(settings)
+        self._unread = {field: "" for field, place in zip(Fields._fields, self._places, strict=True) if not place.weight}
+        """Fields in which a word counts nothing: what they hold would be found without being any answer."""
 
     def number(self, name: str) -> int:
         """Return the number of a tool that is there."""
@@ -107,6 +109,10 @@ class Postings:
         """Return every tool and its number."""
         return ((number, entry.spec) for number, entry in self.entries.items())
 
+    def fields(self, spec: ToolSpec) -> Fields:
+        """Return the texts of a tool in which words count."""
+        return fields_of(spec)._replace(**self._unread) if self._unread else fields_of(spec)
+
     def add(self, spec: ToolSpec) -> int:
         """Take a tool in, in place of one of the same name, and return its number."""
         self.remove(spec.name)
@@ -116,7 +122,7 @@ class Postings:
         number = self._next
         self._next += 1
         self._numbers[spec.name] = number
-        read = self._read_fields(fields_of(spec))
+        read = self._read_fields(self.fields(spec))
         words = (*read[_NAME], *read[_DESCRIPTION][:_SEQUENCE])
         sequence = tuple(map(self.term_of.__getitem__, words))
         weighed = self._weigh(read)

@@ -97,12 +97,13 @@ def _ask(text: str, root: str, *, reading: _Reading, share: float, clause: int) 
     term = postings.terms.get(root, -1)
     known = view.holders[term] > 0
     most = share * (view.rarities[term] if known else view.rarest())
-    variants: dict[int, float] = {term: most} if known else {}
+    variants: dict[int, float] = {term: most} if known and most else {}
     for near, likeness in _near(text, root, known=known or share < 1, reading=reading):
         other = postings.terms.get(near, -1)
         if view.holders[other]:
             weight = min(share * view.rarities[other], most) * min(likeness, 1.0)
-            variants[other] = max(weight, variants.get(other, 0.0))
+            if weight:  # what counts nothing is no answer
+                variants[other] = max(weight, variants.get(other, 0.0))
     return Asked(text, postings.words.get(text, -1), term, max(variants.values(), default=0.0), most, variants, clause)
 
 

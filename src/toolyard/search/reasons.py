@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from toolyard.search.fields import Fields, fields_of
+from toolyard.search.fields import Fields
 from toolyard.search.postings import Entry, Postings
 from toolyard.search.query import Asked
 
@@ -21,7 +21,7 @@ def explain(entry: Entry, asked: Sequence[Asked], postings: Postings) -> str:
     left: list[tuple[Asked, frozenset[int]]] = [(one, held) for one, held in answered if held]
     reasons: dict[str, list[str]] = {}
     most = _WORDS
-    for field, text in zip(Fields._fields, fields_of(entry.spec), strict=True):
+    for field, text in zip(Fields._fields, postings.fields(entry.spec), strict=True):
         if not left or not most:
             break
         if not text:
