@@ -136,6 +136,25 @@ def test_what_leads_nowhere_has_a_signature_all_the_same(schema: dict[str, Any])
     assert written(**schema, properties={"a": TEXT}, required=["a"]) == "f(a: str, …)"
 
 
+@pytest.mark.parametrize("key", ["properties", "required", "$ref", "allOf", "anyOf", "oneOf", "enum", "type", "items"])
+@pytest.mark.parametrize("value", [5, "five", None, [5], [None], {"five": 5}, True])
+def test_what_stands_where_no_schema_is_looked_for_may_be_anything(key: str, value: object) -> None:
+    shown = written(**{"$ref": "#/x", "x": {key: value}}, properties={"a": {"$ref": "#/x"}}, required=["a"])
+
+    assert shown.startswith("f(a: ")
+
+
+@pytest.mark.parametrize("key", ["anyOf", "oneOf", "allOf"])
+def test_a_type_that_branches_into_itself_comes_to_an_end(key: str) -> None:
+    defs = {"x": {key: [{"$ref": "#/$defs/x"}] * 3000}}
+
+    assert written(**{"$defs": defs}, properties={"a": {"$ref": "#/$defs/x"}}).startswith("f(a?: ")
+
+
+def test_little_is_read_of_a_text_without_an_end() -> None:
+    assert one_line("a. " * 1_000_000, 20) == "a. a. a. a. a. a.…"
+
+
 def test_a_signature_is_one_line_whatever_names_and_values_hold() -> None:
     shown = written(properties={"odd\nname": {"enum": ["x\r\ny", "\u2028"]}, "c": {"const": "\x85\x1b"}}, required=["odd\nname"])
 

@@ -51,16 +51,18 @@ class _Reading:
         if not isinstance(node, dict):
             return Arguments(more=node is None)
         here = cast("dict[str, Any]", node)
+        properties, required = here.get("properties"), here.get("required")
         found = Arguments(
-            properties={name: [schema] for name, schema in here.get("properties", {}).items()},
-            required=dict.fromkeys(here.get("required", ())),
+            properties={name: [part] for name, part in cast("dict[str, Any]", properties).items()} if isinstance(properties, dict) else {},
+            required=dict.fromkeys(name for name in _list(required) if isinstance(name, str)),
             more=any(key in here for key in _CONDITIONS),
         )
-        if "$ref" in here:
-            self._join_all(found, [follow(self._root, here["$ref"])])
-        self._join_all(found, here.get("allOf", ()))
+        reference = here.get("$ref")
+        if isinstance(reference, str):
+            self._join_all(found, [follow(self._root, reference)])
+        self._join_all(found, _list(here.get("allOf")))
         for key in ("anyOf", "oneOf"):
-            self._join_either(found, here.get(key, ()))
+            self._join_either(found, _list(here.get(key)))
         return found
 
     def _join_all(self, found: Arguments, parts: Iterable[object]) -> None:
@@ -83,6 +85,11 @@ class _Reading:
             if all(name in one.required for one in several):
                 schemas = [schema for one in several for schema in one.properties.get(name, [{}])]
                 found.join(Arguments({name: schemas}, {name: None}))
+
+
+def _list(value: object) -> list[Any]:
+    """Return a list, or none where something else stands, as behind a reference to a place that is none of a schema."""
+    return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def _says_something(schemas: Iterable[object]) -> bool:
