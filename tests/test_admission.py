@@ -213,3 +213,19 @@ async def test_a_call_that_is_cancelled_while_somebody_is_asked_gives_nothing_ba
 
     assert sink.codes == ["cancelled", None]
     assert "release_failed" not in caplog.text
+
+
+@pytest.mark.parametrize("given", [("sign", {}), ("run_tool", {"tool_id": "sign"}), ("run_chain", {"steps": [{"tool_id": "sign"}]})])
+async def test_a_declared_question_of_a_tool_is_put_once_through_however_many_yards_it_is_called(given: tuple[str, dict[str, Any]]) -> None:
+    @tool(question=Question("Who?", SCHEMA, "who"))
+    async def sign(call: Call) -> str:
+        """Sign."""
+        return call.answer["name"]
+
+    person = Person()
+    person.answers.set()
+    async with Yard(providers=[Yard("middle", providers=[Yard("inner", tools=[sign])])]) as yard:
+        answer = await yard.call(*given, door=person.door)
+
+    assert "Ada" in str(answer.data)
+    assert person.declared == [given[0] != "run_chain"]

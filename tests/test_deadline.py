@@ -1,6 +1,6 @@
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -259,6 +259,47 @@ async def test_time_that_two_questions_take_at_once_is_counted_once() -> None:
         took = time.perf_counter() - began
 
     assert 0.02 <= seen[0] <= took
+
+
+async def test_the_time_of_a_yard_around_stands_still_while_somebody_is_asked() -> None:
+    async def ask(call: Call) -> str:
+        """Ask."""
+        await call.ask({"type": "object", "properties": {}}, "Sure?", key="a")
+        return "done"
+
+    async def turn(call: Call) -> Callable[[], None]:
+        taken.append(f"{call.name} out here")
+        return lambda: None
+
+    async def turn_inside(call: Call) -> Callable[[], None]:
+        taken.append(f"{call.name} inside")
+        return lambda: None
+
+    taken: list[str] = []
+    people = People("a")
+    inner = Yard("inner", tools=[ask], turn=turn_inside, limits=Limits(timeout=0.03))
+    async with Yard(providers=[inner], turn=turn, limits=Limits(timeout=0.03)) as yard:
+        running = asyncio.create_task(yard.call("ask", door=people.door))
+        await people.asked["a"].wait()
+        await pass_time(0.08)
+        people.answers["a"].set()
+        assert (await running).data == "done"
+
+    assert taken == ["ask out here", "ask inside"] * 2
+
+
+async def test_a_time_that_nobody_has_any_more_is_forgotten() -> None:
+    async def quick() -> int:
+        """Answer."""
+        return 1
+
+    async with Yard(tools=[quick]) as yard:
+        deadlines = yard.dispatcher._flights._deadlines  # pyright: ignore[reportPrivateUsage] - memory is what is tested
+        for seconds in (3000, 2999.5, 7):
+            step = {"tool_id": "run_tool", "args": {"tool_id": "quick"}, "timeout_s": 500}
+            assert (await yard.call("run_chain", {"steps": [step, step], "timeout_s": seconds})).success
+        assert not deadlines._waiting  # pyright: ignore[reportPrivateUsage] - the same
+        assert not deadlines._timers  # pyright: ignore[reportPrivateUsage] - the same
 
 
 async def test_the_time_goes_on_where_it_stood_still() -> None:

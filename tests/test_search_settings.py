@@ -24,6 +24,9 @@ def test_the_environment_sets_what_it_names() -> None:
         ({"TOOLYARD_SEARCH_NAME_WEIGHT": "nan"}, "not negative"),
         ({"TOOLYARD_SEARCH_FIT": "2"}, "between 0 and 1"),
         ({"TOOLYARD_SEARCH_CANDIDATES": "0"}, "at least 1"),
+        ({"TOOLYARD_SEARCH_CANDIDATES": "1000001"}, "at most 1000000"),
+        ({"TOOLYARD_SEARCH_NAME_WEIGHT": "1e308"}, "at most 1000000"),
+        ({"TOOLYARD_SEARCH_BM25_NAME_BOOST": "1001"}, "at most 1000"),
     ],
 )
 def test_a_wrong_setting_fails_at_once(given: dict[str, str], said: str) -> None:

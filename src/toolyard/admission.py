@@ -5,9 +5,9 @@ The policy decides, a declared question is asked, and a turn is waited for. Whil
 
 import logging
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from toolyard.asks import Ask, content_of
+from toolyard.asks import Ask, Question, content_of
 from toolyard.call import Call, Decide, Turn
 from toolyard.deadline import Deadlines
 from toolyard.envelope import Envelope
@@ -39,16 +39,17 @@ class Admission:
             return held
         question = call.spec.question
         if question is not None:
-            ask = Ask.person(question.text, question.schema)
-            call.answer = content_of(ask, (await call.ask_all({question.key: ask}, declared=_is_first(call)))[question.key])
+            call.answer = await self._put(question, call)
         await self._take_turns(call)
         return None
 
     async def wait_aside(self, call: Call, answer: Awaitable[T]) -> T:
         """Wait for somebody outside: meanwhile no deadline runs, and others may have the turns of the call and of those it is in."""
         line = [call]
-        while line[-1].parent is not None:
-            line.append(line[-1].parent)
+        while (parent := line[-1].parent) is not None and parent.funnel is call.funnel:
+            line.append(parent)
+        if parent is not None:  # of a yard around this one, which has deadlines and turns of its own
+            answer = parent.funnel.wait_aside(parent, answer)
         with self._deadlines.paused(line):
             held = [one for one in reversed(line) if one.releases]
             for one in held:
@@ -58,6 +59,14 @@ class Admission:
             for one in held:
                 await self._take_turns(one)
         return result
+
+    async def _put(self, question: Question, call: Call) -> dict[str, Any]:
+        """Return what is answered to the question that a tool declares, which a yard around this one has put already if it has the tool."""
+        parent = call.parent
+        if parent is not None and parent.relays and parent.spec.question == question:
+            return parent.answer
+        ask = Ask.person(question.text, question.schema)
+        return content_of(ask, (await call.ask_all({question.key: ask}, declared=_is_first(call)))[question.key])
 
     async def _take_turns(self, call: Call) -> None:
         for turn in (self.serial_turns if call.spec.serial else None, self._turn):

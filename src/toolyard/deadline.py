@@ -35,6 +35,7 @@ class Deadlines:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waiting: dict[float, dict[Call, float]] = {}
+        self._timers: dict[float, asyncio.TimerHandle] = {}
         self._paused: dict[Call, _Pause] = {}
 
     def start(self, call: Call, seconds: float) -> dict[Call, float]:
@@ -44,12 +45,12 @@ class Deadlines:
         waiting = self._waiting.get(seconds)
         if waiting is None:
             waiting = self._waiting[seconds] = {}
-            self._loop.call_later(seconds, self._expire, seconds)
+            self._timers[seconds] = self._loop.call_later(seconds, self._expire, seconds)
         waiting[call] = time.monotonic() + seconds
         return waiting
 
     def end(self, call: Call) -> None:
-        """Forget a call that is over and was paused meanwhile, so that it waits among others than at first."""
+        """Forget a call that is over and waits among others than those it was told of, because it was paused or is in a hurry."""
         self._paused.pop(call, None)
         self._take_out(call)
 
@@ -80,12 +81,19 @@ class Deadlines:
     def close(self) -> None:
         """Forget everything."""
         self._waiting.clear()
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
 
     def _take_out(self, call: Call) -> float | None:
         """Return how many seconds a call has left, which is then waited for no more; nothing if it has no deadline."""
-        for waiting in self._waiting.values():
+        for seconds, waiting in self._waiting.items():
             if call in waiting:
-                return waiting.pop(call) - time.monotonic()
+                left = waiting.pop(call) - time.monotonic()
+                if not waiting:  # hardly anybody will have as much time again
+                    del self._waiting[seconds]
+                    self._timers.pop(seconds).cancel()
+                return left
         return None
 
     def _expire(self, seconds: float) -> None:
@@ -97,9 +105,10 @@ class Deadlines:
             call.stop("timeout")
             self._loop.call_later(_INSIST, self._insist, call)
         if waiting:
-            self._loop.call_later(next(iter(waiting.values())) - now, self._expire, seconds)
+            self._timers[seconds] = self._loop.call_later(next(iter(waiting.values())) - now, self._expire, seconds)
         else:
             self._waiting.pop(seconds, None)
+            self._timers.pop(seconds, None)
 
     def _insist(self, call: Call) -> None:
         """Interrupt a handler again that swallowed its interruption."""

@@ -35,7 +35,8 @@ def stopped(call: Call, seconds: float) -> ToolError:
     if call.stopped == "cancelled":
         why = "The yard is closing" if call.stopped_by == "yard" else f"'{spec.name}' was cancelled"
         return ToolError("cancelled", f"{why}.", blame=call.stopped_by)
-    hurried = 0 < call.seconds == seconds
+    hurried = 0 < call.seconds <= seconds
+    seconds = call.seconds if hurried else seconds
     return ToolError(
         "timeout",
         f"'{spec.name}' did not finish within {seconds:.3g} seconds.",

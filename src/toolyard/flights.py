@@ -12,6 +12,7 @@ from typing import Any, Final
 from toolyard.admission import Admission
 from toolyard.call import Call, Decide, Handler, Middleware, Turn, ambient
 from toolyard.deadline import Deadlines
+from toolyard.envelope import Envelope
 from toolyard.errors import ToolError
 from toolyard.failures import stopped
 from toolyard.limits import Limits
@@ -56,13 +57,13 @@ class Flights:
         token = ambient.set(call)
         waiting: dict[Call, float] | None = None
         try:
-            if self.admission.has_policy or not tool.is_simple:
-                held = await self.admission.admit(call)
+            if self.admission.has_policy or call.seconds or not tool.is_simple:
+                held = await self._admit(call, tool)
                 if held is not None:
                     return held
             call.running = True
-            everyday = not call.seconds and call.spec.timeout is None
-            waiting = self._deadlines.start(call, self._limits.timeout if everyday else self._timeout(call, tool))
+            own = call.spec.timeout
+            waiting = None if call.seconds else self._deadlines.start(call, self._limits.timeout if own is None else own)
             try:
                 result = await (call.handler(call) if self._wrapped is None else self._wrapped(call))
             except BaseException:
@@ -81,7 +82,7 @@ class Flights:
             ambient.reset(token)
             del self.calls[call.id]
             call.finish()
-            if call.aside or call.releases or self._left is not None or self._behind:
+            if call.seconds or call.aside or call.releases or self._left is not None or self._behind:
                 self._leave(call)
         raise stopped(call, self._timeout(call, tool))
 
@@ -111,12 +112,18 @@ class Flights:
     def _calls_of(self, front: int) -> list[Call]:
         return [call for call in self.calls.values() if (not front or call.door.front == front) and call not in self._behind]
 
+    async def _admit(self, call: Call, tool: Tool) -> Envelope | None:
+        """Wait until a call may run, and return what a policy answers instead; the time that its caller gives it runs meanwhile."""
+        if call.seconds:
+            self._deadlines.start(call, self._timeout(call, tool))
+        return await self.admission.admit(call)
+
     def _leave(self, call: Call) -> None:
         """Let go of what only some calls hold."""
         self._behind.discard(call)
         if self._left is not None:
             self._left.set()
-        if call.aside:
+        if call.aside or call.seconds:
             self._deadlines.end(call)
         if call.releases:
             self.threads.when_free(call, call.give_back)

@@ -25,6 +25,10 @@ _SHARES: Final = (
     "bm25_evenness",
 )
 _COUNTS: Final = ("candidates", "query_characters", "query_words")
+_MOST: Final = 1_000_000
+"""No number may be larger: what is computed with it would be no number any more."""
+_TIMES: Final = 1000
+"""No text is read more often than that."""
 
 
 class SearchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -123,6 +127,9 @@ class SearchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                 raise ValueError(f"The setting '{name}' of search must be a whole number.")
             if name in _SHARES and value > 1:
                 raise ValueError(f"The setting '{name}' of search must be between 0 and 1.")
+            most = _TIMES if name.endswith("_boost") else _MOST
+            if value > most:
+                raise ValueError(f"The setting '{name}' of search must be at most {most}.")
             if name in _COUNTS and value < 1:
                 raise ValueError(f"The setting '{name}' of search must be at least 1.")
 

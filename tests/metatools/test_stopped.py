@@ -23,6 +23,12 @@ async def draw(name: str = "one") -> Image:
     return Image(name.encode())
 
 
+@tool(operation="query")
+async def make(letters: int) -> str:
+    """Make a long text."""
+    return "x" * letters
+
+
 @tool
 async def hang() -> str:
     """Begin, and never end."""
@@ -89,6 +95,33 @@ async def test_a_chain_inside_that_is_out_of_time_tells_what_it_did(where: str, 
     assert [result["data"] for result in answer.data["partial"][0]["data"]["results"]] == ["gone"]
 
 
+@pytest.mark.parametrize("way", ["step", "run_tool", "chain"])
+async def test_a_step_waits_for_its_turn_no_longer_than_it_has_time(way: str) -> None:
+    begun, done = asyncio.Event(), asyncio.Event()
+
+    @tool(serial=True)
+    async def occupy() -> str:
+        """Let nobody else run."""
+        begun.set()
+        await done.wait()
+        return "done"
+
+    step = {"tool_id": "occupy"}
+    steps = {"step": step, "run_tool": by_run_tool(step), "chain": chain_of(WIPE, step)}
+    async with Yard(tools=[Bench(), occupy]) as yard:
+        first = asyncio.create_task(yard.call("occupy"))
+        await begun.wait()
+        answer = await yard.call("run_chain", {"steps": [{**steps[way], "timeout_s": 0.02}]})
+        done.set()
+        await first
+
+    cause = failure(answer).details["cause"]
+    if way == "chain":
+        assert [result["data"] for result in answer.data["partial"][0]["data"]["results"]] == ["gone"]
+        cause = cause["details"]["cause"]
+    assert (cause["code"], cause["blame"], cause["may_have_run"], cause["retryable"]) == ("timeout", "caller", False, True)
+
+
 async def test_a_chain_inside_keeps_to_the_shorter_of_two_times() -> None:
     async with Yard(tools=[Bench(), hang]) as yard:
         answer = await yard.call("run_chain", {"steps": [{**chain_of(HANG, timeout_s=0.02), "timeout_s": 3000}]})
@@ -131,16 +164,36 @@ async def test_the_pictures_of_earlier_steps_are_spared_who_wants_the_last_resul
 
 
 async def test_earlier_results_are_not_kept_for_who_wants_the_last_one_alone() -> None:
-    @tool(operation="query")
-    async def make(letters: int) -> str:
-        """Make a long text."""
-        return "x" * letters
-
     steps = [{"tool_id": "make", "args": {"letters": letters}} for letters in (900, 900)]
     async with Yard(tools=[make], limits=Limits(result_characters=500, stored_bytes=905)) as yard:
         answer = await yard.call("run_chain", {"steps": steps, "final_only": True})
 
     assert answer.data["final"]["handle"] == "r_1"
+
+
+@pytest.mark.parametrize("inside", [False, True])
+async def test_that_a_chain_waits_for_a_person_is_told_however_much_came_before(inside: bool) -> None:  # noqa: FBT001 - a case
+    made, wiped = {"tool_id": "make", "args": {"letters": 30_000}}, [{"tool_id": "make", "args": {"letters": 60_000}}, WIPE]
+    async with Yard(tools=[Bench(), make], decide=hold) as yard:
+        data = await ask(yard, "run_chain", steps=[made, made, chain_of(*wiped)] if inside else [made, *wiped])
+
+    assert data["status"] == "approval_required"
+    assert any("handle" in result["data"] for result in data["results"])
+    pending = data["pending"]["pending"] if inside else data["pending"]
+    assert pending["approval_id"]
+
+
+async def test_what_a_step_did_before_it_failed_is_kept_apart_if_all_is_too_large_together() -> None:
+    steps = [{"tool_id": "make", "args": {"letters": letters}} for letters in (400, 4700)]
+    async with Yard(tools=[Bench(), make], limits=Limits(result_characters=500, stored_bytes=10_000)) as yard:
+        answer = await yard.call("run_chain", {"steps": [steps[0], chain_of(*steps[1:], FAIL)]})
+        failure(answer)
+        handle = answer.data["handle"]
+        told = (await yard.call("read_result", {"handle": handle, "path": "/results/0/data"})).data
+        partial = (await yard.call("read_result", {"handle": handle, "path": "/partial/0"})).data
+
+    assert "x" * 400 in str(told)
+    assert "r_" in str(partial)
 
 
 async def test_every_approval_that_a_group_waits_for_is_told() -> None:

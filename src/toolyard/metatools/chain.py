@@ -10,11 +10,13 @@ import msgspec
 
 from toolyard.call import Arguments, Call
 from toolyard.caller import Door
+from toolyard.ending import room_for_data
 from toolyard.envelope import Content, Encoded, Envelope, Failure, encode_data, encode_own
 from toolyard.errors import ToolError, shortened
 from toolyard.metatools.making import make
 from toolyard.metatools.pace import Pace
 from toolyard.metatools.plan import PREVIOUS, Plan, Planned
+from toolyard.metatools.preview import preview
 from toolyard.metatools.references import filled
 from toolyard.metatools.running import PENDING, is_pending
 from toolyard.metatools.steps import ANSWERS, TAKES, Step, make_check
@@ -29,6 +31,8 @@ __all__ = ["make_chain"]
 Outcome = Envelope | Encoded
 
 _NOTHING: Final[Mapping[str, Any]] = {}
+_SMALL: Final = 1000
+"""Characters that a result has at least for which a handle is shorter."""
 
 
 def make_chain(subject: Subject) -> Tool:
@@ -41,7 +45,7 @@ def make_chain(subject: Subject) -> Tool:
         plan = Plan(subject, call)
         await plan.read(given["steps"])
         if given["dry_run"]:
-            return {"plan": _shown(plan, can_hold=subject.dispatcher.admission.can_hold)}
+            return {"plan": preview(plan, can_hold=subject.dispatcher.admission.can_hold)}
         if call.begun is not None:  # by somebody else, while stored results were read
             return cast("_Chain", call.begun).tell_again()
         begun = call.begun = _Chain(subject, call, plan)
@@ -185,7 +189,8 @@ class _Chain:
         if not pending:
             return None
         first, *others = pending
-        told = await self._tell({"status": PENDING, **first, **({"also_pending": others} if others else {})})
+        held = {"status": PENDING, **first, **({"also_pending": others} if others else {})}
+        told = await self._tell(held, most=self._room())
         self._outcome = Envelope.ok(told.data, content=told.content).holding()
         return self._outcome
 
@@ -203,11 +208,19 @@ class _Chain:
             self._content[len(self._told)] = answer.content
         self._told.append(told)
 
-    async def _tell(self, beside: Mapping[str, Any] = _NOTHING, *, final_only: bool = False) -> Encoded:
-        """Return what came of the steps so far; if that is more than can be kept, each large result is kept by itself."""
+    def _room(self) -> int:
+        """Return how long an answer may be that must not become a handle; one inside another leaves room for that."""
+        most, door = self._subject.limits.result_characters, self._call.door.result_characters
+        return (most if door is None else min(most, room_for_data(self._call, door))) >> self._call.depth
+
+    async def _tell(self, beside: Mapping[str, Any] = _NOTHING, *, final_only: bool = False, most: int | None = None) -> Encoded:
+        """Return what came of the steps so far; if that is more than can be kept, or than `most`, large results are kept by themselves."""
+        limits = self._subject.limits
         encoded = self._encoded(beside, final_only=final_only)
-        if len(encoded.text) > self._subject.limits.stored_bytes:
-            await self._make_room(self._told[-1:] if final_only else self._told)
+        for least in (limits.result_characters, _SMALL):
+            if len(encoded.text) <= limits.stored_bytes and (most is None or encoded.characters <= most):
+                break
+            await self._make_room([*(self._told[-1:] if final_only else self._told), *beside.get("partial", ())], least)
             encoded = self._encoded(beside, final_only=final_only)
         return encoded
 
@@ -218,12 +231,12 @@ class _Chain:
             return encode_own({"final": final}, content.get(len(told) - 1, ()))
         return encode_own({**beside, "results": told, "final": final}, tuple(chain.from_iterable(content.values())) if content else ())
 
-    async def _make_room(self, results: Sequence[dict[str, Any]]) -> None:
-        """Keep large results of steps apart, each by a handle of its own."""
+    async def _make_room(self, results: Sequence[dict[str, Any]], least: int) -> None:
+        """Keep results of steps that have more characters than that apart, each by a handle of its own."""
         store, owner, profile = self._subject.dispatcher.results, self._call.caller.owner, self._call.profile
         for told in results:
             encoded = encode_data(told["data"])
-            if encoded.characters > self._subject.limits.result_characters:
+            if encoded.characters > least:
                 try:
                     told["data"] = await store.keep(encoded, owner, profile)
                 except ToolError:
@@ -269,22 +282,3 @@ def _spare(done: list[int]) -> str:
 async def _refused(error: ToolError, tool_id: str) -> Envelope:
     """Return the answer of a step that cannot begin."""
     return Envelope.fail(error, tool_id=tool_id)
-
-
-def _shown(plan: Plan, *, can_hold: bool) -> list[dict[str, Any]]:
-    """Return the plan as an answer: what would run when, what it waits for, and whether a person is asked first, where that is known."""
-    told: list[dict[str, Any]] = []
-    number = last = 0
-    for stage in plan.stages:
-        for planned in stage.steps:
-            spec, step = planned.tool.spec, planned.step
-            asks = True if any(one.spec.question is not None for one in (planned.tool, *planned.inner)) else None if can_hold else False
-            waits = sorted({reference.target for reference in planned.references} | ({last} if step.use_previous else set[int]()))
-            one: dict[str, Any] = {"step": planned.index, "tool_id": spec.name, "operation": str(spec.operation), "stage": number}
-            one |= {"needs_approval": asks, **({"waits_for": waits} if waits else {}), **({"id": step.id} if step.id else {})}
-            told.append(one)
-            if not stage.together:
-                number, last = number + 1, planned.index
-        if stage.together:
-            number, last = number + 1, told[-1]["step"]
-    return told
