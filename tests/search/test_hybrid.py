@@ -40,6 +40,36 @@ def test_what_is_like_in_meaning_is_found_without_a_shared_word() -> None:
     assert names(found)[0] == "forecast"
 
 
+def test_what_holds_no_word_and_is_too_little_alike_is_no_hit() -> None:
+    fillers = [spec(f"filler_{number:03}", f"Weld the {word} of a ship.") for number, word in enumerate(("hull", "keel", "mast", "deck"))]
+    index = filled([*SPECS, *fillers], semantic_fit=0.3)
+
+    found = index.search("write a bill", allows=lambda _: True, limit=50)
+    assert names(found) == ["invoice"]
+    assert (found.total, found.more) == (1, False)
+
+
+@pytest.mark.parametrize("candidates", [8, 64])
+@pytest.mark.parametrize("fit", [0.15, 0.3, 1])
+def test_what_is_like_enough_or_nearly_as_like_as_the_likest_and_nothing_else_is_on_the_pages(candidates: int, fit: float) -> None:
+    things = ("songs", "ships", "stones", "laws", "melodies", "taxes", "concerts", "bolts")
+    many = [spec(f"tool_{number:03}", f"Choose {thing} in lot {number}.") for number, thing in enumerate(things * 20)]
+    held = spec("lend", "A table, a lamp or a carpet.")
+    index = filled([*many, held], candidates=candidates, semantic_fit=fit, neighbours=0)
+    vectors = Vectors(load_encoder())
+    vectors.add([*many, held])
+    alike = vectors.near("lend music", [], share=0.5)
+    line = min(fit, max(0.7 * max(alike[name] for name in alike), fit * 2 / 3))
+    like = [name for name in alike if alike[name] >= line or name == "lend"]
+
+    whole = index.search("lend music", allows=lambda _: True, limit=400)
+    pages = [names(index.search("lend music", allows=lambda _: True, offset=offset, limit=7)) for offset in range(0, 200, 7)]
+    assert (len(like) > 1, len(like) < len(many)) == (fit < 1, True)
+    assert sorted(names(whole)) == sorted(like)
+    assert [name for page in pages for name in page] == names(whole)
+    assert (whole.total, whole.more) == (len(like), False)
+
+
 def test_words_and_meaning_count_together_and_a_name_comes_first() -> None:
     index = filled(SPECS)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import chain, islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from toolyard.search.closely import Close, closely
 from toolyard.search.lexical import Lexical, in_order
@@ -17,6 +17,22 @@ from toolyard.spec import ToolSpec
 __all__ = ["Hybrid"]
 
 _BATCH: Final = 256
+_NEARLY: Final = 0.7
+"""How like in meaning a tool must be beside the likest, if it is less like than what fits without others.
+
+A loose question is less like everything, also what answers it."""
+_LEAST: Final = 2 / 3
+"""What it must be of what fits without others even so: where nothing is like the question, the likest tool says nothing."""
+
+
+class _Fused(NamedTuple):
+    """The tools that were looked at, best first; those that hold a word of the question or are like it; and whether any fits."""
+
+    seen: list[Close]
+    best: list[Close]
+    line: float
+    """How like in meaning a tool must be that holds no word of the question."""
+    fits: bool
 
 
 class Hybrid:
@@ -55,25 +71,26 @@ class Hybrid:
         if not asked:
             return lexical.by_name(query, view, offset=offset, limit=limit)
         near = self._vectors.near(query, split_clauses(query), share=settings.semantic_clause_share)
-        first, fits = self._fused(asked, near, view=view)
+        fused = self._fused(asked, near, view=view)
         exact = lexical.listing.named(query, admits)
-        if exact is None and not fits:
-            return Found(hits=[], total=0, closest=closest(((close.spec, close.score) for close in first), view.specs()))
-        found = page(in_order(exact, first, self._rest(asked, first, near, view=view)), offset=offset, limit=limit)
+        if exact is None and not fused.fits:
+            return Found(hits=[], total=0, closest=closest(((close.spec, close.score) for close in fused.seen), view.specs()))
+        rest = self._rest(asked, fused, near, view=view)
+        found = page(in_order(exact, fused.best, rest), offset=offset, limit=limit)
         return lexical.explained(found, asked)
 
     def _admitted(self, near: Near, view: View) -> Iterator[int]:
         return filter(view.answers, map(self._lexical.postings.number, near))
 
-    def _fused(self, asked: list[Asked], near: Near, *, view: View) -> tuple[list[Close], bool]:
-        """Return the best of both kinds, best first, and whether anything fits."""
+    def _fused(self, asked: list[Asked], near: Near, *, view: View) -> _Fused:
+        """Return the best of both kinds."""
         settings = self._settings
         by_words = islice(self._lexical.admitted(asked, view), settings.candidates)
         by_meaning = islice(self._admitted(near, view), settings.candidates)
         numbers = dict.fromkeys(chain(by_words, by_meaning))
         closes = closely(asked, list(numbers), view=view, settings=settings)
         if not closes:
-            return [], False
+            return _Fused([], [], line=1.0, fits=False)
         top = max(close.score for close in closes) or 1.0
         nearest = max(near[close.spec.name] for close in closes)
         share = settings.semantic_share
@@ -81,13 +98,16 @@ class Hybrid:
             Close(close.spec, round((1 - share) * close.score / top + share * near[close.spec.name] / max(nearest, 1e-6), 5), close.fit)
             for close in closes
         ]
-        fits = nearest >= settings.semantic_fit or max(close.fit for close in fused) > settings.fit
-        return sorted(fused, key=lambda close: (-close.score, close.spec.name)), fits
+        seen = sorted(fused, key=lambda close: (-close.score, close.spec.name))
+        worded = {close.spec.name for close in closes if close.score}
+        line = min(settings.semantic_fit, max(_NEARLY * nearest, _LEAST * settings.semantic_fit))
+        best = [close for close in seen if close.spec.name in worded or near[close.spec.name] >= line]
+        return _Fused(seen, best, line=line, fits=nearest >= settings.semantic_fit or max(close.fit for close in fused) > settings.fit)
 
-    def _rest(self, asked: list[Asked], first: list[Close], near: Near, *, view: View) -> Iterator[list[Close]]:
+    def _rest(self, asked: list[Asked], fused: _Fused, near: Near, *, view: View) -> Iterator[list[Close]]:
         """Return what comes after the best: the other tools that hold the words, then those that are only like in meaning."""
-        seen = {close.spec.name for close in first}
-        least = first[-1].score if first else 0.0
+        seen = {close.spec.name for close in fused.best}
+        least = fused.best[-1].score if fused.best else 0.0
         for block in self._lexical.blocks(asked, view):
             fresh = [Close(close.spec, least, close.fit) for close in block if close.spec.name not in seen]
             seen.update(close.spec.name for close in fresh)
@@ -95,5 +115,5 @@ class Hybrid:
         yield [
             Close(spec, least, 0.0)
             for spec in (view.postings.entries[number].spec for number in self._admitted(near, view))
-            if spec.name not in seen and near[spec.name] >= self._settings.semantic_fit
+            if spec.name not in seen and near[spec.name] >= fused.line
         ]
