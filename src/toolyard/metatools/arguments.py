@@ -1,9 +1,13 @@
-"""Arguments: what a schema says that a tool takes, wherever in the schema it says so."""
+"""Arguments: what a schema says that a tool takes, wherever in the schema it says so.
+
+A reference may lead to a place that is none of a schema, so that anything may stand there.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
+from toolyard.metatools.types import list_in
 from toolyard.schema import Schema, follow
 
 __all__ = ["Arguments", "arguments_of"]
@@ -54,15 +58,15 @@ class _Reading:
         properties, required = here.get("properties"), here.get("required")
         found = Arguments(
             properties={name: [part] for name, part in cast("dict[str, Any]", properties).items()} if isinstance(properties, dict) else {},
-            required=dict.fromkeys(name for name in _list(required) if isinstance(name, str)),
+            required=dict.fromkeys(name for name in list_in(required) if isinstance(name, str)),
             more=any(key in here for key in _CONDITIONS),
         )
         reference = here.get("$ref")
         if isinstance(reference, str):
             self._join_all(found, [follow(self._root, reference)])
-        self._join_all(found, _list(here.get("allOf")))
+        self._join_all(found, list_in(here.get("allOf")))
         for key in ("anyOf", "oneOf"):
-            self._join_either(found, _list(here.get(key)))
+            self._join_either(found, list_in(here.get(key)))
         return found
 
     def _join_all(self, found: Arguments, parts: Iterable[object]) -> None:
@@ -85,11 +89,6 @@ class _Reading:
             if all(name in one.required for one in several):
                 schemas = [schema for one in several for schema in one.properties.get(name, [{}])]
                 found.join(Arguments({name: schemas}, {name: None}))
-
-
-def _list(value: object) -> list[Any]:
-    """Return a list, or none where something else stands, as behind a reference to a place that is none of a schema."""
-    return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def _says_something(schemas: Iterable[object]) -> bool:

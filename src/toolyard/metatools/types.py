@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 from toolyard.schema import Schema, resolve
 
-__all__ = ["Types", "visible"]
+__all__ = ["Types", "list_in", "visible"]
 
 _TYPES: Final = {
     "string": "str",
@@ -45,17 +45,17 @@ class Types:
         if not isinstance(here, dict) or not here or not depth or self._left < 0:
             return named or _ANY
         schema = cast("dict[str, Any]", here)
-        choices = _list(schema.get("enum")) or ([schema["const"]] if "const" in schema else [])
+        choices = list_in(schema.get("enum")) or ([schema["const"]] if "const" in schema else [])
         if choices:
             return _choices(choices)
-        branches = [*_list(schema.get("anyOf")), *_list(schema.get("oneOf"))]
+        branches = [*list_in(schema.get("anyOf")), *list_in(schema.get("oneOf"))]
         if branches:
             return self.of_either(branches, depth - 1)
         if "type" not in schema and "allOf" in schema:
-            every = (self.of(part, depth - 1) for part in _list(schema["allOf"])[:_PARTS])
+            every = (self.of(part, depth - 1) for part in list_in(schema["allOf"])[:_PARTS])
             return next((kind for kind in every if kind != _ANY), _ANY)
         kinds = schema.get("type", "object" if "properties" in schema else None)
-        return _either(self._plain(schema, kind, named, depth) for kind in _list(kinds) or [kinds])
+        return _either(self._plain(schema, kind, named, depth) for kind in list_in(kinds) or [kinds])
 
     def of_either(self, nodes: list[Any], depth: int = _DEPTH) -> str:
         """Return the types of several parts, of which one holds."""
@@ -75,13 +75,14 @@ class Types:
         return _TYPES.get(kind if isinstance(kind, str) else "", named or _ANY)
 
 
+def list_in(value: object) -> list[Any]:
+    """Return a list, or an empty one where something else stands."""
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
 def visible(text: str) -> str:
     """Return a text with what would break the line written as an escape, so that whoever passes it on knows what it is."""
     return _UNSEEN.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
-
-
-def _list(value: object) -> list[Any]:
-    return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def _name_of(node: object) -> str:
