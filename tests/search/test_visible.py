@@ -131,6 +131,21 @@ def test_profiles_that_say_the_same_are_one_rule() -> None:
     assert hidden.under(profile().allows, dict[str, ToolSpec]().items).hidden == {"a"}
 
 
+def test_a_rule_that_is_written_where_it_is_used_is_one_rule_unless_it_knows_something_else_each_time() -> None:
+    hidden = Hidden[str]()
+    tools = [{"a": WEATHER, "b": BILLS}, dict[str, ToolSpec](), dict[str, ToolSpec]()]
+
+    assert [hidden.under(lambda spec: spec is BILLS, given.items).hidden for given in tools] == [{"a"}] * 3
+    for wanted in (BILLS, WEATHER):
+        expected = {"a"} if wanted is BILLS else {"b"}
+        assert hidden.under(lambda spec, wanted=wanted: spec is wanted, tools[0].items).hidden == expected
+
+        def is_wanted(spec: ToolSpec) -> bool:
+            return spec is wanted  # noqa: B023 - what it knows is what is tested
+
+        assert hidden.under(is_wanted, tools[0].items).hidden == expected
+
+
 def test_only_the_last_rules_are_remembered() -> None:
     hidden, first, second = Hidden[str](), Asked(), Asked()
     for rule in (first, second):

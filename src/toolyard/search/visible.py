@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Final, Generic, TypeVar
 
 from toolyard.search.listing import Allows
@@ -76,7 +77,9 @@ class Hidden(Generic[_Key]):
 
 
 def _identity(allows: Allows) -> Hashable:
-    """Return what is the same for the same rule: a method is made anew each time that it is taken from its object."""
+    """Return what is the same for the same rule: a method is made anew when it is taken from its object, and a lambda where it stands."""
+    if isinstance(allows, FunctionType) and not (allows.__closure__ or allows.__defaults__ or allows.__kwdefaults__):
+        return id(allows.__code__), id(allows.__globals__)
     owner: object = getattr(allows, "__self__", None)
     try:
         hash(owner)
