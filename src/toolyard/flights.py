@@ -21,7 +21,7 @@ from toolyard.tools import Tool
 
 __all__ = ["Flights"]
 
-_LONGER: Final = 1.0
+_LONGER: Final = 1.0  # seconds
 _log = logging.getLogger(__name__)
 
 

@@ -29,6 +29,7 @@ class Note(msgspec.Struct, frozen=True):
 
 
 SendNote = Callable[[Note], None]
+"""Takes a note to whoever is told."""
 
 
 class Notes:

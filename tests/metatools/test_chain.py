@@ -238,7 +238,7 @@ async def test_a_step_does_not_begin_once_the_time_of_the_chain_is_over() -> Non
     async with Yard(tools=[bench]) as yard:
         error = failure(await yard.call("run_chain", {"steps": [ADD], "timeout_s": 1e-9}))
 
-    assert (error.details["cause_code"], error.may_have_run, bench.ran) == ("timeout", False, [])
+    assert (error.details["cause_code"], error.blame, error.may_have_run, bench.ran) == ("timeout", "caller", False, [])
 
 
 @pytest.mark.parametrize(("before", "changed"), [(ADD, False), ({"tool_id": "open_ticket", "args": {"title": "x"}}, True)])

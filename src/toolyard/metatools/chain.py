@@ -165,7 +165,8 @@ class _Chain:
         """Return how long a step may take: no longer than it says, nor than the chain has left."""
         left = self._ends - time.perf_counter() + self._call.aside
         if left <= 0:
-            raise ToolError("timeout", f"The {self._seconds:g} seconds of the chain were over before the step began.", may_have_run=False)
+            message = f"The {self._seconds:g} seconds of the chain were over before the step began."
+            raise ToolError("timeout", message, hint="Give the chain more time.", blame="caller", may_have_run=False)
         return min(left, step.timeout_s) if step.timeout_s else left
 
     async def _settle(self, stage: list[Planned], answers: Sequence[Envelope]) -> Outcome | None:

@@ -26,7 +26,6 @@ _POINTERS: Final = ("", "/")
 _TOLD: Final = 20
 _EXPLAINED: Final = 5
 _MEND: Final = "Mend what 'issues' names."
-_NOTHING: Final[dict[str, Tool]] = {}
 _DEPTH: Final = 16  # of metatools in metatools; fewer may run in each other
 
 
@@ -77,15 +76,12 @@ class Plan:
             ToolError: `invalid_input` with everything that is wrong with any of them.
         """
         self.steps = steps
-        named = _NOTHING.get if self._call.profile.toolsets else self._subject.registry.named  # one without rules has every tool
         stage, group, first = self._begin(""), "", 0
         for index, step in enumerate(steps):
             if step.parallel != group:
                 stage, group, first = self._begin(step.parallel), step.parallel, index
             text = encode_plain(step.args)
-            tool = named(step.tool_id)
-            if tool is None:
-                tool = self._find(index, step.tool_id, "tool_id")
+            tool = self._find(index, step.tool_id, "tool_id")
             if tool is None or tool.wraps or step.use_previous or MARK in text:
                 planned = await self._look_closely(index, step, tool, text, first=first if group else index)
                 if planned is not None:

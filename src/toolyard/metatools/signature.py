@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from toolyard.metatools.arguments import arguments_of
+from toolyard.metatools.parameters import read_parameters
 from toolyard.metatools.types import Types, visible
 from toolyard.spec import ToolSpec
 
@@ -21,7 +21,7 @@ _ABBREVIATIONS: Final = frozenset({"approx", "Approx", "cf", "Cf", "etc", "vs", 
 def signature(spec: ToolSpec, *, characters: int = _CHARACTERS) -> str:
     """Return the tool as one line: everything required, then what else there is room for."""
     schema = spec.input_schema
-    takes, types = arguments_of(schema), Types(schema)
+    takes, types = read_parameters(schema), Types(schema)
 
     def written(name: str, mark: str) -> str:
         return f"{visible(name)}{mark}: {types.of_either(takes.properties.get(name, [{}]))}"
