@@ -12,11 +12,11 @@ from tools import ARGUMENTS, BASE, add, some
 from worker import Bench, has_three, work
 
 from toolyard import Yard
+from toolyard.dispatch.tool import Tool, check_by_schema
+from toolyard.model.spec import Operation, ToolSpec
 from toolyard.monitor import Ring
-from toolyard.providers.given import Given
+from toolyard.providers.provider_set import Given
 from toolyard.search import Found, Index, make_index
-from toolyard.spec import Operation, ToolSpec
-from toolyard.tools import Tool, check_by_schema
 
 _QUERY: Final = {"query": "x"}
 _SEED: Final = 7

@@ -35,8 +35,8 @@ from toolyard import (
     serve,
     tool,
 )
+from toolyard.dispatch.tool import check_by_schema
 from toolyard.providers import Publish
-from toolyard.tools import check_by_schema
 
 
 def _chunk(kind: bytes, content: bytes) -> bytes:

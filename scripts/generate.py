@@ -17,12 +17,12 @@ import msgspec
 from toolyard import CODES, Limits, cli
 from toolyard.cli.parser import make_parsers
 from toolyard.config import Authentication, Key, Setting, Settings, known_settings
-from toolyard.config.rules import ProfileTable
-from toolyard.profile import Toolset
-from toolyard.providers.upstream.scanning import ALL_RULES
+from toolyard.config.profiles import ProfileTable
+from toolyard.config.settings import Serving
+from toolyard.model.profile import Toolset
+from toolyard.providers.upstream.scan import ALL_RULES
 from toolyard.providers.upstream.settings import Identity, Login, Reshape, UpstreamSettings
-from toolyard.search_settings import SearchSettings
-from toolyard.serving import Serving
+from toolyard.search.settings import SearchSettings
 
 ROOT: Final = Path(__file__).parent.parent
 REFERENCE: Final = ROOT / "docs" / "reference"
@@ -63,7 +63,7 @@ def settings() -> str:
         "Settings",
         "Every setting has a key in `toolyard.toml` and a variable of the environment, and some have a flag of `toolyard serve`. A flag",
         "beats the variable, the variable beats the file, and the file beats the default. [Configuration](../guides/configuration.md)",
-        "tells more; `toolyard config` prints those in effect; with [a JSON Schema](toolyard.schema.json) editors complete the file.",
+        "tells more; `toolyard config` prints those in effect; with [a JSON Schema](toolyard.model.schema.json) editors complete the file.",
         "",
         "A variable that is empty sets nothing. In variables, true and false are `1`, `true`, `yes`, `on` and `0`, `false`, `no`, `off`;",
         "lists have commas between their parts; `api_keys` and `profiles` are JSON.",
@@ -284,7 +284,7 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     "codes.md": codes,
     "scan.md": scan_rules,
     "settings.md": settings,
-    "toolyard.schema.json": schema,
+    "toolyard.model.schema.json": schema,
     "tools.md": tools,
     "cli.md": cli.reference,
 }

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolyard.search.stem import stem
-from toolyard.search.thesaurus import FILE
-from toolyard.search.words import STOP_WORDS
+from toolyard.search.text import FILE, STOP_WORDS
 
 # The packages are no dependencies of the project, not even of its development.
 numpy: Final[Any] = import_module("numpy")

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from toolyard import Call, Envelope, Question, ToolError, Yard, tool
-from toolyard.asks import Ask
-from toolyard.caller import Door
+from toolyard.dispatch.call import Door
+from toolyard.model.elicitation import Ask
 from toolyard.testing import FakeSink, connect
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}

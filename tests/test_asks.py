@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 
-from toolyard.asks import Ask, Question, check_form, content_of, unanswerable
-from toolyard.errors import ToolError
-from toolyard.schema import SchemaError
+from toolyard.model.elicitation import Ask, Question, check_form, content_of, unanswerable
+from toolyard.model.errors import ToolError
+from toolyard.model.schema import SchemaError
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 ASK = Ask.person("Who?", SCHEMA)

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from toolyard import Caller, Limits, Profile, ToolError, Toolset, Yard, prompt, resource
-from toolyard.errors import CodeName
+from toolyard.model.errors import CodeName
 
 CITIES = ("Berlin", "Bern", "Rome")
 DENIED = Caller(profile=Profile(name="p", toolsets=(Toolset(name="t", deny=("*",)),)))

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from toolyard import Audio, Blob, Embedded, Image, ResourceLink, Text, Yard, tool
-from toolyard.content import Block, block_of
+from toolyard.model.content import Block, block_of
 
 PNG = b"\x89PNG\r\n\x1a\n...."
 

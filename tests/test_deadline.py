@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from toolyard import Call, Limits, Yard, tool
-from toolyard.asks import Ask
-from toolyard.caller import Door
+from toolyard.dispatch.call import Door
+from toolyard.model.elicitation import Ask
 from toolyard.testing import FakeSink
 
 
@@ -371,7 +371,7 @@ async def test_nothing_is_kept_of_a_call_that_asked_and_is_over() -> None:
 
 
 async def test_a_handler_that_listened_is_not_interrupted_again(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("toolyard.deadline._INSIST", 0.005)
+    monkeypatch.setattr("toolyard.dispatch.deadlines._INSIST", 0.005)
 
     @tool(timeout=0.005)
     async def wait() -> None:

@@ -23,8 +23,8 @@ from msgspec.structs import fields
 import toolyard
 from toolyard import CODES, Limits, Toolset
 from toolyard.cli.parser import make_parsers
-from toolyard.config.rules import ProfileTable
-from toolyard.providers.functions.decorator import Declared
+from toolyard.config.profiles import ProfileTable
+from toolyard.providers.functions.decorators import Declared
 from toolyard.providers.upstream.settings import Identity, Login, Reshape, UpstreamSettings
 
 ROOT = Path(__file__).parent.parent

@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 import pytest
 
 from toolyard import Envelope, EvalRule, Limits, ToolError, Yard, tool
-from toolyard.eval_guard import BLOCKED_WORDS, guard
+from toolyard.dispatch.eval_guard import BLOCKED_WORDS, guard
 
 HOST = EvalRule("code")
 

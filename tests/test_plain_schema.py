@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.plain_schema import is_plain, plainly_fits
-from toolyard.schema import SchemaValidator
+from toolyard.model.schema import SchemaValidator, is_plain, plainly_fits
 
 WORDS = st.sampled_from(["a", "b", "type", "items", "$ref"])
 NUMBERS = st.integers() | st.floats() | st.booleans()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolyard import Operation, Profile, Surface, Toolset, ToolSpec
-from toolyard.profile import EVERYTHING, METATOOLS, OTHER_NAMES, Profiles, cost, listed
+from toolyard.model.profile import EVERYTHING, METATOOLS, OTHER_NAMES, Profiles, cost, listed
 
 
 def spec(name: str = "walk", *, characters: int = 0, **given: Any) -> ToolSpec:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolyard import Call, Door, Yard, tool
-from toolyard.progress import Note, Notes
+from toolyard.dispatch.progress import Note, Notes
 from toolyard.testing import connect
 
 

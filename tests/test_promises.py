@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolyard import Call, Caller, Envelope, Limits, Profile, Session, ToolError, Toolset, Yard, tool
-from toolyard.errors import CODES, CodeName
+from toolyard.model.errors import CODES, CodeName
 from toolyard.testing import FakeSink
 
 LEAK = "hunter2 /home/ada/path.py"

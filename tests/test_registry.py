@@ -24,12 +24,12 @@ from toolyard import (
     Yard,
     tool,
 )
-from toolyard.call import Call
-from toolyard.envelope import Failure
-from toolyard.profile import EVERYTHING, METATOOLS
-from toolyard.registry import Change, Registry
+from toolyard.dispatch.call import Call
+from toolyard.dispatch.registry import Change, Registry
+from toolyard.dispatch.tool import check_by_schema
+from toolyard.model.envelope import Failure
+from toolyard.model.profile import EVERYTHING, METATOOLS
 from toolyard.testing import FakeProvider
-from toolyard.tools import check_by_schema
 
 EMPTY: dict[str, Any] = {"type": "object", "additionalProperties": False}
 CODE: dict[str, Any] = {**EMPTY, "properties": {"code": {"type": "string"}}}

@@ -9,9 +9,9 @@ from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
 from toolyard import Call, Envelope, Limits, Operation, Tool, ToolSpec, Yard, tool
+from toolyard.dispatch.tool import check_by_schema
+from toolyard.model.coercion import readings
 from toolyard.providers.functions import tool_from
-from toolyard.repair import readings
-from toolyard.tools import check_by_schema
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -316,7 +316,7 @@ def test_very_many_arguments_are_not_read_at_all(monkeypatch: pytest.MonkeyPatch
         looked.append(root)
         return node
 
-    monkeypatch.setattr("toolyard.repair.resolve", look)
+    monkeypatch.setattr("toolyard.model.coercion.resolve", look)
 
     assert readings(schema, ["5"] * 1000)
     looked.clear()

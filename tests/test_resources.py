@@ -30,8 +30,8 @@ from toolyard import (
     resource,
     tool,
 )
-from toolyard.call import Handler
-from toolyard.profile import EVERYTHING
+from toolyard.dispatch.call import Handler
+from toolyard.model.profile import EVERYTHING
 from toolyard.testing import FakeProvider, FakeSink, connect
 
 PNG = b"\x89PNG\r\n\x1a\nrest"
@@ -129,7 +129,7 @@ async def test_contents_that_are_too_long_are_refused_and_never_cut(monkeypatch:
 
     limits = Limits(result_characters=10)
     whole = await read(give, "a://b", limits=limits)
-    monkeypatch.setattr("toolyard.fit._TOLD_BYTES", 500)
+    monkeypatch.setattr("toolyard.dispatch.outcome._TOLD_BYTES", 500)
     refused = await read(give, "a://b", limits=limits)
 
     assert len(whole.data["contents"][0]["text"]) == 1000

@@ -5,12 +5,12 @@ import pytest
 from pydantic import BaseModel, Field
 
 from toolyard import Call, Caller, Envelope, Image, Limits, Operation, Tool, ToolError, ToolSpec, Yard, tool
-from toolyard.envelope import encode_data
-from toolyard.profile import EVERYTHING
-from toolyard.results import Results, at_pointer, shape_of
-from toolyard.store import MemoryStore
+from toolyard.dispatch.results import Results, at_pointer, shape_of
+from toolyard.dispatch.tool import check_by_schema
+from toolyard.model.envelope import encode_data
+from toolyard.model.profile import EVERYTHING
+from toolyard.state.store import MemoryStore
 from toolyard.testing import FakeClock
-from toolyard.tools import check_by_schema
 
 SMALL = Limits(result_characters=100, stored_results=3, stored_seconds=60, stored_bytes=5000)
 

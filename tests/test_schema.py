@@ -3,8 +3,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from toolyard.envelope import encode
-from toolyard.schema import (
+from toolyard.model.envelope import encode
+from toolyard.model.schema import (
     Issue,
     SchemaError,
     SchemaValidator,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.seal import Seal, SealError, own_seal
+from toolyard._internal.seal import Seal, SealError, own_seal
 
 SEAL = Seal(lambda: b"secret")
 JSON = st.recursive(

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 import pytest
 
 from toolyard import Call, Caller, Envelope, Limits, Session, ToolError, Yard, tool
-from toolyard.session import EndReason, SessionEnd, Sessions
+from toolyard.dispatch.sessions import EndReason, SessionEnd, Sessions
 from toolyard.testing import FakeClock
 
 ME = "me"

@@ -4,9 +4,8 @@ import msgspec
 import pytest
 
 from toolyard import EvalRule, Example, Limits, Operation, PublishError, Question, Reason, ToolSpec
-from toolyard.envelope import encode
-from toolyard.spec import Annotations, with_codes
-from toolyard.spec_checks import check_spec
+from toolyard.model.envelope import encode
+from toolyard.model.spec import Annotations, check_spec, with_codes
 
 EMPTY: dict[str, Any] = {"type": "object", "additionalProperties": False}
 CODE: dict[str, Any] = {**EMPTY, "properties": {"code": {"type": "string"}}}

@@ -14,7 +14,7 @@ from toolyard.providers.upstream.settings import UpstreamSettings
 
 READY = """
 from toolyard import Operation, Tool, ToolSpec, Yard, serve
-from toolyard.tools import check_by_schema
+from toolyard.dispatch.tool import check_by_schema
 SCHEMA = {"type": "object", "properties": {"count": {"type": "integer", "default": 1}}, "additionalProperties": False}
 SPEC = ToolSpec(name="add", description="Add.", input_schema=SCHEMA, operation=Operation.QUERY)
 async def add(call):
@@ -61,7 +61,7 @@ ELSEWHERE = {
         "secrets",
     ),
     *("shlex", "shutil", "sysconfig", "tomllib", "uvicorn"),
-    *("toolyard.cli.hint", "toolyard.cli.parser", "toolyard.search", "toolyard.transports.auth", "toolyard.transports.http"),
+    *("toolyard.cli.serve", "toolyard.cli.parser", "toolyard.search", "toolyard.transports.auth", "toolyard.transports.http"),
 }
 
 
@@ -73,8 +73,8 @@ print("loaded:", *sorted(set(sys.modules) - before), file=sys.stderr)
 """
 GATEWAY_ELSEWHERE = {
     *ELSEWHERE - {"argparse", "tomllib", "toolyard.cli.parser"},
-    *("toolyard.providers.functions", "toolyard.providers.upstream.http", "toolyard.providers.upstream.pipe"),
-    *("toolyard.providers.upstream.login.signing", "toolyard.providers.upstream.scanning"),
+    *("toolyard.providers.functions", "toolyard.providers.upstream.http", "toolyard.providers.upstream.stdio"),
+    *("toolyard.providers.upstream.oauth.signin", "toolyard.providers.upstream.scan"),
 }
 ADD = {"name": "add", "inputSchema": {"type": "object"}}
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from toolyard.state_dir import find_state_dir, read_private, write_atomically, write_once
+from toolyard._internal.files import find_state_dir, read_private, write_atomically, write_once
 
 STARTS = """
 import secrets, sys
 from pathlib import Path
-from toolyard.state_dir import write_once
+from toolyard._internal.files import write_once
 sys.stdin.read()
 print(write_once(Path(sys.argv[1]), secrets.token_bytes(32)).hex())
 """

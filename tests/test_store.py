@@ -1,7 +1,7 @@
 import pytest
 
 from toolyard import Store
-from toolyard.store import MemoryStore
+from toolyard.state.store import MemoryStore
 from toolyard.testing import FakeClock
 
 

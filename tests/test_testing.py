@@ -1,8 +1,8 @@
 from typing import Any
 
 from toolyard import Call, Caller, Operation, Profile, Tool, Toolset, ToolSpec, Yard, tool
+from toolyard.dispatch.tool import check_by_schema
 from toolyard.testing import FakeClock, FakeProvider, FakeSink, connect
-from toolyard.tools import check_by_schema
 
 EMPTY: dict[str, Any] = {"type": "object", "additionalProperties": False}
 

@@ -8,10 +8,10 @@ import pytest
 from pydantic import BaseModel
 
 from toolyard import Call, Envelope, Limits, PublishError, Tool, ToolSpec, Yard, tool
-from toolyard.envelope import encode
+from toolyard.dispatch.tool import InvalidArgumentsError, check_by_schema, check_tool
+from toolyard.model.envelope import encode
+from toolyard.model.schema import Issue
 from toolyard.providers.functions import tool_from
-from toolyard.schema import Issue
-from toolyard.tools import InvalidArgumentsError, check_by_schema, check_tool
 
 WALK: dict[str, Any] = {
     "type": "object",

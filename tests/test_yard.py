@@ -23,11 +23,11 @@ from toolyard import (
     Yard,
     tool,
 )
-from toolyard.envelope import Failure
+from toolyard.dispatch.tool import check_by_schema
+from toolyard.model.envelope import Failure
 from toolyard.providers import Publish
-from toolyard.store import MemoryStore
+from toolyard.state.store import MemoryStore
 from toolyard.testing import FakeProvider, FakeSink
-from toolyard.tools import check_by_schema
 
 EMPTY: dict[str, Any] = {"type": "object", "additionalProperties": False}
 READ_ONLY = Profile(name="read_only", toolsets=(Toolset(name="queries", operations=(Operation.QUERY,)),))

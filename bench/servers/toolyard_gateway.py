@@ -12,9 +12,9 @@ import toolyard
 from toolyard import Limits, Profile, Surface, Yard
 from toolyard.providers.upstream.http import HttpLink
 from toolyard.providers.upstream.link import Link
-from toolyard.providers.upstream.pipe import Pipe
 from toolyard.providers.upstream.provider import Upstream
 from toolyard.providers.upstream.settings import UpstreamSettings
+from toolyard.providers.upstream.stdio import Pipe
 
 _ROOM = 16 * 1024 * 1024
 """Characters an answer may have, as for the server that is measured without a gateway."""

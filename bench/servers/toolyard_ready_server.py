@@ -8,7 +8,7 @@ from contract import functions, parse
 
 import toolyard
 from toolyard import Call, Operation, Profile, Surface, Tool, ToolSpec, Yard
-from toolyard.tools import check_by_schema
+from toolyard.dispatch.tool import check_by_schema
 
 _TYPES = {int: "integer", float: "number", str: "string", bool: "boolean"}
 

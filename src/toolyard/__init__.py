@@ -4,34 +4,32 @@ The public names are loaded when first used, so that importing the package costs
 """
 
 from toolyard import _version
-from toolyard.loading import load
+from toolyard._internal.lazy import load
 
 TYPE_CHECKING = False  # as type checkers know it; `typing` itself is more than all the rest here
 if TYPE_CHECKING:
     from typing import Any
 
-    from toolyard.asks import Ask, Question
-    from toolyard.call import Call, Handler, Middleware, current_call
-    from toolyard.caller import Caller, Door
-    from toolyard.cli.serve import serve
-    from toolyard.content import Audio, Blob, Embedded, Image, Message, ResourceLink, Text
-    from toolyard.envelope import Envelope
-    from toolyard.errors import CODES, ToolError
-    from toolyard.limits import Limits
-    from toolyard.profile import Profile, Surface, Toolset
-    from toolyard.prompts import Prompt
+    from toolyard.config.settings import Serving
+    from toolyard.dispatch.call import Call, Caller, Door, Handler, Middleware, current_call
+    from toolyard.dispatch.outcome import Record, Sink
+    from toolyard.dispatch.resource import Prompt, Resource
+    from toolyard.dispatch.sessions import Session
+    from toolyard.dispatch.tool import Tool
+    from toolyard.launch.serve import serve
+    from toolyard.launch.signals import run
+    from toolyard.model.content import Audio, Blob, Embedded, Image, Message, ResourceLink, Text
+    from toolyard.model.elicitation import Ask, Question
+    from toolyard.model.envelope import Envelope
+    from toolyard.model.errors import CODES, ToolError
+    from toolyard.model.limits import Limits
+    from toolyard.model.profile import Profile, Surface, Toolset
+    from toolyard.model.spec import EvalRule, Example, Operation, PromptArgument, PromptSpec, PublishError, Reason, ResourceSpec, ToolSpec
     from toolyard.providers import Provider
     from toolyard.providers.functions import Functions, prompt, resource, tool
-    from toolyard.providers.upstream.making import make_upstream
+    from toolyard.providers.upstream.provider import make_upstream
     from toolyard.providers.upstream.settings import UpstreamSettings
-    from toolyard.record import Record, Sink
-    from toolyard.resources import Resource
-    from toolyard.serving import Serving
-    from toolyard.session import Session
-    from toolyard.signals import run
-    from toolyard.spec import EvalRule, Example, Operation, PromptArgument, PromptSpec, PublishError, Reason, ResourceSpec, ToolSpec
-    from toolyard.store import Store
-    from toolyard.tools import Tool
+    from toolyard.state.store import Store
     from toolyard.transports.http import asgi
     from toolyard.yard import Yard
 
@@ -92,28 +90,72 @@ __all__ = [
 ]
 
 _HOMES = {
-    "asks": ("Ask", "Question"),
-    "call": ("Call", "Handler", "Middleware", "current_call"),
-    "caller": ("Caller", "Door"),
-    "content": ("Audio", "Blob", "Embedded", "Image", "Message", "ResourceLink", "Text"),
-    "envelope": ("Envelope",),
-    "errors": ("CODES", "ToolError"),
-    "limits": ("Limits",),
-    "profile": ("Profile", "Surface", "Toolset"),
-    "prompts": ("Prompt",),
+    "config.settings": ("Serving",),
+    "dispatch.call": (
+        "Call",
+        "Caller",
+        "Door",
+        "Handler",
+        "Middleware",
+        "current_call",
+    ),
+    "dispatch.outcome": (
+        "Record",
+        "Sink",
+    ),
+    "dispatch.resource": (
+        "Prompt",
+        "Resource",
+    ),
+    "dispatch.sessions": ("Session",),
+    "dispatch.tool": ("Tool",),
+    "launch.serve": ("serve",),
+    "launch.signals": ("run",),
+    "model.content": (
+        "Audio",
+        "Blob",
+        "Embedded",
+        "Image",
+        "Message",
+        "ResourceLink",
+        "Text",
+    ),
+    "model.elicitation": (
+        "Ask",
+        "Question",
+    ),
+    "model.envelope": ("Envelope",),
+    "model.errors": (
+        "CODES",
+        "ToolError",
+    ),
+    "model.limits": ("Limits",),
+    "model.profile": (
+        "Profile",
+        "Surface",
+        "Toolset",
+    ),
+    "model.spec": (
+        "EvalRule",
+        "Example",
+        "Operation",
+        "PromptArgument",
+        "PromptSpec",
+        "PublishError",
+        "Reason",
+        "ResourceSpec",
+        "ToolSpec",
+    ),
     "providers": ("Provider",),
-    "providers.functions": ("Functions", "prompt", "resource", "tool"),
-    "providers.upstream.making": ("make_upstream",),
+    "providers.functions": (
+        "Functions",
+        "prompt",
+        "resource",
+        "tool",
+    ),
+    "providers.upstream.provider": ("make_upstream",),
     "providers.upstream.settings": ("UpstreamSettings",),
-    "record": ("Record", "Sink"),
-    "resources": ("Resource",),
-    "serving": ("Serving",),
-    "session": ("Session",),
-    "signals": ("run",),
-    "spec": ("EvalRule", "Example", "Operation", "PromptArgument", "PromptSpec", "PublishError", "Reason", "ResourceSpec", "ToolSpec"),
-    "store": ("Store",),
-    "tools": ("Tool",),
-    "cli.serve": ("serve",),
+    "state.store": ("Store",),
     "transports.http": ("asgi",),
     "yard": ("Yard",),
 }

@@ -5,14 +5,14 @@ from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from typing import Any
 
-from toolyard.asks import Ask
-from toolyard.caller import ANYONE, Caller, Door
-from toolyard.envelope import Envelope
-from toolyard.progress import Note
+from toolyard.dispatch.call import ANYONE, Caller, Door
+from toolyard.dispatch.outcome import Record
+from toolyard.dispatch.progress import Note
+from toolyard.model.elicitation import Ask
+from toolyard.model.envelope import Envelope
+from toolyard.model.spec import ToolSpec
 from toolyard.providers import Publish
 from toolyard.providers.functions import Functions
-from toolyard.record import Record
-from toolyard.spec import ToolSpec
 from toolyard.yard import Yard
 
 __all__ = ["Client", "FakeClock", "FakeProvider", "FakeSink", "connect"]

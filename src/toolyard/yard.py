@@ -1,42 +1,169 @@
 """The yard: everything assembled and alive, from its first provider to its last session."""
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Any, Final, Literal, Self, Unpack, cast
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypedDict, Unpack, cast
 
 import msgspec
 
+from toolyard._internal.files import find_state_dir
+from toolyard._internal.lazy import PausedCollection
+from toolyard._internal.seal import own_seal
 from toolyard._version import VERSION
-from toolyard.assembly import Configured, all_providers, known_packs, own_provider, running
-from toolyard.call import Decide, Middleware, Turn
-from toolyard.caller import ANYONE, LIBRARY, Caller, Door
-from toolyard.dispatcher import Dispatcher
-from toolyard.envelope import Envelope
-from toolyard.limits import Limits
-from toolyard.loading import PausedCollection
+from toolyard.dispatch.call import ANYONE, LIBRARY, Caller, Decide, Door, Middleware, Turn
+from toolyard.dispatch.dispatcher import Dispatcher
+from toolyard.dispatch.outcome import Sink
+from toolyard.dispatch.progress import runs_in
+from toolyard.dispatch.registry import Registry
+from toolyard.dispatch.resource import Prompt, Resource
+from toolyard.dispatch.results import Results
+from toolyard.dispatch.sessions import Sessions
+from toolyard.dispatch.tool import Tool
 from toolyard.metatools import guide, known_metatools, tell_metatools
-from toolyard.mounts import Mount
+from toolyard.model.envelope import Envelope
+from toolyard.model.limits import Limits
+from toolyard.model.profile import EVERYTHING, METATOOLS, Profile, Profiles
+from toolyard.model.spec import PromptSpec, ResourceSpec, ToolSpec
 from toolyard.packs import make_pack
-from toolyard.profile import EVERYTHING, METATOOLS, Profile, Profiles
 from toolyard.providers import Provider, Publish
-from toolyard.providers.gathered import Gathered
-from toolyard.record import Sink
-from toolyard.registry import Registry
-from toolyard.results import Results
-from toolyard.saying import runs_in
-from toolyard.seal import own_seal
-from toolyard.search_settings import SearchSettings
-from toolyard.session import Sessions
-from toolyard.settings import told
-from toolyard.spec import PromptSpec, ResourceSpec, ToolSpec
-from toolyard.store import Clock, MemoryStore, Store
+from toolyard.providers.mount import Mount
+from toolyard.providers.provider_set import Gathered, Given
+from toolyard.search.settings import SearchSettings
+from toolyard.state.store import Clock, MemoryStore, Store
 
-__all__ = ["Lifespan", "Yard"]
+if TYPE_CHECKING:
+    from toolyard.providers.upstream.settings import UpstreamSettings  # see below
+
+__all__ = [
+    "LOCK",
+    "Configured",
+    "Lifespan",
+    "Yard",
+    "all_providers",
+    "known_packs",
+    "own_provider",
+    "running",
+    "told",
+    "upstream_providers",
+]
+
+
+LOCK: Final = "toolyard.lock"
+"""The name of the file that says which definitions were accepted."""
+
+
+class Configured(TypedDict, total=False):
+    """What may be settled of a yard after its code, besides its limits."""
+
+    profile: str | None
+    profiles: Iterable[Profile]
+    """Profiles besides those it has, or in their place."""
+    allow_eval: bool
+    metatools: bool | tuple[str, ...]
+    packs: Iterable[str]
+    """Packs besides those it has."""
+    providers: Iterable[Provider]
+    """Providers besides those it has."""
+    search: Mapping[str, Any]
+    state_dir: str | None
+
+
+def own_provider(name: str, tools: object, *, resources: object, prompts: object) -> Provider | None:
+    """Return who publishes what a yard is given, if it is given anything.
+
+    What is ready-made needs no reading of functions, so a yard without functions starts sooner.
+    """
+    if _are(tools, Tool) and _are(resources, Resource) and _are(prompts, Prompt):
+        given = Given(name, _listed(tools), resources=_listed(resources), prompts=_listed(prompts))
+        return given if any((tools, resources, prompts)) else None
+    from toolyard.providers.functions import Functions  # noqa: PLC0415 - ready-made things need no reading of functions
+
+    return Functions(name, tools, resources=resources, prompts=prompts)
+
+
+def _are(given: object, kind: type) -> bool:
+    return isinstance(given, list | tuple) and all(isinstance(one, kind) for one in cast("Sequence[object]", given))
+
+
+def _listed(given: object) -> list[Any]:
+    return list(cast("Sequence[Any]", given))
+
+
+def all_providers(own: Provider | None, providers: Iterable[Provider], *, packs: Sequence[str]) -> list[Provider]:
+    """Return a yard's providers, its own functions first.
+
+    Raises:
+        ValueError: Two have the same name.
+    """
+    found: list[Provider] = [*([] if own is None else [own]), *providers]
+    names = [METATOOLS, *packs, *(provider.name for provider in found)]
+    for known in names:
+        if names.count(known) > 1:
+            raise ValueError(f"Two providers are named '{known}': give one of them another name.")
+    return found
+
+
+def known_packs(packs: Iterable[str]) -> list[str]:
+    """Return the packs that were named.
+
+    Raises:
+        ValueError: There is none of that name.
+    """
+    named = [packs] if isinstance(packs, str) else list(packs)
+    if not named:
+        return named
+    from toolyard.config.settings import PACKS  # noqa: PLC0415 - a yard without packs starts sooner
+
+    for pack in named:
+        if pack not in PACKS:
+            raise ValueError(f"There is no pack '{pack}'. Known: {', '.join(sorted(PACKS))}.")
+    return named
+
+
+def upstream_providers(
+    upstreams: Mapping[str, "UpstreamSettings"], *, state_dir: str | None, lock: Path | None, longest: int
+) -> list[Provider]:
+    """Return who publishes what other servers offer; `lock` is the file that says what of it was accepted.
+
+    Raises:
+        OSError: There is no place to keep what must last.
+    """
+    if not upstreams:
+        return []
+    from toolyard.providers.upstream.pins import Pins  # noqa: PLC0415 - the same
+    from toolyard.providers.upstream.provider import make_upstream  # noqa: PLC0415 - a yard without upstreams starts sooner
+
+    state = find_state_dir(state_dir)
+    pins = Pins(lock or state / LOCK, state=state)
+    return [make_upstream(name, settings, state=state, pins=pins, longest=longest) for name, settings in upstreams.items()]
+
+
+@asynccontextmanager
+async def running(work: Any) -> AsyncGenerator[None]:
+    """Let something run meanwhile."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def told(values: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Return a yard's settings; one without an origin is from code where it differs from the default."""
+    plain = {"name": "yard", "version": VERSION, "profile": EVERYTHING.name, "packs": list[str](), "allow_eval": False, "state_dir": None}
+    defaults = {**plain, "search.strategy": SearchSettings().strategy, "metatools": True, **Limits().as_dict()}
+    return {
+        key: {"value": value, "from": origins.get(key, "default" if value == defaults[key] else "code")} for key, value in values.items()
+    }
+
 
 _SUGGESTED: Final = 100
 _SETTLED: Final = 2.0  # seconds that opening waits for who publishes later: clients wait three for their first answer
-
 Lifespan = Callable[["Yard"], AbstractAsyncContextManager[Any]]
 Completed = Literal["resource", "prompt"]
 Settled = Mapping[str, str] | None

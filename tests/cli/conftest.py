@@ -23,7 +23,7 @@ SHOP = '''
 from typing import Literal
 
 from toolyard import Call, Envelope, Image, Profile, Reason, ToolError, Toolset, Yard, tool
-from toolyard.content import ResourceLink, Text
+from toolyard.model.content import ResourceLink, Text
 
 
 @tool(operation="query", tags=("orders",), examples=[{"limit": 2}])

@@ -82,7 +82,7 @@ def test_a_lock_that_cannot_be_written_is_told(toolyard: Run, monkeypatch: pytes
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("toolyard.providers.upstream.lock.write_atomically", refuse)
+    monkeypatch.setattr("toolyard.providers.upstream.pins.write_atomically", refuse)
     status, _, err = toolyard("accept", "shop", "--all")
 
     assert status == 1

@@ -208,7 +208,7 @@ def test_what_a_client_writes_in_the_same_moment_is_not_lost(mcp: Path, toolyard
         mcp.write_text("{}")
         return 1, []
 
-    monkeypatch.setattr("toolyard.cli.connect.excerpt", slowly)
+    monkeypatch.setattr("toolyard.cli.clients.excerpt", slowly)
 
     status, _, err = toolyard("connect", "cursor")
 
@@ -222,7 +222,7 @@ def test_a_file_that_cannot_be_written_is_named(mcp: Path, toolyard: Run, monkey
     def full(path: Path, content: bytes, *, mode: int = 0) -> None:
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr("toolyard.clients.files.write_atomically", full)
+    monkeypatch.setattr("toolyard._internal.files.write_atomically", full)
 
     status, _, err = toolyard("connect", "cursor")
 

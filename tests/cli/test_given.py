@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from toolyard.cli.exits import CommandError
-from toolyard.cli.given import read_given
+from toolyard.cli.call import read_given
+from toolyard.launch.errors import LaunchError
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -108,7 +108,7 @@ def test_an_object_is_taken_as_it_is() -> None:
     ],
 )
 def test_what_is_of_no_form_or_of_several_is_refused(items: list[str]) -> None:
-    with pytest.raises(CommandError) as refused:
+    with pytest.raises(LaunchError) as refused:
         read_given(items)
 
     assert refused.value.status == 2

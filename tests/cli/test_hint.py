@@ -5,8 +5,8 @@ import shlex
 
 import pytest
 
-from toolyard.cli.hint import hint
 from toolyard.cli.terminal import Painted
+from toolyard.launch.notices import hint
 
 URL = "http://127.0.0.1:8321/mcp"
 

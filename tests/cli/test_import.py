@@ -10,7 +10,7 @@ from typing import IO, Any
 
 import pytest
 
-from toolyard.clients.known import CLIENTS, Surroundings
+from toolyard.client_configs.known import CLIENTS, Surroundings
 from toolyard.config import read_config
 
 Run = Callable[..., tuple[int, str, str]]
@@ -297,7 +297,7 @@ def test_a_full_disk_is_told(home: Path, toolyard: Run, monkeypatch: pytest.Monk
     def full(path: Path, content: bytes, *, mode: int = 0) -> None:
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr("toolyard.clients.files.write_atomically", full)
+    monkeypatch.setattr("toolyard._internal.files.write_atomically", full)
 
     status, _, err = toolyard("import")
 
@@ -309,7 +309,7 @@ def test_without_a_place_for_secrets_there_is_nothing_to_do(home: Path, toolyard
     def nowhere(given: object = None) -> Path:
         raise OSError(2, "There is no home directory")
 
-    monkeypatch.setattr("toolyard.cli.own_file.find_state_dir", nowhere)
+    monkeypatch.setattr("toolyard.cli.add.find_state_dir", nowhere)
 
     assert "Name one with 'state_dir'" in toolyard("import")[2]
 

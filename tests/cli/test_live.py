@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from toolyard import Yard
-from toolyard.cli.exits import CommandError
-from toolyard.cli.live import Live
-from toolyard.cli.settings import apply_settings, settings_of_code
 from toolyard.cli.terminal import Terminal
+from toolyard.launch.build import apply_settings, settings_of_code
+from toolyard.launch.errors import LaunchError
+from toolyard.launch.reload import Live
 from toolyard.providers import Provider, Publish
 from toolyard.providers.upstream.settings import UpstreamSettings
 
@@ -55,7 +55,7 @@ def factory(monkeypatch: pytest.MonkeyPatch) -> None:
     def make(upstreams: dict[str, UpstreamSettings], **_: Any) -> list[Provider]:
         return [Quiet(name, settings) for name, settings in upstreams.items()]
 
-    monkeypatch.setattr("toolyard.cli.settings.upstream_providers", make)
+    monkeypatch.setattr("toolyard.launch.build.upstream_providers", make)
 
 
 class Following:
@@ -218,7 +218,7 @@ async def test_sighup_is_heard_while_settings_are_followed_and_no_longer(follow:
 
         def read(_: Live) -> None:
             loop.call_soon_threadsafe(heard.set)
-            raise CommandError("No.")
+            raise LaunchError("No.")
 
         monkeypatch.setattr(Live, "_read", read)
         async with yard._live.followed():

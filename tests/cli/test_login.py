@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from toolyard.providers.upstream.catalogue import folder_of
-from toolyard.providers.upstream.login.papers import Client, Kept, Token
-from toolyard.providers.upstream.login.vault import Vault
+from toolyard.providers.upstream.oauth.metadata import Client, Kept, Token
+from toolyard.providers.upstream.oauth.vault import Vault
 
 if TYPE_CHECKING:
     from tests.providers.upstream.authority import Authority, serving_authority

@@ -69,7 +69,7 @@ def test_a_state_directory_that_cannot_be_found_is_said_to_be(toolyard: Run, mon
     def fail(_: object) -> Path:
         raise OSError(2, "There is no home directory")
 
-    monkeypatch.setattr("toolyard.cli.logs.find_state_dir", fail)
+    monkeypatch.setattr("toolyard.cli.upstreams.find_state_dir", fail)
 
     assert toolyard("logs", "files")[::2] == (2, "toolyard: The state directory cannot be read: There is no home directory.\n")
 

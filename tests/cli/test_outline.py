@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from toolyard.cli.outline import outline
-from toolyard.cli.terminal import Painted
+from toolyard.cli.terminal import Painted, outline
 
 
 def lines(value: Any, width: int) -> list[str]:

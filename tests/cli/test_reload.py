@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from toolyard.cli.reload import beginning_of, stop
+from toolyard.launch.reload import beginning_of, stop
 
 Write = Callable[..., Path]
 
@@ -25,7 +25,7 @@ sys.exit(main())
 """
 APP = """
 from toolyard import Yard
-from toolyard.cli.serve import serve
+from toolyard.launch.serve import serve
 yard = Yard("first")
 if __name__ == "__main__":
     serve(yard, reload=True, transport="http", port=0)

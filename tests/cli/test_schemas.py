@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from toolyard.cli.schemas import arguments_of, type_text
+from toolyard.cli.reference import arguments_of, type_text
 
 ROOT: dict[str, Any] = {
     "$defs": {

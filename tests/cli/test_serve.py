@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from toolyard.cli.serve import serve
-from toolyard.serving import Serving
-from toolyard.signals import run
-from toolyard.spec import PublishError
+from toolyard.config.settings import Serving
+from toolyard.launch.serve import serve
+from toolyard.launch.signals import run
+from toolyard.model.spec import PublishError
 from toolyard.transports import Address
 from toolyard.transports.auth import AnyOf, ApiKey, ApiKeys, Guard, Tokens, digest_of
 from toolyard.yard import Yard
@@ -38,7 +38,7 @@ sys.exit(main())
 APP = """
 import sys
 from toolyard import Profile, Toolset, Yard, tool
-from toolyard.cli.serve import serve
+from toolyard.launch.serve import serve
 
 @tool(operation="query")
 def greet() -> str:
@@ -134,14 +134,14 @@ class Served:
 def served(monkeypatch: pytest.MonkeyPatch, write: Write) -> Served:
     write(APP)
     stand_in = Served()
-    monkeypatch.setattr("toolyard.cli.server.run_server", stand_in)
+    monkeypatch.setattr("toolyard.launch.serve.run_server", stand_in)
     return stand_in
 
 
 @pytest.fixture
 def ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take what the tests raise for our own."""
-    monkeypatch.setattr("toolyard.cli.server.is_own", bool)
+    monkeypatch.setattr("toolyard.launch.serve.is_own", bool)
 
 
 def test_over_stdio_stdout_holds_the_protocol_alone_and_the_end_of_input_ends_it(write: Write, in_process: Process) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from toolyard import Yard
-from toolyard.cli.exits import CommandError
-from toolyard.cli.settings import apply_settings
 from toolyard.cli.terminal import Terminal
 from toolyard.config import ConfigError, read_config
+from toolyard.launch.build import apply_settings
+from toolyard.launch.errors import LaunchError
 from toolyard.search import SearchSettings
 
 Write = Callable[..., Path]
@@ -48,10 +48,10 @@ async def test_metatools_can_be_switched_off(tmp_path: Path) -> None:
 def test_a_metatool_that_is_none_is_refused_with_what_was_meant(tmp_path: Path) -> None:
     path = tmp_path / "toolyard.toml"
     path.write_text("metatools = ['run_tols']\n")
-    with pytest.raises(CommandError, match="'run_tool'"):
+    with pytest.raises(LaunchError, match="'run_tool'"):
         laid(Yard(), path)
     path.write_text("metatools = ['zzz']\n")
-    with pytest.raises(CommandError, match="Known: search_tools"):
+    with pytest.raises(LaunchError, match="Known: search_tools"):
         laid(Yard(), path)
 
 

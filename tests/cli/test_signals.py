@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from toolyard.cli import main
-from toolyard.signals import Terminated, run
+from toolyard.launch.signals import Terminated, run
 
 Write = Callable[..., Path]
 
@@ -163,7 +163,7 @@ def test_other_threads_can_run_it_without_signals() -> None:
 
 
 def test_what_swallows_its_cancellation_is_left_behind(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("toolyard.signals._PATIENCE", 0.05)
+    monkeypatch.setattr("toolyard.launch.signals._PATIENCE", 0.05)
     ended: list[str] = []
 
     async def stubborn() -> None:

@@ -84,8 +84,8 @@ def test_who_describes_a_tool_about_tools_waits_for_nobody(yard_file: str, tooly
 
 def test_who_wants_the_whole_list_is_told_whom_it_waits_for(yard_file: str, toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     with_a_hanging_one(yard_file)
-    monkeypatch.setattr("toolyard.cli.opening._SILENCE", 0.01)
-    monkeypatch.setattr("toolyard.cli.opening._PATIENCE", 0.01)
+    monkeypatch.setattr("toolyard.cli.targets._SILENCE", 0.01)
+    monkeypatch.setattr("toolyard.cli.targets._PATIENCE", 0.01)
     status, _, err = toolyard("list", yard_file)
 
     assert (status, "'hangs' …" in err) == (0, True)
@@ -208,7 +208,7 @@ def test_without_a_home_the_place_must_be_named(yard_file: str, toolyard: Run, m
     def homeless(*_: object) -> Path:
         raise OSError(2, "There is no home directory")
 
-    monkeypatch.setattr("toolyard.assembly.find_state_dir", homeless)
+    monkeypatch.setattr("toolyard.yard.find_state_dir", homeless)
     status, _, err = toolyard("list", yard_file)
 
     assert status == 2

@@ -11,9 +11,8 @@ from typing import Any, Final
 import pytest
 
 from toolyard.providers.upstream.catalogue import folder_of
-from toolyard.providers.upstream.making import make_upstream
-from toolyard.providers.upstream.provider import Upstream
-from toolyard.providers.upstream.status import Status, keep_status, restart_asked_at
+from toolyard.providers.upstream.health import Status, keep_status, restart_asked_at
+from toolyard.providers.upstream.provider import Upstream, make_upstream
 
 Run = Callable[..., tuple[int, str, str]]
 BAD: Final = Path(__file__).parent.parent / "providers" / "upstream" / "servers" / "bad_server.py"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from toolyard.clients.known import Surroundings
+from toolyard.client_configs.known import Surroundings
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from toolyard.clients.adopting import Adopted, adopt, missing_variables, shown_way
-from toolyard.clients.servers import Server
+from toolyard.client_configs.connect import Adopted, adopt, missing_variables, shown_way
+from toolyard.client_configs.read import Server
 
 NPX: dict[str, Any] = {"command": "npx", "args": ["x"]}
 UVX: dict[str, Any] = {"command": "uvx", "args": ["x"]}

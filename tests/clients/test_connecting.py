@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.clients.connecting import carry_out, connected, disconnected
-from toolyard.clients.entries import entry_of_address, entry_of_command
-from toolyard.clients.files import rewrite
-from toolyard.clients.known import CLIENTS, Found, Surroundings, path_for
-from toolyard.clients.servers import read_servers
+from toolyard._internal.files import rewrite
+from toolyard.client_configs.connect import carry_out, connected, disconnected
+from toolyard.client_configs.known import CLIENTS, Found, Surroundings, entry_of_address, entry_of_command, path_for
+from toolyard.client_configs.read import read_servers
 from toolyard.config import ConfigError
 
 COMMAND = ["/venv/bin/python", "-m", "toolyard", "serve", "/x/toolyard.toml"]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from toolyard.clients.documents import decode, parse, read_bytes
+from toolyard.client_configs.read import decode, parse, read_bytes
 from toolyard.config import ConfigError
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolyard.clients.excerpt import excerpt
+from toolyard.client_configs.edit import excerpt
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.clients.json_text import put_member, remove_member
-from toolyard.clients.toml_text import EditError
-from toolyard.config.foreign import parse_json
+from toolyard.client_configs.edit import put_member, remove_member
+from toolyard.client_configs.edit_toml import EditError
+from toolyard.config.upstreams import parse_json
 
 PATH = ("mcpServers", "toolyard")
 ENTRY = {"command": "x"}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from toolyard.clients.known import CLIENTS, Surroundings, find_files, path_for
+from toolyard.client_configs.known import CLIENTS, Surroundings, find_files, path_for
 
 
 def test_every_client_has_a_file_of_the_user_inside_the_home(surroundings: Surroundings) -> None:

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from toolyard.clients.secrets import HIDDEN, Keeping, hidden, hidden_text, is_secret, keep_secrets, store_secrets
-from toolyard.config.fitting import Place
-from toolyard.config.variables import References
+from toolyard.client_configs.secrets import HIDDEN, Keeping, hidden, hidden_text, is_secret, keep_secrets, store_secrets
+from toolyard.config.convert import Place, References
 
 TABLE: dict[str, Any] = {
     "command": "npx",

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from toolyard.clients.known import CLIENTS, Client, Found, Surroundings
-from toolyard.clients.servers import Server, read_servers, runs_toolyard
+from toolyard.client_configs.known import CLIENTS, Client, Found, Surroundings
+from toolyard.client_configs.read import Server, read_servers, runs_toolyard
 from toolyard.config import ConfigError
 from toolyard.config.upstreams import from_file
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.clients.toml_text import EditError, add_table, remove_table, written_table
+from toolyard.client_configs.edit_toml import EditError, add_table, remove_table, written_table
 
 WRITTEN = """\
 # Ours.

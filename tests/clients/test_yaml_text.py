@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from toolyard.clients.yaml_text import paste
+from toolyard.client_configs.edit import paste
 
 ENTRY = 'toolyard: {"cmd": "x"}'
 ITEM = '- {"name": "toolyard"}'

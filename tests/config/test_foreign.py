@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from toolyard.config import ConfigError
-from toolyard.config.foreign import Foreign, parse_json, read_document, read_foreign
+from toolyard.config.upstreams import Foreign, parse_json, read_document, read_foreign
 
 
 def read(*entries: tuple[str, Any], section: str = "mcpServers") -> Foreign:

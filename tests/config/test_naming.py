@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import text
 
-from toolyard.config.naming import is_name, made_name, twin_of
+from toolyard.config.read import is_name, made_name, twin_of
 
 
 @pytest.mark.parametrize("name", ["git", "my-git", "my_git", "2fa", "a-b_c"])

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from toolyard.config import Config, ConfigError, Key, Origin, known_settings, read_config
-from toolyard.limits import Limits
-from toolyard.serving import Serving
+from toolyard.config.settings import Serving
+from toolyard.model.limits import Limits
 
 Write = Callable[..., Path]
 

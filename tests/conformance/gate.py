@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from toolyard import Limits, Yard, serve
-from toolyard.providers.upstream.making import make_upstream
+from toolyard.providers.upstream.provider import make_upstream
 from toolyard.providers.upstream.settings import UpstreamSettings
 
 era, state, upstream, _, port = sys.argv[1:]

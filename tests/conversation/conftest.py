@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from toolyard import Yard
-from toolyard.caller import ANYONE, Caller
-from toolyard.serving import Serving
+from toolyard.config.settings import Serving
+from toolyard.dispatch.call import ANYONE, Caller
 from toolyard.testing import FakeSink
 from toolyard.transports.memory import Memory
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from toolyard import Profile, Toolset, Yard, prompt, resource, tool
-from toolyard.caller import Caller
-from toolyard.conversation import changes
-from toolyard.conversation.changes import Changes, Subscription
-from toolyard.conversation.lists import Kind, Lists
+from toolyard._internal.seal import Seal
+from toolyard.config.settings import Serving
+from toolyard.dispatch.call import Caller
 from toolyard.providers import Publish
 from toolyard.providers.functions import Functions
-from toolyard.seal import Seal
-from toolyard.serving import Serving
+from toolyard.server import notifications as changes
+from toolyard.server.lists import Kind, Lists
+from toolyard.server.notifications import Changes, Subscription
 from toolyard.testing import FakeProvider
 from toolyard.wire.params import SUBSCRIPTION
 
@@ -151,7 +151,7 @@ async def watched(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_burst_is_waited_for_as_long_as_is_promised() -> None:
-    assert (changes._DEBOUNCE, changes._LONGEST) == (0.15, 1.0)  # pyright: ignore[reportPrivateUsage] - the promise
+    assert (changes._DEBOUNCE, changes._LONGEST_WAIT) == (0.15, 1.0)  # pyright: ignore[reportPrivateUsage] - the promise
 
 
 async def test_a_change_is_told_when_it_was_quiet_for_a_while(watched: Watched) -> None:
@@ -399,7 +399,7 @@ async def test_a_subscription_that_does_not_hold_in_time_is_answered_nevertheles
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nobody wait long."""
     monkeypatch.setattr(changes, "_DEBOUNCE", 0.001)
-    monkeypatch.setattr(changes, "_LONGEST", 0.005)
+    monkeypatch.setattr(changes, "_LONGEST_WAIT", 0.005)
 
 
 @pytest.mark.usefixtures("hasty")

@@ -12,13 +12,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from toolyard import Call, Yard, tool
-from toolyard.caller import ANYONE
-from toolyard.conversation import Front, duplex
-from toolyard.conversation.duplex import Duplex
-from toolyard.pipes.lines import Lines
-from toolyard.serving import Serving
+from toolyard._internal.pipes import Lines
+from toolyard.config.settings import Serving
+from toolyard.dispatch.call import ANYONE
+from toolyard.server import Front
+from toolyard.server import stream as duplex
+from toolyard.server.stream import Duplex
 from toolyard.testing import FakeSink
-from toolyard.wire.faults import INTERNAL, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE
+from toolyard.wire.messages import INTERNAL, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE
 
 if TYPE_CHECKING:
     from tests.conversation.conftest import Meet

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from toolyard import Yard
-from toolyard.asks import Ask
-from toolyard.caller import ANYONE
-from toolyard.conversation import Exchange, Front
-from toolyard.conversation.exchange import check_asks
-from toolyard.errors import ToolError
-from toolyard.progress import Note
-from toolyard.serving import Serving
+from toolyard.config.settings import Serving
+from toolyard.dispatch.call import ANYONE
+from toolyard.dispatch.progress import Note
+from toolyard.model.elicitation import Ask
+from toolyard.model.errors import ToolError
+from toolyard.server import Exchange, Front
+from toolyard.server.request import check_asks
 from toolyard.wire.versions import LATEST, LATEST_HANDSHAKE, VERSIONS, Version
 
 TRACE = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"

@@ -5,10 +5,10 @@ import pytest
 from pydantic import Field
 
 from toolyard import Profile, Toolset, Yard, prompt, resource, tool
-from toolyard.caller import ANYONE, Caller
-from toolyard.conversation import Front
-from toolyard.conversation import front as module
-from toolyard.serving import Serving
+from toolyard.config.settings import Serving
+from toolyard.dispatch.call import ANYONE, Caller
+from toolyard.server import Front
+from toolyard.server import context as module
 from toolyard.testing import FakeProvider
 from toolyard.wire.versions import VERSIONS
 

@@ -3,12 +3,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from toolyard import Yard, tool
-from toolyard.caller import ANYONE
-from toolyard.conversation import Exchange, Front
-from toolyard.conversation.listening import listen
-from toolyard.serving import Serving
+from toolyard.config.settings import Serving
+from toolyard.dispatch.call import ANYONE
+from toolyard.server import Exchange, Front
+from toolyard.server.notifications import listen
 from toolyard.testing import FakeProvider
-from toolyard.wire.faults import INVALID_PARAMS, INVALID_REQUEST, Fault
+from toolyard.wire.messages import INVALID_PARAMS, INVALID_REQUEST, Fault
 from toolyard.wire.params import SUBSCRIPTION, Listen, Wanted
 from toolyard.wire.versions import LATEST
 

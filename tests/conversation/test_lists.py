@@ -3,13 +3,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from toolyard import Profile, Toolset, Yard, prompt, resource, tool
-from toolyard.conversation import lists as module
-from toolyard.conversation.lists import Lists
-from toolyard.seal import Seal
-from toolyard.serving import Serving
+from toolyard._internal.seal import Seal
+from toolyard.config.settings import Serving
+from toolyard.server import lists as module
+from toolyard.server.lists import Lists
 from toolyard.testing import FakeProvider
-from toolyard.wire.answers import Answers, Server
-from toolyard.wire.faults import INVALID_PARAMS
+from toolyard.wire.messages import INVALID_PARAMS
+from toolyard.wire.results import Answers, Server
 from toolyard.wire.versions import LATEST, LATEST_HANDSHAKE
 
 if TYPE_CHECKING:

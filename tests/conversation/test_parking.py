@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from toolyard import Call, Question, Yard, prompt, resource, tool
-from toolyard.asks import Ask
-from toolyard.caller import Caller, Door
-from toolyard.conversation import Exchange, Front
-from toolyard.conversation.parking import Asked, Parking, Work
-from toolyard.envelope import Envelope
-from toolyard.errors import ToolError
-from toolyard.seal import Seal
-from toolyard.serving import Serving
+from toolyard._internal.seal import Seal
+from toolyard.config.settings import Serving
+from toolyard.dispatch.call import Caller, Door
+from toolyard.model.elicitation import Ask
+from toolyard.model.envelope import Envelope
+from toolyard.model.errors import ToolError
+from toolyard.server import Exchange, Front
+from toolyard.server.input_required import Asked, Parking, Work
 from toolyard.testing import FakeClock, FakeSink
-from toolyard.wire.faults import INVALID_PARAMS, MISSING_CAPABILITY, Fault
+from toolyard.wire.messages import INVALID_PARAMS, MISSING_CAPABILITY, Fault
 from toolyard.wire.versions import LATEST
 
 if TYPE_CHECKING:
@@ -584,7 +584,7 @@ async def test_what_was_answered_is_remembered_for_as_long_as_a_state_lives(monk
         return Envelope.ok(dict(await door.ask({"who": Ask.person("Who?", SCHEMA)}, True)))  # noqa: FBT003 - the shape of a door
 
     clock = FakeClock()
-    monkeypatch.setattr("toolyard.conversation.parking.time.time", clock)
+    monkeypatch.setattr("toolyard.server.input_required.time.time", clock)
     async with Yard() as yard:
         front = Front(yard, Serving(), door="test")
         parking = Parking(Seal(lambda: b"x"), 60)
@@ -626,7 +626,7 @@ async def test_one_yes_to_a_declared_question_does_one_thing(meet: "Meet") -> No
 
 
 async def test_calls_that_hold_on_to_too_much_together_are_refused(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolyard.conversation.parking._BYTES", 5000)
+    monkeypatch.setattr("toolyard.server.input_required._BYTES", 5000)
 
     @tool
     async def keep(call: Call, much: str) -> str:
@@ -652,7 +652,7 @@ async def test_a_state_that_is_given_out_again_lives_no_longer_than_the_call(mon
         return Envelope.ok(dict(await door.ask({"who": Ask.person("Who?", SCHEMA)}, False)))  # noqa: FBT003 - the shape of a door
 
     clock = FakeClock()
-    monkeypatch.setattr("toolyard.conversation.parking.time.time", clock)
+    monkeypatch.setattr("toolyard.server.input_required.time.time", clock)
     async with Yard() as yard:
         front = Front(yard, Serving(), door="test")
         parking = Parking(Seal(lambda: b"x"), 60)

@@ -8,12 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolyard import Call, Envelope, Image, ToolError, Yard, prompt, resource, tool
-from toolyard.caller import ANYONE
-from toolyard.conversation import Conversation, Front
-from toolyard.conversation.replies import Bare, name_of, params_of
-from toolyard.serving import Serving
-from toolyard.wire.faults import INTERNAL, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, MISSING_CAPABILITY, Fault
-from toolyard.wire.messages import Message
+from toolyard.config.settings import Serving
+from toolyard.dispatch.call import ANYONE
+from toolyard.server import Conversation, Front
+from toolyard.server.methods import Bare, name_of, params_of
+from toolyard.wire.messages import INTERNAL, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, MISSING_CAPABILITY, Fault, Message
 from toolyard.wire.params import CallTool, ReadResource
 from toolyard.wire.versions import VERSIONS
 

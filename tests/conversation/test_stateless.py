@@ -3,9 +3,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from toolyard import Call, tool
-from toolyard.conversation.replies import Bare
-from toolyard.conversation.stateless import is_modern
-from toolyard.wire.faults import INVALID_PARAMS, UNSUPPORTED_VERSION
+from toolyard.server.methods import Bare, is_modern
+from toolyard.wire.messages import INVALID_PARAMS, UNSUPPORTED_VERSION
 
 if TYPE_CHECKING:
     from tests.conversation.conftest import Meet

@@ -7,13 +7,12 @@ import msgspec
 import pytest
 
 from toolyard import Call, Profile, Toolset, Yard, prompt, resource, tool
-from toolyard.asks import Ask
-from toolyard.caller import ANYONE, Caller
-from toolyard.conversation import Conversation, Front
-from toolyard.serving import Serving
+from toolyard.config.settings import Serving
+from toolyard.dispatch.call import ANYONE, Caller
+from toolyard.model.elicitation import Ask
+from toolyard.server import Conversation, Front
 from toolyard.testing import FakeProvider
-from toolyard.wire.faults import INTERNAL, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
-from toolyard.wire.messages import Message
+from toolyard.wire.messages import INTERNAL, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Message
 from toolyard.wire.versions import HANDSHAKE, LATEST_HANDSHAKE
 
 if TYPE_CHECKING:
@@ -113,7 +112,7 @@ async def test_a_defect_of_ours_is_answered_and_the_conversation_goes_on(
 
     async with meet(era=OLD, tools=[add]) as old, meet(tools=[add]) as new:
         with monkeypatch.context() as patched, caplog.at_level(logging.CRITICAL):
-            patched.setattr("toolyard.conversation.lists.Lists.page", fail)
+            patched.setattr("toolyard.server.lists.Lists.page", fail)
             for peer in (old, new):
                 failed = await peer.ask("tools/list")
                 assert failed["error"]["code"] == INTERNAL

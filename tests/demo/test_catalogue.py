@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from toolyard import Operation
-from toolyard.demo.catalogue import FILE, Entry, read_catalogue
-from toolyard.limits import Limits
+from toolyard.demo.tools import FILE, Entry, read_catalogue
+from toolyard.dispatch.tool import Tool, check_by_schema, check_tool
+from toolyard.model.limits import Limits
 from toolyard.search.evaluate import evaluate, read_queries, read_tools
-from toolyard.tools import Tool, check_by_schema, check_tool
 
 ROOT = Path(__file__).parent.parent.parent
 QUERIES = Path(__file__).with_name("queries.jsonl")

@@ -7,11 +7,8 @@ import pytest
 
 import toolyard.demo
 from toolyard import Yard
-from toolyard.demo.catalogue import read_catalogue
-from toolyard.demo.invention import invent
-from toolyard.demo.ledger import charges_of
-from toolyard.demo.making import make_yard
-from toolyard.profile import METATOOLS
+from toolyard.demo.tools import charges_of, invent, make_yard, read_catalogue
+from toolyard.model.profile import METATOOLS
 
 REFUSED = [(entry.id, canned) for entry in read_catalogue() for canned in entry.canned if canned.fails is not None]
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from toolyard import Profile, Surface, Yard
-from toolyard.caller import Caller
-from toolyard.demo.making import make_yard
 from toolyard.demo.story import Bill, Lists, Scene, bill_of, lists_of, tell
+from toolyard.demo.tools import make_yard
+from toolyard.dispatch.call import Caller
 from toolyard.transports.memory import Memory
 
 META: dict[str, Any] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from toolyard import Yard
-from toolyard.serving import Serving
+from toolyard.config.settings import Serving
+from toolyard.launch.serve import serve_forever
 from toolyard.testing import connect
 from toolyard.transports.memory import Memory
-from toolyard.transports.opening import serve_forever
 
 HERE = Path(__file__).parent / "yard_for_every_door.py"
 _spec = importlib.util.spec_from_file_location("yard_for_every_door", HERE)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from toolyard import Serving, Yard
-from toolyard.transports.opening import serve_forever
+from toolyard.launch.serve import serve_forever
 
 HERE = Path(__file__).parent / "yard_with_a_policy.py"
 OLD, MODERN = "2025-11-25", "2026-07-28"

@@ -19,7 +19,7 @@ from mcp import Client, StdioServerParameters
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
-from toolyard.serving import Serving
+from toolyard.config.settings import Serving
 from toolyard.transports.memory import Memory
 
 HERE = Path(__file__).parent

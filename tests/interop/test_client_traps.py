@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from toolyard import Yard, tool
-from toolyard.serving import Serving
+from toolyard.config.settings import Serving
 from toolyard.transports.memory import Memory
 
 PATIENCE = 3.0

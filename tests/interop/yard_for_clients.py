@@ -31,9 +31,10 @@ from toolyard import (
     run,
     tool,
 )
+from toolyard.launch.serve import serve_forever
 from toolyard.providers import Publish
 from toolyard.providers.functions import Functions
-from toolyard.transports import Transport, serve_forever
+from toolyard.transports import Transport
 
 __all__ = ["PIXEL", "make_yard"]
 

@@ -7,7 +7,7 @@ import pytest
 from ticket_tools import Bench, ask, failure
 
 from toolyard import Call, Envelope, ToolError, Yard, tool
-from toolyard.call import Handler
+from toolyard.dispatch.call import Handler
 
 CHAIN: dict[str, Any] = {"steps": [{"tool_id": "wipe"}, {"tool_id": "open_ticket", "args": {"title": "x"}}, {"tool_id": "fail"}]}
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -7,8 +7,8 @@ import pytest
 from ticket_tools import Bench, ask, failure, made
 
 from toolyard import Call, Envelope, Question, Tool, Yard, tool
-from toolyard.envelope import encode
-from toolyard.schema import SchemaValidator
+from toolyard.model.envelope import encode
+from toolyard.model.schema import SchemaValidator
 from toolyard.testing import FakeProvider, FakeSink, connect
 from toolyard.transports.memory import Memory
 

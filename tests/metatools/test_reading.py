@@ -4,8 +4,8 @@ import pytest
 from ticket_tools import ask, failure, made
 
 from toolyard import Caller, Limits, Profile, Toolset, Yard
-from toolyard.caller import Door
-from toolyard.envelope import encode
+from toolyard.dispatch.call import Door
+from toolyard.model.envelope import encode
 from toolyard.testing import FakeClock
 
 KEEP = made("keep", properties={"it": {}})

@@ -256,7 +256,7 @@ async def test_what_looks_like_a_reference_in_a_result_is_data() -> None:
 
 
 def _wide() -> Any:
-    from toolyard.caller import Door  # noqa: PLC0415 - only here
+    from toolyard.dispatch.call import Door  # noqa: PLC0415 - only here
 
     return Door(name="wide", result_characters=10_000)
 

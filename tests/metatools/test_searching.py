@@ -7,9 +7,9 @@ import pytest
 from ticket_tools import Bench, ask, failure, made
 
 from toolyard import Operation, Profile, Toolset, Yard
+from toolyard.dispatch.tool import Tool
 from toolyard.search import SearchSettings
 from toolyard.testing import FakeProvider
-from toolyard.tools import Tool
 
 TEXT = {"type": "string"}
 NOUNS = ("issue", "branch", "invoice", "message", "channel", "page", "calendar event", "contact", "file", "folder", "order", "customer")

@@ -6,9 +6,9 @@ import pytest
 from ticket_tools import made
 
 from toolyard import Caller
-from toolyard.envelope import encode
-from toolyard.metatools import shapes as module
-from toolyard.metatools.shapes import Shapes
+from toolyard.metatools import learned_output as module
+from toolyard.metatools.learned_output import Shapes
+from toolyard.model.envelope import encode
 
 ADA, BEA, CEM, DOT = (Caller(identity=name) for name in ("ada", "bea", "cem", "dot"))
 

@@ -6,9 +6,9 @@ import pytest
 from ticket_tools import made
 
 from toolyard import Operation
-from toolyard.envelope import encode
 from toolyard.metatools.signature import one_line, signature
-from toolyard.spec import ToolSpec
+from toolyard.model.envelope import encode
+from toolyard.model.spec import ToolSpec
 
 TEXT = {"type": "string"}
 FLAG = {"type": "boolean"}

@@ -9,9 +9,9 @@ from ticket_tools import Bench, ask, failure, made
 from tokenizers import Tokenizer
 
 from toolyard import Limits, Operation, Profile, Surface, Toolset, Yard
-from toolyard.caller import Caller
+from toolyard.dispatch.call import Caller
 from toolyard.metatools import METATOOL_NAMES, guide
-from toolyard.profile import METATOOLS, cost
+from toolyard.model.profile import METATOOLS, cost
 from toolyard.testing import FakeProvider
 from toolyard.transports.memory import Memory
 

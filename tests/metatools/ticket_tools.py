@@ -3,9 +3,9 @@
 from typing import Any
 
 from toolyard import Call, Envelope, Operation, Tool, ToolError, ToolSpec, Yard, tool
-from toolyard.envelope import Failure
-from toolyard.schema import SchemaValidator
-from toolyard.tools import check_by_schema
+from toolyard.dispatch.tool import check_by_schema
+from toolyard.model.envelope import Failure
+from toolyard.model.schema import SchemaValidator
 
 
 class Bench:

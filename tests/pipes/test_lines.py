@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.pipes.lines import Lines
+from toolyard._internal.pipes import Lines
 
 
 class Taken:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from toolyard.pipes.reader import Reader
+from toolyard._internal.pipes import Reader
 
 PATIENCE = 20.0
 
@@ -93,7 +93,7 @@ async def test_who_goes_is_noticed_while_there_is_no_room_and_what_he_left_is_ta
 
 
 async def test_who_will_say_no_more_on_a_socket_is_noticed_too_but_not_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolyard.pipes.reader._LOOK", 0.001)
+    monkeypatch.setattr("toolyard._internal.pipes._LOOK", 0.001)
     looked = asyncio.Event()
     poll = select.poll
 
@@ -141,7 +141,7 @@ async def test_a_source_that_fails_has_ended(pipe: tuple[int, int], monkeypatch:
     def read(_descriptor: int, _size: int) -> bytes:
         raise results.pop(0)
 
-    monkeypatch.setattr("toolyard.pipes.reader.os.read", read)
+    monkeypatch.setattr("toolyard._internal.pipes.os.read", read)
     taken.read(source)
     os.write(sink, b"x")
     await taken.wait_for_the_end()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from toolyard.pipes.writer import Writer
+from toolyard._internal.pipes import Writer
 
 PATIENCE = 20.0
 MUCH = b"x" * 1_000_000
@@ -39,7 +39,7 @@ async def test_what_is_said_in_one_turn_goes_out_in_one_piece(pipe: tuple[int, i
         pieces.append(bytes(piece))
         return write(descriptor, piece)
 
-    monkeypatch.setattr("toolyard.pipes.writer.os.write", note)
+    monkeypatch.setattr("toolyard._internal.pipes.os.write", note)
     writer = Writer(sink, limit=100)
     writer.write(b"one")
     writer.write(b"two")

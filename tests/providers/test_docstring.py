@@ -1,6 +1,6 @@
 import pytest
 
-from toolyard.providers.functions.docstring import read_docstring
+from toolyard.providers.functions.signature import read_docstring
 
 
 @pytest.mark.parametrize("text", [None, ""])

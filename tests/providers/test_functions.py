@@ -11,9 +11,9 @@ import pytest
 from pydantic import BaseModel, Field
 
 from toolyard import Call, Envelope, EvalRule, Example, Functions, PublishError, Reason, Session, Tool, ToolError, Yard, tool
+from toolyard.model.spec import Annotations, Operation
 from toolyard.providers.functions import tool_from
-from toolyard.providers.functions.decorator import declared
-from toolyard.spec import Annotations, Operation
+from toolyard.providers.functions.decorators import declared
 
 
 class Point(BaseModel):

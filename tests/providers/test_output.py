@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 
 from toolyard import Audio, Blob, Envelope, Image, PublishError, Text, Tool, Yard, tool
 from toolyard.providers.functions import tool_from
-from toolyard.providers.functions.output import output_of
+from toolyard.providers.functions.schema import output_of
 from toolyard.providers.functions.signature import REQUIRED
 
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from pydantic_core import CoreSchema, SchemaValidator, ValidationError
 
-from toolyard.plain_schema import plainly_fits
-from toolyard.providers.functions.plain import Plain, plain
+from toolyard.model.schema import plainly_fits
+from toolyard.providers.functions.schema import Plain, plain
 
 SCALARS: list[Any] = [str, int, float, bool, None, type(None), Any, object]
 PLAIN: list[Any] = [

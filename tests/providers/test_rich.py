@@ -11,11 +11,11 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 from typing_extensions import TypedDict
 
 from toolyard import PublishError, Tool
-from toolyard.envelope import encode
+from toolyard.dispatch.tool import InvalidArgumentsError
+from toolyard.model.envelope import encode
+from toolyard.model.schema import Issue
 from toolyard.providers.functions import tool_from
-from toolyard.providers.functions.rich import rich_schema
-from toolyard.schema import Issue
-from toolyard.tools import InvalidArgumentsError
+from toolyard.providers.functions.pydantic import rich_schema
 
 _NONE: Any = object()
 

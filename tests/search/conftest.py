@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from toolyard import Operation
-from toolyard.spec import ToolSpec
+from toolyard.model.spec import ToolSpec
 
 
 def make_spec(name: str, description: str = "", **given: Any) -> ToolSpec:

@@ -1,7 +1,7 @@
 from toolyard import Operation
+from toolyard.model.spec import ToolSpec
 from toolyard.search import SearchSettings, make_index
-from toolyard.search.listing import Found
-from toolyard.spec import ToolSpec
+from toolyard.search.hits import Found
 
 
 def spec(name: str, description: str) -> ToolSpec:

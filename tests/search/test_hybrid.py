@@ -4,9 +4,9 @@ from typing import Any
 import pytest
 
 from toolyard import Operation
+from toolyard.model.spec import ToolSpec
 from toolyard.search import Found, Index, SearchSettings, make_index
-from toolyard.search.vectors import NEEDED, Vectors, load_encoder, text_of
-from toolyard.spec import ToolSpec
+from toolyard.search.semantic import NEEDED, Vectors, load_encoder, text_of
 
 MISSING = [package for package in NEEDED if find_spec(package) is None]
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"The extra 'semantic' is not installed: {', '.join(MISSING)}.")
@@ -133,7 +133,7 @@ def test_tools_beyond_the_likest_come_in_order_too(monkeypatch: pytest.MonkeyPat
     vectors.add(specs)
     near = vectors.near("what is the weather like", [], share=0.5)
     whole = list(near)
-    monkeypatch.setattr("toolyard.search.vectors._LIKEST", 2)
+    monkeypatch.setattr("toolyard.search.semantic._LIKEST", 2)
 
     assert whole == sorted(whole, key=lambda name: -near[name])
     assert whole[0] == "note_0"

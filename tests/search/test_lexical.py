@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolyard import Operation
+from toolyard.model.spec import Example, ToolSpec
 from toolyard.search import Found, Index, SearchSettings, make_index
-from toolyard.spec import Example, ToolSpec
 
 STRATEGIES = ["lexical", "bm25"]
 

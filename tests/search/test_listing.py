@@ -1,9 +1,9 @@
 import pytest
 
 from toolyard import Operation
+from toolyard.model.spec import ToolSpec
 from toolyard.search import make_index
-from toolyard.search.listing import Listing, closest
-from toolyard.spec import ToolSpec
+from toolyard.search.hits import Listing, closest
 
 
 def spec(name: str, source: str) -> ToolSpec:

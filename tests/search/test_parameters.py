@@ -5,9 +5,9 @@ import pytest
 from pydantic import BaseModel, Field
 
 from toolyard import Operation, Yard, tool
+from toolyard.model.spec import ToolSpec
 from toolyard.search import SearchSettings
-from toolyard.search.fields import Fields, fields_of
-from toolyard.spec import ToolSpec
+from toolyard.search.text import Fields, fields_of
 
 PAINT: dict[str, Any] = {"properties": {"lacquer": {}}}
 

@@ -3,12 +3,11 @@ import gc
 import pytest
 from tests.search.conftest import make_spec
 
+from toolyard.model.spec import ToolSpec
 from toolyard.search import make_index, postings
-from toolyard.search.fields import Fields, fields_of
 from toolyard.search.postings import Postings
-from toolyard.search.thesaurus import load_thesaurus
-from toolyard.search_settings import SearchSettings
-from toolyard.spec import ToolSpec
+from toolyard.search.settings import SearchSettings
+from toolyard.search.text import Fields, fields_of, load_thesaurus
 
 
 def spelled(text: str, *, identifiers: bool = False) -> list[str]:

@@ -6,12 +6,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.search.conftest import SPECS
 
-from toolyard.search import SearchSettings, make_index, query
-from toolyard.search.lexical import Lexical
-from toolyard.search.query import split_clauses
-from toolyard.search.values import find_values
-from toolyard.search.visible import Admits
-from toolyard.search.words import plain, read_words, split_word
+from toolyard.search import SearchSettings, make_index
+from toolyard.search import lexical as query
+from toolyard.search.hits import Admits
+from toolyard.search.lexical import Lexical, split_clauses
+from toolyard.search.text import find_values, plain, read_words, split_word
 
 LONG = 200_000
 """So many characters that work which grows with the square of a text would not come to an end."""

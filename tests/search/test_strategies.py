@@ -4,9 +4,9 @@ import pytest
 
 from toolyard.search import SearchSettings, StrategyError, make_index, strategy_names
 from toolyard.search.bm25 import Bm25
+from toolyard.search.index import ENTRY_POINTS
 from toolyard.search.lexical import Lexical
-from toolyard.search.strategies import ENTRY_POINTS
-from toolyard.search.vectors import load_encoder
+from toolyard.search.semantic import load_encoder
 
 
 def offer(monkeypatch: pytest.MonkeyPatch, **offered: str) -> None:
@@ -86,7 +86,7 @@ def test_an_offered_strategy_that_is_none_fails_at_once_with_a_sentence(name: st
 
 
 def test_without_its_packages_the_hybrid_strategy_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolyard.search.vectors.NEEDED", ("no_such_package_at_all",))
+    monkeypatch.setattr("toolyard.search.semantic.NEEDED", ("no_such_package_at_all",))
     load_encoder.cache_clear()
     with pytest.raises(StrategyError, match="'no_such_package_at_all'; install the extra 'semantic'"):
         make_index(SearchSettings(strategy="hybrid"))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.search.values import find_values
+from toolyard.search.text import find_values
 
 MEANT = re.compile(r"\w+://\S+|\S+@\S+\.\S+|\"[^\"\n]{1,200}\"|(?<!\w)'[^'\n]{1,200}'(?!\w)|`[^`\n]{1,200}`|\S*\d\S*")
 """What a value is, said briefly; to look for it in this way takes a time that grows with the cube of a text."""

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.search.conftest import make_spec
 
-from toolyard.profile import Profile, Toolset
+from toolyard.model.profile import Profile, Toolset
+from toolyard.model.spec import ToolSpec
 from toolyard.search import Allows, Index, SearchSettings, make_index
-from toolyard.search.visible import Hidden
-from toolyard.spec import ToolSpec
+from toolyard.search.hits import Hidden
 
 STRATEGIES = ["lexical", "bm25", "hybrid"]
 WORDS = ["weather", "wether", "city", "bill", "sheep", "invoice", "send", "letter", "mail", "list", "town", "forecast"]

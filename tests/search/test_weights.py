@@ -4,9 +4,9 @@ from typing import Any
 import pytest
 
 from toolyard import Operation
+from toolyard.model.spec import Example, ToolSpec
 from toolyard.search import Found, SearchSettings, make_index
-from toolyard.search.vectors import NEEDED
-from toolyard.spec import Example, ToolSpec
+from toolyard.search.semantic import NEEDED
 
 TOOL = ToolSpec(
     name="harp_violin",

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolyard.search.stem import stem
-from toolyard.search.thesaurus import load_thesaurus
-from toolyard.search.words import SHORT_FORMS, STOP_WORDS, plain, read_words, split_word
+from toolyard.search.text import SHORT_FORMS, STOP_WORDS, load_thesaurus, plain, read_words, split_word
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from typing import Any, cast
 import pytest
 
 from toolyard import Call, Operation, Profile, Record, Serving, ToolError, Toolset, Yard, tool
+from toolyard.launch.serve import serve_forever
 from toolyard.providers import Publish
-from toolyard.transports.address import Transport
-from toolyard.transports.opening import serve_forever
+from toolyard.transports import Transport
 
 MODERN = "2026-07-28"
 PATIENCE = 10.0

@@ -4,8 +4,8 @@ import json
 import pytest
 
 from toolyard import Call, Yard, tool
-from toolyard.caller import Caller
-from toolyard.serving import Serving
+from toolyard.config.settings import Serving
+from toolyard.dispatch.call import Caller
 from toolyard.testing import FakeSink
 from toolyard.transports.memory import Memory
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from toolyard import Serving, Yard
-from toolyard.transports.address import Address, Transport
-from toolyard.transports.opening import make_transport, serve_forever
+from toolyard.launch.serve import make_transport, serve_forever
+from toolyard.transports import Address, Transport
 
 
 class Pigeon:

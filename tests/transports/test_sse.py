@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from toolyard import Call, Limits, Serving, Yard, tool
+from toolyard.launch.serve import make_transport
 from toolyard.transports.auth import ApiKey, ApiKeys, digest_of
-from toolyard.transports.opening import make_transport
 
 if TYPE_CHECKING:
     from tests.transports.conftest import Gates, Stubborn

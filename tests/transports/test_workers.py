@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from toolyard import Serving, Yard
-from toolyard.transports import run_server
-from toolyard.transports.workers import Parent
+from toolyard.launch.serve import run_server
+from toolyard.launch.workers import Parent
 
 SOURCE = """
 import asyncio, os, sys

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from toolyard import Envelope, Image, ToolError, tool
-from toolyard.asks import Ask
-from toolyard.envelope import Passed
+from toolyard.model.elicitation import Ask
+from toolyard.model.envelope import Passed
+from toolyard.model.spec import Operation, PromptSpec, ResourceSpec, ToolSpec
 from toolyard.providers.functions import Functions
-from toolyard.spec import Operation, PromptSpec, ResourceSpec, ToolSpec
-from toolyard.wire.answers import Answers, Server, prompt_item, resource_item, template_item, tool_item
 from toolyard.wire.params import SERVER
+from toolyard.wire.results import Answers, Server, prompt_item, resource_item, template_item, tool_item
 from toolyard.wire.versions import VERSIONS, Version
 
 SERVER_SAYS = Server("yard", "1")

@@ -3,8 +3,9 @@ from base64 import b64encode
 import pytest
 
 from toolyard import Audio, Blob, Embedded, Image, ResourceLink, Text
-from toolyard.envelope import Content
-from toolyard.wire.blocks import to_mcp, understood
+from toolyard.model.content import to_mcp
+from toolyard.model.envelope import Content
+from toolyard.wire.results import understood
 from toolyard.wire.versions import VERSIONS
 
 DATA = b64encode(b"abc").decode()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolyard.wire.calling import decode_call
+from toolyard.wire.params import decode_call
 
 DEPTH = 128
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.wire.faults import HEADER_MISMATCH, Fault
 from toolyard.wire.headers import check_params, check_routing, decode_value, encode_value, is_misnamed, param_headers, param_names
+from toolyard.wire.messages import HEADER_MISMATCH, Fault
 
 VERSION = "2026-07-28"
 HEADERS = {b"mcp-protocol-version": VERSION.encode(), b"mcp-method": b"tools/call", b"mcp-name": b"add"}

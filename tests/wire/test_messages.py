@@ -7,8 +7,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from toolyard.wire.faults import INVALID_REQUEST, PARSE, Fault
 from toolyard.wire.messages import (
+    INVALID_REQUEST,
+    PARSE,
+    Fault,
     Message,
     decode,
     decode_batch,

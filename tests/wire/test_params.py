@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolyard.wire import params as given_params
-from toolyard.wire.faults import INVALID_PARAMS, UNSUPPORTED_VERSION, Fault
+from toolyard.wire.messages import INVALID_PARAMS, UNSUPPORTED_VERSION, Fault
 from toolyard.wire.params import (
     CAPABILITIES,
     CLIENT,

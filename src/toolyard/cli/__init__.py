@@ -5,11 +5,11 @@ Its names are loaded when first used, because a program that only serves a yard 
 
 from typing import TYPE_CHECKING, Any
 
-from toolyard.loading import load
+from toolyard._internal.lazy import load
 
 if TYPE_CHECKING:
-    from toolyard.cli.page import reference
-    from toolyard.cli.program import main
+    from toolyard.cli.main import main
+    from toolyard.cli.reference import reference
 
 __all__ = ["main", "reference"]
 
@@ -17,4 +17,4 @@ __all__ = ["main", "reference"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'toolyard.cli' has no attribute '{name}'")
-    return getattr(load("toolyard.cli.program" if name == "main" else "toolyard.cli.page"), name)
+    return getattr(load("toolyard.cli.main" if name == "main" else "toolyard.cli.reference"), name)

@@ -1,21 +1,27 @@
 """`toolyard config`: every setting, its value and where it came from; what is secret is only said to be there."""
 
+import json
+import platform
 from typing import Any, Final, cast
 
 import msgspec
 
+from toolyard._version import VERSION
 from toolyard.cli.parser import Options
-from toolyard.cli.settings import settings_of_options
+from toolyard.cli.targets import settings_of_options
 from toolyard.cli.terminal import Painted, Terminal, width_of
 from toolyard.config import Config, Key, Origin, known_settings
-from toolyard.envelope import encode
+from toolyard.launch.errors import LaunchError
+from toolyard.model.envelope import encode
+from toolyard.transports.auth import ApiKey, digest_of, new_key
 
-__all__ = ["run"]
+__all__ = ["run_config", "run_key", "run_version"]
+
 
 _WIDEST: Final = 40
 
 
-def run(options: Options, terminal: Terminal) -> int:
+def run_config(options: Options, terminal: Terminal) -> int:
     """Print the settings that `toolyard serve` would have with the same flags."""
     config = settings_of_options(options, terminal)
     rows = {key: (_shown(config.value(key)), config.origin(key)) for key in (*known_settings(), *config.tables)}
@@ -48,3 +54,39 @@ def _shown(value: Any) -> Any:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else "-" if value is None else encode(value).decode()
+
+
+def run_key(options: Options, terminal: Terminal) -> int:
+    """Print the key to stdout, and on stderr the line that lets it in."""
+    key = new_key()
+    try:
+        kept = ApiKey(options.name, digest_of(key), options.profile)
+    except ValueError as error:
+        raise LaunchError(str(error)) from error
+    line = _line(kept)
+    if options.json:
+        facts = {"key": key, "name": kept.name, "digest": kept.digest, "profile": kept.profile, "line": line}
+        terminal.write_json(encode(facts))
+        return 0
+    terminal.write(key)
+    terminal.say("The key is shown this once. A client sends it as 'Authorization: Bearer KEY'.")
+    terminal.say("This lets it in; where there are keys already, what is in braces joins them in 'toolyard.toml':")
+    terminal.say("")
+    terminal.say("[auth]")
+    terminal.say(Painted(line, "bold"))
+    return 0
+
+
+def _line(kept: ApiKey) -> str:
+    facts = {"name": kept.name, "digest": kept.digest, **({} if kept.profile is None else {"profile": kept.profile})}
+    pairs = ", ".join(f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in facts.items())
+    return f"api_keys = [{{{pairs}}}]"
+
+
+def run_version(options: Options, terminal: Terminal) -> int:
+    """Print the version."""
+    if options.json:
+        terminal.write_json(json.dumps({"toolyard": VERSION, "python": platform.python_version()}, separators=(",", ":")).encode())
+    else:
+        terminal.write(f"toolyard {VERSION}")
+    return 0

@@ -10,19 +10,18 @@ from typing import Final
 
 import msgspec
 
-from toolyard.cli.opening import opened
-from toolyard.cli.outline import Line, outline
+from toolyard._internal.seal import Seal
 from toolyard.cli.parser import Options
-from toolyard.cli.terminal import Painted, Terminal
-from toolyard.demo.making import make_yard
+from toolyard.cli.targets import opened
+from toolyard.cli.terminal import Line, Painted, Terminal, outline
 from toolyard.demo.story import Bill, Lists, Move, Scene, bill_of, lists_of, tell
+from toolyard.demo.tools import make_yard
+from toolyard.launch.signals import run as run_until_told
 from toolyard.metatools.signature import one_line
-from toolyard.seal import Seal
-from toolyard.search_settings import PREFIX
-from toolyard.signals import run as run_until_told
+from toolyard.search.settings import PREFIX
 from toolyard.yard import Yard
 
-__all__ = ["run"]
+__all__ = ["run_demo"]
 
 _SECRET_BYTES: Final = 32
 _WIDEST: Final = 96
@@ -32,7 +31,7 @@ _MARGIN: Final = "   "
 _INNER: Final = "     "
 
 
-def run(options: Options, terminal: Terminal) -> int:
+def run_demo(options: Options, terminal: Terminal) -> int:
     """Tell the story, each scene when it has happened."""
     with _usual_search():
         return run_until_told(_show(terminal, max(min(terminal.width, _WIDEST), _NARROWEST), logged=options.verbose > 0))

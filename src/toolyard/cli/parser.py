@@ -3,17 +3,245 @@
 They import no command, so that `--help` and `version` cost next to nothing.
 """
 
-from argparse import SUPPRESS, ArgumentTypeError, Namespace
-from collections.abc import Mapping, Sequence
+import sys
+from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError, BooleanOptionalAction, HelpFormatter, Namespace
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, NoReturn
 
 from toolyard._version import VERSION
-from toolyard.cli.joining import JOINING
-from toolyard.cli.parsing import CONFIG, Commands, Give, Parser, Switch, did_you_mean
-from toolyard.cli.upstream_parsers import ONE_UPSTREAM
+from toolyard.cli.terminal import columns_of
+from toolyard.launch.errors import LaunchError
 
-__all__ = ["Options", "Parsers", "make_parsers", "read_options"]
+__all__ = [
+    "CONFIG",
+    "JOINING",
+    "ONE_UPSTREAM",
+    "Collect",
+    "Commands",
+    "Give",
+    "Options",
+    "Parser",
+    "Parsers",
+    "Switch",
+    "did_you_mean",
+    "make_parsers",
+    "read_options",
+]
+
+
+CONFIG: Final = "the file to read settings from (default: 'toolyard.toml', if it is there)"
+"""What the option of that name is for."""
+
+
+class Give(Action):
+    """Notes the text that a setting is given, by its key."""
+
+    def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: str | None = None) -> None:  # noqa: ARG002 - argparse's shape
+        """Note it."""
+        namespace.given = {**namespace.given, self.dest: values}
+
+
+class Collect(Action):
+    """Notes every value of an option that may be given again."""
+
+    def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: str | None = None) -> None:  # noqa: ARG002 - argparse's shape
+        """Note it."""
+        setattr(namespace, self.dest, (*getattr(namespace, self.dest), values))
+
+
+class Switch(BooleanOptionalAction):
+    """Notes whether a setting is switched on or off, by its key."""
+
+    def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: str | None = None) -> None:  # noqa: ARG002 - argparse's shape
+        """Note it."""
+        namespace.given = {**namespace.given, self.dest: not str(option_string).startswith("--no-")}
+
+
+class _Page(HelpFormatter):
+    """Help as wide as the terminal; argparse itself loads much to find out how wide that is, and for every command."""
+
+    def __init__(self, prog: str, **settings: Any) -> None:
+        super().__init__(prog, **{"width": columns_of(sys.__stdout__) - 2, **settings})
+
+
+class Parser(ArgumentParser):
+    """A parser that takes options in full alone, remembers what was added to it, and fails with one sentence."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.actions: list[Action] = []
+        self.takes_program = False
+        super().__init__(allow_abbrev=False, add_help=False, formatter_class=_Page, **settings)
+        self.add_argument("-h", "--help", action="help", help="show this help and exit")
+
+    def add_argument(self, *names: str, **settings: Any) -> Action:
+        """Add an argument or an option."""
+        action = super().add_argument(*names, **settings)
+        self.actions.append(action)
+        return action
+
+    def without_program(self, arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+        """Return what is for this parser, and the command behind '--', whose options are its own, if one may stand there."""
+        if not self.takes_program or "--" not in arguments:
+            return arguments, ()
+        place = list(arguments).index("--")
+        return arguments[:place], arguments[place + 1 :]
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse what was given.
+
+        Raises:
+            LaunchError: Always.
+        """
+        ending = "" if message.endswith((".", "?")) else "."
+        sentence = f"{message[:1].upper()}{message[1:]}{ending}"
+        raise LaunchError(f"{sentence} See '{self.prog} --help'.")
+
+    def refuse_unknown(self, extras: Sequence[str]) -> None:
+        """Refuse what no argument and no option took, an option first.
+
+        Raises:
+            LaunchError: There is something left.
+        """
+        for extra in sorted(extras, key=lambda extra: not extra.startswith("-")):
+            option = extra.partition("=")[0]
+            if not option.startswith("-"):
+                self.error(f"'{extra}' is one argument too many")
+            known = [name for action in self.actions for name in action.option_strings]
+            self.error(f"There is no option '{option}'.{did_you_mean(option, known)}")
+
+
+Commands = Mapping[str, tuple[str, Callable[[Parser], None]]]
+"""Commands by name: what each does, and what adds its arguments to its parser."""
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """Return the question whether a known name was meant, if one is near."""
+    from difflib import get_close_matches  # noqa: PLC0415 - most names are right
+
+    near = get_close_matches(name, known, n=1)
+    return f" Did you mean '{near[0]}'?" if near else ""
+
+
+_CLIENTS = "'claude-code', 'claude-desktop', 'cursor', 'vscode', 'codex', 'gemini' and so on"
+_FILE = "the file to change (default: 'toolyard.toml', which is made if it is not there)"
+_SECRETS = "where secrets go: 'file' (default) is a private file for each, 'env' a variable that you set, 'keep' leaves them as they are"
+
+
+def _add_import(parser: Parser) -> None:
+    parser.add_argument("arguments", metavar="NAME", nargs="*", default=[], help="only servers of these names (default: all)")
+    parser.add_argument(
+        "--from",
+        dest="clients",
+        metavar="CLIENT",
+        action=Collect,
+        default=(),
+        help=f"only servers of this client: {_CLIENTS}; again for more",
+    )
+    parser.add_argument("--file", metavar="PATH", help="read this file instead of those that clients usually have")
+    parser.add_argument("--to", dest="config", metavar="FILE", help=_FILE)
+    _add_secrets(parser)
+    _add_dry_run(parser)
+    parser.add_argument("--json", action="store_true", help="print an object")
+
+
+def _add_connect(parser: Parser) -> None:
+    parser.add_argument("client", metavar="CLIENT", help=f"the client: {_CLIENTS}")
+    parser.add_argument(
+        "target",
+        metavar="TARGET",
+        nargs="?",
+        default="",
+        help="what 'toolyard serve' is given (default: 'toolyard.toml')",
+    )
+    parser.add_argument("--url", metavar="URL", help="let the client call a server that runs at this address, instead of starting one")
+    parser.add_argument("--name", dest="called", metavar="NAME", help="what the client calls it (default: 'toolyard')")
+    parser.add_argument("--project", action="store_true", help="write the client's file of this folder, and not that of the user")
+    parser.add_argument("--undo", action="store_true", help="undo what 'connect' wrote last")
+    _add_dry_run(parser)
+
+
+def _add_add(parser: Parser) -> None:
+    parser.takes_program = True
+    parser.add_argument("name", metavar="NAME", help="what the upstream is called: small letters, digits, '-' and '_'")
+    parser.add_argument("--url", metavar="URL", help="the address of a server that runs; without it the command to run stands behind '--'")
+    parser.add_argument("--env", metavar="NAME=VALUE", action=Collect, default=(), help="a variable for the command; again for more")
+    parser.add_argument("--header", metavar="NAME:VALUE", action=Collect, default=(), help="a header for the address; again for more")
+    _add_secrets(parser)
+    parser.add_argument("--config", metavar="FILE", help=_FILE)
+
+
+def _add_remove(parser: Parser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the upstream")
+    parser.add_argument("--config", metavar="FILE", help="the file to change (default: 'toolyard.toml')")
+
+
+def _add_secrets(parser: Parser) -> None:
+    parser.add_argument("--secrets", metavar="WHERE", choices=("file", "env", "keep"), default="file", help=_SECRETS)
+
+
+def _add_dry_run(parser: Parser) -> None:
+    parser.add_argument("--dry-run", action="store_true", help="show what would be written, and write nothing")
+
+
+JOINING: Final[Commands] = MappingProxyType(
+    {
+        "import": ("bring the servers of MCP clients into 'toolyard.toml', without starting any", _add_import),
+        "connect": ("write Toolyard into the configuration of an MCP client", _add_connect),
+        "add": ("add an upstream to 'toolyard.toml', without starting it", _add_add),
+        "remove": ("take an upstream out of 'toolyard.toml'", _add_remove),
+    }
+)
+"""The commands that bring servers in, and Toolyard into clients."""
+
+
+def _add_upstream(parser: Parser, text: str = "the upstream") -> None:
+    parser.add_argument("name", metavar="NAME", help=text)
+    parser.add_argument("--config", metavar="FILE", help=CONFIG)
+
+
+def _add_logs(parser: Parser) -> None:
+    _add_upstream(parser)
+    parser.add_argument("-f", "--follow", action="store_true", help="go on with what comes, until it is interrupted")
+    parser.add_argument("-n", "--lines", metavar="NUMBER", type=_number, help="how many of the last lines (default: 100)")
+
+
+def _add_login(parser: Parser) -> None:
+    _add_logout(parser)
+    parser.add_argument("--no-browser", action="store_true", help="open no browser, only print the address")
+    parser.add_argument("--timeout", metavar="SECONDS", type=_seconds, default=300.0, help="how long to wait (default: 300)")
+
+
+def _add_logout(parser: Parser) -> None:
+    _add_upstream(parser, "the upstream, or its address")
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal():
+        raise ArgumentTypeError(f"'{text}' is not a number of lines.")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < inf:
+        raise ArgumentTypeError(f"'{text}' is not a number of seconds.")
+    return seconds
+
+
+ONE_UPSTREAM: Final[Commands] = MappingProxyType(
+    {
+        "restart": ("start an upstream of a running yard anew", _add_upstream),
+        "logs": ("print what an upstream that is a program said on stderr", _add_logs),
+        "login": ("sign in at an upstream, in a browser", _add_login),
+        "logout": ("forget a login at an upstream, and have it revoked", _add_logout),
+    }
+)
+"""The commands about one upstream."""
 
 _TARGET: Final = "the yard: 'module:attr', 'file.py', 'file.py:attr', a 'toolyard.toml', a client's 'file.json', or an address"
 _NOTHING: Final[Mapping[str, str | bool]] = MappingProxyType({})
@@ -107,7 +335,7 @@ def read_options(arguments: Sequence[str]) -> Options:
     """Return what was asked for; the command is empty if there is none.
 
     Raises:
-        CommandError: It cannot be understood.
+        LaunchError: It cannot be understood.
         SystemExit: Help or the version was asked for, and has been printed.
     """
     program, commands = make_parsers(arguments[0] if arguments and arguments[0] in _COMMANDS else "")

@@ -3,20 +3,21 @@
 What others wrote, such as a description or a result, cannot move the cursor: control characters are shown, not sent.
 """
 
+import json
 import os
 import re
 import sys
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, Literal, NamedTuple, TextIO
+from textwrap import wrap
+from typing import Any, Final, TextIO, cast
 from unicodedata import combining, east_asian_width
 
-__all__ = ["OutputError", "Painted", "Part", "Style", "Terminal", "columns_of", "cut", "width_of"]
+from toolyard.launch.notices import CONTROL, Line, Notices, Painted, Part, Style, clean, discard, encodable, is_terminal, painted
 
-Style = Literal["bold", "faint", "good", "bad"]
+__all__ = ["Line", "OutputError", "Painted", "Part", "Style", "Terminal", "cell", "columns_of", "cut", "outline", "table", "width_of"]
 
-_STYLES: Final[dict[Style, str]] = {"bold": "1", "faint": "2", "good": "32", "bad": "31"}
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
 _BEYOND_ASCII: Final = re.compile(r"[^\x00-\x7e]")
 _WIDTH: Final = 80
 
@@ -25,30 +26,15 @@ class OutputError(Exception):
     """Data cannot be written to stdout; the sentence says why."""
 
 
-class Painted(NamedTuple):
-    """Text in a style, where there are colours."""
-
-    text: str
-    style: Style
-
-
-Part = str | Painted
-
-
-class Terminal:
+class Terminal(Notices):
     """Where a command writes: data, notices, and progress in one place of the screen."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._out: TextIO | None = sys.stdout
-        self._err: TextIO | None = sys.stderr
-        smart = os.environ.get("TERM") != "dumb"
-        self.interactive = _is_terminal(self._out)
-        self.quiet = False
-        self.attended = _is_terminal(self._err)
-        wanted = smart and not os.environ.get("NO_COLOR")
-        self._colours = self.interactive and wanted
-        self._notice_colours = self.attended and wanted
-        self._in_place = smart and self.attended
+        self.interactive = is_terminal(self._out)
+        self._colours = self.interactive and self._wants_colours
+        self._in_place = self._smart and self.attended
         self._progress_shown = False
 
     @property
@@ -60,25 +46,20 @@ class Terminal:
         """Write a line of data, made of the parts."""
         self.clear()
         if self._out is not None:
-            text = _painted(parts, colours=self._colours)
+            text = painted(parts, colours=self._colours)
             with _told():
-                self._out.write(_encodable(text, self._out) + "\n")
+                self._out.write(encodable(text, self._out) + "\n")
 
     def write_json(self, text: bytes) -> None:
         """Write JSON, with what the terminal or the encoding cannot take escaped as JSON escapes it."""
         self.clear()
         if self._out is None:
             return
-        shown = _escape_json(text.decode(), _CONTROL)
-        if _encodable(shown, self._out) != shown:
+        shown = _escape_json(text.decode(), CONTROL)
+        if encodable(shown, self._out) != shown:
             shown = _escape_json(shown, _BEYOND_ASCII)
         with _told():
             self._out.write(shown + "\n")
-
-    def say(self, *parts: Part) -> None:
-        """Write a notice to stderr; one that nobody reads fails nothing."""
-        self.clear()
-        self._notify(_painted(parts, colours=self._notice_colours) + "\n")
 
     def show_progress(self, text: str) -> None:
         """Write to stderr how far a call has come, over what was written so before if that is a terminal."""
@@ -87,7 +68,7 @@ class Terminal:
         if not self._in_place:
             self.say(text)
             return
-        line = cut(" ".join(_clean(text).split()), columns_of(self._err) - 1)
+        line = cut(" ".join(clean(text).split()), columns_of(self._err) - 1)
         self._notify(f"\r{line}\x1b[K")
         self._progress_shown = True
 
@@ -106,16 +87,7 @@ class Terminal:
     def abandon(self) -> None:
         """Send nothing more to stdout, because nobody reads it."""
         if self._out is not None:
-            _discard(self._out)
-
-    def _notify(self, text: str) -> None:
-        if self._err is None:
-            return
-        try:
-            self._err.write(_encodable(text, self._err))
-            self._err.flush()
-        except OSError:
-            _discard(self._err)
+            discard(self._out)
 
 
 def width_of(text: str) -> int:
@@ -136,21 +108,6 @@ def cut(text: str, width: int) -> str:
     return f"{kept.rstrip()}…" if width > 0 else ""
 
 
-def _painted(parts: Iterable[Part], *, colours: bool) -> str:
-    return "".join(_paint(part, colours=colours) for part in parts)
-
-
-def _paint(part: Part, *, colours: bool) -> str:
-    if isinstance(part, str):
-        return _clean(part)
-    text = _clean(part.text)
-    return f"\x1b[{_STYLES[part.style]}m{text}\x1b[0m" if colours and text else text
-
-
-def _is_terminal(stream: TextIO | None) -> bool:
-    return stream is not None and stream.isatty()
-
-
 @contextmanager
 def _told() -> Generator[None]:
     """Say why data cannot be written; that nobody reads it any more is another matter."""
@@ -160,13 +117,6 @@ def _told() -> Generator[None]:
         raise
     except OSError as error:
         raise OutputError(f"The output cannot be written: {error.strerror}.") from error
-
-
-def _discard(stream: TextIO) -> None:
-    """Send what the stream still holds, and all that follows, nowhere."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
 
 
 def columns_of(stream: TextIO | None) -> int:
@@ -180,21 +130,82 @@ def columns_of(stream: TextIO | None) -> int:
         return _WIDTH
 
 
-def _clean(text: str) -> str:
-    """Return the text with its control characters shown as people write them."""
-    return _CONTROL.sub(_shown, text.replace("\r\n", "\n"))
-
-
-def _shown(match: re.Match[str]) -> str:
-    return ascii(match[0])[1:-1]
-
-
-def _encodable(text: str, stream: TextIO) -> str:
-    encoding = stream.encoding or "utf-8"
-    return text.encode(encoding, "backslashreplace").decode(encoding)
-
-
 def _escape_json(text: str, pattern: re.Pattern[str]) -> str:
     import json  # noqa: PLC0415 - a server writes no data here
 
     return pattern.sub(lambda match: json.dumps(match[0])[1:-1], text)
+
+
+_SHORT: Final = 36
+_NARROWEST: Final = 12
+_GAP: Final = "   "
+
+
+def outline(value: Any, width: int) -> Iterator[Line]:
+    """Return the lines of a value."""
+    if isinstance(value, dict) and value:
+        yield from _pairs(cast("dict[str, Any]", value), width)
+    elif isinstance(value, list) and _is_nested(value):
+        for item in cast("list[Any]", value):
+            mark: Part = Painted("- ", "faint")
+            for line in outline(item, width - 2):
+                yield (mark, *line)
+                mark = "  "
+    else:
+        yield from ((text,) for text in _wrapped(_flat(value), width))
+
+
+def _pairs(pairs: dict[str, Any], width: int) -> Iterator[Line]:
+    """Return the lines of an object; facts that are short and stand together share a line."""
+    shared: list[Part] = []
+    used = 0
+    for key, value in pairs.items():
+        text = f"{key}: {_flat(value)}"
+        if len(text) <= min(_SHORT, width):
+            if shared and used + len(_GAP) + len(text) > width:
+                yield tuple(shared)
+                shared, used = [], 0
+            used += len(text) + (len(_GAP) if shared else 0)
+            shared += [*([_GAP] if shared else []), Painted(f"{key}: ", "faint"), _flat(value)]
+            continue
+        if shared:
+            yield tuple(shared)
+            shared, used = [], 0
+        yield from _pair(key, value, width)
+    if shared:
+        yield tuple(shared)
+
+
+def _pair(key: str, value: Any, width: int) -> Iterator[Line]:
+    """Return the lines of one fact: on one if there is room, wrapped if it is text, or else below its name."""
+    name, flat = Painted(f"{key}: ", "faint"), _flat(value)
+    if len(key) + 2 + len(flat) > width and _is_nested(value):
+        yield (Painted(f"{key}:", "faint"),)
+        yield from (("  ", *line) for line in outline(value, width - 2))
+        return
+    first, *rest = _wrapped(flat, width - len(key) - 2)
+    yield (name, first)
+    yield from ((" " * (len(key) + 2), text) for text in rest)
+
+
+def _is_nested(value: Any) -> bool:
+    """Return whether a value has parts that have parts, which lines of their own make plain."""
+    return isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict | list) for item in cast("list[Any]", value)))
+
+
+def _flat(value: Any) -> str:
+    return value if value and isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return wrap(text, max(width, _NARROWEST), break_on_hyphens=False)
+
+
+def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table; the cells are Markdown already."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in (titles, ["---"] * len(titles), *rows))
+
+
+def cell(text: str) -> str:
+    """Return text as it can stand in a table."""
+    return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|")

@@ -3,26 +3,151 @@
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from toolyard.cli.exits import DIFFERENT, CommandError
+from toolyard._internal.files import find_state_dir
+from toolyard._internal.logfmt import is_word
 from toolyard.cli.parser import Options
-from toolyard.cli.settings import settings_of_options, settled_upstreams
+from toolyard.cli.targets import settings_of_options
 from toolyard.cli.terminal import Painted, Style, Terminal, cut, width_of
-from toolyard.envelope import encode
+from toolyard.launch.build import settled_upstreams
+from toolyard.launch.errors import DEFECT, DIFFERENT, LaunchError
+from toolyard.launch.signals import run as run_until_done
+from toolyard.model.envelope import encode
+from toolyard.model.schema import near_miss
 from toolyard.providers.upstream.catalogue import folder_of, load
-from toolyard.providers.upstream.lock import find_lock
-from toolyard.providers.upstream.making import make_upstream
-from toolyard.providers.upstream.pins import Pins
-from toolyard.providers.upstream.provider import Upstream
+from toolyard.providers.upstream.health import Status, ask_for_restart, read_status
+from toolyard.providers.upstream.pins import Definitions, Locked, LockError, Pins, definitions_of, find_lock, parse_lock
+from toolyard.providers.upstream.process_log import LogReader, names_of_logs, path_of_log
+from toolyard.providers.upstream.provider import Upstream, make_upstream
 from toolyard.providers.upstream.settings import UpstreamSettings
-from toolyard.providers.upstream.status import Status, read_status
-from toolyard.signals import run as run_until_done
-from toolyard.state_dir import find_state_dir
 from toolyard.yard import Yard
 
-__all__ = ["run"]
+__all__ = ["Stored", "read_stored", "run_logs", "run_restart", "run_upstreams"]
+
+
+_PAUSE: Final = 0.2
+
+
+def run_logs(options: Options, terminal: Terminal) -> int:
+    """Print the last lines of an upstream's log, and go on with what comes if that is wanted."""
+    try:
+        state = find_state_dir(settings_of_options(options, terminal).settings.state_dir)
+        names = names_of_logs(state)
+    except OSError as error:
+        raise LaunchError(f"The state directory cannot be read: {error.strerror}.") from error
+    if options.name not in names:
+        raise LaunchError(f"There is no log of '{options.name}'.{_which(options.name, names)}")
+    with LogReader(path_of_log(state, options.name)) as reader:
+        _write_lines(reader.read_last(options.lines), terminal)
+        while options.follow:
+            time.sleep(_PAUSE)  # the file is another process's, and nothing tells that it grew
+            _write_lines(reader.read_on(), terminal)
+    return 0
+
+
+def _write_lines(lines: Sequence[str], terminal: Terminal) -> None:
+    for line in lines:
+        terminal.write(line)
+    terminal.flush()
+
+
+def _which(name: str, names: Sequence[str]) -> str:
+    near = get_close_matches(name, names, n=1)
+    if near:
+        return f" Did you mean '{near[0]}'?"
+    if names:
+        return " There are logs of " + ", ".join(f"'{known}'" for known in names) + "."
+    return " An upstream that is a program has one once it was started."
+
+
+def run_restart(options: Options, terminal: Terminal) -> int:
+    """Leave word that the upstream is to be restarted, if there is a yard that will find it."""
+    config = settings_of_options(options, terminal)
+    if options.name not in config.upstreams:
+        near = near_miss(options.name, sorted(config.upstreams))
+        meant = f" Did you mean '{near}'?" if near else ""
+        raise LaunchError(f"There is no upstream '{options.name}'.{meant}")
+    try:
+        folder = folder_of(find_state_dir(config.settings.state_dir), options.name)
+        status = read_status(folder)
+        if status is None:
+            raise LaunchError(f"No yard uses '{options.name}' now, so there is nothing to restart.")
+        ask_for_restart(folder)
+    except OSError as error:
+        raise LaunchError(f"The state directory cannot be used: {error.strerror}.") from error
+    if not terminal.quiet:
+        terminal.say(f"The yard with the process id {status.pid} restarts '{options.name}' within a second.")
+    return 0
+
+
+_UNKNOWN: Final = "What '{}' offers is not known on this machine. Serve it once, so that it is looked at."
+
+
+class Stored(NamedTuple):
+    """Where things are stored, what the lock says, the upstreams that are meant when none is named, and those that are not pinned."""
+
+    lock: Path
+    state: Path
+    locked: Locked
+    names: list[str]
+    unpinned: frozenset[str]
+
+    def offered(self, terminal: Terminal) -> dict[str, Definitions]:
+        """Return what the upstreams that are meant offered when they were last looked at, and say of which that is not known."""
+        found = {name: load(folder_of(self.state, name)) for name in self.names}
+        for name, catalogue in found.items():
+            if catalogue is None and not terminal.quiet:
+                terminal.say(_UNKNOWN.format(name))
+        return {name: definitions_of(catalogue) for name, catalogue in found.items() if catalogue is not None}
+
+    def offered_by(self, name: str) -> Definitions:
+        """Return what one upstream offered when it was last looked at.
+
+        Raises:
+            LaunchError: That is not known.
+        """
+        catalogue = load(folder_of(self.state, name)) if _is_name(name) else None
+        if catalogue is not None:
+            return definitions_of(catalogue)
+        if name in self.names:
+            raise LaunchError(_UNKNOWN.format(name))
+        near = near_miss(name, sorted({*self.names, *_with_catalogue(self.state)}))
+        meant = f" Did you mean '{near}'?" if near else ""
+        raise LaunchError(f"Nothing is known of an upstream '{name}'.{meant}")
+
+
+def read_stored(options: Options, terminal: Terminal) -> Stored:
+    """Find what is stored, by the settings.
+
+    Raises:
+        LaunchError: The settings are wrong, or the lock cannot be read.
+    """
+    config = settings_of_options(options, terminal)
+    try:
+        state = find_state_dir(config.settings.state_dir)
+        lock = find_lock(config.path, state)
+        locked = parse_lock(lock, lock.read_bytes() if lock.exists() else b"")
+    except LockError as error:
+        raise LaunchError(str(error)) from error
+    except OSError as error:
+        raise LaunchError(f"'{error.filename or 'The state directory'}' cannot be read: {error.strerror}.", status=DEFECT) from error
+    used = {name: written.settings for name, written in config.upstreams.items() if written.settings.enabled}
+    unpinned = frozenset(name for name, settings in used.items() if settings.pin == "off")
+    return Stored(lock, state, locked, sorted(used) or sorted(locked) or _with_catalogue(state), unpinned)
+
+
+def _is_name(name: str) -> bool:
+    """Return whether a name stays inside the folder of the upstreams."""
+    return is_word(name) and not name.startswith(".")
+
+
+def _with_catalogue(state: Path) -> list[str]:
+    """Return the upstreams that were looked at on this machine."""
+    return sorted(path.parent.name for path in folder_of(state, "").glob("*/catalogue.json"))
+
 
 _TITLES: Final = ("NAME", "STATE", "TOOLS", "LATENCY", "SEEN", "WHY")
 _STYLES: Final[Mapping[str, Style]] = {"ready": "good", "degraded": "bad", "backing_off": "bad", "auth_needed": "bad", "stopped": "faint"}
@@ -31,14 +156,14 @@ _UNUSED: Final = "No yard uses it now."
 _STEPS: Final = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
-def run(options: Options, terminal: Terminal) -> int:
+def run_upstreams(options: Options, terminal: Terminal) -> int:
     """Print a line for each upstream; a check that finds one that cannot be used has a status of its own."""
     config = settings_of_options(options, terminal)
     known = {name: written.settings for name, written in config.upstreams.items()}
     try:
         state = find_state_dir(config.settings.state_dir)
     except OSError as error:
-        raise CommandError(f"The state directory cannot be found: {error.strerror}.") from error
+        raise LaunchError(f"The state directory cannot be found: {error.strerror}.") from error
     checked: Mapping[str, Status] = {}
     if options.check:
         pins = Pins(find_lock(config.path, state), state=state)
@@ -48,7 +173,7 @@ def run(options: Options, terminal: Terminal) -> int:
     if options.json:
         terminal.write_json(encode(statuses))
     elif statuses:
-        _write(statuses, terminal)
+        _write_table(statuses, terminal)
     else:
         terminal.say("There are no upstreams. 'toolyard import' finds those that other programs have; 'toolyard add' adds one.")
     return DIFFERENT if any(status.state not in _WELL for status in checked.values()) else 0
@@ -86,7 +211,7 @@ def _status(name: str, settings: UpstreamSettings, state: Path) -> Status:
     )
 
 
-def _write(statuses: list[Status], terminal: Terminal) -> None:
+def _write_table(statuses: list[Status], terminal: Terminal) -> None:
     rows = [_row(status) for status in statuses]
     widths = [max(width_of(row[column]) for row in (_TITLES, *rows)) for column in range(len(_TITLES))]
     if terminal.interactive:

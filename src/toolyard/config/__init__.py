@@ -1,9 +1,8 @@
 """Configuration: what may be set, in 'toolyard.toml', in the environment or by flags; it builds nothing."""
 
-from toolyard.config.fitting import ConfigError
-from toolyard.config.reading import Config, Origin, Stamp, read_config, stamp_of
+from toolyard.config.convert import ConfigError
+from toolyard.config.read import FOREIGN, Config, Origin, Stamp, read_config, stamp_of
 from toolyard.config.settings import Authentication, Key, Setting, Settings, known_settings
-from toolyard.config.tables import FOREIGN
 
 __all__ = [
     "FOREIGN",

@@ -16,6 +16,6 @@ __all__ = ["yard"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'toolyard.demo' has no attribute '{name}'")
-    from toolyard.demo.making import make_yard  # noqa: PLC0415 - the yard is only made for who asks for it
+    from toolyard.demo.tools import make_yard  # noqa: PLC0415 - the yard is only made for who asks for it
 
     return make_yard()

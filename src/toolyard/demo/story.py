@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from toolyard.envelope import Envelope
-from toolyard.profile import METATOOLS, cost
+from toolyard.model.envelope import Envelope
+from toolyard.model.profile import METATOOLS, cost
 from toolyard.yard import Yard
 
 __all__ = ["Bill", "Lists", "Move", "Scene", "bill_of", "lists_of", "tell"]

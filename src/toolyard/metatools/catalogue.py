@@ -4,24 +4,25 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from toolyard.envelope import encode_sorted
-from toolyard.errors import ToolError, shortened
-from toolyard.profile import EVERYTHING, METATOOLS, UNLISTED, Profile
-from toolyard.registry import Change, Registry
-from toolyard.schema import near_miss
-from toolyard.search_settings import SearchSettings, read_environment
-from toolyard.spec import Operation, ToolSpec
+from toolyard._internal.seal import Seal, SealError
+from toolyard.dispatch.registry import Change, Registry
+from toolyard.model.envelope import encode_sorted
+from toolyard.model.errors import ToolError, shortened
+from toolyard.model.profile import EVERYTHING, METATOOLS, UNLISTED, Profile
+from toolyard.model.schema import near_miss
+from toolyard.model.spec import Operation, ToolSpec
+from toolyard.search.settings import SearchSettings, read_environment
 
 if TYPE_CHECKING:
     from toolyard.search import Found, Index
 
-__all__ = ["OTHER_NAME", "Catalogue"]
+__all__ = ["OTHER_NAME", "Catalogue", "Cursors"]
+
 
 OTHER_NAME: Final = "other_name"
 """The tag of a metatool that is another under a name that agents know from elsewhere."""
-
 _PROFILES: Final = 256
 _DIGITS: Final = 24
 _AT_ONCE: Final = 16
@@ -186,3 +187,50 @@ def _nothing() -> None:
 def _is_found(spec: ToolSpec) -> bool:
     """Return whether a search may find it: metatools that lists show need not be found, nor those that are others."""
     return spec.source != METATOOLS or (UNLISTED in spec.tags and OTHER_NAME not in spec.tags)
+
+
+_PURPOSE: Final = "page of a metatool"
+_CURSOR_DIGITS: Final = 16
+
+
+class Cursors:
+    """Makes and reads cursors with one secret."""
+
+    def __init__(self, seal: Seal) -> None:
+        self._seal = seal
+
+    def close(self, question: list[Any], end: int) -> str:
+        """Return the cursor of the page that follows; the question is everything that decides what is on it."""
+        return self._seal.close(_PURPOSE, [_digest(question), end])
+
+    def open(self, question: list[Any], cursor: str | None, *, again: str) -> int:
+        """Return where the page begins; without a cursor it is the first.
+
+        Raises:
+            ToolError: `invalid_input` if it is none of ours, of another question, or of tools or a ranking that changed since.
+        """
+        if cursor is None:
+            return 0
+        try:
+            digest, end = self._seal.open(_PURPOSE, cursor)
+        except SealError:
+            raise _refusal("unknown_cursor", "The cursor is none that was given out here.", again) from None
+        if digest != _digest(question):
+            raise _refusal(
+                "stale_cursor", "The cursor is of another question, or the tools or how they are ranked have changed since.", again
+            )
+        return int(end)
+
+
+def _digest(question: list[Any]) -> str:
+    return sha256(encode_sorted(question)).hexdigest()[:_CURSOR_DIGITS]
+
+
+def _refusal(code: str, message: str, again: str) -> ToolError:
+    return ToolError(
+        "invalid_input",
+        message,
+        hint="Start from the first page: call again without 'cursor', and with the same arguments for every page.",
+        next_actions=[again],
+        issues=[{"field": "cursor", "code": code, "message": message}],
+    )

@@ -8,28 +8,41 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from toolyard.call import Arguments, Call
-from toolyard.caller import Door
-from toolyard.ending import room_for_data
-from toolyard.envelope import Content, Encoded, Envelope, Failure, encode_data, encode_own
-from toolyard.errors import ToolError, shortened
-from toolyard.metatools.making import make
-from toolyard.metatools.pace import Pace
-from toolyard.metatools.plan import PREVIOUS, Plan, Planned
-from toolyard.metatools.preview import preview
-from toolyard.metatools.references import filled
-from toolyard.metatools.running import PENDING, is_pending
-from toolyard.metatools.steps import ANSWERS, TAKES, Step, make_check
-from toolyard.metatools.subject import Subject
-from toolyard.progress import Note
-from toolyard.results import too_large
-from toolyard.spec import Operation, Reason
-from toolyard.tools import Tool
+from toolyard.dispatch.call import Arguments, Call, Door
+from toolyard.dispatch.outcome import room_for_data
+from toolyard.dispatch.progress import Note
+from toolyard.dispatch.results import too_large
+from toolyard.dispatch.tool import Tool
+from toolyard.metatools.chain_plan import ANSWERS, PREVIOUS, TAKES, Plan, Planned, Step, filled, make_check
+from toolyard.metatools.metatool import Subject, make
+from toolyard.metatools.run import PENDING, Pace, is_pending
+from toolyard.model.envelope import Content, Encoded, Envelope, Failure, encode_data, encode_own
+from toolyard.model.errors import ToolError, shortened
+from toolyard.model.spec import Operation, Reason
 
-__all__ = ["make_chain"]
+__all__ = ["make_chain", "preview"]
+
+
+def preview(plan: Plan, *, can_hold: bool) -> list[dict[str, Any]]:
+    """Return what would run when, what it waits for, and whether a person is asked first, where that is known."""
+    told: list[dict[str, Any]] = []
+    number = last = 0
+    for stage in plan.stages:
+        for planned in stage.steps:
+            spec, step = planned.tool.spec, planned.step
+            asks = True if any(one.spec.question is not None for one in (planned.tool, *planned.inner)) else None if can_hold else False
+            waits = sorted({reference.target for reference in planned.references} | ({last} if step.use_previous else set[int]()))
+            one: dict[str, Any] = {"step": planned.index, "tool_id": spec.name, "operation": str(spec.operation), "stage": number}
+            one |= {"needs_approval": asks, **({"waits_for": waits} if waits else {}), **({"id": step.id} if step.id else {})}
+            told.append(one)
+            if not stage.together:
+                number, last = number + 1, planned.index
+        if stage.together:
+            number, last = number + 1, told[-1]["step"]
+    return told
+
 
 Outcome = Envelope | Encoded
-
 _NOTHING: Final[Mapping[str, Any]] = {}
 _SMALL: Final = 1000
 """Characters that a result has at least for which a handle is shorter."""

@@ -4,20 +4,19 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from toolyard.metatools.catalogue import Catalogue
+from toolyard.dispatch.tool import Tool
+from toolyard.metatools import LEARNING
+from toolyard.metatools.catalogue import Catalogue, Cursors
 from toolyard.metatools.chain import make_chain
-from toolyard.metatools.choosing import LEARNING
-from toolyard.metatools.cursors import Cursors
-from toolyard.metatools.describing import make_describe, make_examples
-from toolyard.metatools.listing import make_lists
-from toolyard.metatools.reading import make_read
-from toolyard.metatools.running import make_run
-from toolyard.metatools.searching import make_search
-from toolyard.metatools.shapes import Shapes
-from toolyard.metatools.subject import Subject
-from toolyard.profile import METATOOLS, OTHER_NAMES
+from toolyard.metatools.describe import make_describe, make_examples
+from toolyard.metatools.learned_output import Shapes
+from toolyard.metatools.lists import make_lists
+from toolyard.metatools.metatool import Subject
+from toolyard.metatools.read_result import make_read
+from toolyard.metatools.run import make_run
+from toolyard.metatools.search import make_search
+from toolyard.model.profile import METATOOLS, OTHER_NAMES
 from toolyard.providers import Publish
-from toolyard.tools import Tool
 
 __all__ = ["Metatools"]
 

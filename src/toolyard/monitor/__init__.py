@@ -1,6 +1,5 @@
 """Where records go: sinks, each a function that takes a record."""
 
-from toolyard.monitor.log import log_sink
-from toolyard.monitor.ring import Ring
+from toolyard.monitor.sinks import Ring, log_sink
 
 __all__ = ["Ring", "log_sink"]

@@ -11,11 +11,11 @@ from typing import Any, Final, Protocol
 
 from typing_extensions import TypedDict
 
-from toolyard.call import Call
+from toolyard.dispatch.call import Call
+from toolyard.dispatch.outcome import Record, Sink
+from toolyard.dispatch.sessions import Session, Sessions
 from toolyard.providers import Publish
 from toolyard.providers.functions import Functions, tool
-from toolyard.record import Record, Sink
-from toolyard.session import Session, Sessions
 
 __all__ = ["Subject", "System"]
 

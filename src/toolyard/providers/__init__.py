@@ -4,11 +4,10 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, runtime_checkable
 
-from toolyard.prompts import Prompt
-from toolyard.resources import Resource
-from toolyard.subscriptions import Watcher
-from toolyard.table import NOTHING_WITHHELD, WithheldReasons
-from toolyard.tools import Tool
+from toolyard.dispatch.registry import Watcher
+from toolyard.dispatch.resource import Prompt, Resource
+from toolyard.dispatch.table import NOTHING_WITHHELD, WithheldReasons
+from toolyard.dispatch.tool import Tool
 
 __all__ = ["Forwarding", "Parting", "Provider", "Publish", "Settling", "Telling"]
 

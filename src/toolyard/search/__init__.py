@@ -3,10 +3,9 @@
 It knows tools as data only: not who asks, nor what running one does.
 """
 
-from toolyard.search.index import Index, Strategy
-from toolyard.search.listing import Allows, Found, Hit
-from toolyard.search.strategies import StrategyError, make_index, strategy_names
-from toolyard.search_settings import SearchSettings, read_environment
+from toolyard.search.hits import Allows, Found, Hit
+from toolyard.search.index import Index, Strategy, StrategyError, make_index, strategy_names
+from toolyard.search.settings import SearchSettings, read_environment
 
 __all__ = [
     "Allows",

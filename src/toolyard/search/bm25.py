@@ -6,12 +6,10 @@ from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from itertools import islice
 
-from toolyard.search.fields import fields_of
-from toolyard.search.listing import Found, Hit, Listing, closest, page
-from toolyard.search.visible import Admits, Hidden
-from toolyard.search.words import plain, read_words, split_word
-from toolyard.search_settings import SearchSettings
-from toolyard.spec import ToolSpec
+from toolyard.model.spec import ToolSpec
+from toolyard.search.hits import Admits, Found, Hidden, Hit, Listing, closest, page
+from toolyard.search.settings import SearchSettings
+from toolyard.search.text import fields_of, plain, read_words, split_word
 
 __all__ = ["Bm25"]
 

@@ -8,10 +8,9 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from toolyard.search.index import Index
-from toolyard.search.strategies import make_index
-from toolyard.search_settings import SearchSettings
-from toolyard.spec import Operation, ToolSpec
+from toolyard.model.spec import Operation, ToolSpec
+from toolyard.search.index import Index, make_index
+from toolyard.search.settings import SearchSettings
 
 __all__ = ["EvaluationError", "LabelledQuery", "LabelledTool", "Measured", "evaluate", "read_queries", "read_tools"]
 

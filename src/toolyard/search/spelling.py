@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
+from toolyard.search.postings import View
 from toolyard.search.stem import stem
-from toolyard.search.thesaurus import Thesaurus
-from toolyard.search.view import View
+from toolyard.search.text import Thesaurus
 
 __all__ = ["Spelling"]
 

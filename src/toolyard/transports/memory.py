@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from toolyard.caller import ANYONE, Caller
-from toolyard.conversation import Front
-from toolyard.conversation.duplex import Duplex
-from toolyard.serving import Serving
-from toolyard.transports.address import Address
+from toolyard.config.settings import Serving
+from toolyard.dispatch.call import ANYONE, Caller
+from toolyard.server import Front
+from toolyard.server.stream import Duplex
+from toolyard.transports import Address
 from toolyard.yard import Yard
 
 __all__ = ["Memory"]

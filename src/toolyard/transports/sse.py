@@ -11,20 +11,29 @@ from collections import deque
 from collections.abc import Awaitable
 from typing import Any, Final
 
-from toolyard.caller import Caller
-from toolyard.conversation import Front
-from toolyard.conversation.duplex import Duplex, Said
-from toolyard.envelope import encode
-from toolyard.serving import Serving
+from toolyard.config.settings import Serving
+from toolyard.dispatch.call import Caller
+from toolyard.model.envelope import encode
+from toolyard.server import Front
+from toolyard.server.stream import Duplex, Said
 from toolyard.transports.auth import Guard
-from toolyard.transports.http.asgi import Headers, Receive, Send, Target, respond, respond_text, wait_until_gone
-from toolyard.transports.http.gate import Gate, RefusedError, check_once
-from toolyard.transports.http.place import Place, endpoint_asked_about, place_of
-from toolyard.transports.http.request import shown_of, trace_of
+from toolyard.transports.http.asgi import (
+    PREFLIGHT,
+    Headers,
+    Receive,
+    Send,
+    Target,
+    respond,
+    respond_text,
+    share,
+    shown_of,
+    trace_of,
+    wait_until_gone,
+)
+from toolyard.transports.http.host_check import Gate, Place, RefusedError, check_once, endpoint_asked_about, place_of
 from toolyard.transports.http.response import STREAM
 from toolyard.transports.http.server import Http
-from toolyard.transports.http.sharing import PREFLIGHT, share
-from toolyard.wire.events import KEEP_ALIVE, encode_event
+from toolyard.wire.sse import KEEP_ALIVE, encode_event
 from toolyard.yard import Yard
 
 __all__ = ["Sse"]

@@ -12,14 +12,12 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
 
-from toolyard.caller import ANYONE
-from toolyard.conversation import Front
-from toolyard.conversation.duplex import Duplex
-from toolyard.pipes.lines import Lines
-from toolyard.pipes.reader import Reader
-from toolyard.pipes.writer import Writer
-from toolyard.serving import Serving
-from toolyard.transports.address import Address
+from toolyard._internal.pipes import Lines, Reader, Writer
+from toolyard.config.settings import Serving
+from toolyard.dispatch.call import ANYONE
+from toolyard.server import Front
+from toolyard.server.stream import Duplex
+from toolyard.transports import Address
 from toolyard.yard import Yard
 
 __all__ = ["Stdio"]

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
-from toolyard.wire.faults import HEADER_MISMATCH, Fault
+from toolyard.wire.messages import HEADER_MISMATCH, Fault
 
 __all__ = [
     "PARAM",

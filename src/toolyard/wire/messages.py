@@ -10,10 +10,18 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from toolyard.wire.faults import INVALID_REQUEST, PARSE, Fault
-
 __all__ = [
     "BLANK",
+    "HEADER_MISMATCH",
+    "HTTP_STATUS",
+    "INTERNAL",
+    "INVALID_PARAMS",
+    "INVALID_REQUEST",
+    "METHOD_NOT_FOUND",
+    "MISSING_CAPABILITY",
+    "PARSE",
+    "UNSUPPORTED_VERSION",
+    "Fault",
     "Id",
     "Message",
     "check_depth",
@@ -26,11 +34,44 @@ __all__ = [
     "id_of",
 ]
 
-Id = int | str
 
+PARSE: Final = -32700
+INVALID_REQUEST: Final = -32600
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+INTERNAL: Final = -32603
+HEADER_MISMATCH: Final = -32020
+MISSING_CAPABILITY: Final = -32021
+UNSUPPORTED_VERSION: Final = -32022
+HTTP_STATUS: Final[dict[int, int]] = {
+    PARSE: 400,
+    INVALID_REQUEST: 400,
+    METHOD_NOT_FOUND: 404,
+    INVALID_PARAMS: 400,
+    HEADER_MISMATCH: 400,
+    MISSING_CAPABILITY: 400,
+    UNSUPPORTED_VERSION: 400,
+}
+
+
+class Fault(Exception):  # noqa: N818 - an error is what a call answers; this is none
+    """A message cannot be answered as what it claims to be."""
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.data = data
+
+    @property
+    def http(self) -> int:
+        """Return the status that says the same in HTTP, in the era that says it there, too."""
+        return HTTP_STATUS.get(self.code, 200)
+
+
+Id = int | str
 BLANK: Final = b" \t\r\n"
 """What JSON takes for space; Python takes more."""
-
 _NOTHING: Final = msgspec.Raw(b"")
 _STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _OTHERS: Final = bytes(set(range(256)) - set(b"[]{}"))

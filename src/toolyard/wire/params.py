@@ -1,11 +1,13 @@
 """Params: what each method of MCP takes, and the `_meta` that every request may bring."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from types import MappingProxyType
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
-from toolyard.wire.faults import INVALID_PARAMS, UNSUPPORTED_VERSION, Fault
+from toolyard.wire.headers import encode_value
+from toolyard.wire.messages import INVALID_PARAMS, UNSUPPORTED_VERSION, Fault, Id, encode_request
 from toolyard.wire.versions import LATEST, MODERN, VERSIONS, Version
 
 __all__ = [
@@ -13,20 +15,25 @@ __all__ = [
     "CLIENT",
     "LEVELS",
     "LOG_LEVEL",
+    "NOTHING",
     "PROTOCOL_VERSION",
     "RESULT_SIZE",
     "SERVER",
     "SUBSCRIPTION",
     "CallTool",
+    "Calling",
     "Cancelled",
+    "Client",
     "Complete",
     "GetPrompt",
     "Initialize",
     "Listen",
     "Page",
     "ReadResource",
+    "Requests",
     "SetLevel",
     "Wanted",
+    "decode_call",
     "decoder_of",
     "is_quiet",
     "misfit",
@@ -34,6 +41,7 @@ __all__ = [
     "unreserved",
     "version_of",
 ]
+
 
 PROTOCOL_VERSION: Final = "io.modelcontextprotocol/protocolVersion"
 CLIENT: Final = "io.modelcontextprotocol/clientInfo"
@@ -43,7 +51,6 @@ SERVER: Final = "io.modelcontextprotocol/serverInfo"
 SUBSCRIPTION: Final = "io.modelcontextprotocol/subscriptionId"
 RESULT_SIZE: Final = "anthropic/maxResultSizeChars"
 LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
-
 _KNOWN: Final = frozenset(
     {
         PROTOCOL_VERSION,
@@ -60,7 +67,6 @@ _KNOWN: Final = frozenset(
 )
 _QUIET: Final = _KNOWN - {"traceparent", "tracestate", "baggage"}
 _RESERVED: Final = frozenset({"modelcontextprotocol", "mcp"})
-
 P = TypeVar("P", bound=msgspec.Struct)
 
 
@@ -230,3 +236,75 @@ def _is_reserved(key: str) -> bool:
     prefix, slash, _ = key.partition("/")
     labels = prefix.split(".")
     return bool(slash) and not _RESERVED.isdisjoint([*labels[1:2], *labels[-2:-1]])
+
+
+class Calling(msgspec.Struct):
+    """A `tools/call` as it should be."""
+
+    method: Literal["tools/call"]
+    id: Id
+    jsonrpc: Literal["2.0"]
+    params: CallTool
+
+
+_decode: Final = msgspec.json.Decoder(Calling).decode
+
+
+def decode_call(data: bytes, *, depth: int) -> Calling | None:
+    """Return the call that a message is, or nothing if it is something else or must be looked at more closely first."""
+    size = len(data)
+    # as in 'decode': what is so short cannot be too deep, and what is ASCII needs no look at its characters
+    if not data.isascii() or (size > 2 * depth and (size > 5 * depth or data.find(b"[") >= 0)):
+        return None
+    try:
+        return _decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+class Client(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a client says of itself."""
+
+    name: str
+    version: str
+    title: str | None = None
+
+
+class Requests:
+    """The requests of one client to servers of one version."""
+
+    def __init__(self, version: Version, client: Client) -> None:
+        self.version = version
+        self.client = client
+        self._standing: dict[str, Any] = {PROTOCOL_VERSION: version.name, CLIENT: client} if version.modern else {}
+
+    def encode(
+        self,
+        request_id: Id,
+        method: str,
+        params: Mapping[str, Any],
+        *,
+        capabilities: Mapping[str, Any] = NOTHING,
+        meta: Mapping[str, Any] = NOTHING,
+    ) -> bytes:
+        """Return a request; in the newer era it says what the client can be asked, in the older one the handshake did."""
+        if self.version.modern:
+            meta = {**self._standing, CAPABILITIES: dict(capabilities), **meta}
+        elif not meta:
+            return encode_request(request_id, method, dict(params) if params else None)
+        return encode_request(request_id, method, {**params, "_meta": dict(meta)})
+
+    def initialize(self, request_id: Id, capabilities: Mapping[str, Any]) -> bytes:
+        """Return the request that a handshake begins with."""
+        params = {"protocolVersion": self.version.name, "capabilities": dict(capabilities), "clientInfo": self.client}
+        return encode_request(request_id, "initialize", params)
+
+    def headers(self, method: str, name: str | None) -> dict[str, str]:
+        """Return what HTTP wants beside a request: the version and, in the newer era, the method and what it is about."""
+        if not self.version.modern:
+            return {"MCP-Protocol-Version": self.version.name}
+        named = {} if name is None else {"Mcp-Name": encode_value(name)}
+        return {"MCP-Protocol-Version": self.version.name, "Mcp-Method": method, **named}

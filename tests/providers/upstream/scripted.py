@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 
 from toolyard.providers.upstream.link import LinkError, Listener
-from toolyard.wire.faults import METHOD_NOT_FOUND, Fault
-from toolyard.wire.messages import Id, encode_fault, encode_notification, encode_request, encode_result
+from toolyard.wire.messages import METHOD_NOT_FOUND, Fault, Id, encode_fault, encode_notification, encode_request, encode_result
 
 Script = Mapping[str, Any]
 """By method: a result, a `Fault`, a `LinkError`, nothing for silence, or what makes one of these from the params."""

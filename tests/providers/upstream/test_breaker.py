@@ -1,6 +1,6 @@
 """A breaker forgives a little, then keeps callers away, longer each time, and lets one try for all."""
 
-from toolyard.providers.upstream.breaker import Breaker
+from toolyard.providers.upstream.health import Breaker
 
 
 class Clock:

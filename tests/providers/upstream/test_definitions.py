@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from toolyard.providers.upstream.catalogue import Catalogue, Item
-from toolyard.providers.upstream.definitions import Definition, Key, definitions_of
+from toolyard.providers.upstream.pins import Definition, Key, definitions_of
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

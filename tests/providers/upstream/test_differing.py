@@ -6,10 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.providers.upstream.accepted import keep_accepted, read_accepted
-from toolyard.providers.upstream.definitions import Definition, Definitions
-from toolyard.providers.upstream.differing import Difference, FieldChange, differences, seen_of
-from toolyard.providers.upstream.lock import pin_of
+from toolyard.providers.upstream.diff import Difference, FieldChange, differences, seen_of
+from toolyard.providers.upstream.pins import Definition, Definitions, keep_accepted, pin_of, read_accepted
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=3),

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 from scripted import HANDSHAKE, MODERN, ScriptedLink
 
-from toolyard.providers.upstream import greeting
-from toolyard.providers.upstream.greeting import Greeting, SilentError, greet
+from toolyard.providers.upstream import handshake as greeting
+from toolyard.providers.upstream.handshake import Greeting, SilentError, greet
 from toolyard.providers.upstream.link import LinkError
-from toolyard.providers.upstream.peer import Peer
-from toolyard.wire.faults import METHOD_NOT_FOUND, UNSUPPORTED_VERSION, Fault
-from toolyard.wire.messages import Id
+from toolyard.providers.upstream.session import Peer
+from toolyard.wire.messages import METHOD_NOT_FOUND, UNSUPPORTED_VERSION, Fault, Id
 
 
 async def greeted(link: ScriptedLink, era: Any = "auto", known: str | None = None) -> Greeting:

@@ -12,16 +12,16 @@ from test_provider import until
 from test_supervisor import TOOLS, Bench
 
 from toolyard import Yard
-from toolyard.asks import Ask
-from toolyard.errors import ToolError
-from toolyard.providers.upstream import fetching
+from toolyard.model.elicitation import Ask
+from toolyard.model.errors import ToolError
+from toolyard.providers.upstream import catalogue as fetching
+from toolyard.providers.upstream.calls import asks_of, passed_of, read_answer
+from toolyard.providers.upstream.health import Status, keep_status, read_status
 from toolyard.providers.upstream.link import LinkError
-from toolyard.providers.upstream.peer import Behalf, Peer
 from toolyard.providers.upstream.provider import Upstream
-from toolyard.providers.upstream.reading import asks_of, passed_of, read_answer
+from toolyard.providers.upstream.session import Behalf, Peer
 from toolyard.providers.upstream.settings import Reshape, UpstreamSettings
-from toolyard.providers.upstream.status import Status, keep_status, read_status
-from toolyard.wire.requests import Client, Requests
+from toolyard.wire.params import Client, Requests
 from toolyard.wire.versions import LATEST_HANDSHAKE
 
 JUNK: Final[tuple[Any, ...]] = (None, True, -1, 1.5, "", "\x00\n", "x" * 5000, [], [1], [["a"]], [None], {}, {"a": {"b": []}})

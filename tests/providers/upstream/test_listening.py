@@ -8,9 +8,9 @@ import pytest
 from scripted import MODERN, Script, ScriptedLink
 from test_supervisor import TOOLS, Bench, ask
 
-from toolyard.providers.upstream import listening
+from toolyard.providers.upstream import subscriptions as listening
 from toolyard.providers.upstream.link import LinkError
-from toolyard.wire.faults import INVALID_PARAMS, Fault
+from toolyard.wire.messages import INVALID_PARAMS, Fault
 from toolyard.wire.params import SUBSCRIPTION
 
 GONE = LinkError("lost", "It died.", sent=True)

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from toolyard.providers.upstream import lock
-from toolyard.providers.upstream.definitions import Definition
-from toolyard.providers.upstream.lock import Locked, LockError, change_lock, find_lock, parse_lock, pin_of
+from toolyard.providers.upstream import pins as lock
+from toolyard.providers.upstream.pins import Definition, Locked, LockError, change_lock, find_lock, parse_lock, pin_of
 
 
 @pytest.fixture
@@ -151,8 +150,8 @@ def _replace(path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from toolyard.providers.upstream.definitions import Definition
-from toolyard.providers.upstream.lock import change_lock, pin_of
+from toolyard.providers.upstream.pins import Definition
+from toolyard.providers.upstream.pins import change_lock, pin_of
 
 path, who = Path(sys.argv[1]), sys.argv[2]
 sys.stdin.readline()

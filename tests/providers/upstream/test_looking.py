@@ -1,6 +1,6 @@
 """How often an upstream is looked at: soon after it says that it changed, and ever later while it does not stop saying so."""
 
-from toolyard.providers.upstream.looking import Restraint
+from toolyard.providers.upstream.supervisor import Restraint
 
 
 class Clock:

@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.providers.upstream.naming import foreign_uri, name_all, our_uri, with_our_uris
+from toolyard.providers.upstream.catalogue import foreign_uri, name_all, our_uri, with_our_uris
 
 
 def test_letters_are_kept_and_what_is_outside_becomes_an_underscore() -> None:

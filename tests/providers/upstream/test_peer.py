@@ -8,13 +8,13 @@ import msgspec
 import pytest
 from scripted import ScriptedLink
 
-from toolyard.asks import Ask
-from toolyard.errors import ToolError
-from toolyard.progress import Note
+from toolyard.dispatch.progress import Note
+from toolyard.model.elicitation import Ask
+from toolyard.model.errors import ToolError
 from toolyard.providers.upstream.link import LinkError
-from toolyard.providers.upstream.peer import ALONE, Behalf, Peer
-from toolyard.wire.faults import Fault
-from toolyard.wire.requests import Client, Requests
+from toolyard.providers.upstream.session import ALONE, Behalf, Peer
+from toolyard.wire.messages import Fault
+from toolyard.wire.params import Client, Requests
 from toolyard.wire.versions import LATEST, LATEST_HANDSHAKE
 
 OLD = Requests(LATEST_HANDSHAKE, Client("test", "1"))

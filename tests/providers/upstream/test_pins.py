@@ -8,11 +8,8 @@ from typing import Any
 import pytest
 
 from toolyard.providers.upstream import pins as pins_module
-from toolyard.providers.upstream.accepted import accepted_definition, read_accepted
 from toolyard.providers.upstream.catalogue import Catalogue, Item, folder_of
-from toolyard.providers.upstream.definitions import Key, definitions_of
-from toolyard.providers.upstream.lock import parse_lock
-from toolyard.providers.upstream.pins import Judgement, Pins, accept
+from toolyard.providers.upstream.pins import Judgement, Key, Pins, accept, accepted_definition, definitions_of, parse_lock, read_accepted
 from toolyard.providers.upstream.settings import UpstreamSettings
 
 TRUST = UpstreamSettings(command="shop")
@@ -292,7 +289,7 @@ def test_what_others_accepted_is_kept_when_it_is_seen_here(path: Path, tmp_path:
 
 
 def test_of_very_many_definitions_the_oldest_are_forgotten(pins: Pins, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolyard.providers.upstream.accepted._KEPT", 2)
+    monkeypatch.setattr("toolyard.providers.upstream.pins._KEPT", 2)
     pins.judge("shop", catalogue(tool("a"), tool("b")), TRUST)
 
     assert list(read_accepted(folder_of(state, "shop"))) == [

@@ -14,9 +14,8 @@ from scripted import HANDSHAKE, ScriptedLink, until
 
 from toolyard import Envelope, Yard
 from toolyard.providers.upstream.catalogue import folder_of
-from toolyard.providers.upstream.making import make_upstream
 from toolyard.providers.upstream.pins import Pins
-from toolyard.providers.upstream.provider import Upstream
+from toolyard.providers.upstream.provider import Upstream, make_upstream
 from toolyard.providers.upstream.settings import Reshape, UpstreamSettings
 
 BAD: Final = Path(__file__).parent / "servers" / "bad_server.py"

@@ -8,7 +8,7 @@ from scripted import HANDSHAKE, MODERN, ScriptedLink
 from test_supervisor import TOOLS, Bench, ask
 
 from toolyard.providers.upstream.link import LinkError
-from toolyard.providers.upstream.peer import Behalf
+from toolyard.providers.upstream.session import Behalf
 
 GONE = LinkError("lost", "It died.", sent=True)
 
@@ -178,7 +178,7 @@ async def test_what_cannot_be_sent_leaves_the_try_to_the_next() -> None:
 
 
 async def test_a_restart_finds_out_anew_which_era_it_is_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolyard.providers.upstream.greeting.PROBE_SECONDS", 0.01)
+    monkeypatch.setattr("toolyard.providers.upstream.handshake.PROBE_SECONDS", 0.01)
     bench = Bench({**MODERN, **TOOLS, "tools/call": {}}, {**HANDSHAKE, **TOOLS, "server/discover": None, "tools/call": {}})
     async with bench.opened() as supervisor:
         await supervisor.refresh()

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from toolyard.content import Foreign
-from toolyard.errors import ToolError
-from toolyard.providers.upstream.reading import asks_of, passed_of, read_answer
+from toolyard.model.content import Foreign
+from toolyard.model.errors import ToolError
+from toolyard.providers.upstream.calls import asks_of, passed_of, read_answer
 
 IMAGE = {"type": "image", "data": "aGVsbG8=", "mimeType": "image/png", "annotations": {"audience": ["user"]}}
 

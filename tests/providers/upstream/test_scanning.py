@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.providers.upstream.characters import visible
-from toolyard.providers.upstream.definitions import Definition
-from toolyard.providers.upstream.scanning import ALL_RULES, Finding, scan
+from toolyard.providers.upstream.pins import Definition
+from toolyard.providers.upstream.scan import ALL_RULES, Finding, scan, visible
 
 
 def found(text: str, **fields: Any) -> list[str]:

@@ -10,10 +10,10 @@ from scripted import HANDSHAKE, MODERN, Script, ScriptedLink
 
 from toolyard.providers.upstream.catalogue import Catalogue
 from toolyard.providers.upstream.link import OPEN, Credentials, LinkError
-from toolyard.providers.upstream.peer import ALONE
+from toolyard.providers.upstream.session import ALONE
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.providers.upstream.supervisor import Observer, Supervisor
-from toolyard.wire.faults import Fault
+from toolyard.wire.messages import Fault
 
 TOOLS: Script = {"tools/list": {"tools": [{"name": "add"}]}, "resources/list": {}, "prompts/list": {"prompts": []}}
 DEAD = LinkError("lost", "It died.", sent=True)

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from toolyard.profile import PINNED
+from toolyard.model.profile import PINNED
 from toolyard.providers.upstream.catalogue import Catalogue
 from toolyard.providers.upstream.settings import Login, Reshape, UpstreamSettings
-from toolyard.providers.upstream.translating import ForeignTool, prompts_of, resources_of, tools_of
+from toolyard.providers.upstream.translate import ForeignTool, prompts_of, resources_of, tools_of
 
 AT = UpstreamSettings(url="http://up.test")
 

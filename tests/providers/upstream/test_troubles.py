@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from toolyard.providers.upstream.calls import failure_of
 from toolyard.providers.upstream.link import LinkError
 from toolyard.providers.upstream.settings import UpstreamSettings
-from toolyard.providers.upstream.troubles import failure_of
 
 
 @pytest.mark.parametrize(

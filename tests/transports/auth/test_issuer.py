@@ -7,9 +7,8 @@ import pytest
 
 from toolyard.testing import FakeClock
 from toolyard.transports.auth import IssuerUnreachableError, Refusal, Tokens
-from toolyard.transports.auth.address import UnreadError
-from toolyard.transports.auth.fetch import fetch_object
-from toolyard.transports.auth.issuer import Issuer
+from toolyard.transports.auth.guard import UnreadError
+from toolyard.transports.auth.jwks import Issuer, fetch_object
 
 if TYPE_CHECKING:
     from tests.transports.auth.conftest import FakeIssuer

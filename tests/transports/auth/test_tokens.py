@@ -16,10 +16,9 @@ from jwt.algorithms import RSAAlgorithm
 
 from toolyard.testing import FakeClock
 from toolyard.transports.auth import Refusal, Tokens
-from toolyard.transports.auth.claims import Expectation
 from toolyard.transports.auth.guard import Admitted
-from toolyard.transports.auth.remembered import Remembered
-from toolyard.transports.auth.signature import KeySet
+from toolyard.transports.auth.jwks import KeySet
+from toolyard.transports.auth.tokens import Expectation, Remembered
 
 if TYPE_CHECKING:
     from tests.transports.auth.conftest import FakeIssuer

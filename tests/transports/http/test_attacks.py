@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from toolyard.transports.http import house
-from toolyard.transports.http.connection import Connection
+from toolyard.transports.http import server as house
+from toolyard.transports.http.protocol import Connection
 
 if TYPE_CHECKING:
     from tests.transports.conftest import Gates

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from toolyard import Limits, Serving, Yard
-from toolyard.transports.opening import make_transport
+from toolyard.launch.serve import make_transport
 
 if TYPE_CHECKING:
     from tests.transports.conftest import Gates, Stubborn

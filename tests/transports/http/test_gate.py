@@ -6,7 +6,7 @@ import pytest
 
 from toolyard import Serving
 from toolyard.transports.auth import ApiKey, ApiKeys, digest_of
-from toolyard.transports.http.gate import Gate, RefusedError
+from toolyard.transports.http.host_check import Gate, RefusedError
 
 ARGUMENTS = {"a": 1, "b": 2}
 

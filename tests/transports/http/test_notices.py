@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from toolyard import Yard, resource, tool
-from toolyard.conversation import changes
+from toolyard.server import notifications as changes
 
 if TYPE_CHECKING:
     from tests.transports.conftest import Extra

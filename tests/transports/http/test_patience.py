@@ -2,7 +2,7 @@
 
 import asyncio
 
-from toolyard.transports.http.patience import Patience
+from toolyard.transports.http.response import Patience
 
 
 class Waiting:

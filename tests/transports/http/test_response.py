@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from toolyard import Serving
-from toolyard.transports.http.patience import Patience
-from toolyard.transports.http.response import Response
+from toolyard.transports.http.response import Patience, Response
 from toolyard.wire.params import LEVELS
 
 

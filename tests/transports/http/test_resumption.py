@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from toolyard import Call, Yard, tool
-from toolyard.transports.http import shelf, visits
+from toolyard.transports.http import sessions as shelf
+from toolyard.transports.http import sessions as visits
 
 if TYPE_CHECKING:
     from tests.transports.conftest import Gates

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from toolyard import Call, Yard, resource, tool
-from toolyard.transports.http.connection import Connection
+from toolyard.transports.http.protocol import Connection
 
 if TYPE_CHECKING:
     from tests.transports.conftest import Gates, Reply

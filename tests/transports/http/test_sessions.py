@@ -8,7 +8,7 @@ import pytest
 
 from toolyard import Call, Yard, asgi, tool
 from toolyard.transports.auth import ApiKey, ApiKeys, digest_of
-from toolyard.transports.http import visits
+from toolyard.transports.http import sessions as visits
 
 if TYPE_CHECKING:
     from tests.transports.conftest import Gates

@@ -4,7 +4,7 @@ import json
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from toolyard.transports.http.streams import Stream
+from toolyard.transports.http.sessions import Stream
 
 
 def _gap(dropped: int) -> bytes:

@@ -6,19 +6,13 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, Literal, TypeVar, cast
 
-from toolyard.prompts import Prompt
+from toolyard.dispatch.resource import Prompt, Resource
+from toolyard.dispatch.tool import Tool
+from toolyard.model.spec import EvalRule, Example, Operation, PublishError, Reason, ToolSpec, with_codes
 from toolyard.providers import Publish
-from toolyard.providers.functions.arguments import Taken, arguments_of
-from toolyard.providers.functions.decorator import Declared, declared
-from toolyard.providers.functions.function import handler_of, inner_of, read_function, sentence
-from toolyard.providers.functions.marks import Marks, marks_of, methods_with
-from toolyard.providers.functions.output import Promised, output_of
-from toolyard.providers.functions.prompts import DeclaredPrompt, prompt_from
-from toolyard.providers.functions.resources import DeclaredResource, resource_from
-from toolyard.providers.functions.signature import Signature
-from toolyard.resources import Resource
-from toolyard.spec import EvalRule, Example, Operation, PublishError, Reason, ToolSpec, with_codes
-from toolyard.tools import Tool
+from toolyard.providers.functions.decorators import Declared, DeclaredPrompt, DeclaredResource, declared, prompt_from, resource_from
+from toolyard.providers.functions.schema import Promised, Taken, arguments_of, output_of
+from toolyard.providers.functions.signature import Marks, Signature, handler_of, inner_of, marks_of, methods_with, read_function, sentence
 
 __all__ = ["Functions", "tool_from"]
 

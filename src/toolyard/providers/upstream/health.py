@@ -1,16 +1,175 @@
 """Health: how an upstream is doing, by what happened to those who used it, and whether it may be used now."""
 
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping
-from typing import Final
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Literal
 
-from toolyard.logline import quoted
-from toolyard.providers.upstream.breaker import Breaker
+import msgspec
+
+from toolyard._internal.files import read_private, write_atomically
+from toolyard._internal.logfmt import quoted
 from toolyard.providers.upstream.link import Credentials, LinkError
-from toolyard.providers.upstream.status import State
 
-__all__ = ["Health"]
+__all__ = ["Breaker", "Health", "State", "Status", "ask_for_restart", "keep_status", "read_status", "restart_asked_at"]
+
+
+_PATIENCE: Final = 3
+"""Failures in a row that are forgiven: a crash must not keep the next call waiting."""
+_FIRST: Final = 1.0
+_LONGEST: Final = 60.0
+_PROBE: Final = 1.0
+
+
+class Breaker:
+    """Counts failures in a row; from the third on it keeps callers away, twice as long each time, then lets one try for all."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._failures = 0
+        self._failed_at = float("-inf")
+        self._until = float("-inf")
+        self._probing = False
+
+    @property
+    def failures(self) -> int:
+        """Return how often it failed in a row."""
+        return self._failures
+
+    @property
+    def wait(self) -> float:
+        """Return the seconds that nobody may try for."""
+        return max(0.0, self._until - self._clock())
+
+    def admit(self) -> float:
+        """Return how many seconds whoever asks must wait; 0 lets him try, and he must say how it went."""
+        wait = self.wait
+        if wait or self._failures < _PATIENCE:
+            return wait
+        if self._probing:
+            return _PROBE
+        self._probing = True
+        return 0.0
+
+    def succeed(self) -> None:
+        """Take note that it works."""
+        self._failures = 0
+        self._until = float("-inf")
+        self._probing = False
+
+    def fail(self, began: float, *, retry_after: float | None = None) -> None:
+        """Take note that something that began then did not work; all that was under way at the time counts as one failure."""
+        self._probing = False
+        now = self._clock()
+        if retry_after is not None:
+            self._until = max(self._until, now + retry_after)
+        if began <= self._failed_at:
+            return
+        self._failed_at = now
+        self._failures += 1
+        if self._failures >= _PATIENCE:
+            longest = min(_LONGEST, _FIRST * 2 ** (self._failures - _PATIENCE))
+            self._until = max(self._until, now + longest * _about_one())
+
+    def abandon(self) -> None:
+        """Take note that whoever tried gave up before it was clear."""
+        self._probing = False
+
+    def reset(self) -> None:
+        """Forget everything, because a person says so."""
+        self.succeed()
+        self._failed_at = float("-inf")
+
+
+def _about_one() -> float:
+    """Return a factor by chance, so that not all come back at once."""
+    import random  # noqa: PLC0415 - what is well needs no chance, and starts sooner
+
+    return random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+
+
+State = Literal["cold", "starting", "ready", "degraded", "backing_off", "auth_needed", "stopped"]
+_STATUS: Final = "status.json"
+_RESTART: Final = "restart"
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """How one upstream is, and why."""
+
+    name: str
+    state: State
+    reason: str = ""
+    since: float = 0.0
+    """When it came to be so, in seconds of the wall clock."""
+    server: str = ""
+    """What it calls itself."""
+    version: str = ""
+    """The version of the protocol it speaks."""
+    tools: int = 0
+    resources: int = 0
+    prompts: int = 0
+    withheld: int = 0
+    """Things that it has and that are not published."""
+    warned: int = 0
+    """Things that are published although nobody accepted them as they are."""
+    calls: int = 0
+    failures: int = 0
+    latency_ms: float | None = None
+    """What a call took lately, on average."""
+    last_error: str = ""
+    retry_at: float | None = None
+    """When it may be tried again, in seconds of the wall clock."""
+    seen: float | None = None
+    """When what it offers was last looked at."""
+    pid: int = 0
+    """The yard that says so."""
+
+
+def keep_status(folder: Path, status: Status) -> None:
+    """Keep how an upstream is where commands of other processes find it.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    write_atomically(folder / _STATUS, msgspec.json.encode(status))
+
+
+def read_status(folder: Path) -> Status | None:
+    """Return how an upstream is, as the yard that uses it last said; nothing if no yard that still runs uses it."""
+    with suppress(OSError, msgspec.DecodeError):
+        status = msgspec.json.decode(read_private(folder / _STATUS), type=Status)
+        return status if status.state != "stopped" and _is_alive(status.pid) else None
+    return None
+
+
+def ask_for_restart(folder: Path) -> None:
+    """Ask whichever yard uses an upstream to start it anew.
+
+    Raises:
+        OSError: That cannot be written.
+    """
+    write_atomically(folder / _RESTART, b"")
+
+
+def restart_asked_at(folder: Path) -> float:
+    """Return when somebody last asked for that, in seconds of the wall clock."""
+    with suppress(OSError):
+        return (folder / _RESTART).stat().st_mtime
+    return 0.0
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
 
 _SMOOTH: Final = 0.2
 _SERVER_ERROR: Final = 500

@@ -10,23 +10,23 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from toolyard._internal.files import find_state_dir
+from toolyard.dispatch.table import NOTHING_WITHHELD, WithheldReasons
+from toolyard.model.spec import Kind, PromptSpec
 from toolyard.providers import Publish
-from toolyard.providers.upstream.calling import Calls
-from toolyard.providers.upstream.catalogue import Catalogue, load, save
-from toolyard.providers.upstream.definitions import Key
+from toolyard.providers.upstream.calls import Calls
+from toolyard.providers.upstream.catalogue import Catalogue, folder_of, foreign_uri, load, our_uri, save
+from toolyard.providers.upstream.health import Status, keep_status, read_status, restart_asked_at
 from toolyard.providers.upstream.link import OPEN, Credentials, Link
-from toolyard.providers.upstream.naming import foreign_uri, our_uri
-from toolyard.providers.upstream.pins import Judgement, Pins
+from toolyard.providers.upstream.pins import Judgement, Key, Pins
 from toolyard.providers.upstream.settings import UpstreamSettings
-from toolyard.providers.upstream.status import Status, keep_status, read_status, restart_asked_at
 from toolyard.providers.upstream.supervisor import Observer, Supervisor
-from toolyard.providers.upstream.translating import ForeignTool, prefix_of, prompts_of, resources_of, tools_of
-from toolyard.spec import Kind, PromptSpec
-from toolyard.table import NOTHING_WITHHELD, WithheldReasons
+from toolyard.providers.upstream.translate import ForeignTool, prefix_of, prompts_of, resources_of, tools_of
 from toolyard.wire.headers import is_misnamed
 from toolyard.wire.versions import MODERN
 
-__all__ = ["Upstream"]
+__all__ = ["Upstream", "make_upstream"]
+
 
 _MISNAMED: Final = "It wants arguments as headers, too, but does not say rightly which, so that it must not be called."
 _SPREAD: Final = 32
@@ -250,3 +250,41 @@ class Upstream:
             keep_status(self._folder, status)
         except OSError as error:
             _log.debug("status_not_kept upstream=%s why=%s", self.name, error.strerror)
+
+
+def make_upstream(
+    name: str, settings: UpstreamSettings, *, state: Path | None = None, pins: Pins | None = None, longest: int = 48
+) -> Upstream:
+    """Return a provider of what an upstream offers; what is known of it is kept in the state directory, by default the usual one."""
+    folder = folder_of(state or find_state_dir(), name)
+    credentials = _credentials(name, settings, folder)
+    link = _link(name, settings, folder, credentials)
+    return Upstream(name, settings, link=link, folder=folder, credentials=credentials, pins=pins, longest=longest)
+
+
+def _credentials(name: str, settings: UpstreamSettings, folder: Path) -> Credentials:
+    """Return what is shown to an upstream; one whose headers say already who calls is shown nothing else."""
+    if settings.url is None or settings.authorizes:
+        return OPEN
+    from toolyard.providers.upstream.oauth.credentials import SignedIn  # noqa: PLC0415 - programs need no login
+
+    return SignedIn(name, settings, folder)
+
+
+def _link(name: str, settings: UpstreamSettings, folder: Path, credentials: Credentials) -> Callable[[], Link]:
+    """Return what makes a link; its carrier is loaded with the first one, because lists need none."""
+
+    def make() -> Link:
+        if settings.carrier == "stdio":
+            from toolyard.providers.upstream.stdio import Pipe  # noqa: PLC0415 - lists need no carrier
+
+            return Pipe(name, settings, log=folder / "stderr.log")
+        if settings.carrier == "sse":
+            from toolyard.providers.upstream.http.sse import SseLink  # noqa: PLC0415 - lists need no carrier
+
+            return SseLink(name, settings, credentials)
+        from toolyard.providers.upstream.http.link import HttpLink  # noqa: PLC0415 - lists need no carrier
+
+        return HttpLink(name, settings, credentials)
+
+    return make

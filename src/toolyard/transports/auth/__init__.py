@@ -1,10 +1,8 @@
 """Authentication: who may come in over HTTP, by API key or by the token of an issuer; knows no HTTP server."""
 
-from toolyard.transports.auth.any_of import AnyOf
 from toolyard.transports.auth.api_keys import ApiKey, ApiKeys, digest_of, new_key
-from toolyard.transports.auth.exposure import check_exposure
-from toolyard.transports.auth.guard import Admitted, Guard, IssuerUnreachableError, Refusal
-from toolyard.transports.auth.tokens import Tokens
+from toolyard.transports.auth.guard import Admitted, Guard, IssuerUnreachableError, Refusal, check_exposure
+from toolyard.transports.auth.tokens import AnyOf, Tokens
 
 __all__ = [
     "Admitted",

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from toolyard.logline import is_word
+from toolyard._internal.logfmt import is_word
 from toolyard.transports.auth.guard import KEY_PREFIX, Admitted, Refusal, bearer_of
 
 __all__ = ["ApiKey", "ApiKeys", "digest_of", "new_key"]

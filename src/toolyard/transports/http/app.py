@@ -2,17 +2,14 @@
 
 from typing import Any, Final
 
-from toolyard.caller import ANYONE
-from toolyard.conversation import Front
-from toolyard.envelope import encode
-from toolyard.serving import Serving
+from toolyard.config.settings import Serving
+from toolyard.dispatch.call import ANYONE
+from toolyard.model.envelope import encode
+from toolyard.server import Front
 from toolyard.transports.auth import Guard
-from toolyard.transports.http.asgi import Foreign, Headers, Receive, Scope, Send, Target, respond, respond_text
+from toolyard.transports.http.asgi import PREFLIGHT, Foreign, Headers, Receive, Request, Scope, Send, Target, respond, respond_text, share
 from toolyard.transports.http.endpoint import Endpoint
-from toolyard.transports.http.gate import Gate, RefusedError, check_once
-from toolyard.transports.http.place import endpoint_asked_about, place_of
-from toolyard.transports.http.request import Request
-from toolyard.transports.http.sharing import PREFLIGHT, share
+from toolyard.transports.http.host_check import Gate, RefusedError, check_once, endpoint_asked_about, place_of
 from toolyard.yard import Yard
 
 __all__ = ["App", "asgi"]

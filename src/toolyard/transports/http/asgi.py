@@ -1,36 +1,56 @@
 """The small part of ASGI that is needed here: reading a body, and answering in one piece."""
 
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any, Final, Protocol
 
-from toolyard.wire.faults import Fault
-from toolyard.wire.messages import encode_fault
+import msgspec
+
+from toolyard.dispatch.call import Caller
+from toolyard.wire.messages import Fault, encode_fault
+from toolyard.wire.sse import encode_event
 
 __all__ = [
     "JSON",
     "PLAIN",
+    "PREFLIGHT",
+    "STREAM",
     "Foreign",
     "Headers",
     "Receive",
+    "Request",
     "Scope",
     "Send",
+    "Shared",
+    "Streamed",
     "Target",
     "TooLargeError",
+    "Way",
+    "kinds_taken",
     "read_body",
     "respond",
     "respond_fault",
     "respond_text",
+    "share",
+    "shown_of",
+    "text_of",
+    "trace_of",
     "wait_until_gone",
 ]
+
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = Mapping[bytes, bytes]
-
 JSON: Final = (b"content-type", b"application/json")
 PLAIN: Final = (JSON,)
 """The headers that nearly every answer has."""
+STREAM: Final = (
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+)
 _TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
 
 
@@ -134,3 +154,162 @@ async def respond_text(send: Send, status: int, text: str, headers: Iterable[tup
 async def respond_fault(send: Send, status: int, fault: Fault, request_id: int | str | None = None) -> None:
     """Refuse a request as the protocol does."""
     await respond(send, status, encode_fault(request_id, fault))
+
+
+_NOTHING: Final[Mapping[str, str]] = {}
+_NEVER: Final = re.compile(rb"\s*q\s*=\s*0(\.0*)?\s*")
+_TRACE: Final = frozenset({b"traceparent", b"tracestate", b"baggage"})
+
+
+class Request(msgspec.Struct, eq=False):
+    """One request."""
+
+    method: str
+    headers: Headers
+    pairs: list[tuple[bytes, bytes]]
+    """The headers as they came, where one may be there twice."""
+    caller: Caller
+    receive: Receive
+    send: Send
+    body: bytes | None = None
+    """What it says, if that is there already."""
+    streams: bool = False
+    """Whether its answer may be a stream."""
+    shown: Mapping[str, str] = _NOTHING
+    """The headers that its call is shown: some for handlers, some for upstreams."""
+
+    def text(self, name: bytes) -> str:
+        """Return a header as text, or nothing at all."""
+        return text_of(self.headers, name)
+
+    def wants_stream(self) -> bool:
+        """Return whether its answer may be a stream even where plain JSON is preferred."""
+        return b"text/event-stream" in kinds_taken(self.headers.get(b"accept", b""))
+
+    def trace(self) -> dict[str, str]:
+        """Return the trace that the headers say it is part of."""
+        return trace_of(self.headers)
+
+    def traced(self, meta: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """Return what came beside the params, with the trace of the headers where it says none."""
+        trace = self.trace()
+        return {**trace, **(meta or {})} if trace else meta or _NOTHING
+
+    def __repr__(self) -> str:
+        """Return what may be shown of it: never its headers."""
+        return f"<Request {self.method}>"
+
+
+def text_of(headers: Headers, name: bytes) -> str:
+    """Return a header as text, or nothing at all."""
+    return headers.get(name, b"").strip().decode("latin-1")
+
+
+def trace_of(headers: Headers) -> dict[str, str]:
+    """Return the trace that headers say their request is part of."""
+    return {} if _TRACE.isdisjoint(headers) else shown_of(headers, _TRACE)
+
+
+def kinds_taken(accept: bytes) -> frozenset[bytes]:
+    """Return the kinds of content that an 'Accept' names, without those that it says are never taken."""
+    named = (part.split(b";") for part in accept.lower().split(b","))
+    return frozenset(kind.strip() for kind, *parameters in named if not any(map(_NEVER.fullmatch, parameters)))
+
+
+def shown_of(headers: Headers, names: Iterable[bytes]) -> dict[str, str]:
+    """Return the headers of those names that are there, as a call is shown them."""
+    return {name.decode(): text_of(headers, name) for name in names if name in headers}
+
+
+_GOOD: Final = 200
+Pair = tuple[bytes, bytes]
+
+
+class Way:
+    """A way to the client through another."""
+
+    def __init__(self, send: Send) -> None:
+        self._send: Any = send
+        if hasattr(send, "whole"):
+            self.whole = self._whole
+
+    async def __call__(self, event: Any) -> None:
+        """Send the next part of an answer."""
+        await self._send(event)
+
+    @property
+    def task(self) -> Any:
+        """Return the task that works on the request, where the server says it."""
+        return self._send.task
+
+    @property
+    def on_gone(self) -> Callable[[], object] | None:
+        """Return what is called when the client goes away; there is nothing such with another server."""
+        return self._send.on_gone
+
+    @on_gone.setter
+    def on_gone(self, told: Callable[[], object] | None) -> None:
+        self._send.on_gone = told
+
+    def _whole(self, status: int, body: bytes, headers: Iterable[Pair]) -> None:
+        self._send.whole(status, body, headers)
+
+
+class Streamed(Way):
+    """The way to a client that takes nothing but streams: a good answer in one piece becomes a stream of one event."""
+
+    _held: Any = None
+
+    async def __call__(self, event: Any) -> None:
+        """Send the next part of an answer; a head that says it is JSON waits for its body."""
+        if event["type"] == "http.response.start" and event["status"] == _GOOD and JSON in event["headers"]:
+            self._held = event
+            return
+        if self._held is not None:
+            started, self._held = self._held, None
+            headers = [pair for pair in _as_stream(started["headers"]) if pair[0] != b"content-length"]
+            await self._send({**started, "headers": headers})
+            event = {**event, "body": encode_event(event["body"])}
+        await super().__call__(event)
+
+    def _whole(self, status: int, body: bytes, headers: Iterable[Pair]) -> None:
+        pairs = tuple(headers)
+        if status == _GOOD and JSON in pairs:
+            self._send.whole(status, encode_event(body), _as_stream(pairs))
+        else:
+            super()._whole(status, body, pairs)
+
+
+def _as_stream(headers: Iterable[Pair]) -> list[Pair]:
+    return [*STREAM, *(pair for pair in headers if pair != JSON)]
+
+
+Pairs = tuple[tuple[bytes, bytes], ...]
+PREFLIGHT: Final[Pairs] = (
+    (b"access-control-allow-methods", b"POST, GET, DELETE"),
+    (b"access-control-allow-headers", b"*, authorization"),
+    (b"access-control-max-age", b"600"),
+)
+_EXPOSED: Final = (b"access-control-expose-headers", b"mcp-session-id, www-authenticate")
+
+
+class Shared(Way):
+    """A way to the client that adds the headers for its page to every answer."""
+
+    def __init__(self, send: Send, origin: bytes) -> None:
+        super().__init__(send)
+        self._pairs: Pairs = ((b"access-control-allow-origin", origin), (b"vary", b"origin"), _EXPOSED)
+
+    async def __call__(self, event: Any) -> None:
+        """Send the next part of an answer."""
+        if event["type"] == "http.response.start":
+            event = {**event, "headers": [*event["headers"], *self._pairs]}
+        await super().__call__(event)
+
+    def _whole(self, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        super()._whole(status, body, (*headers, *self._pairs))
+
+
+def share(send: Send, origin: bytes | None) -> Send:
+    """Return the way to the client, which tells its page, if it has one, that it may look."""
+    return send if origin is None else Shared(send, origin)

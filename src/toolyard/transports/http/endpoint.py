@@ -1,17 +1,31 @@
 """The endpoint: every message of MCP over HTTP comes in here, of either era, in a visit or outside."""
 
+import asyncio
+import logging
 from collections.abc import Awaitable
 from typing import Any, Final, Literal
 
+import msgspec
 from msgspec import UNSET
 
-from toolyard.caller import ANYONE
-from toolyard.conversation import Conversation, Front
-from toolyard.conversation.replies import params_of
-from toolyard.conversation.stateless import is_modern
-from toolyard.serving import Serving
-from toolyard.transports.http.asgi import JSON, Target, TooLargeError, read_body, respond, respond_fault
-from toolyard.transports.http.gate import RefusedError
+from toolyard.config.settings import Serving
+from toolyard.dispatch.call import ANYONE
+from toolyard.server import Conversation, Front
+from toolyard.server.methods import is_modern, name_of, open_exchange, params_of, reply
+from toolyard.transports.http.asgi import (
+    JSON,
+    Headers,
+    Request,
+    Streamed,
+    Target,
+    TooLargeError,
+    kinds_taken,
+    read_body,
+    respond,
+    respond_fault,
+    shown_of,
+    text_of,
+)
 from toolyard.transports.http.handshake import (
     named_version,
     read_stream,
@@ -21,20 +35,100 @@ from toolyard.transports.http.handshake import (
     serve_stateless,
     start_visit,
 )
-from toolyard.transports.http.modern import check_headers, serve_modern
-from toolyard.transports.http.patience import Patience
-from toolyard.transports.http.request import Request, kinds_taken, shown_of, text_of
-from toolyard.transports.http.visits import Visit, Visits
-from toolyard.transports.http.ways import Streamed
-from toolyard.wire.faults import INVALID_REQUEST, UNSUPPORTED_VERSION, Fault
-from toolyard.wire.messages import Message, decode, decode_batch, encode_fault, id_of
+from toolyard.transports.http.host_check import RefusedError, first_twice
+from toolyard.transports.http.response import Patience, Response
+from toolyard.transports.http.sessions import Visit, Visits
+from toolyard.wire.headers import PARAM, ROUTING, check_params, check_routing
+from toolyard.wire.messages import (
+    HEADER_MISMATCH,
+    INTERNAL,
+    INVALID_REQUEST,
+    UNSUPPORTED_VERSION,
+    Fault,
+    Message,
+    decode,
+    decode_batch,
+    encode_fault,
+    encode_result,
+    id_of,
+)
+from toolyard.wire.params import PROTOCOL_VERSION, CallTool
 from toolyard.wire.versions import LATEST, MODERN, VERSIONS
 
-__all__ = ["Endpoint"]
+__all__ = ["Endpoint", "check_headers", "serve_modern"]
+
+
+_log = logging.getLogger(__name__)
+
+
+async def serve_modern(front: Front, request: Request, message: Message, *, params: Any, patience: Patience) -> None:
+    """Answer one request.
+
+    Raises:
+        Fault: It cannot be answered as what it claims to be.
+        RefusedError: It listens, and takes no stream.
+    """
+    method = str(message.method)
+    listens = method == "subscriptions/listen"
+    if listens and not request.wants_stream():
+        raise RefusedError(406, "Listening needs 'text/event-stream' to be accepted.")
+    response = Response(request.send, request.receive, front.serving, patience=patience, streams=request.streams or listens)
+    _check_said(request, method, params)
+    notify = response.notify if request.streams or listens else None
+    exchange = open_exchange(front, message, params, request.caller, notify=notify, headers=request.shown)
+    if method == "tools/call" and (wanted := front.wanted_headers(params.name, exchange.caller)) is not None:
+        _check_arguments(wanted, params, request.headers)
+    if exchange.log_level is not None:
+        response.log_level = exchange.log_level
+    response.watch()
+    try:
+        answer = encode_result(exchange.id, await reply(exchange, method, params))
+    except Fault as fault:
+        await response.finish(encode_fault(exchange.id, fault), fault.http)
+        return
+    except asyncio.CancelledError:
+        response.drop()
+        if response.is_gone:
+            return  # nobody is there to be answered
+        raise
+    except Exception:  # noqa: BLE001 - a defect of ours must not leave the client without an answer
+        _log.exception("request_failed method=%s", method)
+        answer = encode_fault(exchange.id, Fault(INTERNAL, "The server could not answer; the reason is in its log."))
+    if not response.finish_whole(answer):
+        await response.finish(answer)
+
+
+def _check_said(request: Request, method: str, params: Any) -> None:
+    """Check what is said twice, and take the trace from the headers where the body has none."""
+    headers, meta = request.headers, params.meta
+    if meta is None or not isinstance(meta.get(PROTOCOL_VERSION), str):
+        return
+    check_routing(headers, method, meta[PROTOCOL_VERSION], name_of(params))
+    if b"traceparent" in headers or b"baggage" in headers:
+        params.meta = request.traced(meta)
+
+
+def check_headers(pairs: list[tuple[bytes, bytes]]) -> None:
+    """Check that nothing that requests are routed by is said twice.
+
+    Raises:
+        Fault: It is, and one reader would take the first and another the last.
+    """
+    twice = first_twice(pairs, lambda name: name in ROUTING or name.startswith(PARAM))
+    if twice is not None:
+        raise Fault(HEADER_MISMATCH, f"The header '{twice}' is there twice.")
+
+
+def _check_arguments(wanted: dict[tuple[str, ...], tuple[str, str]], params: CallTool, headers: Headers) -> None:
+    try:
+        arguments = msgspec.json.decode(params.arguments)
+    except msgspec.DecodeError as error:
+        raise Fault(HEADER_MISMATCH, "The arguments cannot be read, and some go with headers.") from error
+    check_params(wanted, arguments, headers)
+
 
 _JSON: Final = b"application/json"
 _REMEMBERED: Final = 100
-
 Taken = Literal["json", "both", "streams"]
 """What a client takes for an answer."""
 

@@ -4,19 +4,15 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Final, cast
 
-from toolyard.caller import Caller
-from toolyard.conversation import Conversation, Exchange, Front
-from toolyard.conversation.stateless import answer as answer_request
-from toolyard.serving import Serving
-from toolyard.transports.http.asgi import JSON, Send, respond, respond_fault, wait_until_gone
-from toolyard.transports.http.gate import RefusedError
-from toolyard.transports.http.patience import Patience
-from toolyard.transports.http.request import Request
-from toolyard.transports.http.response import GAP, STREAM, Response
-from toolyard.transports.http.streams import Stream
-from toolyard.transports.http.visits import Visit, Visits
-from toolyard.wire.faults import INTERNAL, INVALID_REQUEST, Fault
-from toolyard.wire.messages import Id, Message, decode, encode_fault, id_of
+from toolyard.config.settings import Serving
+from toolyard.dispatch.call import Caller
+from toolyard.server import Conversation, Exchange, Front
+from toolyard.server.methods import answer as answer_request
+from toolyard.transports.http.asgi import JSON, STREAM, Request, Send, respond, respond_fault, wait_until_gone
+from toolyard.transports.http.host_check import RefusedError
+from toolyard.transports.http.response import GAP, Patience, Response
+from toolyard.transports.http.sessions import Stream, Visit, Visits
+from toolyard.wire.messages import INTERNAL, INVALID_REQUEST, Fault, Id, Message, decode, encode_fault, id_of
 from toolyard.wire.versions import HANDSHAKE, VERSIONS, Version
 
 __all__ = ["named_version", "read_stream", "serve_batch", "serve_batch_alone", "serve_in_visit", "serve_stateless", "start_visit"]

@@ -4,22 +4,56 @@ Its head is held back until the answer, the first message or a while. Nothing is
 """
 
 import asyncio
-from typing import Any, Final
+import time
+from itertools import takewhile
+from typing import Any, Final, Protocol
 
-from toolyard.conversation.exchange import encode_log
-from toolyard.serving import Serving
-from toolyard.transports.http.asgi import JSON, PLAIN, Receive, Send, respond, wait_until_gone
-from toolyard.transports.http.patience import Patience
-from toolyard.wire.events import KEEP_ALIVE, encode_event
+from toolyard.config.settings import Serving
+from toolyard.server.request import encode_log
+from toolyard.transports.http.asgi import JSON, PLAIN, STREAM, Receive, Send, respond, wait_until_gone
+from toolyard.wire.sse import KEEP_ALIVE, encode_event
 
-__all__ = ["GAP", "STREAM", "Response"]
+__all__ = ["GAP", "Patience", "Response"]
+
+
+class Held(Protocol):
+    """What waits for its answer, and goes on without it when the time is up."""
+
+    def start_stream(self) -> None:
+        """Wait no longer."""
+        ...
+
+
+class Patience:
+    """Tells responses that waited for so many seconds to wait no longer."""
+
+    def __init__(self, seconds: float) -> None:
+        self.waiting: dict[Held, float] = {}
+        """Those that wait and until when; whoever has his answer leaves."""
+        self._seconds = seconds
+        self._is_looking = False
+
+    def hold(self, held: Held) -> None:
+        """Let it wait."""
+        self.waiting[held] = time.monotonic() + self._seconds
+        if not self._is_looking:
+            self._look_in(self._seconds)
+
+    def _look_in(self, seconds: float) -> None:
+        self._is_looking = True
+        asyncio.get_running_loop().call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        self._is_looking = False
+        waiting, now = self.waiting, time.monotonic()
+        for held in list(takewhile(lambda held: waiting[held] <= now, waiting)):
+            del waiting[held]
+            held.start_stream()
+        if waiting:
+            self._look_in(next(iter(waiting.values())) - now)
+
 
 GAP: Final = "Messages are missing here: more came than are kept for a client that does not read."
-STREAM: Final = (
-    (b"content-type", b"text/event-stream"),
-    (b"cache-control", b"no-cache, no-transform"),
-    (b"x-accel-buffering", b"no"),
-)
 _QUICK: Final = 0.05
 
 

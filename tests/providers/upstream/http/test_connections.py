@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from raw_servers import Asked, Connect, Serve, note, plain, request, result
 
-from toolyard.providers.upstream.http import courier, pool
+from toolyard.providers.upstream.http import client as pool
+from toolyard.providers.upstream.http import exchange as courier
 
 
 async def call(sender: Any, told: Any, *numbers: int) -> None:

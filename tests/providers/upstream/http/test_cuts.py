@@ -8,7 +8,7 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.providers.upstream.http.connection import Connection
+from toolyard.providers.upstream.http.client import Connection
 from toolyard.providers.upstream.link import LinkError
 
 BODY = b'{"jsonrpc":"2.0","id":1,"result":{}}'

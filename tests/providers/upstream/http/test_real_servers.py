@@ -14,10 +14,11 @@ import pytest
 from raw_servers import Connect, Listening
 
 from toolyard import Call, Serving, Yard, tool
-from toolyard.providers.upstream.http import SseLink, tls
-from toolyard.transports.opening import serve_forever
+from toolyard.launch.serve import serve_forever
+from toolyard.providers.upstream.http import SseLink
+from toolyard.providers.upstream.http import client as tls
 from toolyard.wire.messages import encode_notification
-from toolyard.wire.requests import Client, Requests
+from toolyard.wire.params import Client, Requests
 from toolyard.wire.versions import VERSIONS
 
 TWIN = Path(__file__).parents[3] / "interop" / "sdk_twin.py"

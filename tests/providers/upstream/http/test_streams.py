@@ -6,8 +6,8 @@ import json
 import pytest
 from raw_servers import Asked, Connect, Serve, note, request, result
 
-from toolyard.providers.upstream.http import ear
-from toolyard.providers.upstream.http.ear import delay_before
+from toolyard.providers.upstream.http import link as ear
+from toolyard.providers.upstream.http.link import delay_before
 
 OLDER = {"MCP-Protocol-Version": "2025-11-25"}
 

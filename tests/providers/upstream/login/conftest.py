@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from authority import Authority, SignIn, browse, serving_authority
 
-from toolyard.providers.upstream.login.papers import Kept
-from toolyard.providers.upstream.login.signing import sign_in
+from toolyard.providers.upstream.oauth.metadata import Kept
+from toolyard.providers.upstream.oauth.signin import sign_in
 from toolyard.providers.upstream.settings import Login, UpstreamSettings
 
 

@@ -13,16 +13,15 @@ from authority import TOOL, Authority, SignIn
 from scripted import until
 
 from toolyard import Yard
-from toolyard.caller import Door
+from toolyard.dispatch.call import Door
 from toolyard.providers.upstream.catalogue import folder_of
 from toolyard.providers.upstream.http.link import HttpLink
 from toolyard.providers.upstream.link import LinkError
-from toolyard.providers.upstream.login.credentials import SignedIn, load_signing
-from toolyard.providers.upstream.login.papers import Kept
-from toolyard.providers.upstream.login.troubles import LoginError
-from toolyard.providers.upstream.login.vault import Vault
-from toolyard.providers.upstream.making import make_upstream
-from toolyard.providers.upstream.provider import Upstream
+from toolyard.providers.upstream.oauth.credentials import SignedIn, load_signing
+from toolyard.providers.upstream.oauth.http import LoginError
+from toolyard.providers.upstream.oauth.metadata import Kept
+from toolyard.providers.upstream.oauth.vault import Vault
+from toolyard.providers.upstream.provider import Upstream, make_upstream
 from toolyard.providers.upstream.settings import Login, UpstreamSettings
 
 CHALLENGE = 'Bearer error="invalid_token"'
@@ -387,7 +386,7 @@ async def test_a_client_gets_tokens_by_itself(authority: Authority, tmp_path: Pa
 
 
 async def test_what_signs_in_may_be_missing(authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith(("toolyard.providers.upstream.login.", "httpx2"))]:
+    for name in [name for name in sys.modules if name.startswith(("toolyard.providers.upstream.oauth.", "httpx2"))]:
         if name.rpartition(".")[2] in {"signing", "asking", "discovery", "registration", "httpx2"}:
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "httpx2", None)
@@ -397,7 +396,7 @@ async def test_what_signs_in_may_be_missing(authority: Authority, tmp_path: Path
 
 
 def test_a_defect_of_ours_is_not_taken_for_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "toolyard.providers.upstream.login.signing", None)
+    monkeypatch.setitem(sys.modules, "toolyard.providers.upstream.oauth.signin", None)
 
     with pytest.raises(ModuleNotFoundError):
         load_signing()

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 from authority import Authority, SignIn
 
-from toolyard.providers.upstream.login.asking import Asker, is_local, opened_asker
-from toolyard.providers.upstream.login.challenge import parameter_of, wants_more
-from toolyard.providers.upstream.login.troubles import LoginError
+from toolyard.providers.upstream.oauth.discovery import parameter_of, wants_more
+from toolyard.providers.upstream.oauth.http import Asker, LoginError, is_local, opened_asker
 
 RESOURCE = "/.well-known/oauth-protected-resource"
 SERVER = "/.well-known/oauth-authorization-server"

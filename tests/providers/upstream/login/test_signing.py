@@ -13,9 +13,9 @@ from authority import Authority, SignIn, browse, id_token, query_of
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from toolyard.providers.upstream.login.papers import Kept, Token
-from toolyard.providers.upstream.login.signing import refresh, revoke, sign_in
-from toolyard.providers.upstream.login.troubles import LoginError
+from toolyard.providers.upstream.oauth.http import LoginError
+from toolyard.providers.upstream.oauth.metadata import Kept, Token
+from toolyard.providers.upstream.oauth.signin import refresh, revoke, sign_in
 from toolyard.providers.upstream.settings import Login, UpstreamSettings
 
 

@@ -11,10 +11,10 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from toolyard.providers.upstream.login import vault as vaults
-from toolyard.providers.upstream.login.papers import Kept, Token
-from toolyard.providers.upstream.login.troubles import LoginError
-from toolyard.providers.upstream.login.vault import Vault, kept_address
+from toolyard.providers.upstream.oauth import vault as vaults
+from toolyard.providers.upstream.oauth.http import LoginError
+from toolyard.providers.upstream.oauth.metadata import Kept, Token
+from toolyard.providers.upstream.oauth.vault import Vault, kept_address
 
 KEPT = Kept(url="https://shop.example/mcp", token=Token(access_token="precious"))  # noqa: S106 - the word
 
@@ -200,8 +200,8 @@ def run_with_keyring(step: str, folder: Path) -> None:
     program = f"""
 import sys
 from pathlib import Path
-from toolyard.providers.upstream.login.papers import Kept, Token
-from toolyard.providers.upstream.login.vault import Vault
+from toolyard.providers.upstream.oauth.metadata import Kept, Token
+from toolyard.providers.upstream.oauth.vault import Vault
 kept = Kept(url={KEPT.url!r}, token=Token(access_token="precious"))
 vault = Vault(Path(sys.argv[1]) / "shop", kept.url)
 {_STEPS[step]}

@@ -8,11 +8,11 @@ import pytest
 from authority import Authority, SignIn, id_token
 
 from toolyard.providers.upstream.link import LinkError
-from toolyard.providers.upstream.login.credentials import SignedIn
-from toolyard.providers.upstream.login.papers import Kept, Vouched
-from toolyard.providers.upstream.login.signing import obtain
-from toolyard.providers.upstream.login.troubles import LoginError
-from toolyard.providers.upstream.login.vault import Vault
+from toolyard.providers.upstream.oauth.credentials import SignedIn
+from toolyard.providers.upstream.oauth.http import LoginError
+from toolyard.providers.upstream.oauth.metadata import Kept, Vouched
+from toolyard.providers.upstream.oauth.signin import obtain
+from toolyard.providers.upstream.oauth.vault import Vault
 from toolyard.providers.upstream.settings import Identity, Login, UpstreamSettings
 
 ADA = id_token({"email": "ada@example.com"})

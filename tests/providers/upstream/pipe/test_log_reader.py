@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from toolyard.providers.upstream.log_reader import LogReader
-from toolyard.providers.upstream.process_log import older
+from toolyard.providers.upstream.process_log import LogReader, older
 
 
 @pytest.fixture

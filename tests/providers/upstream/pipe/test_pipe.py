@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from wired import Told, Wired, is_alive, until
 
-from toolyard.providers.upstream import pipe as module
+from toolyard.providers.upstream import stdio as module
 from toolyard.providers.upstream.link import LinkError
 
 CALL = {"name": "echo", "arguments": {"text": "x"}}

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from wired import SERVER, Told, Wired, children, descriptors, is_alive, until
 
-from toolyard.providers.upstream import pipe, processes
+from toolyard.providers.upstream import process as processes
+from toolyard.providers.upstream import stdio as pipe
 from toolyard.providers.upstream.link import LinkError
-from toolyard.providers.upstream.processes import environment_of
+from toolyard.providers.upstream.process import environment_of
 from toolyard.providers.upstream.settings import UpstreamSettings
-from toolyard.transports.loops import fastest_loop
+from toolyard.transports import fastest_loop
 
 CHILD_SUBREAPER = 36
 CYCLES = 200

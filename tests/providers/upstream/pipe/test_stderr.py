@@ -7,9 +7,9 @@ import pytest
 from wired import until
 
 from toolyard.providers.upstream import process_log
-from toolyard.providers.upstream import stderr as module
+from toolyard.providers.upstream import stdio as module
 from toolyard.providers.upstream.process_log import ProcessLog
-from toolyard.providers.upstream.stderr import Stderr
+from toolyard.providers.upstream.stdio import Stderr
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from typing import Any, Self
 import msgspec
 
 from toolyard.providers.upstream.link import LinkError
-from toolyard.providers.upstream.pipe import Pipe
 from toolyard.providers.upstream.settings import UpstreamSettings
+from toolyard.providers.upstream.stdio import Pipe
 from toolyard.wire.messages import Id
 
 PATIENCE = 30.0

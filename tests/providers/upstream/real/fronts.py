@@ -13,10 +13,9 @@ from mcp_types import jsonrpc_message_adapter
 from scripted import until
 
 from toolyard import Caller, Envelope, Yard
-from toolyard.providers.upstream.making import make_upstream
-from toolyard.providers.upstream.provider import Upstream
+from toolyard.config.settings import Serving
+from toolyard.providers.upstream.provider import Upstream, make_upstream
 from toolyard.providers.upstream.settings import UpstreamSettings
-from toolyard.serving import Serving
 from toolyard.transports.memory import Memory
 
 __all__ = ["NEW", "OLD", "in_front", "opened", "refusal", "until"]

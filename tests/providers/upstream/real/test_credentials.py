@@ -14,9 +14,9 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from toolyard import Call, Serving, Yard, tool
-from toolyard.providers.upstream.making import make_upstream
+from toolyard.launch.serve import serve_forever
+from toolyard.providers.upstream.provider import make_upstream
 from toolyard.providers.upstream.settings import UpstreamSettings
-from toolyard.transports.opening import serve_forever
 
 SENT: Final = {"Authorization": "Bearer of-the-caller", "X-API-Key": "key-of-the-caller", "Cookie": "id=of-the-caller", "X-Tenant": "tea"}
 

@@ -9,8 +9,8 @@ import pytest
 from fronts import NEW, OLD, in_front, opened, refusal, until
 from mcp_types import CreateMessageResult, ElicitResult, PromptReference, TextContent
 
-from toolyard.providers.upstream.making import make_upstream
-from toolyard.serving import Serving
+from toolyard.config.settings import Serving
+from toolyard.providers.upstream.provider import make_upstream
 from toolyard.yard import Yard
 
 every_carrier = pytest.mark.parametrize("carrier", ["stdio", "http", "sse"])

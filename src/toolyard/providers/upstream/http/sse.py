@@ -7,14 +7,12 @@ from typing import Final
 
 import msgspec
 
-from toolyard.providers.upstream.http.address import join, read_address
-from toolyard.providers.upstream.http.courier import Courier
-from toolyard.providers.upstream.http.exchange import OTHERS, Exchange
-from toolyard.providers.upstream.http.troubles import messages_in, trouble_of
+from toolyard.providers.upstream.http.client import join, read_address
+from toolyard.providers.upstream.http.exchange import OTHERS, Courier, Exchange, messages_in, trouble_of
 from toolyard.providers.upstream.link import OPEN, Credentials, LinkError, Listener
 from toolyard.providers.upstream.settings import UpstreamSettings
-from toolyard.wire.events import Event
 from toolyard.wire.messages import Id
+from toolyard.wire.sse import Event
 
 __all__ = ["SseLink"]
 

@@ -1,0 +1,340 @@
+"""The command line as a page: its commands, options and exit statuses, written from the parsers and the codes."""
+
+from argparse import Action
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, cast
+
+import msgspec
+
+from toolyard.cli.parser import Parser, make_parsers
+from toolyard.cli.terminal import cell, table
+from toolyard.launch.errors import STATUSES
+from toolyard.model.envelope import encode
+from toolyard.model.errors import CODES
+from toolyard.model.schema import Schema, resolve
+from toolyard.model.spec import Example, ToolSpec
+
+__all__ = ["Argument", "arguments_of", "document", "operation_text", "reason_text", "reference", "tool_reference", "type_text"]
+
+
+_DEPTH: Final = 4
+_CHOICES: Final = 12
+_PROPERTIES: Final = 8
+_RULES: Final = {
+    "minimum": "at least {}",
+    "exclusiveMinimum": "more than {}",
+    "maximum": "at most {}",
+    "exclusiveMaximum": "less than {}",
+    "multipleOf": "a multiple of {}",
+    "minLength": "at least {} characters",
+    "maxLength": "at most {} characters",
+    "pattern": "pattern {}",
+    "minItems": "at least {} items",
+    "maxItems": "at most {} items",
+}
+
+
+class Argument(NamedTuple):
+    """One argument of a tool, in words; the default is JSON, or nothing if there is none."""
+
+    name: str
+    type: str
+    required: bool
+    default: str | None
+    rules: str
+    description: str
+
+    def signature(self) -> str:
+        """Return the argument as a signature has it."""
+        if self.required:
+            return f"{self.name}: {self.type}"
+        return f"{self.name}?: {self.type}" if self.default is None else f"{self.name}: {self.type} = {self.default}"
+
+
+def arguments_of(schema: Schema) -> list[Argument]:
+    """Return the arguments that an input schema asks for, in its order."""
+    required = schema.get("required", ())
+    return [_argument(name, inner, schema, required=name in required) for name, inner in schema.get("properties", {}).items()]
+
+
+def type_text(schema: object, root: Schema, depth: int = _DEPTH) -> str:
+    """Return a schema as people write a type, such as `integer | null` or `{name: string}[]`."""
+    node = resolve(root, schema)
+    if not isinstance(node, dict) or not node:
+        return "never" if node is False else "any"
+    facts = cast("dict[str, Any]", node)
+    if "const" in facts or "enum" in facts:
+        return _union(_json(value) for value in (facts["enum"] if "enum" in facts else [facts["const"]]))
+    choices = facts.get("anyOf") or facts.get("oneOf")
+    if choices:
+        return _union(type_text(choice, root, depth - 1) for choice in choices) if depth else "any"
+    parts = facts.get("allOf")
+    if parts:
+        return " & ".join(dict.fromkeys(type_text(part, root, depth - 1) for part in parts)) if depth else "any"
+    kinds = facts.get("type", "object" if "properties" in facts else "any")
+    return _union(_one(kind, facts, root, depth) for kind in ([kinds] if isinstance(kinds, str) else kinds))
+
+
+def _argument(name: str, schema: object, root: Schema, *, required: bool) -> Argument:
+    facts = {**_as_object(resolve(root, schema)), **_as_object(schema)}  # beside a reference there may be a default
+    default = _json(facts["default"]) if "default" in facts else None
+    rules = ", ".join(text.format(facts[keyword]) for keyword, text in _RULES.items() if keyword in facts)
+    return Argument(name, type_text(schema, root), required, default, rules, str(facts.get("description", "")))
+
+
+def _as_object(schema: object) -> dict[str, Any]:
+    return cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
+
+
+def _one(kind: str, facts: dict[str, Any], root: Schema, depth: int) -> str:
+    if kind == "array":
+        return _array(facts, root, depth)
+    if kind == "object":
+        return _object(facts, root, depth)
+    return f"{kind} ({facts['format']})" if kind == "string" and "format" in facts else kind
+
+
+def _array(facts: dict[str, Any], root: Schema, depth: int) -> str:
+    if not depth:
+        return "array"
+    if "prefixItems" in facts:
+        return f"[{', '.join(type_text(item, root, depth - 1) for item in facts['prefixItems'])}]"
+    item = type_text(facts.get("items", {}), root, depth - 1)
+    return f"({item})[]" if " " in item and not item.startswith("{") else f"{item}[]"
+
+
+def _object(facts: dict[str, Any], root: Schema, depth: int) -> str:
+    properties = cast("dict[str, Any]", facts.get("properties", {}))
+    if not depth or len(properties) > _PROPERTIES:
+        return "object"
+    if properties:
+        required = facts.get("required", ())
+        shown = [f"{name}{'' if name in required else '?'}: {type_text(inner, root, depth - 1)}" for name, inner in properties.items()]
+        return f"{{{', '.join(shown)}}}"
+    more = facts.get("additionalProperties")
+    return f"{{…: {type_text(cast('object', more), root, depth - 1)}}}" if isinstance(more, dict) and more else "object"
+
+
+def _union(choices: Iterable[str]) -> str:
+    known = list(dict.fromkeys(choices))
+    return " | ".join(known[:_CHOICES]) + (" | …" if len(known) > _CHOICES else "")
+
+
+def _json(value: object) -> str:
+    return encode(value).decode()
+
+
+def document(spec: ToolSpec) -> dict[str, Any]:
+    """Return the whole spec, defaults and all, with the annotations in effect and the codes it may answer with."""
+    fields: dict[str, Any] = {name: getattr(spec, name) for name in spec.__struct_fields__}
+    return {**fields, "annotations": spec.hints(), "codes": spec.codes()}
+
+
+def operation_text(spec: ToolSpec) -> str:
+    """Return the operation, and whether nobody said it."""
+    return f"{spec.operation} (assumed)" if spec.operation_assumed else str(spec.operation)
+
+
+def reason_text(spec: ToolSpec, name: str) -> str:
+    """Return the code a reason comes with, and the keys its details carry."""
+    reason = spec.reasons[name]
+    return f"{reason.code}, with {', '.join(reason.details)}" if reason.details else reason.code
+
+
+def tool_reference(name: str, version: str, specs: Sequence[ToolSpec]) -> str:
+    """Return the page of a yard's tools, without a line break at its end."""
+    blocks = [f"# {name}", f"Version {version}, {len(specs)} {'tool' if len(specs) == 1 else 'tools'}."]
+    return "\n\n".join([*blocks, *(block for spec in specs for block in _section(spec))])
+
+
+def _section(spec: ToolSpec) -> Iterator[str]:
+    yield f"## {spec.name}"
+    yield spec.description.strip()
+    yield "\n".join(f"- {fact}" for fact in _facts(spec))
+    yield from _arguments(arguments_of(spec.input_schema))
+    if spec.output_schema is not None:
+        yield f"### Output\n\n{_code(type_text(spec.output_schema, spec.output_schema))}"
+    codes = spec.codes()
+    if codes:
+        yield f"### Codes\n\n{', '.join(f'`{code}`' for code in codes)}"
+    if spec.reasons:
+        rows = [(f"`{name}`", cell(reason_text(spec, name))) for name in spec.reasons]
+        yield f"### Reasons\n\n{table(('reason', 'comes with'), rows)}"
+    if spec.examples:
+        yield "### Examples"
+        yield from (_example(example) for example in spec.examples)
+
+
+def _facts(spec: ToolSpec) -> Iterator[str]:
+    if spec.title:
+        yield f"Title: {spec.title}"
+    yield f"Operation: {operation_text(spec)}"
+    yield f"Session: {spec.session}"
+    yield f"Source: {spec.source}"
+    if spec.tags:
+        yield f"Tags: {', '.join(spec.tags)}"
+    if spec.timeout is not None:
+        yield f"Timeout: {spec.timeout:g} s" if spec.timeout else "Timeout: none"
+    if spec.aliases:
+        yield f"Aliases: {', '.join(f'`{alias}`' for alias in spec.aliases)}"
+    if spec.deprecated is not None:
+        yield f"Deprecated: {spec.deprecated}"
+
+
+def _arguments(arguments: Sequence[Argument]) -> Iterator[str]:
+    if not arguments:
+        yield "It takes no arguments."
+        return
+    rows = [
+        (
+            f"`{argument.name}`",
+            _code(argument.type, in_table=True),
+            "yes" if argument.required else "no",
+            "" if argument.default is None else _code(argument.default, in_table=True),
+            cell(_about(argument)),
+        )
+        for argument in arguments
+    ]
+    yield f"### Arguments\n\n{table(('name', 'type', 'required', 'default', 'description'), rows)}"
+
+
+def _about(argument: Argument) -> str:
+    rules = f"({argument.rules})" if argument.rules else ""
+    return f"{argument.description} {rules}".strip()
+
+
+def _code(text: str, *, in_table: bool = False) -> str:
+    """Return text as code; in a table a bar has to be escaped even there."""
+    fence = "``" if "`" in text else "`"
+    padding = " " if "`" in text else ""
+    shown = text.replace("|", "\\|") if in_table else text
+    return f"{fence}{padding}{shown}{padding}{fence}"
+
+
+def _example(example: Example) -> str:
+    title = f"{example.title}:\n\n" if example.title else ""
+    result = "" if example.result is None else f"\n\nanswers\n\n{_fenced(example.result)}"
+    return f"{title}{_fenced(example.arguments)}{result}"
+
+
+def _fenced(value: object) -> str:
+    return f"```json\n{msgspec.json.format(encode(value), indent=2).decode()}\n```"
+
+
+_HEAD: Final = """\
+<!-- Generated from the parsers and the codes by `toolyard.cli.reference()`. Do not edit. -->
+
+# Command line
+
+    toolyard [options] COMMAND …
+
+Data goes to stdout and everything else to stderr, also what a module or a tool prints. Results are printed for people; with
+`--json` they are printed for programs. Options are written in full; what is not known is refused."""
+_TARGET: Final = """\
+## TARGET
+
+Every command but `accept`, `add`, `config`, `connect`, `demo`, `diff`, `eval`, `import`, `key`, `logs`, `remove`, `scan` and
+`version` works on a yard:
+
+| TARGET | is |
+|---|---|
+| `module:attr` | an attribute of a module that can be imported from here |
+| `file.py` | the one yard at the top of a file |
+| `file.py:attr` | an attribute of a file, where there are several yards in it |
+
+`toolyard.demo:yard` is one that comes along, with invented tools to try commands on.
+
+The module is loaded and the yard opened; when the command ends, and on Ctrl-C and SIGTERM, it is closed and its sessions are
+ended. If that fails, one sentence names the file, the line and the cause; `-vv` shows the traceback, too."""
+_OPTIONS: Final = """\
+## Options
+
+These stand before a command, or, all but `--version`, after it."""
+_ARGUMENTS: Final = """\
+### Arguments of a call
+
+Arguments have one of three forms, which cannot be mixed:
+
+    toolyard call bank.py transfer source=current target=savings cents=2500
+    toolyard call bank.py transfer '{"source": "current", "target": "savings", "cents": 2500}'
+    echo '{"source": "current", "target": "savings", "cents": 2500}' | toolyard call bank.py transfer -
+
+The tool's input schema decides how the value of a pair is read. Where it may be a string it is kept as text; otherwise it is
+read as JSON, and kept as text if it is none, which the answer then says. A `null` for what may be a string needs the second
+form.
+
+Progress and log lines of the tool go to stderr. Images and other content blocks are mentioned; `--output` writes them to
+files named by the call's id and their numbers."""
+_SERVING: Final = """\
+### Where settings come from
+
+A flag beats a variable of the environment, that beats `toolyard.toml`, and that beats the default; a flag wins also if it says what
+is the default. The file is the one that `--config` names, or else `TOOLYARD_CONFIG`, or else `toolyard.toml` in the folder where the
+command is run. [Settings](settings.md) has every key and variable; `toolyard config` tells those in effect.
+
+Over stdio, stdout belongs to the client. Where stderr is a terminal, it tells where the server listens and how to connect clients;
+otherwise it gets one log line, `serving …`. When the client goes the server ends with status 0."""
+_EVALUATING: Final = """\
+### Labelled tools and questions
+
+A tool is a line with `id`, `name` and, where known, `namespace`, `description`, `tags` and `input_schema`; a question is a line with
+`query` and `relevant`, the ids of the tools that answer it. What is printed is told in [Search tools](../guides/search.md). Times are
+those of the processor."""
+_SURROUNDINGS: Final = """\
+## Surroundings
+
+- Colours are used where stdout is a terminal, `NO_COLOR` is unset or empty, and `TERM` is not `dumb`.
+- `toolyard list` prints a table as wide as the terminal, or tab-separated lines without titles where stdout is none;
+  `toolyard search` paragraphs, or tab-separated lines with name, signature and why.
+- Control characters in what tools and their authors wrote are shown and not sent to the terminal.
+- Log lines are `<ISO time> <LEVEL> <logger> <message>`; the message is an event and then `key=value` facts. Warnings are
+  shown by default, information with `-v`, everything with `-vv`, errors alone with `--quiet`."""
+_STATUS_HEAD: Final = """\
+## Exit statuses
+
+A failed call exits with the status of its code; every code has one."""
+_MORE: Final = {"call": _ARGUMENTS, "eval": _EVALUATING, "serve": _SERVING}
+
+
+def reference() -> str:
+    """Return the reference of the command line, in Markdown."""
+    program, commands = make_parsers()
+    blocks = [_HEAD, _TARGET, _OPTIONS, table(("option", "does"), _options(program))]
+    for name, parser in commands.items():
+        blocks += _command(name, parser, known=program)
+        blocks += [_MORE[name]] if name in _MORE else []
+    return "\n\n".join([*blocks, _SURROUNDINGS, _STATUS_HEAD, table(("status", "code", "meaning"), _statuses())]) + "\n"
+
+
+def _command(name: str, parser: Parser, *, known: Parser) -> Iterator[str]:
+    shared = {option for action in known.actions for option in action.option_strings}
+    own = [action for action in parser.actions if not shared.intersection(action.option_strings)]
+    positional = [action for action in own if not action.option_strings]
+    ending = ["[options]", "[-- COMMAND …]"] if parser.takes_program else ["[options]"]
+    usage = " ".join(["toolyard", name, *(_in_usage(action) for action in positional), *ending])
+    yield f"## toolyard {name}"
+    yield f"    {usage}"
+    yield str(parser.description)
+    yield table(("argument or option", "is or does"), [(_written(action), str(action.help)) for action in own])
+
+
+def _options(parser: Parser) -> list[tuple[str, str]]:
+    return [(_written(action), str(action.help)) for action in parser.actions]
+
+
+def _in_usage(action: Action) -> str:
+    return {"*": f"[{action.metavar} …]", "?": f"[{action.metavar}]"}.get(str(action.nargs), str(action.metavar))
+
+
+def _written(action: Action) -> str:
+    """Return an argument or an option as it is typed."""
+    if not action.option_strings:
+        return f"`{action.metavar}`"
+    value = f" {action.metavar}" if action.metavar else ""
+    return ", ".join(f"`{option}{value}`" for option in action.option_strings)
+
+
+def _statuses() -> list[tuple[str, str, str]]:
+    codes = {code.exit: (f"`{code.name}`", code.meaning) for code in CODES.values()}
+    others = {status: ("", meaning) for status, meaning in STATUSES.items()}
+    return [(f"`{status}`", name, meaning) for status, (name, meaning) in sorted({**codes, **others}.items())]

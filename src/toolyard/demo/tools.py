@@ -1,0 +1,300 @@
+"""Invention: made-up values that fit a schema, the same for the same question.
+
+What was asked for is said again where the answer has a place for it, so that an answer reads as one to the question.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, cast
+from zlib import crc32
+
+import msgspec
+
+from toolyard.dispatch.call import Call, Handler
+from toolyard.dispatch.tool import Tool, check_by_schema
+from toolyard.model.envelope import encode_sorted
+from toolyard.model.errors import ToolError, invalid_input
+from toolyard.model.limits import Limits
+from toolyard.model.schema import SchemaValidator
+from toolyard.model.spec import Example, Operation, Reason, ToolSpec
+from toolyard.providers.provider_set import Given
+from toolyard.yard import Yard
+
+__all__ = ["COMPUTED", "FILE", "Canned", "Entry", "Refusal", "charges_of", "invent", "make_yard", "read_catalogue"]
+
+
+FILE: Final = Path(__file__).with_name("catalogue.jsonl")
+"""The tools, one JSON object a line."""
+
+
+class Refusal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A failure of the tool's own: one of its reasons, a sentence, and facts."""
+
+    reason: str
+    message: str
+    details: dict[str, Any]
+
+
+class Canned(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is answered when certain arguments are given, in place of what would be made up."""
+
+    when: dict[str, Any]
+    data: dict[str, Any] = {}
+    fails: Refusal | None = None
+
+    def fits(self, arguments: dict[str, Any]) -> bool:
+        """Return whether these are the arguments."""
+        return all(arguments.get(name) == value for name, value in self.when.items())
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One line of the catalogue."""
+
+    id: str
+    name: str
+    namespace: str
+    operation: Operation
+    description: str
+    input_schema: dict[str, Any]
+    output_schema: dict[str, Any] | None = None
+    tags: tuple[str, ...] = ()
+    examples: tuple[Example, ...] = ()
+    reasons: dict[str, Reason] = {}
+    canned: tuple[Canned, ...] = ()
+    rows: int = 3
+    """How many things it lists, if it lists things."""
+
+    def spec(self) -> ToolSpec:
+        """Return it as a tool is published."""
+        return ToolSpec(
+            name=self.id,
+            source=self.namespace,
+            operation=self.operation,
+            description=self.description,
+            input_schema=self.input_schema,
+            output_schema=self.output_schema,
+            tags=self.tags,
+            examples=self.examples,
+            reasons=self.reasons,
+        )
+
+
+def read_catalogue() -> list[Entry]:
+    """Return every tool of the demo."""
+    return msgspec.json.Decoder(Entry).decode_lines(FILE.read_bytes())
+
+
+_BEGINNING: Final = datetime(2026, 2, 2, 8, tzinfo=UTC)
+_PEOPLE: Final = ("ada", "mika", "noor", "jonas", "lucia", "tomek", "yuki", "sam")
+_TITLES: Final = (
+    "Weekly planning",
+    "The printer on the second floor",
+    "A table by the window",
+    "Spring release",
+    "Letters from the lake",
+    "Orders that wait",
+)
+_SENTENCES: Final = (
+    "It works again since this morning.",
+    "We looked into it and found nothing unusual.",
+    "Two of three are done; the last one waits for an answer.",
+    "Somebody should look at this before Friday.",
+)
+_PLACES: Final = ("Lyon", "Annecy", "Lisbon", "Ghent", "Bergen")
+_CODES: Final = frozenset({"flight", "key", "sha", "sku", "tracking"})
+_WORDS: Final = ("blue", "north", "oak", "river", "small")
+_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("artist", "assignee", "author", "lead", "manager", "name", "owner"), _PEOPLE),
+    **dict.fromkeys(("goal", "message", "snippet", "text"), _SENTENCES),
+    **dict.fromkeys(("subject", "title"), _TITLES),
+    **dict.fromkeys(("address", "place", "region", "room"), _PLACES),
+    "company": ("Moreau & Daughters", "Bakery Nord", "Lakeside Print"),
+    "currency": ("EUR",),
+    "version": ("2.14.0", "2.13.2"),
+}
+Schema = dict[str, Any]
+
+
+def invent(schema: Schema, arguments: dict[str, Any], *, rows: int, seed: int = 0, name: str = "") -> Any:
+    """Return a value that fits; a list has as many items as `rows`, and no more than the arguments ask for."""
+    kind = schema["type"]
+    if kind == "object":
+        inner = cast("dict[str, Schema]", schema.get("properties", {}))
+        return {key: _said(key, part, arguments) or invent(part, arguments, rows=1, seed=seed, name=key) for key, part in inner.items()}
+    if kind == "array":
+        count = min(rows, cast("int", arguments.get("limit", rows)))
+        return [invent(schema["items"], arguments, rows=rows, seed=seed + number, name=name) for number in range(count)]
+    return _KINDS[kind](schema, name, crc32(f"{name} {seed}".encode()), seed)
+
+
+def _said(name: str, schema: Schema, arguments: dict[str, Any]) -> Any:
+    """Return what was asked for under this name, if it can be said again."""
+    given = arguments.get(name)
+    return given if schema["type"] == "string" and isinstance(given, str) else None
+
+
+def _text(schema: Schema, name: str, number: int, place: int) -> str:
+    if "enum" in schema:
+        return str(_one_of(schema["enum"], number))
+    moment = _BEGINNING + timedelta(days=place % 400, minutes=number % 600)
+    formats = {
+        "date": moment.date().isoformat(),
+        "date-time": moment.isoformat().replace("+00:00", "Z"),
+        "email": f"{_one_of(_PEOPLE, number)}@example.org",
+        "uri": f"https://example.org/{name}/{number % 1000}",
+    }
+    if "format" in schema:
+        return formats[schema["format"]]
+    if name in _CHOICES:
+        return str(_one_of(_CHOICES[name], number))
+    is_code = name.endswith("id") or name in _CODES
+    return f"{name[:2]}_{number % 10_000}" if is_code else f"{_one_of(_WORDS, number)} {number % 100}"
+
+
+def _integer(schema: Schema, name: str, number: int, place: int) -> int:  # noqa: ARG001 - all kinds are made alike
+    return 100 * (number % 900 + 1) if name.endswith("_cents") else number % 90 + 1
+
+
+def _number(schema: Schema, name: str, number: int, place: int) -> float:  # noqa: ARG001 - the same
+    return number % 400 / 10
+
+
+def _boolean(schema: Schema, name: str, number: int, place: int) -> bool:  # noqa: ARG001 - the same
+    return number % 2 == 0
+
+
+def _one_of(several: Any, number: int) -> Any:
+    return several[number % len(several)]
+
+
+_KINDS: Final[dict[str, Callable[[Schema, str, int, int], Any]]] = {
+    "string": _text,
+    "integer": _integer,
+    "number": _number,
+    "boolean": _boolean,
+}
+
+_FIRST: Final = 400
+_CHARGES: Final = 1200
+_MINUTES: Final = 33
+_TAKEN_TWICE: Final = (733, 1042, 1377)
+"""Numbers of payments that are the one before them once more."""
+_ADA: Final = {"customer_id": "cu_88", "amount_cents": 4900}
+Arguments = dict[str, Any]
+Rows = list[dict[str, Any]]
+
+
+def charges_of(arguments: Arguments) -> Rows:
+    """Return every payment of a month.
+
+    Raises:
+        ToolError: `invalid_input` if there is no such month.
+    """
+    try:
+        begins = datetime.strptime(arguments["month"], "%Y-%m").replace(tzinfo=UTC)
+    except ValueError:
+        raise invalid_input(f"There is no month '{arguments['month']}'.", field="month") from None
+    return [_charge(number, begins, arguments.get("currency", "EUR")) for number in range(_FIRST, _FIRST + _CHARGES)]
+
+
+def _charge(number: int, begins: datetime, currency: str) -> dict[str, Any]:
+    copied = number - 1 if number in _TAKEN_TWICE else number
+    paid = {"customer_id": f"cu_{1000 + copied * 37 % 811}", "amount_cents": 100 * (copied * 53 % 190 + 9)}
+    moment = begins + timedelta(minutes=_MINUTES * (copied - _FIRST))
+    return {
+        "charge_id": f"ch_{number}",
+        **(_ADA if copied == _TAKEN_TWICE[1] - 1 else paid),
+        "currency": currency,
+        "status": "paid",
+        "method": ("card", "card", "transfer", "wallet")[copied % 4],
+        "created_at": moment.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+
+
+def _duplicates(arguments: Arguments) -> dict[str, Any]:
+    rows, columns = arguments["rows"], arguments["columns"]
+    groups: dict[tuple[str, ...], Rows] = {}
+    for row in rows:
+        groups.setdefault(tuple(repr(row.get(column)) for column in columns), []).append(row)
+    several = [group for group in groups.values() if len(group) > 1]
+    shown = [{**{column: group[0].get(column) for column in columns}, "rows": len(group)} for group in several[: arguments["max_groups"]]]
+    return {"rows": len(rows), "groups": len(several), "duplicates": shown}
+
+
+def _sum(arguments: Arguments) -> dict[str, Any]:
+    rows, column = arguments["rows"], arguments["column"]
+    return {"rows": len(rows), "sum": sum(_numbers(rows, column))}
+
+
+def _numbers(rows: Rows, column: str) -> Iterable[float]:
+    for row in rows:
+        value = row.get(column)
+        if not isinstance(value, int | float):
+            raise invalid_input(f"Not every row has a number as '{column}'.", field="column")
+        yield value
+
+
+def _counts(arguments: Arguments) -> Rows:
+    counts: dict[str, int] = {}
+    for row in arguments["rows"]:
+        value = str(row.get(arguments["column"]))
+        counts[value] = counts.get(value, 0) + 1
+    return [{"value": value, "count": count} for value, count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))]
+
+
+def _filtered(arguments: Arguments) -> Rows:
+    return [row for row in arguments["rows"] if str(row.get(arguments["column"])) == arguments["equals"]]
+
+
+COMPUTED: Final[dict[str, Callable[[Arguments], Any]]] = {
+    "payments__export_charges": charges_of,
+    "tables__count_by": _counts,
+    "tables__filter_rows": _filtered,
+    "tables__find_duplicates": _duplicates,
+    "tables__sum_column": _sum,
+}
+"""Tools whose answers are computed from their arguments, by name."""
+
+_TEXT: Final = {"type": "string"}
+_FOUND: Final = {"type": "array", "items": {"type": "object", "properties": {"id": _TEXT, "title": _TEXT, "text": _TEXT}}}
+_DONE: Final = {"type": "object", "properties": {"id": _TEXT, "text": _TEXT}}
+"""What is answered by tools that do not say what they answer."""
+_SEEDS: Final = 40
+_SLOW: Final = 10.0
+"""Seconds after which a call is warned of: on a busy machine the first search should not bring a warning into the story."""
+
+
+def make_yard() -> Yard:
+    """Return the yard of the demo, one provider for each namespace."""
+    tools: dict[str, list[Tool]] = {}
+    for entry in read_catalogue():
+        tools.setdefault(entry.namespace, []).append(_tool(entry))
+    providers = [Given(name, several, resources=(), prompts=()) for name, several in tools.items()]
+    return Yard("demo", providers=providers, limits=Limits(slow=_SLOW))
+
+
+def _tool(entry: Entry) -> Tool:
+    fits = None if entry.output_schema is None else SchemaValidator(entry.output_schema).fits
+    return Tool(spec=entry.spec(), handler=_handler(entry), check=check_by_schema(entry.input_schema), fits_output=fits)
+
+
+def _handler(entry: Entry) -> Handler:
+    computed = COMPUTED.get(entry.id)
+    schema = entry.output_schema or (_FOUND if entry.operation is Operation.QUERY else _DONE)
+
+    async def answer(call: Call) -> Any:
+        given = call.arguments
+        if computed is not None:
+            return computed(given)
+        made = invent(schema, given, rows=entry.rows, seed=crc32(encode_sorted(given)) % _SEEDS)
+        canned = next((one for one in entry.canned if one.fits(given)), None)
+        if canned is None:
+            return made
+        if canned.fails is not None:
+            refusal = canned.fails
+            code = entry.reasons[refusal.reason].code
+            raise ToolError(code, refusal.message, reason=refusal.reason, may_have_run=False, **refusal.details)
+        return {**made, **canned.data, **{name: given[name] for name in made if name in given}}
+
+    return answer

@@ -1,0 +1,3 @@
+"""The funnel: from a request to its envelope and record."""
+
+__all__: list[str] = []

@@ -1,0 +1,163 @@
+"""Worker threads for handlers that block.
+
+A thread cannot be interrupted: when its call is over before it is, it is abandoned, counted, and its late result dropped. Beyond a
+number of abandoned threads no new work is taken, so that one bad tool cannot eat the process.
+"""
+
+import asyncio
+import contextvars
+import logging
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from queue import SimpleQueue
+from typing import Any
+
+from toolyard.dispatch.call import Call
+from toolyard.model.errors import ToolError
+from toolyard.model.limits import Limits
+
+__all__ = ["Threads"]
+
+_log = logging.getLogger(__name__)
+
+
+class _Job:
+    """One piece of work, from the queue to its end."""
+
+    __slots__ = ("_claim", "abandoned", "call", "context", "ended", "function", "future")
+
+    def __init__(self, call: Call, function: Callable[[], object], future: "asyncio.Future[object]") -> None:
+        self.call = call
+        self.function = function
+        self.future = future
+        self.context = contextvars.copy_context()
+        self.ended = False
+        self.abandoned = False
+        self._claim = threading.Lock()
+
+    def claim(self) -> bool:
+        """Return true to the first who asks: a worker, who then does the job, or the call, which then drops it."""
+        return self._claim.acquire(blocking=False)
+
+
+class Threads:
+    """Runs functions in daemon threads, made as needed and kept for the next."""
+
+    def __init__(self, limits: Limits, loop: asyncio.AbstractEventLoop) -> None:
+        self._limits = limits
+        self._loop = loop
+        self._queue: SimpleQueue[_Job | None] = SimpleQueue()
+        self._count = 0
+        self._idle = threading.Semaphore(0)
+        self._lent = 0
+        self._lending = threading.Lock()
+        self.abandoned = 0
+        """Threads that still run for calls that were answered."""
+        self._on_free: dict[Call, list[Callable[[], None]]] = {}
+
+    async def run(self, call: Call, function: Callable[[], object]) -> object:
+        """Return what the function returns, run in a thread.
+
+        Raises:
+            ToolError: `overloaded` if too many threads were abandoned.
+        """
+        if self.abandoned >= self._limits.abandoned:
+            raise ToolError(
+                "overloaded",
+                "Too many calls are still running past their deadlines.",
+                may_have_run=False,
+                abandoned_threads=self.abandoned,
+            )
+        job = _Job(call, function, self._loop.create_future())
+        self._put(job)
+        try:
+            return await job.future
+        finally:
+            if not job.ended and job.claim():
+                call.running = False
+            elif not job.ended:
+                job.abandoned = True
+                call.leftovers += 1
+                self.abandoned += 1
+                _log.warning("abandoned_thread tool=%s id=%s abandoned=%d", call.spec.name, call.id, self.abandoned)
+
+    def when_free(self, call: Call, then: Callable[[], None]) -> None:
+        """Run this once no thread works for the call any more."""
+        if call.leftovers:
+            self._on_free.setdefault(call, []).append(then)
+        else:
+            then()
+
+    @contextmanager
+    def lent(self) -> Generator[None]:
+        """Let another thread be made while this one waits for a call of its own, so that nobody waits for himself."""
+        with self._lending:
+            self._lent += 1
+        try:
+            yield
+        finally:
+            with self._lending:
+                self._lent -= 1
+
+    def close(self) -> None:
+        """Let the idle threads go; the others are daemons and hold up nothing."""
+        while self._count:
+            self._count -= 1
+            self._queue.put(None)
+        self._idle = threading.Semaphore(0)
+
+    def _put(self, job: _Job) -> None:
+        self._queue.put(job)
+        if not self._idle.acquire(blocking=False) and self._count < self._limits.threads + self._lent:
+            self._count += 1
+            threading.Thread(target=self._work, name=f"toolyard-{self._count}", daemon=True).start()
+
+    def _work(self) -> None:
+        idle = self._idle
+        while True:
+            job = self._queue.get()
+            if job is None:
+                return
+            if job.claim():
+                self._do(job)
+            idle.release()
+
+    def _do(self, job: _Job) -> None:
+        result: object = None
+        fault: BaseException | None = None
+        try:
+            result = job.context.run(job.function)
+        except BaseException as error:  # noqa: BLE001 - the caller gets it, whatever it is
+            fault = error
+        try:
+            self._loop.call_soon_threadsafe(self._finish, job, result, fault)
+        except RuntimeError:  # the loop is closed: nobody is left to tell
+            return
+
+    def _finish(self, job: _Job, result: Any, fault: BaseException | None) -> None:
+        job.ended = True
+        if not job.future.done():
+            if fault is None:
+                job.future.set_result(result)
+            else:
+                job.future.set_exception(_carry(fault))
+            return
+        call = job.call
+        if not job.abandoned:  # it ended as its call did, which has not come to count it yet
+            return
+        self.abandoned -= 1
+        call.leftovers -= 1
+        _log.warning("late_result_dropped tool=%s id=%s", call.spec.name, call.id)
+        if not call.leftovers:
+            for then in self._on_free.pop(call, ()):
+                then()
+
+
+def _carry(fault: BaseException) -> BaseException:
+    """Return the fault as something a future can hold."""
+    if isinstance(fault, StopIteration) or not isinstance(fault, Exception):
+        carried = RuntimeError(f"The handler raised {type(fault).__name__}.")
+        carried.__cause__ = fault
+        return carried
+    return fault

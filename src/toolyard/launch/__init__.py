@@ -1,0 +1,3 @@
+"""From settings to a running server."""
+
+__all__: list[str] = []

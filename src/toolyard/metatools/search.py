@@ -1,0 +1,112 @@
+"""Searching: `search_tools`, which finds tools by what they do and answers with signatures."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from toolyard.dispatch.call import Call
+from toolyard.dispatch.tool import Tool
+from toolyard.metatools.catalogue import Catalogue, Cursors
+from toolyard.metatools.metatool import TEXT, fields, make, outcome
+from toolyard.metatools.signature import one_line, signature
+from toolyard.model.errors import ToolError
+from toolyard.model.profile import METATOOLS
+from toolyard.model.spec import Operation, ToolSpec
+
+__all__ = ["check_query", "make_search"]
+
+_QUERY_CHARACTERS: Final = 2000
+_DESCRIPTION: Final = 90
+_WHY: Final = 60
+_SPACES: Final = frozenset("\t\n\r\f\v")
+_TAKES: Final = fields(
+    "query",
+    query={**TEXT, "description": "What you want to do, in plain words."},
+    limit={"type": "integer", "minimum": 1, "maximum": 100, "default": 5},
+    cursor={**TEXT, "description": "'next_cursor' of the page before."},
+    namespace=TEXT,
+    operation={"enum": [str(operation) for operation in Operation]},
+    detail={"enum": ["signature", "schema"], "default": "signature"},
+)
+_HIT: Final = outcome(
+    "signature description why",
+    signature=TEXT,
+    description=TEXT,
+    why=TEXT,
+    tool_id=TEXT,
+    input_schema={"type": "object"},
+    output_schema={"type": "object"},
+)
+_ANSWERS: Final = outcome(
+    "hits",
+    hits={"type": "array", "items": _HIT},
+    total={"type": "integer"},
+    next_cursor=TEXT,
+    closest={"type": "array", "items": TEXT},
+    hint=TEXT,
+)
+
+
+def make_search(catalogue: Catalogue, cursors: Cursors) -> Tool:
+    """Return the tool `search_tools`."""
+
+    async def search(call: Call) -> dict[str, Any]:
+        given = call.arguments
+        query, limit, detail = given["query"], given["limit"], given["detail"]
+        namespace, operation = given.get("namespace"), given.get("operation")
+        check_query(query, catalogue.offered(call.profile, "list_tools()"))
+        catalogue.check_namespace(namespace, call.profile)
+        tools = await catalogue.fingerprint(call.profile)
+        question = [tools, catalogue.ranking(), "search_tools", query, limit, namespace, operation]
+        start = cursors.open(question, given.get("cursor"), again="search_tools(query=…)")
+        found = await catalogue.search(query, call.profile, namespace=namespace, operation=operation, offset=start, limit=limit)
+        told: dict[str, Any] = {"hits": [_hit(hit.spec, hit.why, full=detail == "schema") for hit in found.hits]}
+        if found.total is not None:
+            told["total"] = found.total
+        if found.more:
+            told["next_cursor"] = cursors.close(question, start + limit)
+        if not found.hits and not start:
+            told["closest"] = [source for source in found.closest if source != METATOOLS]
+            elsewhere = catalogue.offered(call.profile, "list_tools(namespace=…)")
+            told["hint"] = " or look through a namespace with ".join(["Nothing fits. Say it in other words", *elsewhere]) + "."
+        return told
+
+    return make(
+        "search_tools",
+        "Find tools by what they do. Answers with signatures.",
+        search,
+        takes=_TAKES,
+        answers=_ANSWERS,
+        listed=True,
+    )
+
+
+def check_query(query: str, elsewhere: Sequence[str] = ()) -> None:
+    """Check that a query is something that can be asked.
+
+    Raises:
+        ToolError: `invalid_input` if it is empty, too long, or not text.
+    """
+    if not query.strip():
+        raise _refusal("The query is empty.", "string_too_short", *(elsewhere or ["search_tools(query=…)"]))
+    if len(query) > _QUERY_CHARACTERS:
+        message = f"The query has {len(query)} characters; at most {_QUERY_CHARACTERS} are read. Say what you want to do in a sentence."
+        raise _refusal(message, "string_too_long", "search_tools(query=…)")
+    if any(not (character.isprintable() or character in _SPACES) and ord(character) < 160 for character in query):  # noqa: PLR2004 - where the second block of control characters ends
+        raise _refusal("The query has control characters in it.", "control_character", "search_tools(query=…)")
+
+
+def _refusal(message: str, code: str, *actions: str) -> ToolError:
+    return ToolError("invalid_input", message, next_actions=actions, issues=[{"field": "query", "code": code, "message": message}])
+
+
+def _hit(spec: ToolSpec, why: str, *, full: bool) -> dict[str, Any]:
+    hit: dict[str, Any] = {
+        "signature": signature(spec),
+        "description": one_line(spec.description, _DESCRIPTION),
+        "why": why if len(why) <= _WHY else f"{why[:_WHY].rsplit(';', 1)[0]}…",
+    }
+    if full:
+        hit |= {"tool_id": spec.name, "input_schema": spec.input_schema}
+        if spec.output_schema is not None:
+            hit["output_schema"] = spec.output_schema
+    return hit

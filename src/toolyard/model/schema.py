@@ -1,0 +1,406 @@
+"""JSON Schema as data: whether it is one, what it says of one field, and what fails it.
+
+It knows nothing of tools; a schema is a dictionary.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+
+from toolyard.model.errors import shortened
+
+if TYPE_CHECKING:
+    import jsonschema_rs
+
+__all__ = [
+    "EXTRA",
+    "ISSUES",
+    "ROOT",
+    "Issue",
+    "Path",
+    "Schema",
+    "SchemaError",
+    "SchemaValidator",
+    "check_schema",
+    "field_name",
+    "follow",
+    "inlined",
+    "is_plain",
+    "near_miss",
+    "plainly_fits",
+    "resolve",
+    "subschema",
+    "unexpected",
+]
+
+
+_LARGEST: Final = 2**53
+_TYPES: Final[dict[str, tuple[type, ...]]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "null": (type(None),),
+    "array": (list,),
+    "object": (dict,),
+}
+_SAYS_NOTHING: Final = frozenset({"title", "description", "default"})
+
+
+def is_plain(schema: object) -> bool:
+    """Return whether this is a JSON Schema for certain; a schema that is not plain may well be one, too."""
+    if type(schema) is bool:
+        return True
+    if type(schema) is not dict:
+        return False
+    for key, value in cast("dict[str, object]", schema).items():  # a loop, because many schemas are looked at when a yard opens
+        check = _KEYWORDS.get(key)
+        if check is None or not check(value):
+            return False
+    return True
+
+
+def plainly_fits(schema: dict[str, Any], value: object) -> bool:
+    """Return whether a value fits a plain schema of texts, numbers and the like for certain."""
+    for key, wanted in schema.items():
+        if key == "type":
+            fits = type(wanted) is str and type(value) in _TYPES[wanted]
+        elif key == "enum":
+            fits = type(value) is str and value in wanted
+        elif key == "anyOf":
+            fits = any(type(branch) is dict and plainly_fits(branch, value) for branch in wanted)
+        elif key == "minimum":
+            fits = type(value) in {int, float} and cast("float", value) >= wanted
+        elif key == "maximum":
+            fits = type(value) in {int, float} and cast("float", value) <= wanted
+        else:
+            fits = key in _SAYS_NOTHING
+        if not fits:
+            return False
+    return True
+
+
+def _is_text(value: object) -> bool:
+    return type(value) is str
+
+
+def _is_number(value: object) -> bool:
+    return (type(value) is int and abs(value) < _LARGEST) or (type(value) is float and isfinite(value))
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < _LARGEST
+
+
+def _is_type(value: object) -> bool:
+    if type(value) is str:
+        return value in _TYPES
+    return _are_names(value) and bool(value) and set(cast("list[str]", value)) <= _TYPES.keys()
+
+
+def _is_json(value: object) -> bool:
+    if type(value) is dict:
+        return all(type(key) is str and _is_json(item) for key, item in cast("dict[object, object]", value).items())
+    if type(value) is list:
+        return all(map(_is_json, cast("list[object]", value)))
+    return value is None or type(value) in {str, bool} or _is_number(value)
+
+
+def _are_json(value: object) -> bool:
+    return type(value) is list and _is_json(cast("object", value))
+
+
+def _are_names(value: object) -> bool:
+    if type(value) is not list:
+        return False
+    names = cast("list[object]", value)
+    return all(type(name) is str for name in names) and len(set(names)) == len(names)
+
+
+def _are_properties(value: object) -> bool:
+    if type(value) is not dict:
+        return False
+    properties = cast("dict[object, object]", value)
+    return all(type(key) is str for key in properties) and all(map(is_plain, properties.values()))
+
+
+def _are_branches(value: object) -> bool:
+    branches = cast("list[object]", value) if type(value) is list else []
+    return bool(branches) and all(map(is_plain, branches))
+
+
+_KEYWORDS: Final[dict[str, Callable[[object], bool]]] = {
+    "additionalProperties": is_plain,
+    "anyOf": _are_branches,
+    "const": _is_json,
+    "default": _is_json,
+    "description": _is_text,
+    "enum": _are_json,
+    "examples": _are_json,
+    "exclusiveMaximum": _is_number,
+    "exclusiveMinimum": _is_number,
+    "items": is_plain,
+    "maxItems": _is_count,
+    "maxLength": _is_count,
+    "maximum": _is_number,
+    "minItems": _is_count,
+    "minLength": _is_count,
+    "minimum": _is_number,
+    "properties": _are_properties,
+    "required": _are_names,
+    "title": _is_text,
+    "type": _is_type,
+}
+"""What a plain schema may say, and what makes it right beyond doubt."""
+
+ISSUES: Final = 50
+"""As many things as one answer says are wrong."""
+EXTRA: Final = "extra_forbidden"
+"""The code of an issue about a field that is not known."""
+ROOT: Final = "(root)"
+"""What stands for the arguments as a whole where a field is named."""
+Schema = Mapping[str, Any]
+Path = tuple[str | int, ...]
+_REFERENCE_HOPS: Final = 32
+_INLINED_NODES: Final = 200
+_NAME_CHARACTERS: Final = 200
+_NESTING: Final = (dict, list)
+_CODES: Final = {
+    "required": "missing",
+    "additionalProperties": EXTRA,
+    "minimum": "greater_than_equal",
+    "maximum": "less_than_equal",
+    "exclusiveMinimum": "greater_than",
+    "exclusiveMaximum": "less_than",
+    "minLength": "string_too_short",
+    "maxLength": "string_too_long",
+    "minItems": "too_short",
+    "maxItems": "too_long",
+    "pattern": "string_pattern_mismatch",
+}
+
+
+class SchemaError(ValueError):
+    """A schema is not one, or is beyond what a tool may bring."""
+
+
+class Issue(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One thing that is wrong with the arguments, said so that an agent can mend it."""
+
+    field: str
+    code: str
+    message: str
+    expected: Any = None
+    did_you_mean: str | None = None
+
+
+def check_schema(schema: object, *, max_bytes: int, max_depth: int) -> None:
+    """Check that this is a JSON Schema of the 2020-12 dialect within bounds.
+
+    Raises:
+        SchemaError: It is not.
+    """
+    if not isinstance(schema, dict | bool):
+        raise SchemaError("it is not a JSON object")
+    if _deeper_than(cast("object", schema), max_depth):
+        raise SchemaError(f"it is nested deeper than {max_depth} levels")
+    try:
+        size = len(msgspec.json.encode(schema))
+    except (TypeError, ValueError) as error:
+        raise SchemaError(f"it cannot be written as JSON ({error})") from error
+    if size > max_bytes:
+        raise SchemaError(f"it is larger than {max_bytes} bytes")
+    if not is_plain(cast("object", schema)):
+        _check_by_compiling(cast("dict[str, Any]", schema))
+
+
+def _check_by_compiling(schema: Schema) -> None:
+    from jsonschema_rs import ReferencingError  # noqa: PLC0415 - as for the validator
+
+    try:
+        _compile(schema)
+    except (ReferencingError, ValueError) as error:
+        raise SchemaError(f"it is no JSON Schema ({str(error).splitlines()[0]})") from error
+
+
+class SchemaValidator:
+    """Checks values against a schema, compiled when first used."""
+
+    __slots__ = ("_schema", "_validator")
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._validator: jsonschema_rs.Draft202012Validator | None = None
+
+    def fits(self, value: object) -> bool:
+        """Return whether the value fits."""
+        validator = self._validator or self._ready()
+        return validator.is_valid(value)
+
+    def issues(self, value: object) -> list[Issue]:
+        """Return what is wrong with the value, at most so many that an answer stays short."""
+        validator = self._validator or self._ready()
+        found: list[Issue] = []
+        for error in validator.iter_errors(value):
+            found += _issues_of(error, self._schema)
+            if len(found) >= ISSUES:
+                break
+        return found[:ISSUES]
+
+    def _ready(self) -> "jsonschema_rs.Draft202012Validator":
+        self._validator = _compile(self._schema)
+        return self._validator
+
+
+def subschema(root: Schema, path: Sequence[str | int]) -> Any:
+    """Return the part of a schema that speaks of the value at the path, or nothing."""
+    node: Any = root
+    for part in path:
+        node = _step(resolve(root, node), part, root)
+        if node is None:
+            return None
+    return resolve(root, node)
+
+
+def inlined(root: Schema, node: Any) -> Any:
+    """Return a part of a schema with what it refers to in its place, as far as a short answer has room for it."""
+    return _Inliner(root).inline(node)
+
+
+def resolve(root: Schema, node: Any) -> Any:
+    """Return what a reference inside the schema refers to, or the node itself."""
+    for _ in range(_REFERENCE_HOPS):
+        reference = cast("dict[str, Any]", node).get("$ref") if isinstance(node, dict) else None
+        if not isinstance(reference, str) or not reference.startswith("#"):
+            return cast("Any", node)
+        node = follow(root, reference)
+    return None
+
+
+def follow(root: Schema, reference: str) -> Any:
+    """Return what a reference says where it leads in the schema, which may be a reference again; nothing if it leads nowhere."""
+    if not reference.startswith("#"):
+        return None
+    node: Any = root
+    for raw in reference.split("/")[1:]:
+        part = raw.replace("~1", "/").replace("~0", "~")
+        node = cast("dict[str, Any]", node).get(part) if isinstance(node, dict) else None
+    return node
+
+
+def near_miss(name: str, known: Sequence[str]) -> str | None:
+    """Return the known name that was probably meant; whoever wrote very much meant none."""
+    if len(name) > _NAME_CHARACTERS:
+        return None
+    from difflib import get_close_matches  # noqa: PLC0415 - only for what somebody got wrong
+
+    close = get_close_matches(name, known, n=1, cutoff=0.6)
+    return close[0] if close else None
+
+
+def field_name(path: Sequence[str | int]) -> str:
+    """Return a path as people write it, cut where it is longer than anybody would."""
+    return shortened(".".join(str(part) for part in path) or ROOT)
+
+
+class _Inliner:
+    """Writes references out until so many nodes are written; what refers to itself is only named by its type."""
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._left = _INLINED_NODES
+        self._within: list[str] = []
+
+    def inline(self, node: Any) -> Any:
+        """Return a node with its references written out; an empty one stands for what there is no room for."""
+        self._left -= 1
+        if self._left < 0:
+            return {}
+        if isinstance(node, list):
+            return [self.inline(item) for item in cast("list[Any]", node)]
+        if not isinstance(node, dict):
+            return node
+        here = cast("dict[str, Any]", node)
+        reference = here.get("$ref")
+        if isinstance(reference, str):
+            return self._follow(reference, resolve(self._root, here))
+        return {key: self.inline(inner) for key, inner in here.items() if key != "$defs"}
+
+    def _follow(self, reference: str, target: Any) -> Any:
+        if reference in self._within:
+            kind = cast("dict[str, Any]", target).get("type") if isinstance(target, dict) else None
+            return {"type": kind} if kind else {}
+        self._within.append(reference)
+        try:
+            return self.inline(target)
+        finally:
+            self._within.pop()
+
+
+def _compile(schema: Schema) -> "jsonschema_rs.Draft202012Validator":
+    """Return a validator that fetches nothing and whose messages repeat no value."""
+    from jsonschema_rs import Draft202012Validator  # noqa: PLC0415 - dear to load, and a server of plain tools starts without
+
+    return Draft202012Validator(cast("dict[str, Any]", schema), mask="it", retriever=_refuse)
+
+
+def _refuse(uri: str) -> Any:
+    raise ValueError(f"a schema may not refer to '{uri}'")
+
+
+def _step(node: Any, part: str | int, root: Schema) -> Any:
+    if not isinstance(node, dict):
+        return None
+    here = cast("dict[str, Any]", node)
+    if isinstance(part, int):
+        prefix = here.get("prefixItems")
+        if isinstance(prefix, list) and part < len(cast("list[Any]", prefix)):
+            return cast("list[Any]", prefix)[part]
+        found = here.get("items")
+    else:
+        found = here.get("properties", {}).get(part, here.get("additionalProperties"))
+    if isinstance(found, dict):
+        return cast("dict[str, Any]", found)
+    for branch in (*here.get("anyOf", ()), *here.get("oneOf", ()), *here.get("allOf", ())):
+        inner = _step(resolve(root, branch), part, root)
+        if inner is not None:
+            return inner
+    return None
+
+
+def _issues_of(error: "jsonschema_rs.ValidationError", root: Schema) -> list[Issue]:
+    path: Path = tuple(error.instance_path)
+    kind: Any = error.kind
+    name = str(kind.name)
+    code = _CODES.get(name, name)
+    expected = inlined(root, subschema(root, path))
+    if code == "missing":
+        field = (*path, str(kind.property))
+        return [Issue(field_name(field), code, f"'{field_name(field)}' is required.", inlined(root, subschema(root, field)))]
+    if code == EXTRA:
+        known = list(cast("dict[str, Any]", expected or {}).get("properties", {}))
+        return [unexpected((*path, name), known) for name in kind.unexpected]
+    return [Issue(field_name(path), code, f"'{field_name(path)}': {error.message}.", expected)]
+
+
+def unexpected(path: Path, known: Sequence[str]) -> Issue:
+    """Return the issue of a field that the schema does not know."""
+    name = str(path[-1])
+    meant = near_miss(name, known)
+    text = f"'{field_name(path)}' is not known." + (f" Did you mean '{meant}'?" if meant else "")
+    return Issue(field_name(path), EXTRA, text, did_you_mean=meant)
+
+
+def _deeper_than(value: object, depth: int) -> bool:
+    layer: list[object] = [value] if isinstance(value, _NESTING) else []
+    for _ in range(depth + 1):
+        layer = [child for node in layer for child in _children(node) if isinstance(child, _NESTING)]
+        if not layer:
+            return False
+    return True
+
+
+def _children(node: object) -> Iterable[object]:
+    return cast("dict[str, object]", node).values() if isinstance(node, dict) else cast("list[object]", node)

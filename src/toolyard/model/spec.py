@@ -1,0 +1,374 @@
+"""Specs: a tool, a resource or a prompt as data, before anything can run.
+
+What a tool promises is here; how it keeps the promise is in `tools`.
+"""
+
+import re
+from enum import StrEnum
+from typing import Any, Final, Literal, cast
+
+import msgspec
+
+from toolyard._internal.logfmt import is_word
+from toolyard.model.elicitation import Question, check_form
+from toolyard.model.envelope import encode
+from toolyard.model.errors import CODES, COMMON_CODES, CodeName
+from toolyard.model.limits import Limits
+from toolyard.model.schema import SchemaError, check_schema
+from toolyard.model.uri_template import check_uri
+
+__all__ = [
+    "NOTHING",
+    "Annotations",
+    "AnySpec",
+    "EvalRule",
+    "Example",
+    "Kind",
+    "Operation",
+    "PromptArgument",
+    "PromptSpec",
+    "PublishError",
+    "Reason",
+    "ResourceSpec",
+    "ToolSpec",
+    "check_prompt_spec",
+    "check_resource_spec",
+    "check_spec",
+    "unknown",
+    "with_codes",
+]
+
+
+Kind = Literal["tool", "resource", "prompt"]
+"""What can be published."""
+
+
+class PublishError(ValueError):
+    """A tool cannot be published; the sentence names it and what is wrong."""
+
+
+class Operation(StrEnum):
+    """What kind of thing a tool does."""
+
+    QUERY = "query"
+    COMMAND = "command"
+    DESTROY = "destroy"
+    EVAL = "eval"
+
+
+_OPERATIONS: Final = frozenset(Operation)
+
+
+class Example(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One good call of a tool."""
+
+    arguments: dict[str, Any]
+    title: str = ""
+    result: Any = None
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """A failure of a tool's own: the code it comes with and the keys its details carry."""
+
+    code: CodeName = "state_error"
+    details: tuple[str, ...] = ()
+
+
+class EvalRule(msgspec.Struct, frozen=True):
+    """Which argument of an eval tool is the payload, in what language, and under which rules.
+
+    `host` is for what runs in this process or in the application a tool drives; `sandbox` for a runtime that brings its own rules.
+    """
+
+    argument: str
+    language: str = "python"
+    rules: Literal["host", "sandbox"] = "host"
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "language", self.language.lower())
+
+
+class Annotations(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What clients are told about a tool's effects; always explicit."""
+
+    read_only_hint: bool
+    destructive_hint: bool
+    idempotent_hint: bool
+    open_world_hint: bool
+
+
+def _make_tuples(spec: msgspec.Struct, *fields: str) -> None:
+    """Read one name where several may stand as a tuple of it, so that it is not taken letter by letter."""
+    for field in fields:
+        given = getattr(spec, field)
+        if isinstance(given, str):
+            msgspec.structs.force_setattr(spec, field, (given,))
+
+
+class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A tool as data."""
+
+    name: str
+    description: str
+    input_schema: dict[str, Any]
+    operation: Operation
+    title: str | None = None
+    output_schema: dict[str, Any] | None = None
+    operation_assumed: bool = False
+    eval: EvalRule | None = None
+    requires_eval: bool = False
+    session: Literal["none", "optional", "required"] = "none"
+    source: str = ""
+    tags: tuple[str, ...] = ()
+    examples: tuple[Example, ...] = ()
+    reasons: dict[str, Reason] = {}
+    question: Question | None = None
+    timeout: float | None = None
+    timeout_hint: str | None = None
+    serial: bool = False
+    priority: Literal["interactive", "background"] = "interactive"
+    idempotent: bool = False
+    aliases: tuple[str, ...] = ()
+    deprecated: str | None = None
+    shape: Literal["envelope", "plain"] = "envelope"
+    annotations: Annotations | None = None
+    extra: dict[str, Any] = {}
+    """What lists show of it besides, in the words of MCP, such as icons."""
+    kind: Kind = "tool"
+    """What is called: the query that reads a resource or makes a prompt has a spec, too, and is never listed as a tool."""
+
+    def __post_init__(self) -> None:
+        if type(self.operation) is str and self.operation in _OPERATIONS:  # written as a plain string
+            msgspec.structs.force_setattr(self, "operation", Operation(self.operation))
+        _make_tuples(self, "tags", "aliases")
+
+    @property
+    def known_as(self) -> tuple[str, ...]:
+        """Return what the rules of a profile may call it."""
+        return (self.name, *self.aliases)
+
+    @property
+    def summary(self) -> str:
+        """Return the first line of the description."""
+        return self.description.split("\n", 1)[0]
+
+    @property
+    def safe(self) -> bool:
+        """Return whether running the tool twice does no harm."""
+        return self.idempotent or self.operation is Operation.QUERY
+
+    def codes(self) -> list[CodeName]:
+        """Return the codes that the tool says it may answer with."""
+        codes = {reason.code for reason in self.reasons.values()}
+        if self.session != "none":
+            codes.add("not_running")
+        if self.operation is Operation.EVAL:
+            codes.add("eval_blocked")
+        return [code for code in CODES if code in codes]
+
+    def hints(self) -> Annotations:
+        """Return the annotations: those given, or what follows from the operation."""
+        if self.annotations is not None:
+            return self.annotations
+        query = self.operation is Operation.QUERY
+        return Annotations(
+            read_only_hint=query,
+            destructive_hint=self.operation in {Operation.DESTROY, Operation.EVAL},
+            idempotent_hint=self.safe,
+            open_world_hint=False,
+        )
+
+
+class ResourceSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A resource as data; with variables in its URI it is a template, which stands for many."""
+
+    uri: str
+    name: str
+    title: str | None = None
+    description: str = ""
+    mime_type: str | None = None
+    size: int | None = None
+    source: str = ""
+    tags: tuple[str, ...] = ()
+    annotations: dict[str, Any] | None = None
+    """Whom it is for and how much it matters, in the words of MCP."""
+    extra: dict[str, Any] = {}
+    """What lists show of it besides, in the words of MCP."""
+
+    def __post_init__(self) -> None:
+        _make_tuples(self, "tags")
+
+    @property
+    def is_template(self) -> bool:
+        """Return whether its URI has variables."""
+        return "{" in self.uri
+
+    @property
+    def known_as(self) -> tuple[str, ...]:
+        """Return what the rules of a profile may call it."""
+        return (self.name, self.uri)
+
+
+class PromptArgument(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One thing that a prompt wants to know; on a wire it is a text."""
+
+    name: str
+    description: str = ""
+    required: bool = False
+    title: str | None = None
+
+
+class PromptSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A prompt as data."""
+
+    name: str
+    title: str | None = None
+    description: str = ""
+    arguments: tuple[PromptArgument, ...] = ()
+    source: str = ""
+    tags: tuple[str, ...] = ()
+    extra: dict[str, Any] = {}
+    """What lists show of it besides, in the words of MCP."""
+
+    def __post_init__(self) -> None:
+        _make_tuples(self, "tags")
+
+    @property
+    def known_as(self) -> tuple[str, ...]:
+        """Return what the rules of a profile may call it."""
+        return (self.name,)
+
+
+AnySpec = ToolSpec | ResourceSpec | PromptSpec
+NOTHING: Final = ToolSpec(name="?", description="?", input_schema={}, operation=Operation.QUERY)
+"""The spec of a call until its tool is found: it does nothing, and so only asks."""
+
+
+def unknown(kind: Kind, name: str) -> ToolSpec:
+    """Return the spec of a call until what it calls is found, which says of the name what may be repeated."""
+    return msgspec.structs.replace(NOTHING, kind=kind, name=name if is_word(str(name)) else "?")
+
+
+def with_codes(spec: ToolSpec) -> ToolSpec:
+    """Return the spec with its description ended by the codes that an agent would not expect."""
+    codes = [code for code in spec.codes() if code not in COMMON_CODES]
+    return msgspec.structs.replace(spec, description=f"{spec.description}\n\nMay answer with: {', '.join(codes)}.") if codes else spec
+
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]*\Z")
+_FOREIGN_NAME: Final = re.compile(r"[A-Za-z0-9_-]+\Z")
+_EXAMPLES: Final = 5
+
+
+def check_spec(spec: ToolSpec, limits: Limits, *, foreign: bool = False) -> None:
+    """Check everything about a spec that can be wrong before the first call.
+
+    Raises:
+        PublishError: Something is.
+    """
+    if spec.operation not in _OPERATIONS:
+        known = ", ".join(f"'{operation}'" for operation in Operation)
+        raise PublishError(f"Tool '{spec.name}' has the operation '{spec.operation}', which is none of {known}.")
+    _check_schemas(spec, limits, foreign=foreign)
+    _check_types(spec, "tool")
+    if spec.kind != "tool":
+        raise PublishError(f"Tool '{spec.name}' says that it is a {spec.kind}.")
+    for name in spec.known_as:
+        _check_name("tool", name, limits, foreign=foreign)
+    if not spec.description.strip():
+        raise PublishError(f"Tool '{spec.name}' has no description.")
+    _check_eval(spec)
+    _check_question(spec, limits)
+    if len(spec.examples) > _EXAMPLES:
+        raise PublishError(f"Tool '{spec.name}' has {len(spec.examples)} examples; at most {_EXAMPLES} are shown.")
+    if spec.timeout is not None and not 0 <= spec.timeout < float("inf"):
+        raise PublishError(f"Tool '{spec.name}' has the timeout {spec.timeout}, which is no number of seconds.")
+
+
+def check_resource_spec(spec: ResourceSpec, limits: Limits, *, foreign: bool = False) -> None:
+    """Check everything about a resource or template that can be wrong before it is read.
+
+    Raises:
+        PublishError: Something is.
+    """
+    _check_types(spec, "resource")
+    try:
+        check_uri(spec.uri)
+    except ValueError as error:
+        raise PublishError(f"Resource '{spec.name}' has the URI '{spec.uri}', which cannot be served: {error}.") from error
+    if not spec.name.strip():
+        raise PublishError(f"The resource '{spec.uri}' has no name.")
+    if not foreign:  # others name theirs as they like: it is the URI that finds them
+        _check_name("resource", spec.name, limits, foreign=False)
+
+
+def check_prompt_spec(spec: PromptSpec, limits: Limits, *, foreign: bool = False) -> None:
+    """Check everything about a prompt that can be wrong before it is asked for.
+
+    Raises:
+        PublishError: Something is.
+    """
+    _check_types(spec, "prompt")
+    _check_name("prompt", spec.name, limits, foreign=foreign)
+    names = [argument.name for argument in spec.arguments]
+    if len(set(names)) < len(names):
+        raise PublishError(f"Prompt '{spec.name}' has two arguments of one name.")
+
+
+def _check_types(spec: ToolSpec | ResourceSpec | PromptSpec, kind: Kind) -> None:
+    """Check every field against its type, which building a spec in Python does not."""
+    try:
+        text = encode(spec)
+    except TypeError as error:
+        raise PublishError(f"{kind.capitalize()} '{spec.name}' cannot be written as JSON: {error}") from error
+    try:
+        msgspec.json.decode(text, type=type(spec))
+    except msgspec.ValidationError as error:
+        raise PublishError(f"{kind.capitalize()} '{spec.name}' has a wrong spec: {str(error).rstrip('.')}.") from error
+
+
+def _check_name(kind: Kind, name: str, limits: Limits, *, foreign: bool) -> None:
+    if not (_FOREIGN_NAME if foreign else _NAME).match(name):
+        raise PublishError(f"{kind.capitalize()} '{name}' must be named with small letters, digits and '_', a letter first.")
+    if len(name) > limits.name_characters:
+        message = f"{kind.capitalize()} '{name}' has a name of {len(name)} characters; at most {limits.name_characters} are published."
+        raise PublishError(message)
+
+
+def _check_schemas(spec: ToolSpec, limits: Limits, *, foreign: bool) -> None:
+    if not isinstance(cast("object", spec.input_schema), dict):
+        raise PublishError(f"Tool '{spec.name}' has an input schema that is no object.")
+    named = (("input", spec.input_schema), ("output", spec.output_schema))
+    for which, schema in named:
+        if schema is None:
+            continue
+        try:
+            check_schema(schema, max_bytes=limits.schema_bytes, max_depth=limits.schema_depth)
+        except SchemaError as error:
+            raise PublishError(f"Tool '{spec.name}' has a wrong {which} schema: {error}.") from error
+    if spec.input_schema.get("type") != "object":
+        raise PublishError(f"Tool '{spec.name}' has an input schema that is not of type 'object'.")
+    if not foreign and spec.input_schema.get("additionalProperties") is not False:
+        raise PublishError(f"Tool '{spec.name}' has an input schema that does not say 'additionalProperties: false'.")
+
+
+def _check_question(spec: ToolSpec, limits: Limits) -> None:
+    try:
+        if spec.question is not None:
+            check_form(spec.question.schema, limits)
+    except SchemaError as error:
+        raise PublishError(f"Tool '{spec.name}' has a question that cannot be asked: {error}.") from error
+
+
+def _check_eval(spec: ToolSpec) -> None:
+    if spec.operation is not Operation.EVAL:
+        if spec.eval is not None:
+            raise PublishError(f"Tool '{spec.name}' has an eval rule, so its operation must be 'eval'.")
+        return
+    if spec.eval is None:
+        raise PublishError(f"Tool '{spec.name}' has the operation 'eval' and must name the argument that holds the code.")
+    if not spec.requires_eval:
+        raise PublishError(f"Tool '{spec.name}' has the operation 'eval', so it must require the flag for it.")
+    guarded = spec.input_schema.get("properties", {}).get(spec.eval.argument)
+    if guarded is None or guarded.get("type") != "string":
+        raise PublishError(f"Tool '{spec.name}' has no argument '{spec.eval.argument}' of type 'string' to guard.")

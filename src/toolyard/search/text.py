@@ -1,0 +1,416 @@
+"""Words: what a text or an identifier is made of, in small letters and without what says nothing."""
+
+import math
+import re
+import unicodedata
+import zlib
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
+
+from toolyard.model.schema import Schema, resolve
+from toolyard.model.spec import ToolSpec
+
+__all__ = [
+    "FILE",
+    "SHORT_FORMS",
+    "STOP_WORDS",
+    "Fields",
+    "Table",
+    "Thesaurus",
+    "fields_of",
+    "find_values",
+    "load_thesaurus",
+    "own_name",
+    "parameters_of",
+    "plain",
+    "read_words",
+    "split_word",
+]
+
+
+_PARAMETERS: Final = 64
+_CHARACTERS: Final = 300
+_CHOICES: Final = 32
+_DEPTH: Final = 3
+_PARTS: Final = 64
+"""Parts that are read of one parameter: itself, and what is behind its references, branches and items."""
+_BRANCHES: Final = ("allOf", "anyOf", "oneOf")
+_INNER: Final = (*_BRANCHES, "items", "prefixItems", "additionalProperties")
+_BRANCHING: Final = frozenset({"$ref", *_BRANCHES})
+_IN_PARTS: Final = frozenset({"$ref", *_INNER})
+_MORE: Final = _IN_PARTS | {"const", "enum", "properties"}
+"""What a parameter has that is more than a name and a description."""
+
+
+def parameters_of(schema: Schema) -> tuple[list[str], list[str], list[str]]:
+    """Return the names of all parameters, what is said of them, and the values that they may take.
+
+    Those that are in the fewest objects come first. A part of the schema that is referred to more than once is read where it is
+    first met: so one that holds itself comes to an end, and one that many parameters share does not crowd out the others. A schema
+    need not be a correct one.
+    """
+    names: list[str] = []
+    texts: list[str] = []
+    choices: list[str] = []
+    seen = {id(schema)}
+    objects: list[tuple[object, int]] = [(schema.get("properties"), 0)]
+    if not _BRANCHING.isdisjoint(schema):
+        objects = [(part.get("properties"), 0) for part in _parts(schema, schema, seen)]
+    for properties, depth in objects:
+        if not isinstance(properties, dict):
+            continue
+        for name, inner in cast("dict[object, object]", properties).items():
+            if not isinstance(name, str) or not isinstance(inner, dict):
+                continue
+            names.append(name)
+            parameter = cast("dict[str, Any]", inner)
+            if _MORE.isdisjoint(parameter):
+                text = parameter.get("description")
+                if isinstance(text, str):
+                    texts.append(text[:_CHARACTERS])
+            else:
+                parts = _parts(schema, parameter, seen)
+                texts.append(" ".join(_texts(parts))[:_CHARACTERS])
+                choices += _choices(parts)[:_CHOICES]
+                if depth < _DEPTH:
+                    objects += [(part["properties"], depth + 1) for part in parts if "properties" in part]
+            if len(names) >= _PARAMETERS:
+                return names, texts, choices
+    return names, texts, choices
+
+
+def _texts(parts: list[Schema]) -> list[str]:
+    return [text for part in parts if isinstance(text := part.get("description"), str)]
+
+
+def _choices(parts: list[Schema]) -> list[str]:
+    found: list[Any] = []
+    for part in parts:
+        given = part.get("enum")
+        if isinstance(given, list):
+            found += cast("list[Any]", given)[:_CHOICES]
+        if "const" in part:
+            found.append(part["const"])
+    return [choice for choice in found if isinstance(choice, str)]
+
+
+def _parts(root: Schema, node: Schema, seen: set[int]) -> list[Schema]:
+    """Return a part of a schema, and those behind it that speak of the same value or of what is in it and were not seen before."""
+    parts = [node]
+    for part in parts:
+        if _IN_PARTS.isdisjoint(part):
+            continue
+        for inner in _behind(root, part):
+            if len(parts) >= _PARTS:
+                return parts
+            if isinstance(inner, dict) and id(found := cast("dict[str, Any]", inner)) not in seen:
+                seen.add(id(found))
+                parts.append(found)
+    return parts
+
+
+def _behind(root: Schema, part: Schema) -> list[Any]:
+    found: list[Any] = [resolve(root, part)] if "$ref" in part else []
+    for keyword in _INNER:
+        if keyword in part:
+            inner: Any = part[keyword]
+            found += cast("list[Any]", inner) if isinstance(inner, list) else [inner]
+    return found
+
+
+_CACHED: Final = 20_000
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+class Table(dict[_Key, _Value], Generic[_Key, _Value]):
+    """What was worked out before; it forgets everything when it has become too large."""
+
+    __slots__ = ("_work_out",)
+
+    def __init__(self, work_out: Callable[[_Key], _Value]) -> None:
+        super().__init__()
+        self._work_out = work_out
+
+    def __missing__(self, key: _Key) -> _Value:
+        if len(self) >= _CACHED:
+            self.clear()
+        found = self[key] = self._work_out(key)
+        return found
+
+
+_WORD: Final = re.compile(r"[^\W_]+")
+_SPACED: Final = "".join(letter if letter.isalnum() else " " for letter in map(chr, range(128)))
+"""What stands for each ASCII character once everything that is no letter or digit has become a space."""
+_PIECE: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_SHAPE: Final = re.compile(r"(?:A-*+)+(?!a)|(?:A-*+)?(?:a-*+)+|0+|[x-]+")
+"""The same for letters of all alphabets, each as its kind; those of alphabets without capitals are pieces of their own."""
+_STRETCH: Final = re.compile(r"[\x00-\x7f]*[^\x00-\x7f]{0,64}")
+"""What is made plain at once: marks on a letter are put in order in a time that grows with the square of their number."""
+_LONGEST: Final = 40
+_LONGEST_JOINED: Final = 24
+_SILENT: Final = """
+    a about again all also am an and any are aren as asap at be because been being between both but by can cannot could couldn d
+    did didn do does doesn doing don down during each either else etc even every few for from further had hadn has hasn have
+    haven having he hello her here hers hey hi him his how however i if in instead into is isn it its itself just let lets ll m
+    may maybe me mine more most much must my myself neither no nor not now of off ok okay on once only onto or other ought our
+    ours out over own per please quite rather re s same shall she should shouldn so some somehow something such t than thank
+    thanks that the their theirs them then there these they this those through thus to too under until up upon us ve very via
+    was wasn we well were weren what whatever when where whether which while who whom whose why will with within without won
+    would wouldn yes yet you your yours yourself able assist assistance based better come considering currently e eg g get given
+    gives giving go going got gonna help helped helpful helping helps interested kind know like looking lot make makes making
+    many might need needed needing needs new particular possible provide provided provides providing really regarding say see
+    seem specific specified specify sure take tell try trying use used useful uses using various want wanted wanting wants way
+    ways wish wondering works
+"""
+STOP_WORDS: Final = frozenset(_SILENT.split())
+"""Words that say nothing about which tool is meant."""
+_PAIRS: Final = """
+    admin administrator, app application, apps application, args argument, async asynchronous, attr attribute, auth authentication,
+    auth authorization, avg average, bg background, calc calculate, cal calendar, cfg configuration, char character, cmd command,
+    conf configuration, config configuration, conn connection, crypto cryptocurrency, ctx context, db database, def definition,
+    del delete, dept department, desc description, dest destination, dev developer, diff difference, dir directory, dirs directory,
+    dist distance, doc document, docs documentation, env environment, err error, exec execute, ext extension, fav favorite, fn function,
+    freq frequency, func function, geo geographic, geo location, hist history, id identifier, img image, impl implementation,
+    info information, init initialize, k8s kubernetes, kb knowledge, lang language, lat latitude, lib library, lon longitude, lng longitude,
+    loc location, max maximum, mem memory, mgmt management, min minimum, msg message, msgs message, net network, num number, obj object,
+    org organization, orgs organization, os operating, param parameter, params parameter, perm permission, pic picture, pkg package,
+    pos position, pr pull, pref preference, prev previous, proc process, prod production, proj project, pwd password, qty quantity,
+    rec record, ref reference, regex expression, repo repository, repos repository, req request, res response, rm remove, sched schedule,
+    sec security, sep separator, spec specification, sql database, src source, stat statistic, stats statistic, std standard,
+    str string, subj subject, svc service, sync synchronize, sys system, tel telephone, temp temperature, temp temporary, tmp temporary,
+    ts timestamp, txn transaction, txt text, url link, usr user, util utility, val value, var variable, vid video, vm machine, vol volume
+"""
+
+
+def _both_ways() -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for pair in _PAIRS.split(","):
+        short, long = pair.split()
+        for one, other in ((short, long), (long, short)):
+            found[one] = (*found.get(one, ()), other)
+    return found
+
+
+SHORT_FORMS: Final = _both_ways()
+"""Words that identifiers cut short, and the other way round."""
+
+
+def plain(text: str) -> str:
+    """Return a text with letters that only look different made the same."""
+    return text if text.isascii() else "".join(unicodedata.normalize("NFKC", part) for part in _STRETCH.findall(text))
+
+
+def read_words(text: str) -> list[str]:
+    """Return the words of a text as they are written, identifiers unsplit but for what is no letter or digit."""
+    return text.translate(_SPACED).split() if text.isascii() else _WORD.findall(text)
+
+
+def split_word(written: str) -> list[str]:
+    """Return the words that one written word holds: itself, or the pieces of an identifier and the whole."""
+    if written.islower() and written.isalpha() and written.isascii():
+        return [written[:_LONGEST]]
+    pieces = [piece.lower() for piece in (_PIECE.findall(written) if written.isascii() else _pieces(written))]
+    whole = written.lower()
+    if len(pieces) <= 1:
+        return [whole[:_LONGEST]]
+    kept = [piece[:_LONGEST] for piece in pieces if len(piece) > 1]
+    return [*kept, whole] if len(whole) <= _LONGEST_JOINED else kept
+
+
+def _pieces(written: str) -> list[str]:
+    """Return the pieces of a word that is not all ASCII."""
+    return [written[slice(*piece.span())] for piece in _SHAPE.finditer(written.translate(_KINDS))]
+
+
+def _kind(code: int) -> str:
+    """Return what kind of letter this is; one that only changes the letter before it belongs to it."""
+    letter = chr(code)
+    if letter.islower():
+        return "a"
+    if letter.isupper() or letter.istitle():
+        return "A"
+    if letter.isdigit():
+        return "0"
+    return "-" if unicodedata.category(letter) == "Lm" else "x"
+
+
+_KINDS: Final = Table[int, str](_kind)
+
+_DESCRIPTION_CHARACTERS: Final = 4000
+_EXAMPLE_CHARACTERS: Final = 1000
+
+
+class Fields(NamedTuple):
+    """The texts of a tool; a field that is absent is empty."""
+
+    name: str
+    title: str
+    namespace: str
+    tags: str
+    description: str
+    parameters: str
+    parameter_texts: str
+    choices: str
+    examples: str
+
+
+def own_name(spec: ToolSpec) -> str:
+    """Return the name without the namespace that an upstream's tool has in front."""
+    prefix = spec.source + "__"
+    return spec.name[len(prefix) :] if spec.source and spec.name.startswith(prefix) else spec.name
+
+
+def fields_of(spec: ToolSpec) -> Fields:
+    """Return the texts of a tool, none of them longer than is worth reading."""
+    parameters, parameter_texts, choices = parameters_of(spec.input_schema)
+    found = (
+        " ".join((own_name(spec), *spec.aliases)) if spec.aliases else own_name(spec),
+        spec.title or "",
+        spec.source,
+        " ".join(spec.tags),
+        spec.description[:_DESCRIPTION_CHARACTERS],
+        " ".join(parameters),
+        " ".join(parameter_texts),
+        " ".join(choices),
+        " ".join(_examples(spec)) if spec.examples else "",
+    )
+    return Fields._make(found if all(map(str.isascii, found)) else map(plain, found))
+
+
+def _examples(spec: ToolSpec) -> Iterator[str]:
+    for example in spec.examples:
+        yield example.title[:_EXAMPLE_CHARACTERS]
+        for name, value in example.arguments.items():
+            yield name
+            if isinstance(value, str):
+                yield value[:_EXAMPLE_CHARACTERS]
+
+
+FILE: Final = "thesaurus.bin"
+_SMALL_WORDS: Final = (
+    "by",
+    "of",
+    "or",
+    "in",
+    "to",
+    "on",
+    "id",
+    "at",
+    "for",
+    "and",
+    "all",
+    "get",
+    "with",
+    "from",
+    "new",
+    "use",
+    "make",
+    "my",
+    "up",
+)
+_PHRASE_WORDS: Final = 14
+_LETTERS_EACH: Final = 3.5
+
+
+class Thesaurus:
+    """Which stems mean something like a stem, and of which common words a joined one is made."""
+
+    def __init__(self, words: list[str], lines: dict[str, str]) -> None:
+        ranked = dict.fromkeys((*_SMALL_WORDS, *words))
+        self._costs = {word: math.log((rank + 2) * 10) for rank, word in enumerate(ranked)}
+        self._lines = lines
+
+    def __contains__(self, stem: object) -> bool:
+        return stem in self._lines
+
+    def is_common(self, word: str) -> bool:
+        """Return whether the word is one of the commonest, as it is written."""
+        return word in self._costs
+
+    def near(self, stem: str, most: int) -> list[tuple[str, float]]:
+        """Return the nearest stems, with their likeness from 0 to 1."""
+        line = self._lines.get(stem)
+        if not line:
+            return []
+        found: list[tuple[str, float]] = []
+        for part in line.split(" ")[:most]:
+            near, _, likeness = part.partition(":")
+            found.append((near, int(likeness) / 100))
+        return found
+
+    def parts(self, word: str) -> list[str]:
+        """Return the common words that were joined to this one, or nothing if it does not come apart."""
+        size, costs = len(word), self._costs
+        best = [0.0] + [math.inf] * size
+        begins = [0] * (size + 1)
+        for begin in range(size - 1):
+            if best[begin] == math.inf:  # nothing ends here, so nothing begins here
+                continue
+            for end in range(begin + 2, min(begin + _PHRASE_WORDS, size) + 1):
+                cost = best[begin] + costs.get(word[begin:end], math.inf)
+                if cost < best[end]:
+                    best[end], begins[end] = cost, begin
+        if best[size] == math.inf:
+            return []
+        parts: list[str] = []
+        while size:
+            parts.append(word[begins[size] : size])
+            size = begins[size]
+        return parts[::-1] if len(parts) > 1 and len(word) >= _LETTERS_EACH * len(parts) else []
+
+
+@lru_cache(maxsize=1)
+def load_thesaurus() -> Thesaurus:
+    """Return the thesaurus, read once."""
+    text = zlib.decompress(Path(__file__).with_name(FILE).read_bytes()).decode()
+    words, _, rest = text.partition("\n")
+    lines: dict[str, str] = {}
+    for line in rest.split("\n"):
+        stem, _, near = line.partition("\t")
+        lines[stem] = near
+    return Thesaurus(words.split(" "), lines)
+
+
+_UNSPACED: Final = re.compile(r"\S+")
+_QUOTED: Final = re.compile(r"\"[^\"\n]{1,200}\"|(?<!\w)'[^'\n]{1,200}'(?!\w)|`[^`\n]{1,200}`")
+_LINK: Final = re.compile(r"(?<!\w)\w++://\S")
+_MARK: Final = re.compile(rf"[\"'`]|{_LINK.pattern}")
+_TO_LAST_DIGIT: Final = re.compile(r"\S*\d")
+
+
+def find_values(text: str) -> Iterator[tuple[int, int]]:
+    """Return where they begin and end; what one is in lasts to the next space, unless it is quoted.
+
+    Every stretch between spaces is looked over once for what makes the rest of it a value, and then from mark to mark, so that
+    the work grows with the text and no faster.
+    """
+    place = 0
+    while stretch := _UNSPACED.search(text, place):
+        place, end = stretch.span()
+        last_at, last_digit = _last_at(text, place, end), _last_digit(text, place, end)
+        while place < end:
+            quoted = _QUOTED.match(text, place)
+            if place < last_at or _LINK.match(text, place) or (quoted is None and place <= last_digit):
+                last = end
+            elif quoted is not None:
+                last = quoted.end()
+            else:
+                mark = _MARK.search(text, place + 1, end)
+                place = mark.start() if mark else end
+                continue
+            yield place, last
+            place = last
+
+
+def _last_at(text: str, begin: int, end: int) -> int:
+    """Return where the sign of the last mail address stands that there may be, or -1: something and a dot must follow it."""
+    dot = text.rfind(".", begin, end - 1)
+    return text.rfind("@", begin, max(begin, dot - 1))
+
+
+def _last_digit(text: str, begin: int, end: int) -> int:
+    found = _TO_LAST_DIGIT.match(text, begin, end)
+    return found.end() - 1 if found else -1

@@ -1,0 +1,3 @@
+"""Where everything that must last is kept."""
+
+__all__: list[str] = []
