@@ -14,8 +14,10 @@ from typing import Any, Final
 
 import msgspec
 
-from toolyard import CODES, Limits, cli
+from toolyard import CODES, Limits
+from toolyard.cli import main as toolyard_command
 from toolyard.cli.parser import make_parsers
+from toolyard.cli.reference import reference
 from toolyard.config import Authentication, Key, Setting, Settings, known_settings
 from toolyard.config.profiles import ProfileTable
 from toolyard.config.settings import Serving
@@ -63,7 +65,7 @@ def settings() -> str:
         "Settings",
         "Every setting has a key in `toolyard.toml` and a variable of the environment, and some have a flag of `toolyard serve`. A flag",
         "beats the variable, the variable beats the file, and the file beats the default. [Configuration](../guides/configuration.md)",
-        "tells more; `toolyard config` prints those in effect; with [a JSON Schema](toolyard.model.schema.json) editors complete the file.",
+        "tells more; `toolyard config` prints those in effect; with [a JSON Schema](toolyard.schema.json) editors complete the file.",
         "",
         "A variable that is empty sets nothing. In variables, true and false are `1`, `true`, `yes`, `on` and `0`, `false`, `no`, `off`;",
         "lists have commas between their parts; `api_keys` and `profiles` are JSON.",
@@ -216,7 +218,7 @@ def manifest(target: str) -> str:
     """Return what the command line tells of a yard as Markdown, its headings one level deeper."""
     told = io.StringIO()
     with contextlib.chdir(ROOT), contextlib.redirect_stdout(told):
-        cli.main(["manifest", target, "--markdown"])
+        toolyard_command(["manifest", target, "--markdown"])
     return re.sub("^#", "##", told.getvalue().strip(), flags=re.MULTILINE)
 
 
@@ -284,9 +286,9 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     "codes.md": codes,
     "scan.md": scan_rules,
     "settings.md": settings,
-    "toolyard.model.schema.json": schema,
+    "toolyard.schema.json": schema,
     "tools.md": tools,
-    "cli.md": cli.reference,
+    "cli.md": reference,
 }
 
 

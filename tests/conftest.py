@@ -6,6 +6,8 @@ from collections.abc import Generator
 import pytest
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ("shared_fixtures",)
+
 settings.register_profile(
     "toolyard",
     max_examples=int(os.environ.get("CI_EXAMPLES", "200")),

@@ -61,7 +61,7 @@ ELSEWHERE = {
         "secrets",
     ),
     *("shlex", "shutil", "sysconfig", "tomllib", "uvicorn"),
-    *("toolyard.cli.serve", "toolyard.cli.parser", "toolyard.search", "toolyard.transports.auth", "toolyard.transports.http"),
+    *("toolyard.launch.hint", "toolyard.cli.parser", "toolyard.search.index", "toolyard.transports.auth", "toolyard.transports.http"),
 }
 
 

@@ -4,7 +4,7 @@ The public names are loaded when first used, so that importing the package costs
 """
 
 from toolyard import _version
-from toolyard._internal.lazy import load
+from toolyard._internal.lazy import load_names
 
 TYPE_CHECKING = False  # as type checkers know it; `typing` itself is more than all the rest here
 if TYPE_CHECKING:
@@ -159,14 +159,11 @@ _HOMES = {
     "transports.http": ("asgi",),
     "yard": ("Yard",),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_load_name = load_names("toolyard", _HOMES)
 
 
 def __getattr__(name: str) -> "Any":
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module 'toolyard' has no attribute '{name}'")
-    found = globals()[name] = getattr(load(f"toolyard.{home}"), name)
+    found = globals()[name] = _load_name(name)
     return found
 
 

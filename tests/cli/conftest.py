@@ -12,86 +12,9 @@ from typing import Literal
 
 import pytest
 
-from toolyard.cli import main
 from toolyard.providers.upstream.catalogue import Catalogue, folder_of, save
 from toolyard.providers.upstream.pins import Pins
 from toolyard.providers.upstream.settings import UpstreamSettings
-
-SHOP = '''
-"""A shop to try commands on."""
-
-from typing import Literal
-
-from toolyard import Call, Envelope, Image, Profile, Reason, ToolError, Toolset, Yard, tool
-from toolyard.model.content import ResourceLink, Text
-
-
-@tool(operation="query", tags=("orders",), examples=[{"limit": 2}])
-def list_orders(limit: int = 10, kind: Literal["open", "closed"] = "open") -> list[int]:
-    """List the orders, newest first.
-
-    Args:
-        limit: How many.
-        kind: Which.
-    """
-    print("a print of the tool")
-    return list(range(limit))
-
-
-@tool
-def echo(text: str, number: float = 0, flag: bool = False, items: list[int] | None = None, either: int | str = 0) -> dict:
-    """Answer with the arguments."""
-    return {"text": text, "number": number, "flag": flag, "items": items, "either": either}
-
-
-@tool
-async def fail(code: str, call: Call) -> None:
-    """Fail with a code."""
-    raise ToolError(code, "No.", next_actions=["echo(text=…)"], wanted=code)
-
-
-@tool(operation="destroy", timeout=3, reasons={"busy": Reason("state_error", ("who",))}, aliases=("erase",))
-def wipe(name: str) -> None:
-    """Wipe | everything."""
-    raise ToolError("state_error", f"'{name}' is busy.", reason="busy", who="me")
-
-
-@tool
-async def paint() -> Envelope:
-    """Paint a picture."""
-    return Envelope.ok("painted", content=[Image(b"12345"), Text("a picture"), ResourceLink("a://b", "b")])
-
-
-@tool
-async def work(call: Call) -> str:
-    """Work, and tell of it."""
-    call.progress(1, 2, "half")
-    call.log("debug", "small", n=1)
-    call.log("info", "large", n=2)
-    call.log("error", "wrong", n=3)
-    return "\\x1b[2Jdone\\u009b"
-
-
-@tool
-async def start(call: Call) -> str:
-    """Start a session."""
-    return call.start_session(kind="demo").id
-
-
-@tool(session="required")
-async def use() -> None:
-    """Use a session."""
-
-
-@tool(operation="eval")
-def evaluate(code: str) -> str:
-    """Evaluate code."""
-    return code
-
-
-READERS = Profile(name="readers", toolsets=(Toolset(name="queries", operations=("query",)),))
-yard = Yard("shop", tools=[list_orders, echo, fail, wipe, paint, work, start, use, evaluate], profiles=[READERS], version="1.2.3")
-'''
 
 BAD_STRATEGIES = """
 from toolyard.search.bm25 import Bm25
@@ -108,25 +31,6 @@ class Empty(Bm25):
     def rank(self, query, admits, *, offset, limit):
         return None
 """
-
-
-@pytest.fixture
-def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Write a file into the folder that the test runs in."""
-    monkeypatch.chdir(tmp_path)
-
-    def write_file(text: str, name: str = "app.py") -> Path:
-        path = tmp_path / name
-        path.write_text(text)
-        return path
-
-    return write_file
-
-
-@pytest.fixture
-def shop(write: Callable[..., Path]) -> str:
-    """Return the target of the shop, in the folder that the test runs in."""
-    return write(SHOP, "shop.py").name
 
 
 @pytest.fixture
@@ -154,18 +58,6 @@ def serve_once(write: Callable[..., Path], tmp_path: Path) -> Callable[..., None
                 thread.join()  # what it logs belongs to no command of the test
 
     return serve
-
-
-@pytest.fixture
-def toolyard(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Run a command in this process: its status, its stdout and its stderr."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        status = main(arguments)
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture

@@ -413,7 +413,7 @@ def test_a_client_starts_the_same_from_anywhere(served: Served, write: Write, to
     def note(yard: Yard, config: object, terminal: object, *, command: Callable[[], list[str]], **others: object) -> None:
         commands.append(command())
 
-    monkeypatch.setattr("toolyard.cli.serve.serve_yard", note)
+    monkeypatch.setattr("toolyard.launch.serve.serve_yard", note)
     monkeypatch.setattr("shutil.which", str)
     folder = Path.cwd()
     write('target = "app.py"', "toolyard.toml")

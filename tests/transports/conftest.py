@@ -2,16 +2,13 @@
 
 import asyncio
 import json
-import os
-import signal
-import sys
 import tracemalloc
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from shared_fixtures import PATIENCE
 
 from toolyard import Call, Operation, Profile, Record, Serving, ToolError, Toolset, Yard, tool
 from toolyard.launch.serve import serve_forever
@@ -19,7 +16,6 @@ from toolyard.providers import Publish
 from toolyard.transports import Transport
 
 MODERN = "2026-07-28"
-PATIENCE = 10.0
 BOTH = "application/json, text/event-stream"
 META = "io.modelcontextprotocol/"
 
@@ -311,18 +307,6 @@ async def wire_of() -> AsyncGenerator[Callable[..., Any]]:
         await wire.close()
 
 
-@pytest.fixture(name="until")
-def make_until() -> Callable[[Callable[[], object]], Any]:
-    """Return how a test waits until something is so."""
-
-    async def until(holds: Callable[[], object]) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while not holds():  # noqa: ASYNC110 - what is waited for has no event
-                await asyncio.sleep(0.002)  # not a wait for so long, but a look so often
-
-    return until
-
-
 @pytest.fixture
 def spy(monkeypatch: pytest.MonkeyPatch) -> Callable[[type, str], list[Any]]:
     """Return how a method is watched: the list of all that it was called on, or with."""
@@ -490,74 +474,3 @@ async def serve(tools: list[Any], extra: Extra) -> AsyncGenerator[Callable[..., 
     for server in servers:
         await server.leave()
         await server.stop()
-
-
-class Program:
-    """A process of its own that runs a Python program."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-
-    async def line(self) -> bytes:
-        """Return the next line of its stdout."""
-        assert self.process.stdout is not None
-        async with asyncio.timeout(PATIENCE):
-            return await self.process.stdout.readline()
-
-    async def said(self, text: bytes) -> bytes:
-        """Return the line of its stderr that has that text."""
-        assert self.process.stderr is not None
-        async with asyncio.timeout(PATIENCE):
-            while line := await self.process.stderr.readline():
-                if text in line:
-                    return line
-        raise AssertionError(f"It never said {text!r}.")
-
-    async def write(self, *messages: object) -> None:
-        """Write messages to its stdin, one to a line."""
-        assert self.process.stdin is not None
-        for message in messages:
-            self.process.stdin.write((message if isinstance(message, bytes) else json.dumps(message).encode()) + b"\n")
-        async with asyncio.timeout(PATIENCE):
-            await self.process.stdin.drain()
-
-    async def end(self) -> tuple[int | None, bytes, bytes]:
-        """End its stdin, and return its status and what is left of its stdout and its stderr, once it ended."""
-        if self.process.stdin is not None:
-            self.process.stdin.close()
-        async with asyncio.timeout(PATIENCE):
-            out, err = await self.process.communicate()
-        return self.process.returncode, out, err
-
-
-def _heed_ctrl_c() -> None:
-    """Undo what a shell does to what it starts in the background, where SIGINT is ignored and children inherit that."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-@pytest.fixture
-async def program(tmp_path: Path) -> AsyncGenerator[Callable[..., Any]]:
-    """Return how a Python program is run in a process of its own."""
-    started: list[asyncio.subprocess.Process] = []
-
-    async def run(source: str, *arguments: str, stdin: Any = asyncio.subprocess.PIPE, **environment: str) -> Program:
-        path = tmp_path / "program.py"
-        path.write_text(source)
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            str(path),
-            *arguments,
-            stdin=stdin,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, **environment},
-            preexec_fn=_heed_ctrl_c,
-        )
-        started.append(process)
-        return Program(process)
-
-    yield run
-    for process in started:
-        if process.returncode is None:
-            process.kill()
-            await process.communicate()

@@ -276,7 +276,7 @@ async def test_a_yard_lives_on_when_its_client_is_gone(program: Any) -> None:
         SOURCE.partition("serve(Yard")[0]
         + """
 from toolyard import Serving
-from toolyard.transports import make_transport
+from toolyard.launch.serve import make_transport
 
 async def main():
     async with Yard(tools=[add, nap]) as yard:

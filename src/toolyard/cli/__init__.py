@@ -1,20 +1,15 @@
-"""The command line: one file per command, each calling one public function.
+"""The command line: each command parses, calls one public function and prints.
 
-Its names are loaded when first used, because a program that only serves a yard needs no parser.
+`main` is loaded when first used, because a program that only serves a yard needs no parser.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from toolyard._internal.lazy import load
+from toolyard._internal.lazy import load_names
 
 if TYPE_CHECKING:
-    from toolyard.cli.main import main
-    from toolyard.cli.reference import reference
+    from toolyard.cli.program import main
 
-__all__ = ["main", "reference"]
+__all__ = ["main"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'toolyard.cli' has no attribute '{name}'")
-    return getattr(load("toolyard.cli.main" if name == "main" else "toolyard.cli.reference"), name)
+__getattr__ = load_names("toolyard.cli", {"program": ("main",)})

@@ -1,12 +1,10 @@
 """`toolyard config`: every setting, its value and where it came from; what is secret is only said to be there."""
 
 import json
-import platform
 from typing import Any, Final, cast
 
 import msgspec
 
-from toolyard._version import VERSION
 from toolyard.cli.parser import Options
 from toolyard.cli.targets import settings_of_options
 from toolyard.cli.terminal import Painted, Terminal, width_of
@@ -15,7 +13,7 @@ from toolyard.launch.errors import LaunchError
 from toolyard.model.envelope import encode
 from toolyard.transports.auth import ApiKey, digest_of, new_key
 
-__all__ = ["run_config", "run_key", "run_version"]
+__all__ = ["run_config", "run_key"]
 
 
 _WIDEST: Final = 40
@@ -81,12 +79,3 @@ def _line(kept: ApiKey) -> str:
     facts = {"name": kept.name, "digest": kept.digest, **({} if kept.profile is None else {"profile": kept.profile})}
     pairs = ", ".join(f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in facts.items())
     return f"api_keys = [{{{pairs}}}]"
-
-
-def run_version(options: Options, terminal: Terminal) -> int:
-    """Print the version."""
-    if options.json:
-        terminal.write_json(json.dumps({"toolyard": VERSION, "python": platform.python_version()}, separators=(",", ":")).encode())
-    else:
-        terminal.write(f"toolyard {VERSION}")
-    return 0

@@ -19,8 +19,7 @@ from toolyard.launch.signals import run as run_until_told
 from toolyard.model.schema import near_miss
 from toolyard.providers.upstream.catalogue import folder_of
 from toolyard.providers.upstream.oauth.credentials import load_signing
-from toolyard.providers.upstream.oauth.http import LoginError
-from toolyard.providers.upstream.oauth.metadata import Kept
+from toolyard.providers.upstream.oauth.metadata import Kept, LoginError
 from toolyard.providers.upstream.oauth.vault import Vault, kept_address
 from toolyard.providers.upstream.settings import Login, UpstreamSettings
 

@@ -3,7 +3,6 @@
 What others wrote, such as a description or a result, cannot move the cursor: control characters are shown, not sent.
 """
 
-import json
 import os
 import re
 import sys
@@ -194,6 +193,8 @@ def _is_nested(value: Any) -> bool:
 
 
 def _flat(value: Any) -> str:
+    import json  # noqa: PLC0415 - a server writes no data here
+
     return value if value and isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

@@ -11,11 +11,11 @@ from toolyard.launch.errors import LaunchError
 from toolyard.launch.notices import Notices
 from toolyard.model.profile import Profile
 from toolyard.providers import Provider
-from toolyard.transports.auth import AnyOf, ApiKey, ApiKeys, Guard, Tokens
 from toolyard.yard import LOCK, Yard, upstream_providers
 
 if TYPE_CHECKING:
     from toolyard.providers.upstream.settings import UpstreamSettings  # a yard without upstreams starts sooner
+    from toolyard.transports.auth import Guard  # a server on stdio has none, and starts sooner without
 
 __all__ = [
     "apply_settings",
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 
-def make_guard(config: Config) -> Guard | None:
+def make_guard(config: Config) -> "Guard | None":
     """Return who decides who comes in, or nothing if nothing is said about it.
 
     Raises:
@@ -43,10 +43,16 @@ def make_guard(config: Config) -> Guard | None:
         raise LaunchError(str(error)) from error
     if not guards:
         raise LaunchError("The section '[auth]' lets nobody in: it needs 'api_keys', or 'issuer' and 'audience'.")
-    return guards[0] if len(guards) == 1 else AnyOf(guards)
+    if len(guards) == 1:
+        return guards[0]
+    from toolyard.transports.auth import AnyOf  # noqa: PLC0415 - see above
+
+    return AnyOf(guards)
 
 
-def _guards(auth: Authentication) -> Iterator[Guard]:
+def _guards(auth: Authentication) -> "Iterator[Guard]":
+    from toolyard.transports.auth import ApiKey, ApiKeys, Tokens  # noqa: PLC0415 - see above
+
     if auth.api_keys:
         yield ApiKeys(ApiKey(key.name, key.digest, key.profile) for key in auth.api_keys)
     if auth.issuer is not None:

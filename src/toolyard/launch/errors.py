@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, cast
 
 import toolyard
 from toolyard.model.errors import CODES, CodeName
-from toolyard.model.spec import PublishError
 
 if TYPE_CHECKING:
     from toolyard.yard import Yard
@@ -83,6 +82,8 @@ def cause_of(error: BaseException) -> str:
 
 def refusal_of(failure: BaseException, yard: "Yard") -> str:
     """Return why a yard cannot be opened: a sentence of our own as it is, anything else with its place."""
+    from toolyard.model.spec import PublishError  # noqa: PLC0415 - only for what went wrong
+
     error = innermost(failure)
     if isinstance(error, PublishError):
         return str(error)

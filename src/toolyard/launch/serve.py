@@ -21,7 +21,7 @@ from toolyard.config import Config, known_settings
 from toolyard.config.settings import Serving
 from toolyard.launch.build import apply_settings, settings_of_code
 from toolyard.launch.errors import DEFECT, INTERRUPTED, LaunchError, cause_of, innermost, is_own, refusal_of
-from toolyard.launch.notices import Notices, hint, logging_to
+from toolyard.launch.notices import Notices, logging_to
 from toolyard.launch.reload import Beginning, beginning_of, end_with_supervisor, kept_port, supervise
 from toolyard.launch.signals import run
 from toolyard.model.schema import near_miss
@@ -75,6 +75,8 @@ def serve_yard(
         listening.append(about.address)
         _log.info("serving yard=%s transport=%s address=%s", quoted(yard.name), quoted(about.name), about.address)
         if notices.attended and not notices.quiet:
+            from toolyard.launch.hint import hint  # noqa: PLC0415 - only a person reads it
+
             keyed = bool(config.settings.auth.api_keys)
             lines = hint(yard.name, about.address, transport=about.name, command=command(), keyed=keyed, public_url=serving.public_url)
             for line in [next(lines)] if beginning == "again" else lines:

@@ -1,11 +1,17 @@
 """Search: ranks tools against words, by strategies behind one interface.
 
-It knows tools as data only: not who asks, nor what running one does.
+It knows tools as data only: not who asks, nor what running one does. Its names are loaded when first used, because a yard
+needs only the settings before its first search.
 """
 
-from toolyard.search.hits import Allows, Found, Hit
-from toolyard.search.index import Index, Strategy, StrategyError, make_index, strategy_names
-from toolyard.search.settings import SearchSettings, read_environment
+from typing import TYPE_CHECKING
+
+from toolyard._internal.lazy import load_names
+
+if TYPE_CHECKING:
+    from toolyard.search.hits import Allows, Found, Hit
+    from toolyard.search.index import Index, Strategy, StrategyError, make_index, strategy_names
+    from toolyard.search.settings import SearchSettings, read_environment
 
 __all__ = [
     "Allows",
@@ -19,3 +25,12 @@ __all__ = [
     "read_environment",
     "strategy_names",
 ]
+
+__getattr__ = load_names(
+    "toolyard.search",
+    {
+        "hits": ("Allows", "Found", "Hit"),
+        "index": ("Index", "Strategy", "StrategyError", "make_index", "strategy_names"),
+        "settings": ("SearchSettings", "read_environment"),
+    },
+)

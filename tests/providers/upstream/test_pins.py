@@ -1,15 +1,38 @@
 """Pins: what is new is trusted or asked about, what changed is withheld, and a lock that cannot be read lets nothing through."""
 
+import fcntl
 import logging
+import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
+from toolyard.providers.upstream import pins as lock
 from toolyard.providers.upstream import pins as pins_module
 from toolyard.providers.upstream.catalogue import Catalogue, Item, folder_of
-from toolyard.providers.upstream.pins import Judgement, Key, Pins, accept, accepted_definition, definitions_of, parse_lock, read_accepted
+from toolyard.providers.upstream.pins import (
+    Definition,
+    Judgement,
+    Key,
+    Locked,
+    LockError,
+    Pins,
+    accept,
+    accepted_definition,
+    change_lock,
+    definitions_of,
+    find_lock,
+    parse_lock,
+    pin_of,
+    read_accepted,
+)
 from toolyard.providers.upstream.settings import UpstreamSettings
 
 TRUST = UpstreamSettings(command="shop")
@@ -303,3 +326,264 @@ def test_kept_definitions_that_cannot_be_read_are_none(state: Path, content: byt
     (state / "accepted.json").write_bytes(content)
 
     assert read_accepted(state) == {}
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+TOOL_FIELDS = ("title", "description", "inputSchema", "outputSchema", "annotations")
+OTHER_FIELDS = ("icons", "_meta", "execution", "made_up")
+TOOLS = st.fixed_dictionaries({"name": st.just("it")}, optional=dict.fromkeys((*TOOL_FIELDS, *OTHER_FIELDS), VALUES))
+
+
+def catalogue_definitions(**given: Any) -> Catalogue:
+    return Catalogue(reached_by="0", seen=0.0, version="2025-11-25", **given)
+
+
+def tool_definition(*items: Item) -> Definition:
+    return definitions_of(catalogue_definitions(tools=items))[Key("tool", "it")]
+
+
+def turned(value: Any) -> Any:
+    """Return a value with the keys of every object in the opposite order."""
+    if isinstance(value, dict):
+        return {key: turned(inner) for key, inner in reversed(list(cast("dict[str, Any]", value).items()))}
+    return [turned(inner) for inner in cast("list[Any]", value)] if isinstance(value, list) else value
+
+
+@given(TOOLS)
+def test_the_order_of_keys_does_not_matter(item: Item) -> None:
+    assert tool_definition(turned(item)).hash == tool_definition(item).hash
+
+
+@given(TOOLS, st.sampled_from(TOOL_FIELDS), VALUES)
+def test_any_change_of_any_pinned_field_does(item: Item, field: str, value: Any) -> None:
+    assume(msgspec.json.encode(turned(value), order="sorted") != msgspec.json.encode(item.get(field), order="sorted"))
+    before, after = tool_definition(item), tool_definition({**item, field: value})
+
+    assert before.hash != after.hash
+    fields = before.field_hashes(), after.field_hashes()
+    assert [name for name in TOOL_FIELDS if fields[0].get(name) != fields[1].get(name)] == [field]
+
+
+@given(TOOLS, st.sampled_from(OTHER_FIELDS), VALUES)
+def test_a_field_that_is_not_pinned_may_change(item: Item, field: str, value: Any) -> None:
+    assert tool_definition({**item, field: value}).hash == tool_definition(item).hash
+
+
+@given(TOOLS)
+def test_what_came_over_a_wire_has_the_same_hash_again(item: Item) -> None:
+    assert tool_definition(msgspec.json.decode(msgspec.json.encode(item))).hash == tool_definition(item).hash
+
+
+def test_a_field_that_is_null_is_as_good_as_missing() -> None:
+    assert tool_definition({"name": "it", "title": None}).hash == tool_definition({"name": "it"}).hash
+
+
+def test_a_name_and_a_kind_belong_to_the_hash() -> None:
+    found = definitions_of(catalogue_definitions(tools=({"name": "a"}, {"name": "b"}), prompts=({"name": "a"},)))
+
+    assert len({one.hash for one in found.values()}) == len(found) == 4
+
+
+def test_everything_an_upstream_has_is_defined() -> None:
+    found = definitions_of(
+        catalogue_definitions(
+            instructions="Be kind.",
+            tools=({"name": "it"},),
+            prompts=({"name": "it", "arguments": [{"name": "who"}]},),
+            resources=({"uri": "x://a", "name": "A", "size": 7},),
+            templates=({"uriTemplate": "x://{b}", "name": "B"},),
+        )
+    )
+
+    assert {str(key): one.fields for key, one in found.items()} == {
+        "instructions": {"text": "Be kind."},
+        "tool 'it'": {},
+        "prompt 'it'": {"arguments": [{"name": "who"}]},
+        "resource 'x://a'": {"name": "A"},
+        "template 'x://{b}'": {"name": "B"},
+    }
+
+
+def test_when_a_resource_was_written_last_is_not_pinned() -> None:
+    def one(**notes: Any) -> Definition:
+        listed = ({"uri": "x://a", "name": "A", "annotations": notes},)
+        return definitions_of(catalogue_definitions(resources=listed))[Key("resource", "x://a")]
+
+    assert one(priority=1, lastModified="2026-01-01").hash == one(priority=1, lastModified="2026-01-02").hash == one(priority=1).hash
+    assert one(priority=1).hash != one(priority=0.5).hash
+
+
+@pytest.mark.parametrize("name", [None, "", 5, ["a"]])
+def test_what_has_no_name_has_no_definition(name: object) -> None:
+    assert list(definitions_of(catalogue_definitions(tools=({"name": name},)))) == [Key("instructions", "")]
+
+
+def test_tools_of_one_name_are_pinned_together() -> None:
+    first, second, third = ({"name": "it", "description": text} for text in "abc")
+    hashes = {tool_definition(*items).hash for items in ([first], [first, second], [first, third], [second, first], [first, second, third])}
+
+    assert len(hashes) == 5
+
+
+def locked(*names: str, upstream: str = "shop", description: str = "It does.") -> Locked:
+    pins = (pin_of(upstream, Definition("tool", name, {"description": description})) for name in names)
+    return {upstream: {pin.key: pin for pin in pins}}
+
+
+def test_the_lock_is_beside_the_configuration_or_else_with_the_state(tmp_path: Path) -> None:
+    assert find_lock(tmp_path / "a" / "toolyard.toml", tmp_path) == tmp_path / "a" / "toolyard.lock"
+    assert find_lock(None, tmp_path) == tmp_path / "toolyard.lock"
+
+
+def test_what_is_written_is_read_again(path: Path) -> None:
+    wanted = {**locked("b", "a", "ü\u202e\n"), **locked("c", upstream="bank")}
+
+    assert change_lock(path, lambda _: wanted) == wanted
+    assert parse_lock(path, path.read_bytes()) == wanted
+
+
+def test_there_is_one_line_for_each_definition_in_one_order(path: Path) -> None:
+    change_lock(path, lambda _: {**locked("b", "a"), **locked("c", upstream="bank")})
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+
+    assert [line.partition(', "hash"')[0] for line in lines] == [
+        '{"upstream": "bank", "kind": "tool", "name": "c"',
+        '{"upstream": "shop", "kind": "tool", "name": "a"',
+        '{"upstream": "shop", "kind": "tool", "name": "b"',
+    ]
+
+
+def test_no_character_of_a_name_can_hide(path: Path) -> None:
+    change_lock(path, lambda _: locked("pay\u200b\u202e\U000e0041"))
+
+    assert path.read_bytes().isascii()
+    assert "\\u200b\\u202e" in path.read_text()
+
+
+def test_everybody_may_read_it(path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        change_lock(path, lambda _: locked("a"))
+    finally:
+        os.umask(before)
+
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_it_is_not_written_if_nothing_changed(path: Path) -> None:
+    change_lock(path, lambda _: locked("a"))
+    before = path.stat()
+    change_lock(path, dict)
+
+    assert os.path.samestat(path.stat(), before)
+
+
+def test_a_link_to_it_stays_a_link(path: Path, tmp_path: Path) -> None:
+    real = tmp_path / "real" / "toolyard.lock"
+    path.symlink_to(real)
+    change_lock(path, lambda _: locked("a"))
+
+    assert path.is_symlink()
+    assert parse_lock(real, real.read_bytes()) == locked("a")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "<<<<<<< HEAD",
+        "{}",
+        "5",
+        '{"upstream": "shop", "kind": "tool", "name": "a", "hash": "0", "fields": {}, "more": 1}',
+        '{"upstream": "shop", "kind": "made up", "name": "a", "hash": "0", "fields": {}}',
+        '{"upstream": "\\ud800", "kind": "tool", "name": "a", "hash": "0", "fields": {}}',
+    ],
+)
+def test_a_line_that_cannot_be_understood_is_named_and_nothing_is_overwritten(path: Path, line: str) -> None:
+    path.write_text(f"# About\n\n{line}\n")
+    with pytest.raises(LockError, match=r"Line 3 of '.*' cannot be read"):
+        change_lock(path, lambda _: locked("a"))
+
+    assert path.read_text() == f"# About\n\n{line}\n"
+
+
+def test_bytes_that_are_no_text_are_named_too(path: Path) -> None:
+    with pytest.raises(LockError, match="Line 1"):
+        parse_lock(path, b'{"upstream": "\xff"}')
+
+
+def test_two_lines_may_say_the_same_and_must_not_contradict_each_other(path: Path) -> None:
+    change_lock(path, lambda _: locked("a"))
+    line = path.read_bytes().splitlines(keepends=True)[-1]
+
+    assert parse_lock(path, line + line) == locked("a")
+    with pytest.raises(LockError, match=r"Line 2 of '.*' contradicts another about the tool 'a' of 'shop'"):
+        parse_lock(path, line + line.replace(b'"hash": "', b'"hash": "0'))
+
+
+def test_who_finds_it_kept_by_another_for_too_long_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "_TRIES", 2)
+    monkeypatch.setattr(lock, "_PAUSE", 0)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(TimeoutError, match="Another process"):
+            change_lock(path, lambda _: locked("a"))
+
+    assert path.read_text() == ""
+
+
+def test_who_had_the_old_file_open_takes_the_new_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between opening and taking the file another process replaces it, and a third removes it."""
+    flock = fcntl.flock
+    meanwhile = [path.unlink, lambda: _replace(path)]
+
+    def late(file: int, operation: int) -> None:
+        if meanwhile:
+            meanwhile.pop()()
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    monkeypatch.setattr(lock, "_PAUSE", 0)
+    change_lock(path, lambda now: {**now, **locked("a")})
+
+    assert meanwhile == []
+    assert parse_lock(path, path.read_bytes()) == locked("a")
+
+
+def _replace(path: Path) -> None:
+    other = path.with_name("other")
+    other.write_text("")
+    other.replace(path)
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from toolyard.providers.upstream.pins import Definition
+from toolyard.providers.upstream.pins import change_lock, pin_of
+
+path, who = Path(sys.argv[1]), sys.argv[2]
+sys.stdin.readline()
+for number in range(15):
+    pin = pin_of(who, Definition("tool", str(number), {}))
+    change_lock(path, lambda now: {**now, who: {**now.get(who, {}), pin.key: pin}})
+"""
+
+
+def test_processes_that_write_at_the_same_time_lose_no_lines(path: Path) -> None:
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, str(path), who], stdin=subprocess.PIPE)  # noqa: S603 - our own code
+        for who in ("a", "b", "c")
+    ]
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write(b"\n")
+        writer.stdin.close()
+    assert [writer.wait() for writer in writers] == [0, 0, 0]
+
+    found = parse_lock(path, path.read_bytes())
+    assert {who: len(pins) for who, pins in found.items()} == {"a": 15, "b": 15, "c": 15}
+    assert list(path.parent.iterdir()) == [path]

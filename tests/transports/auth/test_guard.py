@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.transports.auth import Admitted, Refusal
+from toolyard.transports.auth import Admitted, ApiKey, ApiKeys, Refusal, check_exposure, digest_of
 from toolyard.transports.auth.guard import bearer_of
 
 
@@ -54,3 +54,26 @@ def test_bearer_without_one_word_is_an_invalid_request(header: str) -> None:
 
 def test_who_was_admitted_is_shown_without_claims() -> None:
     assert "secret" not in repr(Admitted(identity="ada", claims={"email": "secret"}))
+
+
+LOCAL = ["127.0.0.1", "127.8.9.10", "::1", "[::1]", "localhost", "LocalHost", "::ffff:127.0.0.1", None]
+OPEN = ["0.0.0.0", "::", "", "192.168.1.4", "example.org", "localhost.example.org", "127.1", "::ffff:10.0.0.1"]  # noqa: S104 - that they are refused
+
+
+@pytest.mark.parametrize("host", LOCAL)
+def test_a_host_of_this_machine_needs_no_guard(host: str | None) -> None:
+    check_exposure(host, None)
+
+
+@pytest.mark.parametrize("host", OPEN)
+def test_a_host_that_others_reach_is_not_served_without_a_guard(host: str) -> None:
+    with pytest.raises(ValueError, match="auth") as refused:
+        check_exposure(host, None)
+
+    for word in ("[auth]", "api_keys", "toolyard key NAME", "issuer", "audience"):
+        assert word in str(refused.value)
+
+
+@pytest.mark.parametrize("host", OPEN)
+def test_a_host_with_a_guard_is_served(host: str) -> None:
+    check_exposure(host, ApiKeys([ApiKey("ci", digest_of("a"))]))

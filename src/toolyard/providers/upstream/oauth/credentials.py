@@ -15,9 +15,7 @@ import msgspec
 from toolyard._internal.lazy import load
 from toolyard._internal.logfmt import quoted
 from toolyard.providers.upstream.link import LinkError
-from toolyard.providers.upstream.oauth.discovery import parameter_of, wants_more
-from toolyard.providers.upstream.oauth.http import LoginError
-from toolyard.providers.upstream.oauth.metadata import Kept, Token, Vouched
+from toolyard.providers.upstream.oauth.metadata import Kept, LoginError, Token, Vouched, parameter_of, wants_more
 from toolyard.providers.upstream.oauth.vault import Vault
 from toolyard.providers.upstream.settings import Login, UpstreamSettings
 

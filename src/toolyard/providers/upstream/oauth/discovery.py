@@ -1,33 +1,15 @@
 """Discovery: from the address of an upstream to the authorization server it trusts (RFC 9728, RFC 8414)."""
 
-import re
 import time
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from toolyard.providers.upstream.oauth.http import Asker, LoginError
-from toolyard.providers.upstream.oauth.metadata import Client, ResourcePaper, ServerPaper
+from toolyard.providers.upstream.oauth.http import Asker
+from toolyard.providers.upstream.oauth.metadata import Client, LoginError, ResourcePaper, ServerPaper, parameter_of
 from toolyard.providers.upstream.settings import Login
 
-__all__ = ["Found", "client_of", "discover", "given_client", "parameter_of", "server_of", "wants_more"]
-
-
-_PARAMETER: Final = r'(?:^|[\s,]){}\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))'
-_ESCAPED: Final = re.compile(r"\\(.)")
-
-
-def parameter_of(challenge: str, name: str) -> str | None:
-    """Return a parameter of a challenge, or nothing if it is not there."""
-    found = re.search(_PARAMETER.format(re.escape(name)), challenge, re.IGNORECASE)
-    if found is None:
-        return None
-    return found[2] if found[1] is None else _ESCAPED.sub(r"\1", found[1])
-
-
-def wants_more(challenge: str) -> bool:
-    """Return whether we are let in, but may not do this."""
-    return parameter_of(challenge, "error") == "insufficient_scope"
+__all__ = ["Found", "client_of", "discover", "given_client", "server_of"]
 
 
 _RESOURCE: Final = "/.well-known/oauth-protected-resource"

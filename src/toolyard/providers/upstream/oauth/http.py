@@ -18,18 +18,9 @@ from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, RSAKey
 
 from toolyard.providers.upstream.http.client import tls_context
-from toolyard.providers.upstream.oauth.metadata import Client
+from toolyard.providers.upstream.oauth.metadata import Client, LoginError
 
-__all__ = ["Asker", "LoginError", "is_local", "opened_asker"]
-
-
-class LoginError(Exception):
-    """Signing in does not work: one sentence for people, and whether it may work later without anybody's help."""
-
-    def __init__(self, message: str, *, passing: bool = False) -> None:
-        super().__init__(message)
-        self.message = message
-        self.passing = passing
+__all__ = ["Asker", "is_local", "opened_asker"]
 
 
 T = TypeVar("T")

@@ -1,10 +1,23 @@
 """Papers: what servers publish of themselves, and what we keep of a login; as data."""
 
+import re
 import time
+from typing import Final
 
 import msgspec
 
-__all__ = ["Client", "Kept", "ResourcePaper", "ServerPaper", "Token", "Vouched", "joined_scopes"]
+__all__ = [
+    "Client",
+    "Kept",
+    "LoginError",
+    "ResourcePaper",
+    "ServerPaper",
+    "Token",
+    "Vouched",
+    "joined_scopes",
+    "parameter_of",
+    "wants_more",
+]
 
 
 class ResourcePaper(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,3 +115,31 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 def joined_scopes(*scopes: str | None) -> str:
     """Return all scopes of several lists, each once."""
     return " ".join(dict.fromkeys(word for scope in scopes if scope for word in scope.split()))
+
+
+_PARAMETER: Final = r'(?:^|[\s,]){}\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))'
+
+
+_ESCAPED: Final = re.compile(r"\\(.)")
+
+
+def parameter_of(challenge: str, name: str) -> str | None:
+    """Return a parameter of a challenge, or nothing if it is not there."""
+    found = re.search(_PARAMETER.format(re.escape(name)), challenge, re.IGNORECASE)
+    if found is None:
+        return None
+    return found[2] if found[1] is None else _ESCAPED.sub(r"\1", found[1])
+
+
+def wants_more(challenge: str) -> bool:
+    """Return whether we are let in, but may not do this."""
+    return parameter_of(challenge, "error") == "insufficient_scope"
+
+
+class LoginError(Exception):
+    """Signing in does not work: one sentence for people, and whether it may work later without anybody's help."""
+
+    def __init__(self, message: str, *, passing: bool = False) -> None:
+        super().__init__(message)
+        self.message = message
+        self.passing = passing

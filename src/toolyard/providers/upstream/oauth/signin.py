@@ -10,9 +10,19 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
-from toolyard.providers.upstream.oauth.discovery import Found, client_of, discover, given_client, parameter_of, server_of, wants_more
-from toolyard.providers.upstream.oauth.http import Asker, LoginError, opened_asker
-from toolyard.providers.upstream.oauth.metadata import Client, Kept, ServerPaper, Token, Vouched, joined_scopes
+from toolyard.providers.upstream.oauth.discovery import Found, client_of, discover, given_client, server_of
+from toolyard.providers.upstream.oauth.http import Asker, opened_asker
+from toolyard.providers.upstream.oauth.metadata import (
+    Client,
+    Kept,
+    LoginError,
+    ServerPaper,
+    Token,
+    Vouched,
+    joined_scopes,
+    parameter_of,
+    wants_more,
+)
 from toolyard.providers.upstream.settings import Identity, Login, UpstreamSettings
 
 __all__ = [

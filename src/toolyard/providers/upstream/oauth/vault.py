@@ -15,8 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from toolyard._internal.files import make_private, read_private, write_atomically
-from toolyard.providers.upstream.oauth.http import LoginError
-from toolyard.providers.upstream.oauth.metadata import Kept
+from toolyard.providers.upstream.oauth.metadata import Kept, LoginError
 
 __all__ = ["Vault", "kept_address"]
 

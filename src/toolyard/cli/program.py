@@ -1,0 +1,90 @@
+"""The program: from arguments to an exit status.
+
+A command is imported only when it is asked for, because most load the whole yard.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from toolyard._internal.lazy import load
+from toolyard._version import VERSION
+from toolyard.cli.parser import Options, make_parsers, read_options
+from toolyard.cli.terminal import OutputError, Terminal
+from toolyard.launch.errors import CLOSED_PIPE, DEFECT, INTERRUPTED, USAGE, LaunchError
+from toolyard.launch.notices import logging_to
+
+__all__ = ["main", "run_version"]
+
+_MODULES: Final = {
+    "accept": "pins",
+    "connect": "clients",
+    "describe": "inspect",
+    "diff": "pins",
+    "eval": "search",
+    "import": "clients",
+    "key": "config",
+    "list": "inspect",
+    "logout": "login",
+    "logs": "upstreams",
+    "manifest": "inspect",
+    "remove": "add",
+    "restart": "upstreams",
+    "scan": "pins",
+    "version": "program",
+}
+"""The module of each command that has none of its own name."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line, by default the process's own, and return the status to exit with."""
+    terminal = Terminal()
+    try:
+        status = _answer(sys.argv[1:] if argv is None else argv, terminal)
+        terminal.flush()
+    except BrokenPipeError:
+        terminal.abandon()
+        return CLOSED_PIPE
+    except OutputError as error:
+        terminal.abandon()
+        terminal.say(f"toolyard: {error}")
+        return DEFECT
+    return status
+
+
+def _answer(arguments: Sequence[str], terminal: Terminal) -> int:
+    try:
+        return _run(arguments, terminal)
+    except LaunchError as error:
+        terminal.say(f"toolyard: {error.message}")
+        return error.status
+    except KeyboardInterrupt:
+        terminal.clear()
+        return INTERRUPTED
+    except SystemExit as stop:  # argparse has shown help, or SIGTERM came
+        terminal.clear()
+        return stop.code if isinstance(stop.code, int) else DEFECT
+
+
+def _run(arguments: Sequence[str], terminal: Terminal) -> int:
+    options = read_options(arguments)
+    if not options.command:
+        terminal.say(make_parsers().program.format_help().rstrip())
+        return USAGE
+    terminal.quiet = options.quiet
+    with logging_to(terminal, verbose=options.verbose, quiet=options.quiet):
+        module = load(f"toolyard.cli.{_MODULES.get(options.command, options.command)}")
+        status: int = getattr(module, f"run_{options.command}")(options, terminal)
+        return status
+
+
+def run_version(options: Options, terminal: Terminal) -> int:
+    """Print the version."""
+    if options.json:
+        import json  # noqa: PLC0415 - most commands need neither
+        import platform  # noqa: PLC0415 - the same
+
+        terminal.write_json(json.dumps({"toolyard": VERSION, "python": platform.python_version()}, separators=(",", ":")).encode())
+    else:
+        terminal.write(f"toolyard {VERSION}")
+    return 0

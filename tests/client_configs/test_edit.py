@@ -1,0 +1,152 @@
+"""JSON as text: one member comes and goes, and comments, order and style stay."""
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolyard.client_configs.edit import excerpt, paste, put_member, remove_member
+from toolyard.client_configs.edit_toml import EditError
+from toolyard.config.upstreams import parse_json
+
+PATH = ("mcpServers", "toolyard")
+ENTRY = {"command": "x"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", '{\n  "mcpServers": {\n    "toolyard": {\n      "command": "x"\n    }\n  }\n}\n'),
+        ("{}", '{\n  "mcpServers": {\n    "toolyard": {\n      "command": "x"\n    }\n  }\n}'),
+        ('{"a": 1}', '{"a": 1, "mcpServers": {"toolyard": {"command": "x"}}}'),
+        ('{"mcpServers": {"a": {}}}', '{"mcpServers": {"a": {}, "toolyard": {"command": "x"}}}'),
+        (
+            '{\n\t"a": [1, {"mcpServers": 2}] // why\n}\n',
+            '{\n\t"a": [1, {"mcpServers": 2}], // why\n\t"mcpServers": {\n\t\t"toolyard": {\n\t\t\t"command": "x"\n\t\t}\n\t}\n}\n',
+        ),
+        (
+            '// top\n{\n  "mcpServers": {\n    "a": {}, // one\n    /* end, { */\n  },\n}',
+            '// top\n{\n  "mcpServers": {\n    "a": {}, // one\n    /* end, { */\n    "toolyard": {\n      "command": "x"\n    },\n  },\n}',
+        ),
+        (
+            '{\r\n    "mcpServers": {\r\n    }\r\n}',
+            '{\r\n    "mcpServers": {\r\n        "toolyard": {\r\n            "command": "x"\r\n        }\r\n    }\r\n}',
+        ),
+        ('{"mcpServers": {"toolyard": {"url": "}"}, "b": {}}}', '{"mcpServers": {"toolyard": {"command": "x"}, "b": {}}}'),
+        ('{\n "mcpServers": {\n  "toolyard": 5}}', '{\n "mcpServers": {\n  "toolyard": {\n   "command": "x"\n  }}}'),
+    ],
+)
+def test_a_member_is_put_in_as_the_rest_is_written(before: str, after: str) -> None:
+    assert put_member(before, PATH, ENTRY) == after
+    assert put_member(after, PATH, ENTRY) == after
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('{"mcpServers": {"toolyard": {}}}', '{"mcpServers": {}}'),
+        ('{"mcpServers": {"a": 1, "toolyard": {}}}', '{"mcpServers": {"a": 1}}'),
+        ('{"mcpServers": {"toolyard": {}, "a": 1}}', '{"mcpServers": { "a": 1}}'),
+        ('{"mcpServers": {\n "a": 1, // one\n "toolyard": {}\n}}', '{"mcpServers": {\n "a": 1 // one\n}}'),
+        ('{"mcpServers": {\n "a": 1,\n "toolyard": {},\n}}', '{"mcpServers": {\n "a": 1,\n}}'),
+    ],
+)
+def test_a_member_is_taken_out_with_its_comma(before: str, after: str) -> None:
+    assert remove_member(before, PATH) == after
+
+
+@pytest.mark.parametrize("text", ["[]", "5", "// nothing", '{"mcpServers": []}', '{"mcpServers": null}'])
+def test_what_is_no_object_is_not_changed(text: str) -> None:
+    with pytest.raises(EditError):
+        put_member(text, PATH, ENTRY)
+
+
+def test_a_member_that_cannot_be_taken_out_safely_is_left() -> None:
+    with pytest.raises(EditError):
+        remove_member('{"mcpServers": {"toolyard": {} /* , */, "a": 1}}', PATH)
+    with pytest.raises(EditError):
+        remove_member('{"mcpServers": {"toolyard": 1, "toolyard": 2}}', PATH)
+
+
+def test_an_object_without_an_end_is_not_changed() -> None:
+    with pytest.raises(EditError):
+        put_member('{"mcpServers": {', PATH, ENTRY)
+
+
+KEYS = st.sampled_from(["a", 'b"c', "mcpServers", "{", "//", "ü"])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-99, 99) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    st.dictionaries(KEYS.filter(lambda key: key != "mcpServers"), JSON),
+    st.dictionaries(KEYS, JSON) | st.none(),
+    st.sampled_from([None, 2, "\t"]),
+)
+def test_a_member_can_be_put_into_any_document_and_taken_out_again(document: dict[str, Any], servers: Any, indent: Any) -> None:
+    whole = document if servers is None else {**document, "mcpServers": servers}
+    text = json.dumps(whole, indent=indent)
+
+    added = put_member(text, PATH, ENTRY)
+
+    assert parse_json(added, "") == {**whole, "mcpServers": {**(servers or {}), "toolyard": ENTRY}}
+    assert parse_json(remove_member(added, PATH), "") == {**whole, "mcpServers": servers or {}}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [
+        ("", "a\nb\n", (1, ["+a", "+b"])),
+        ("a\nb\n", "", (1, ["-a", "-b"])),
+        ("a\nb\n", "a\nx\nb\n", (2, [" a", "+x", " b"])),
+        ("a\nb\nc\nd\n", "a\nb\nx\nd\n", (3, [" b", "-c", "+x", " d"])),
+        ("a\na\n", "a\na\na\n", (3, [" a", "+a"])),
+        ("a\r\nb", "a\r\nb\r\nc", (2, [" a", "-b", "+b", "+c"])),
+    ],
+)
+def test_the_lines_that_differ_are_shown_with_one_around_them(before: str, after: str, shown: tuple[int, list[str]]) -> None:
+    assert excerpt(before, after) == shown
+
+
+def test_a_line_before_the_excerpt_may_tell_that_one_in_it_is_secret() -> None:
+    before = '["--token",\n"hunter1"]\n{"TOKEN": "hunter2"}\n'
+
+    assert excerpt(before, before.replace("]\n", "],\nx\n")) == (2, [' ["--token",', '-"…"]', '+"…"],', "+x", ' {"TOKEN": "…"}'])
+
+
+ENTRY_yaml_text = 'toolyard: {"cmd": "x"}'
+ITEM = '- {"name": "toolyard"}'
+
+
+@pytest.mark.parametrize(
+    ("text", "entry", "lines", "place"),
+    [
+        ("", ENTRY_yaml_text, ("a:", f"  {ENTRY_yaml_text}"), "there"),
+        ("b: 1\n", ENTRY_yaml_text, ("a:", f"  {ENTRY_yaml_text}"), "at the end"),
+        ("  a: nested\nb: 1\n", ENTRY_yaml_text, ("a:", f"  {ENTRY_yaml_text}"), "at the end"),
+        ("b: 1\na:\n  c: 1\n", ENTRY_yaml_text, (f"  {ENTRY_yaml_text}",), "below line 2"),
+        ("'a' : # mine\n\n     # more\n     c: 1\n", ENTRY_yaml_text, (f"     {ENTRY_yaml_text}",), "below line 1"),
+        ('\ufeff"a":\nb: 1\n', ENTRY_yaml_text, (f"  {ENTRY_yaml_text}",), "below line 1"),
+        ("a:\n", ENTRY_yaml_text, (f"  {ENTRY_yaml_text}",), "below line 1"),
+        ("a:\n- name: c\n", ITEM, (ITEM,), "below line 1"),
+        ("a:\n  - name: c\n", ITEM, (f"  {ITEM}",), "below line 1"),
+        ("b: 1\na: {c: 1}\n", ENTRY_yaml_text, ("a:", f"  {ENTRY_yaml_text}"), "in the place of line 2"),
+    ],
+)
+def test_an_entry_is_indented_as_its_neighbours_are(text: str, entry: str, lines: tuple[str, ...], place: str) -> None:
+    pasted = paste(text, "a", entry)
+
+    assert (pasted.lines, pasted.place[: len(place)]) == (lines, place)
+
+
+@pytest.mark.parametrize("entry", [ENTRY_yaml_text, ITEM])
+def test_what_is_pasted_into_nothing_is_yaml(entry: str) -> None:
+    document = yaml.safe_load("\n".join(paste("", "a", entry).lines))
+
+    assert document == {"a": {"toolyard": {"cmd": "x"}} if entry is ENTRY_yaml_text else [{"name": "toolyard"}]}

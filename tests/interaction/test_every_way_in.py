@@ -1,0 +1,239 @@
+"""The same call gets the same answer, whatever the door."""
+
+import asyncio
+import http.client
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolyard import Yard
+from toolyard.config.settings import Serving
+from toolyard.launch.serve import serve_forever
+from toolyard.testing import connect
+from toolyard.transports.memory import Memory
+
+HERE = Path(__file__).parent / "yard_for_every_way_in.py"
+_spec = importlib.util.spec_from_file_location("yard_for_every_way_in", HERE)
+assert _spec is not None
+assert _spec.loader is not None
+_module = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_module)
+TOOLS: list[Any] = _module.TOOLS
+
+Answer = dict[str, Any]
+
+
+async def by_the_library(name: str, arguments: dict[str, Any]) -> Answer:
+    async with Yard(tools=TOOLS) as yard:
+        return json.loads((await yard.call(name, arguments)).to_json())
+
+
+async def by_a_test_client(name: str, arguments: dict[str, Any]) -> Answer:
+    async with connect(Yard(tools=TOOLS)) as client:
+        return json.loads((await client.call(name, **arguments)).to_json())
+
+
+async def by_another_tool(name: str, arguments: dict[str, Any]) -> Answer:
+    async with Yard(tools=TOOLS) as yard:
+        return json.loads((await yard.call("pass_on", {"name": name, "arguments": arguments})).to_json())
+
+
+async def by_a_yard_around_it(name: str, arguments: dict[str, Any]) -> Answer:
+    async with Yard("outer", providers=[Yard("inner", tools=TOOLS)]) as yard:
+        return json.loads((await yard.call(name, arguments)).to_json())
+
+
+async def by_the_command_line(name: str, arguments: dict[str, Any]) -> Answer:
+    command = [sys.executable, "-m", "toolyard", "call", str(HERE), name, json.dumps(arguments), "--json", "--quiet"]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, check=False)
+    return json.loads(done.stdout)
+
+
+OLD = "2025-11-25"
+MODERN = "2026-07-28"
+HELLO = {
+    "jsonrpc": "2.0",
+    "id": 0,
+    "method": "initialize",
+    "params": {"protocolVersion": OLD, "capabilities": {}, "clientInfo": {"name": "door", "version": "1"}},
+}
+META: dict[str, Any] = {
+    "io.modelcontextprotocol/protocolVersion": MODERN,
+    "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}},
+}
+
+
+def request(era: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return a call as a client of this era writes it."""
+    params: dict[str, Any] = {"name": name, "arguments": arguments}
+    if era == MODERN:
+        params["_meta"] = META
+    return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+
+
+def envelope_in(answer: Any) -> Answer:
+    """Return the envelope in an answer, which says it twice and says whether it is an error."""
+    result = answer["result"]
+    envelope = json.loads(result["content"][0]["text"])
+    assert result["structuredContent"] == envelope
+    assert result["isError"] is not envelope["success"]
+    return envelope
+
+
+async def by_memory(era: str, name: str, arguments: dict[str, Any]) -> Answer:
+    async with Yard(tools=TOOLS) as yard, Memory().open(yard) as memory:
+        for message in ([HELLO] if era == OLD else []) + [request(era, name, arguments)]:
+            memory.send(json.dumps(message).encode())
+        while (answer := json.loads(await memory.received.get()))["id"] != 1:
+            continue
+    return envelope_in(answer)
+
+
+async def by_stdio(era: str, name: str, arguments: dict[str, Any]) -> Answer:
+    messages = ([HELLO] if era == OLD else []) + [request(era, name, arguments)]
+    lines = b"".join(json.dumps(message).encode() + b"\n" for message in messages)
+    command = [sys.executable, "-m", "toolyard", "serve", str(HERE), "--quiet"]
+    done = await asyncio.to_thread(subprocess.run, command, input=lines, capture_output=True, check=False)
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    return envelope_in(next(answer for answer in answers if answer["id"] == 1))
+
+
+@asynccontextmanager
+async def served(**settings: Any) -> AsyncGenerator[int]:
+    """Serve the tools over HTTP, and return the port."""
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    serving = Serving(transport="http", port=0, **settings)
+    running = asyncio.create_task(
+        serve_forever(Yard(tools=TOOLS), serving, ready=lambda transport: ready.set_result(transport.info().address))
+    )
+    try:
+        yield int((await ready).rpartition(":")[2].partition("/")[0])
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def post(port: int, message: Any, headers: dict[str, str]) -> tuple[Any, str | None]:
+    """Post a message, and return the last thing that is said to it and the session that was begun."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    said = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json", **headers}
+    connection.request("POST", "/mcp", json.dumps(message), said)
+    response = connection.getresponse()
+    body = response.read()
+    connection.close()
+    if response.headers["Content-Type"] == "text/event-stream":
+        body = [line for line in body.splitlines() if line.startswith(b"data: {")][-1].removeprefix(b"data: ")
+    return json.loads(body), response.headers["Mcp-Session-Id"]
+
+
+async def by_http(era: str, name: str, arguments: dict[str, Any], **settings: Any) -> Answer:
+    async with served(**settings) as port:
+        if era == MODERN:
+            headers = {"MCP-Protocol-Version": era, "Mcp-Method": "tools/call", "Mcp-Name": name}
+        else:
+            _, session = await asyncio.to_thread(post, port, HELLO, {})
+            headers = {"MCP-Protocol-Version": era} | ({} if session is None else {"Mcp-Session-Id": session})
+        answer, _ = await asyncio.to_thread(post, port, request(era, name, arguments), headers)
+    return envelope_in(answer)
+
+
+async def by_memory_in_the_older_era(name: str, arguments: dict[str, Any]) -> Answer:
+    return await by_memory(OLD, name, arguments)
+
+
+async def by_memory_in_the_newer_era(name: str, arguments: dict[str, Any]) -> Answer:
+    return await by_memory(MODERN, name, arguments)
+
+
+async def by_stdio_in_the_older_era(name: str, arguments: dict[str, Any]) -> Answer:
+    return await by_stdio(OLD, name, arguments)
+
+
+async def by_stdio_in_the_newer_era(name: str, arguments: dict[str, Any]) -> Answer:
+    return await by_stdio(MODERN, name, arguments)
+
+
+async def by_http_in_the_older_era(name: str, arguments: dict[str, Any]) -> Answer:
+    return await by_http(OLD, name, arguments)
+
+
+async def by_http_in_the_older_era_without_a_session(name: str, arguments: dict[str, Any]) -> Answer:
+    return await by_http(OLD, name, arguments, stateless=True)
+
+
+async def by_http_in_the_newer_era(name: str, arguments: dict[str, Any]) -> Answer:
+    return await by_http(MODERN, name, arguments)
+
+
+DOORS = [
+    by_the_library,
+    by_a_test_client,
+    by_another_tool,
+    by_a_yard_around_it,
+    by_the_command_line,
+    by_memory_in_the_older_era,
+    by_memory_in_the_newer_era,
+    by_stdio_in_the_older_era,
+    by_stdio_in_the_newer_era,
+    by_http_in_the_older_era,
+    by_http_in_the_older_era_without_a_session,
+    by_http_in_the_newer_era,
+]
+CALLS: dict[str, tuple[str, dict[str, Any], str | None]] = {
+    "a good call": ("add", {"a": 1, "b": 2}, None),
+    "a call with a default": ("add", {"a": 1}, None),
+    "a number as text": ("add", {"a": "1"}, None),
+    "a wrong argument": ("add", {"a": 1, "bb": 2}, "invalid_input"),
+    "several wrong arguments": ("add", {"x": [1]}, "invalid_input"),
+    "a tool that is not there": ("ad", {}, "tool_not_found"),
+    "a failure of the tool's own": ("refuse", {}, "state_error"),
+    "a defect": ("break_down", {}, "internal_error"),
+    "a deadline": ("wait", {}, "timeout"),
+    "a session that is not there": ("look", {"session_id": "s_1"}, "not_running"),
+    "no session": ("look", {}, "not_running"),
+    "a broken promise": ("say_nothing", {}, "invalid_output"),
+    "a defect inside another call": ("run_tool", {"tool_id": "break_down"}, "internal_error"),
+    "a description of a tool that is not there": ("describe_tool", {"tool_id": "ad"}, "tool_not_found"),
+    "a tool that is nothing like any": ("run_tool", {"tool_id": "zzzz"}, "tool_not_found"),
+    "an argument too many": ("search_tools", {"query": "x", "foo": 1}, "invalid_input"),
+}
+REPORTED = ("internal_error", "invalid_output")
+
+
+def told(answer: Answer) -> tuple[Answer, int]:
+    """Return what an answer tells, and how many tokens, without the id of the call that failed, which is always another."""
+    error, tokens = answer["error"], answer["_meta"]["estimated_tokens"]
+    if error is not None and error["code"] in REPORTED:
+        error = {**error, "details": {**error["details"], "call_id": "c_"}}
+        tokens = 0  # an id may be a digit shorter
+    return {"success": answer["success"], "data": answer["data"], "error": error}, tokens
+
+
+@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__name__)
+@pytest.mark.parametrize("what", CALLS)
+async def test_the_same_call_gets_the_same_answer_by_every_door(
+    what: str, door: Callable[[str, dict[str, Any]], Awaitable[Answer]]
+) -> None:
+    name, arguments, code = CALLS[what]
+    expected, answer = await by_the_library(name, arguments), await door(name, arguments)
+
+    assert (answer["error"]["code"] if answer["error"] else None) == code
+    assert told(answer) == told(expected)
+    assert code not in REPORTED or answer["error"]["details"]["call_id"].startswith("c_")
+    assert answer["_meta"].get("coerced") == expected["_meta"].get("coerced")
+    assert "hunter2" not in json.dumps(answer)
+
+
+@pytest.mark.parametrize("era", [OLD, MODERN])
+async def test_a_defect_that_is_told_over_http_is_found_in_the_log_by_the_id_it_has(era: str, caplog: pytest.LogCaptureFixture) -> None:
+    answer = await by_http(era, "run_tool", {"tool_id": "break_down"})
+
+    assert f"defect tool=break_down id={answer['error']['details']['call_id']} " in caplog.text
+    assert f"id={answer['_meta']['call_id']} type" not in caplog.text

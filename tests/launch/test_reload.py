@@ -1,0 +1,448 @@
+"""Live settings: what changes in a file changes in the yard that is open, and nothing else does."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from toolyard import Yard
+from toolyard.cli.terminal import Terminal
+from toolyard.launch.build import apply_settings, settings_of_code
+from toolyard.launch.errors import LaunchError
+from toolyard.launch.reload import Live, beginning_of, stop
+from toolyard.providers import Provider, Publish
+from toolyard.providers.upstream.settings import UpstreamSettings
+
+Write = Callable[..., Path]
+A = "[upstreams.a]\ncommand = 'a'\n"
+B = "[upstreams.b]\ncommand = 'b'\n"
+
+
+class Quiet:
+    """An upstream that offers nothing."""
+
+    def __init__(self, name: str, settings: UpstreamSettings) -> None:
+        self.name = name
+        self.settings = settings
+        self.is_open = False
+
+    @asynccontextmanager
+    async def open(self, publish: Publish) -> AsyncGenerator[None]:
+        if self.settings.command == "broken":
+            raise OSError("no")
+        self.is_open = True
+        yield
+        self.is_open = False
+        if self.settings.command == "clings":
+            raise OSError("no")
+
+
+@pytest.fixture(autouse=True)
+def factory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make upstreams that need no program."""
+
+    def make(upstreams: dict[str, UpstreamSettings], **_: Any) -> list[Provider]:
+        return [Quiet(name, settings) for name, settings in upstreams.items()]
+
+    monkeypatch.setattr("toolyard.launch.build.upstream_providers", make)
+
+
+class Following:
+    """A yard that is open, its file, and what was said of it."""
+
+    def __init__(self, yard: Yard, live: Live, *, write: Write, said: Callable[[], str]) -> None:
+        self.yard = yard
+        self._live = live
+        self._write = write
+        self._said = said
+
+    async def change(self, text: str) -> str:
+        self._write(text, "toolyard.toml")
+        await self._live.take_over()
+        return self._said()
+
+    def upstreams(self) -> dict[str, Any]:
+        return {provider.name: provider for provider in self.yard.providers if isinstance(provider, Quiet)}
+
+
+Follow = Callable[..., Any]
+
+
+@pytest.fixture
+def follow(write: Write, capsys: pytest.CaptureFixture[str]) -> Follow:
+    @asynccontextmanager
+    async def following(text: str, *, quiet: bool = False) -> AsyncGenerator[Following]:
+        write(text, "toolyard.toml")
+        terminal = Terminal()
+        terminal.quiet = quiet
+        yard = Yard()
+
+        def read() -> Any:
+            return settings_of_code({}, terminal, None)
+
+        config = read()
+        apply_settings(yard, config, terminal)
+        async with yard:
+            live = Live(yard, config, terminal, reread=read)
+            yield Following(yard, live, write=write, said=lambda: capsys.readouterr().err)
+
+    return following
+
+
+async def test_only_what_differs_is_restarted(follow: Follow) -> None:
+    async with follow(A + B) as yard:
+        before = yard.upstreams()
+        said = await yard.change(f"{A}call_seconds = 5\n{B}[upstreams.c]\ncommand = 'c'\n")
+        after = yard.upstreams()
+
+        assert said == "The settings were read anew: 'c' added, 'a' restarted.\n"
+        assert after["b"] is before["b"]
+        assert (before["a"].is_open, before["b"].is_open) == (False, True)
+        assert after["a"].settings.call_seconds == 5
+
+        assert await yard.change(A) == "The settings were read anew: 'a' restarted, 'b', 'c' removed.\n"
+        assert list(yard.upstreams()) == ["a"]
+
+
+async def test_nothing_is_said_and_done_where_nothing_differs(follow: Follow) -> None:
+    async with follow(A) as yard:
+        before = yard.upstreams()
+
+        assert await yard.change(f"# a remark\n{A}") == ""
+        assert yard.upstreams() == before
+
+
+async def test_a_secret_that_changed_restarts_what_uses_it(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "old")
+    text = f"{A}env = {{TOKEN = '${{TOKEN}}'}}\n{B}"
+    async with follow(text) as yard:
+        monkeypatch.setenv("TOKEN", "new")
+
+        assert await yard.change(text) == "The settings were read anew: 'a' restarted.\n"
+        assert yard.upstreams()["a"].settings.env["TOKEN"] == "new"  # noqa: S105 - no secret
+
+
+async def test_an_upstream_that_is_switched_off_is_removed(follow: Follow) -> None:
+    async with follow(A) as yard:
+        assert await yard.change(f"{A}enabled = false") == "The settings were read anew: 'a' removed.\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[upstreams.a", "The file 'toolyard.toml' is no TOML"),
+        ("[upstreams.a]\ncomand = 'a'", "'upstreams.a.comand' in 'toolyard.toml' is not known. Did you mean 'command'?"),
+        ("[upstreams.a]\ncommand = '${UNSET}'", "'upstreams.a.command' in 'toolyard.toml' needs the variable 'UNSET'"),
+        ("profile = 'nobody'", "There is no profile 'nobody'."),
+    ],
+)
+async def test_a_broken_file_changes_nothing_and_says_so_in_one_sentence(text: str, said: str, follow: Follow) -> None:
+    async with follow(A) as yard:
+        before = yard.upstreams()
+        told = await yard.change(text)
+
+        assert told.startswith(f"The settings stay as they were: {said}")
+        assert told.count("\n") == 1
+        assert yard.upstreams() == before
+        assert before["a"].is_open
+        assert await yard.change(A + B) == "The settings were read anew: 'b' added.\n"
+
+
+async def test_a_file_that_is_gone_changes_nothing(follow: Follow, tmp_path: Path) -> None:
+    async with follow(A) as yard:
+        (tmp_path / "toolyard.toml").unlink()
+        await yard._live.take_over()
+
+        assert yard._said() == "The settings stay as they were: The file 'toolyard.toml' is gone.\n"
+        assert yard.upstreams()["a"].is_open
+
+
+async def test_profiles_change_at_once_and_go_with_the_file(follow: Follow) -> None:
+    rules = "[toolsets.none]\nnames = ['nothing']\n[profiles.few]\ntoolsets = ['none']\n"
+    async with follow("packs = ['system']\n") as yard:
+        assert "ping" in [spec.name for spec in yard.yard.registry.visible(yard.yard.profile)]
+        assert await yard.change(f"packs = ['system']\nprofile = 'few'\n{rules}") == "The settings were read anew: 'profile' changed.\n"
+        assert yard.yard.profile.name == "few"
+        assert (await yard.yard.call("ping")).error.code == "tool_not_found"
+
+        await yard.change("packs = ['system']\n")
+        assert [profile.name for profile in yard.yard.profiles] == ["everything"]
+        assert (await yard.yard.call("ping")).success
+
+
+async def test_limits_that_can_change_do_and_the_rest_is_told(follow: Follow) -> None:
+    async with follow("[limits]\ndepth = 3\n") as yard:
+        said = await yard.change("[limits]\ndepth = 2\nname_characters = 20\n[serve]\nport = 1\n")
+
+        assert said.splitlines() == [
+            "'serve.port', 'limits.name_characters' changed, which takes effect at the next start.",
+            "The settings were read anew: 'limits.depth' changed.",
+        ]
+        assert yard.yard.limits.depth == yard.yard.dispatcher._limits.depth == 2
+        assert yard.yard.limits.name_characters == 48
+        assert "'limits.depth'" in await yard.change("")
+
+
+async def test_one_that_cannot_be_opened_or_closed_keeps_no_other_from_it(follow: Follow) -> None:
+    async with follow("[upstreams.x]\ncommand = 'clings'\n") as yard:
+        said = await yard.change(f"[upstreams.x]\ncommand = 'broken'\n{A}")
+
+        assert "The upstream 'x' did not close well: OSError" in said
+        assert "The upstream 'x' cannot be opened: OSError" in said
+        assert "The settings were read anew: 'a' added.\n" in said
+        assert list(yard.upstreams()) == ["a"]
+        assert "'x' added" in await yard.change(f"[upstreams.x]\ncommand = 'a'\n{A}")
+
+
+async def test_who_wants_to_hear_nothing_hears_only_what_is_wrong(follow: Follow) -> None:
+    async with follow(A, quiet=True) as yard:
+        assert await yard.change(A + B) == ""
+        assert "stay as they were" in await yard.change("[")
+
+
+async def test_sighup_is_heard_while_settings_are_followed_and_no_longer(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.getsignal(signal.SIGHUP)
+    async with follow(A) as yard:
+        heard, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def read(_: Live) -> None:
+            loop.call_soon_threadsafe(heard.set)
+            raise LaunchError("No.")
+
+        monkeypatch.setattr(Live, "_read", read)
+        async with yard._live.followed():
+            os.kill(os.getpid(), signal.SIGHUP)
+            await heard.wait()
+    assert signal.getsignal(signal.SIGHUP) == before
+
+
+def test_settings_are_followed_in_a_thread_too_where_no_signal_is_heard(follow: Follow) -> None:
+    async def main() -> list[str]:
+        async with follow(A) as yard, yard._live.followed():
+            return list(yard.upstreams())
+
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(lambda: asyncio.run(main())).result() == ["a"]
+
+
+@contextmanager
+def served(*flags: str) -> Generator[tuple[subprocess.Popen[str], Iterator[str]]]:
+    """Serve what the file names in a process of its own; what it says comes line by line."""
+    program = [sys.executable, "-m", "toolyard", "serve", *flags]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:  # noqa: S603 - our own
+        assert server.stderr is not None
+        yield server, iter(server.stderr)
+        server.terminate()
+        assert server.stdin is not None
+        server.stdin.close()
+        for pipe in (server.stdout, server.stderr):
+            assert pipe is not None
+            pipe.read()
+
+
+def until(lines: Iterator[str], text: str) -> str:
+    return next(line for line in lines if text in line)
+
+
+HTTP = ("--transport", "http", "--port", "0")
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLYARD_STATE_DIR", str(tmp_path / "state"))
+
+
+@pytest.mark.parametrize("flags", [(), HTTP])
+def test_a_server_follows_its_file(flags: tuple[str, ...], write: Write, state: None) -> None:
+    write("packs = ['system']", "toolyard.toml")
+    with served(*flags) as (server, lines):
+        until(lines, "serving yard=yard")
+        write("packs = ['system']\n[upstreams.a]\ncommand = 'false'\n", "toolyard.toml")
+        assert until(lines, "read anew") == "The settings were read anew: 'a' added.\n"
+        write("packs = [", "toolyard.toml")
+        until(lines, "The settings stay as they were")
+        write("packs = ['system']", "toolyard.toml")
+        assert until(lines, "read anew") == "The settings were read anew: 'a' removed.\n"
+        assert server.poll() is None
+
+
+@pytest.mark.parametrize("flags", [(), HTTP, (*HTTP, "--stateless", "--workers", "2")])
+def test_sighup_reads_anew_what_did_not_change_in_the_file(flags: tuple[str, ...], write: Write, state: None) -> None:
+    write("hush", "token").chmod(0o600)
+    write("[upstreams.a]\ncommand = 'false'\nenv = {TOKEN = 'secretref:file:token'}\n", "toolyard.toml")
+    with served(*flags) as (server, lines):
+        address = until(lines, "serving yard=yard").rpartition("address=")[2].strip()
+        if flags:  # whichever worker answers hears signals, too
+            asked = HTTPConnection(urlsplit(address).netloc)
+            asked.request("GET", "/mcp")
+            asked.getresponse().read()
+            asked.close()
+        write("hush hush", "token")
+        server.send_signal(signal.SIGHUP)
+
+        assert until(lines, "read anew") == "The settings were read anew: 'a' restarted.\n"
+        assert server.poll() is None
+
+
+@pytest.fixture
+def not_ignored() -> Generator[None]:
+    """Let programs end on SIGHUP, also where whoever runs the tests ignores it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_without_a_file_sighup_ends_a_server_as_it_ends_other_programs(shop: str, not_ignored: None) -> None:
+    with served(shop, *HTTP) as (server, lines):
+        until(lines, "serving yard=shop")
+        server.send_signal(signal.SIGHUP)
+
+        assert server.wait() == -signal.SIGHUP
+
+
+def test_a_server_ends_when_its_terminal_is_gone(write: Write) -> None:
+    write("packs = ['system']", "toolyard.toml")
+    ours, theirs = os.openpty()
+    program = [sys.executable, "-m", "toolyard", "serve", *HTTP]
+    with subprocess.Popen(program, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True) as server:  # noqa: S603 - our own
+        os.close(theirs)
+        said = b""
+        while b"http://" not in said:
+            said += os.read(ours, 4096)
+        os.close(ours)
+        server.send_signal(signal.SIGHUP)
+
+        assert server.wait() == 143
+
+
+PROGRAM = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may have it ignored
+from toolyard.cli import main
+sys.exit(main())
+"""
+APP = """
+from toolyard import Yard
+from toolyard.launch.serve import serve
+yard = Yard("first")
+if __name__ == "__main__":
+    serve(yard, reload=True, transport="http", port=0)
+"""
+
+
+@contextmanager
+def watched(*program: str) -> "Generator[subprocess.Popen[str]]":
+    command = [sys.executable, *(program or ("-c", PROGRAM, "serve", "app.py", "--transport", "http", "--port", "0", "--reload"))]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:  # noqa: S603 - our own
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+def next_line(process: "subprocess.Popen[str]", *, like: str) -> str:
+    """Return the next line that holds the text."""
+    assert process.stderr is not None
+    said: list[str] = []
+    for line in process.stderr:
+        said.append(line)
+        if like in line:
+            return line
+    raise AssertionError("".join(said))
+
+
+def is_listening(line: str) -> bool:
+    address = urlsplit(line.rpartition("address=")[2].strip())
+    with socket.socket() as client:
+        return client.connect_ex((address.hostname, address.port)) == 0
+
+
+@pytest.mark.parametrize("program", [(), ("app.py",)], ids=["command", "program"])
+def test_a_change_starts_the_server_anew(program: tuple[str, ...], write: Write) -> None:
+    write(APP)
+    with watched(*program) as process:
+        first = next_line(process, like="serving yard=first")
+        write(APP.replace("first", "second"))
+        assert "'app.py' changed" in next_line(process, like="changed")
+        second = next_line(process, like="serving yard=second")
+        assert first.rpartition("address=")[2] == second.rpartition("address=")[2]
+        assert is_listening(second)
+        process.terminate()
+        process.wait()
+
+        assert process.returncode == 143
+        assert not is_listening(second)
+
+
+def test_an_address_that_is_not_this_machines_is_told_by_the_server(write: Write) -> None:
+    write(APP)
+    with watched("-c", PROGRAM, "serve", "app.py", "--transport", "http", "--port", "0", "--host", "192.0.2.1", "--reload") as process:
+        assert "'192.0.2.1' can be reached from other machines" in next_line(process, like="toolyard: ")
+
+
+def test_files_that_come_and_go_beside_the_yard_count_and_others_do_not(write: Write) -> None:
+    write(APP)
+    for place in (".hidden", "__pycache__", "environment", "inside"):
+        Path(place).mkdir()
+    Path("environment/pyvenv.cfg").touch()
+    Path("broken.py").symlink_to("nowhere.py")
+    with watched() as process:
+        next_line(process, like="serving yard=first")
+        for path in ("note.txt", ".hidden/a.py", "__pycache__/a.py", "environment/a.py"):
+            Path(path).touch()
+        Path("inside/settings.toml").touch()
+        assert "'inside/settings.toml' changed" in next_line(process, like="changed")
+        next_line(process, like="serving yard=first")
+        Path("inside/settings.toml").unlink()
+        assert "'inside/settings.toml' changed" in next_line(process, like="changed")
+
+
+def test_a_mistake_is_told_and_mending_it_starts_the_server(write: Write) -> None:
+    write("yard = (")
+    with watched() as process:
+        assert "SyntaxError" in next_line(process, like="cannot be loaded")
+        assert "status 2" in next_line(process, like="ended")
+        write(APP)
+        next_line(process, like="serving yard=first")
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_the_server_ends_with_the_program_that_watches(number: signal.Signals, status: int, write: Write) -> None:
+    write(APP)
+    with watched() as process:
+        line = next_line(process, like="serving yard=first")
+        process.send_signal(number)
+        process.communicate()  # the server has the same stderr, so this ends when both have
+
+        assert process.returncode == status
+        assert not is_listening(line)
+
+
+async def test_a_server_that_does_not_end_is_ended() -> None:
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); signal.pause()"
+    server = await asyncio.create_subprocess_exec(sys.executable, "-c", deaf, stdout=asyncio.subprocess.PIPE)
+    assert server.stdout is not None
+    await server.stdout.readline()
+
+    await stop(server, 0)
+    await stop(server, 0)
+
+    assert server.returncode == -signal.SIGKILL
+
+
+def test_how_a_server_was_started_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_TOOLYARD_RELOAD", "again")
+
+    assert (beginning_of(), beginning_of()) == ("again", "")
+    assert "_TOOLYARD_RELOAD" not in os.environ

@@ -1,0 +1,202 @@
+from pathlib import Path
+
+import pytest
+
+from toolyard.providers.upstream import process_log
+from toolyard.providers.upstream.process_log import LogReader, ProcessLog, older
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "upstreams" / "bad" / "stderr.log"
+
+
+def written(path: Path) -> list[str]:
+    """Return the lines of a log without their times."""
+    return [line.partition(" ")[2] for line in path.read_text(errors="replace").splitlines()]
+
+
+def test_a_line_has_a_time_and_a_source(path: Path) -> None:
+    log = ProcessLog(path)
+    log.feed(b"one\ntw")
+    log.feed(b"o\n\nthree")
+    log.note("stdout", b"a greeting")
+    log.close()
+
+    assert written(path) == ["stderr one", "stderr two", "stdout a greeting", "stderr three"]
+    assert path.read_text()[:2] == "20"
+    assert path.read_text().split(" ")[0].endswith("+00:00")
+
+
+def test_others_cannot_read_it(path: Path) -> None:
+    ProcessLog(path).close()
+
+    assert path.stat().st_mode & 0o077 == 0
+    assert path.parent.stat().st_mode & 0o077 == 0
+
+
+def test_a_log_goes_on_where_it_ended(path: Path) -> None:
+    for line in (b"one\n", b"two\n"):
+        log = ProcessLog(path)
+        log.feed(line)
+        log.close()
+
+    assert written(path) == ["stderr one", "stderr two"]
+
+
+def test_a_full_file_becomes_the_older_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_log, "_FILE_BYTES", 100)
+    log = ProcessLog(path)
+    for number in range(6):
+        log.feed(b"%d %s\n" % (number, b"x" * 20))
+    log.close()
+
+    assert [line[:8] for line in written(older(path))] == ["stderr 4"]
+    assert [line[:8] for line in written(path)] == ["stderr 5"]
+    assert len(list(path.parent.iterdir())) == 2
+
+
+def test_two_processes_that_share_a_file_make_room_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_log, "_FILE_BYTES", 150)
+    one, two = ProcessLog(path), ProcessLog(path)
+    two.feed(b"from two " + b"x" * 60 + b"\n")
+    one.feed(b"from one " + b"x" * 60 + b"\n")
+    one.feed(b"makes room " + b"x" * 60 + b"\n")
+    two.feed(b"finds room " + b"x" * 60 + b"\n")
+    one.close()
+    two.close()
+
+    assert [line.split()[1] for line in written(older(path))] == ["from", "from"]
+    assert [line.split()[1] for line in written(path)] == ["makes", "finds"]
+
+
+def test_what_comes_too_quickly_is_counted_instead(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(process_log, "_SECOND_BYTES", 1000)
+    monkeypatch.setattr("toolyard.providers.upstream.process_log.time.monotonic", lambda: now[0])
+    log = ProcessLog(path)
+    log.feed(b"one\nhalf")
+    log.feed(b"x" * 2000 + b"\n")
+    log.note("stdout", b"y" * 2001)
+    assert log.is_flooded
+    now[0] += 1
+    log.feed(b"two\n")
+    assert not log.is_flooded
+    log.feed(b"z" * 2000)
+    log.close()
+
+    assert written(path) == [
+        "stderr one",
+        "stderr half",
+        "toolyard 4002 bytes are missing here, because too many came at a time.",
+        "stderr two",
+        "toolyard 2000 bytes are missing here, because too many came at a time.",
+    ]
+
+
+def test_a_line_without_end_is_left_out(path: Path) -> None:
+    log = ProcessLog(path)
+    log.feed(b"x" * 20_000)
+    log.feed(b"x" * 20_000 + b"\nshort\n")
+    log.note("stdout", b"y" * 20_000)
+    log.close()
+
+    assert written(path)[:2] == ["toolyard A line of more than 16384 bytes is missing here.", "stderr short"]
+    assert len(written(path)[2]) == len("stdout ") + 16_384
+
+
+def test_the_last_words_are_few_and_without_colours(path: Path) -> None:
+    log = ProcessLog(path)
+    assert log.last_words == ""
+    log.feed(b"\x1b[31mone\x1b[0m\r\nt\x07wo\n")
+    log.note("stdout", b"usage: bad")
+    log.note("toolyard", b"not the program's")
+    assert log.last_words == "one\ntwo\nusage: bad"
+    log.feed(b"".join(b"line %d\n" % number for number in range(100)))
+    assert log.last_words == "\n".join(f"line {number}" for number in range(80, 100))
+    log.feed(b"\xff" * 3000 + b"\n" + b"y" * 3000)
+    assert log.last_words == "y" * 3000
+    log.feed(b"z" * 5000)
+    assert log.last_words == "z" * 4096
+    log.close()
+
+
+def test_without_a_file_only_the_last_words_are_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_text("")
+    log = ProcessLog(tmp_path / "file" / "stderr.log")
+    log.feed(b"one\n")
+    log.close()
+
+    assert log.last_words == "one"
+    assert "process_log_lost" in caplog.text
+
+
+def test_a_file_that_cannot_be_begun_anew_is_done_without(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_log, "_FILE_BYTES", 50)
+    log = ProcessLog(path)
+    log.feed(b"one " + b"x" * 50 + b"\n")
+    path.unlink()
+    path.parent.rmdir()
+    path.parent.write_text("in the way")
+    for _ in range(3):
+        log.feed(b"two " + b"x" * 50 + b"\n")
+    log.close()
+
+    assert path.parent.read_text() == "in the way"
+
+
+def test_a_full_disk_does_no_harm() -> None:
+    log = ProcessLog(Path("/dev/full"))
+    log.feed(b"one\n")
+    log.close()
+
+    assert log.last_words == "one"
+
+
+@pytest.fixture
+def path_log_reader(tmp_path: Path) -> Path:
+    return tmp_path / "stderr.log"
+
+
+def append(path_log_reader: Path, text: bytes) -> None:
+    with path_log_reader.open("ab") as file:
+        file.write(text)
+
+
+def test_the_last_lines_are_read_and_then_what_comes(path_log_reader: Path) -> None:
+    append(path_log_reader, b"one\ntwo\nthree\n")
+    with LogReader(path_log_reader) as reader:
+        assert reader.read_last(2) == ["two", "three"]
+        assert reader.read_on() == []
+        append(path_log_reader, b"four\nfi")
+        assert reader.read_on() == ["four"]
+        append(path_log_reader, b"ve\xff\n")
+        assert reader.read_on() == ["five\N{REPLACEMENT CHARACTER}"]
+
+
+def test_the_older_file_is_read_if_there_are_too_few(path_log_reader: Path) -> None:
+    append(older(path_log_reader), b"one\ntwo\n")
+    append(path_log_reader, b"three\n")
+    for count, lines in ((0, []), (1, ["three"]), (2, ["two", "three"]), (9, ["one", "two", "three"])):
+        with LogReader(path_log_reader) as reader:
+            assert reader.read_last(count) == lines
+
+
+def test_what_comes_is_read_when_the_file_is_begun_anew(path_log_reader: Path) -> None:
+    append(path_log_reader, b"one\n")
+    with LogReader(path_log_reader) as reader:
+        assert reader.read_last(5) == ["one"]
+        append(path_log_reader, b"two\n")
+        path_log_reader.replace(older(path_log_reader))
+        assert reader.read_on() == ["two"]
+        append(path_log_reader, b"three\n")
+        assert reader.read_on() == ["three"]
+
+
+def test_a_log_that_is_not_there_yet_has_no_lines(path_log_reader: Path) -> None:
+    with LogReader(path_log_reader) as reader:
+        assert reader.read_last(5) == []
+    with LogReader(path_log_reader) as reader:
+        assert reader.read_on() == []
+        append(path_log_reader, b"one\n")
+        assert reader.read_on() == ["one"]

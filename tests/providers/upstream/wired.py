@@ -1,0 +1,107 @@
+"""What the tests of pipes share: pipes to real programs, and a listener that remembers."""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+from toolyard.providers.upstream.link import LinkError
+from toolyard.providers.upstream.settings import UpstreamSettings
+from toolyard.providers.upstream.stdio import Pipe
+from toolyard.wire.messages import Id
+
+PATIENCE = 30.0
+SERVER = Path(__file__).parent / "servers" / "bad_server.py"
+
+
+class Told:
+    """A listener that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.messages: list[bytes] = []
+        self.losses: list[tuple[Id, LinkError]] = []
+        self.ends: list[LinkError] = []
+
+    def receive(self, data: bytes, about: Id | None) -> None:
+        assert about is None
+        self.messages.append(data)
+
+    def lose(self, request_id: Id, error: LinkError) -> None:
+        self.losses.append((request_id, error))
+
+    def end(self, error: LinkError) -> None:
+        self.ends.append(error)
+
+
+class Wired:
+    """A pipe to a program, by default the bad server, and what its listener was told."""
+
+    def __init__(self, folder: Path, *args: str, **settings: Any) -> None:
+        given: dict[str, Any] = {"command": sys.executable, "args": ("-I", "-S", str(SERVER), *args), **settings}
+        self.told = Told()
+        self.log = folder / "state" / "bad" / "stderr.log"
+        self.pipe = Pipe("bad", UpstreamSettings(**given), log=self.log)
+        self._asked = 0
+
+    async def __aenter__(self) -> Self:
+        await self.pipe.open(self.told)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.pipe.close()
+
+    def send(self, method: str, params: dict[str, Any] | None = None) -> int:
+        self._asked += 1
+        message = {"jsonrpc": "2.0", "id": self._asked, "method": method, "params": params or {}}
+        self.pipe.send(msgspec.json.encode(message), self._asked, {})
+        return self._asked
+
+    async def ask(self, method: str, params: dict[str, Any] | None = None) -> Any:
+        request_id = self.send(method, params)
+        await until(lambda: request_id in self.answers or bool(self.told.ends))
+        return self.answers[request_id]
+
+    async def call(self, name: str, **arguments: Any) -> str:
+        answer = await self.ask("tools/call", {"name": name, "arguments": arguments})
+        return answer["result"]["content"][0]["text"]
+
+    async def end(self) -> LinkError:
+        await until(lambda: bool(self.told.ends))
+        return self.told.ends[0]
+
+    @property
+    def answers(self) -> dict[Id, Any]:
+        messages = [msgspec.json.decode(message) for message in self.told.messages]
+        return {message["id"]: message for message in messages if "id" in message}
+
+    @property
+    def logged(self) -> str:
+        return self.log.read_text(errors="replace")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0)  # a turn of the loop, not a wait
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs; one that has ended and was not reaped yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def descriptors() -> int:
+    """Return how many descriptors this process has."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def children(pid: int | None = None) -> list[int]:
+    """Return the processes that one started, by default this one, in the order in which it did."""
+    folder = Path(f"/proc/{pid or 'self'}/task")
+    return sorted(int(child) for thread in folder.iterdir() for child in (thread / "children").read_text().split())

@@ -1,0 +1,219 @@
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.search.conftest import make_spec
+
+from toolyard import Operation
+from toolyard.model.profile import Profile, Toolset
+from toolyard.model.spec import ToolSpec
+from toolyard.search import Allows, Index, SearchSettings, make_index
+from toolyard.search.hits import Hidden, Listing, closest
+
+STRATEGIES = ["lexical", "bm25", "hybrid"]
+WORDS = ["weather", "wether", "city", "bill", "sheep", "invoice", "send", "letter", "mail", "list", "town", "forecast"]
+TEXTS = st.lists(st.sampled_from(WORDS), min_size=1, max_size=6).map(" ".join)
+WEATHER = make_spec("get_weather", "Say what the weather will be in a city.", source="sky")
+BILLS = make_spec("list_bills", "List the bills of a customer.", source="billing")
+
+
+def filled(specs: list[ToolSpec], **settings: Any) -> Index:
+    index = make_index(SearchSettings(**settings))
+    for one in specs:
+        index.add(one)
+    return index
+
+
+def is_open(spec: ToolSpec) -> bool:
+    return "secret" not in spec.tags
+
+
+def names(index: Index, query: str, rule: Allows = is_open) -> list[str]:
+    return [hit.spec.name for hit in index.search(query, allows=rule).hits]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@given(shown=st.lists(TEXTS, min_size=1, max_size=6), hidden=st.lists(TEXTS, max_size=6), query=TEXTS | st.sampled_from(["???", "mine_1"]))
+def test_what_is_hidden_changes_nothing_that_is_answered(strategy: str, shown: list[str], hidden: list[str], query: str) -> None:
+    specs = [make_spec(f"mine_{number}", text, source=f"own{number % 3}") for number, text in enumerate(shown)]
+    others = [make_spec(f"other_{number}", text, source=f"own{number % 5}", tags=("secret",)) for number, text in enumerate(hidden)]
+    settings: dict[str, Any] = {"strategy": strategy, "postings": 4, "candidates": 2}
+
+    alone = filled(specs, **settings).search(query, allows=is_open, limit=4)
+    assert filled([*others, *specs], **settings).search(query, allows=is_open, limit=4) == alone
+
+
+def test_what_is_hidden_changes_nothing_among_very_many() -> None:
+    drawn = random.Random(6)  # noqa: S311 - the same words in every run
+    specs = [
+        make_spec(f"tool_{number:04}", " ".join(drawn.choices(WORDS, k=5)), tags=("secret",) if drawn.random() < 0.6 else ())
+        for number in range(2000)
+    ]
+    whole, alone = filled(specs), filled([one for one in specs if is_open(one)])
+
+    for query in ("wether in a town", "send a letter, and then list bills", "sheeep", "forecast", "get"):
+        assert whole.search(query, allows=is_open, limit=200) == alone.search(query, allows=is_open, limit=200)
+
+
+def test_a_word_that_only_a_hidden_tool_holds_is_looked_for_under_another_spelling() -> None:
+    index = filled([WEATHER, BILLS, make_spec("secret_wether", "wether sheep", tags=("secret",))])
+
+    assert names(index, "wether") == ["get_weather"]
+    assert names(index, "wether", lambda _: True) == ["secret_wether"]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_rule_that_was_used_is_asked_about_tools_that_come_and_go(strategy: str) -> None:
+    index = filled([WEATHER], strategy=strategy)
+    assert names(index, "weather") == ["get_weather"]
+
+    index.add(make_spec("old_weather", "The weather of the past.", tags=("secret",)))
+    assert names(index, "weather") == ["get_weather"]
+    index.add(make_spec("old_weather", "The weather of the past."))
+    assert sorted(names(index, "weather")) == ["get_weather", "old_weather"]
+    index.add(make_spec("get_weather", WEATHER.description, tags=("secret",)))
+    assert names(index, "weather") == ["old_weather"]
+    index.remove("old_weather")
+    assert names(index, "weather") == []
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("query", ["???", "how do i", ".*", "qqqq xxyyzz"])
+def test_where_nothing_fits_the_largest_namespaces_that_are_visible_are_named(strategy: str, query: str) -> None:
+    secret = [make_spec(f"secret_{number}", "A thing.", source="vault", tags=("secret",)) for number in range(2500)]
+    index = filled([*secret, BILLS, WEATHER, make_spec("night_sky", "Stars.", source="sky")], strategy=strategy, semantic_fit=1)
+
+    assert set(index.search(query, allows=is_open).closest) == {"sky", "billing"}
+    assert index.search(query, allows=is_open, namespace="billing").closest == ["billing"]
+    assert index.search(query, allows=lambda _: False).closest == []
+
+
+class Asked:
+    """Counts what it is asked."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def allows(self, _: ToolSpec) -> bool:
+        self.times += 1
+        return False
+
+
+@dataclass
+class Unhashable(Asked):
+    times: int = field(default=0)
+
+
+@pytest.mark.parametrize("kind", [Asked, Unhashable])
+def test_a_rule_is_asked_once_about_a_tool(kind: type[Asked]) -> None:
+    hidden, rule = Hidden[str](), kind()
+    for _ in range(3):
+        assert hidden.under(rule.allows, {"a": WEATHER, "b": BILLS}.items).hidden == {"a", "b"}
+    assert rule.times == 2
+
+    hidden.add("c", BILLS)
+    hidden.add("d", BILLS)
+    hidden.remove("d")
+    hidden.remove("a")
+    assert hidden.under(rule.allows, dict[str, ToolSpec]().items).hidden == {"b", "c"}
+    assert rule.times == 3
+
+
+def test_profiles_that_say_the_same_are_one_rule() -> None:
+    hidden = Hidden[str]()
+
+    def profile() -> Profile:
+        return Profile(name="some", toolsets=(Toolset(name="some", deny=("get_weather",)),))
+
+    assert hidden.under(profile().allows, {"a": WEATHER}.items).hidden == {"a"}
+    assert hidden.under(profile().allows, dict[str, ToolSpec]().items).hidden == {"a"}
+
+
+def test_a_rule_that_is_written_where_it_is_used_is_one_rule_unless_it_knows_something_else_each_time() -> None:
+    hidden = Hidden[str]()
+    tools = [{"a": WEATHER, "b": BILLS}, dict[str, ToolSpec](), dict[str, ToolSpec]()]
+
+    assert [hidden.under(lambda spec: spec is BILLS, given.items).hidden for given in tools] == [{"a"}] * 3
+    for wanted in (BILLS, WEATHER):
+        expected = {"a"} if wanted is BILLS else {"b"}
+        assert hidden.under(lambda spec, wanted=wanted: spec is wanted, tools[0].items).hidden == expected
+
+        def is_wanted(spec: ToolSpec) -> bool:
+            return spec is wanted  # noqa: B023 - what it knows is what is tested
+
+        assert hidden.under(is_wanted, tools[0].items).hidden == expected
+
+
+def test_only_the_last_rules_are_remembered() -> None:
+    hidden, first, second = Hidden[str](), Asked(), Asked()
+    for rule in (first, second):
+        hidden.under(rule.allows, {"a": WEATHER}.items)
+    for _ in range(31):
+        hidden.under(second.allows, {"a": WEATHER}.items)
+        hidden.under(Asked().allows, {"a": WEATHER}.items)
+    for rule in (first, second):
+        hidden.under(rule.allows, {"a": WEATHER}.items)
+
+    assert (first.times, second.times) == (2, 1)
+
+
+def spec(name: str, source: str) -> ToolSpec:
+    return ToolSpec(name=name, description="A tool.", input_schema={}, operation=Operation.QUERY, source=source)
+
+
+def test_the_largest_namespaces_come_first_unless_others_nearly_fit() -> None:
+    tools = [spec(f"tool_{number}_{more}", f"space_{number}") for number in range(7) for more in range(number + 1)]
+
+    assert closest((), tools) == ["space_6", "space_5", "space_4", "space_3", "space_2"]
+    assert closest((), tools[:1]) == ["space_0"]
+    assert closest((), [spec("own", "")]) == []
+    assert closest([(tools[1], 2.0), (tools[5], 1.0), (tools[6], 3.0)], tools) == ["space_3", "space_1", "space_2"]
+
+
+def test_names_that_differ_in_capitals_alone_are_told_apart() -> None:
+    listing = Listing()
+    for one in (spec("gh__Get", "hidden"), spec("gh__get", "open"), spec("gh__GET", "open")):
+        listing.add(one)
+
+    def found(query: str, *sources: str) -> str | None:
+        named = listing.named(query, lambda one: one.source in sources)
+        return named and named.name
+
+    assert found("gh__get", "hidden", "open") == "gh__get"
+    assert found(" gh__Get ", "hidden", "open") == "gh__Get"
+    assert found("gh__Get", "open") == "gh__GET"
+    listing.remove("gh__Get")
+    listing.remove("gh__GET")
+    assert found("gh__Get", "hidden", "open") == "gh__get"
+    listing.remove("gh__get")
+    assert found("gh__get", "hidden", "open") is None
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("get", ["get", "a_get", "get_it", "gh__get-New2"]),
+        ("get it", ["get_it"]),
+        ("GET_IT", ["get_it"]),
+        ("new", ["gh__get-New2"]),
+        ("now", ["gh__doItNow"]),
+        ("a", ["a_get"]),
+        ("the", []),
+        ("what is it", []),
+        ("???", []),
+        ("_", []),
+        ("-", ["-"]),
+    ],
+)
+def test_words_that_say_nothing_are_looked_for_among_the_words_of_names(query: str, expected: list[str]) -> None:
+    index = make_index()
+    for name in ("get", "a_get", "get_it", "weather", "renew", "gather", "gh__get-New2", "gh__doItNow", "gh__Snow", "budget", "-"):
+        index.add(spec(name, "sky"))
+
+    found = index.search(query, allows=lambda _: True)
+    assert [hit.spec.name for hit in found.hits] == expected
+    assert (found.total, found.closest) == (len(expected), [] if expected else ["sky"])
+    assert index.search(query, allows=lambda one: one.name not in expected).hits == []
