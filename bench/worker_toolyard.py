@@ -15,7 +15,7 @@ from toolyard import Yard
 from toolyard.dispatch.tool import Tool, check_by_schema
 from toolyard.model.spec import Operation, ToolSpec
 from toolyard.monitor import Ring
-from toolyard.providers.provider_set import Given
+from toolyard.providers.provider_set import StaticProvider
 from toolyard.search import Found, Index, make_index
 
 _QUERY: Final = {"query": "x"}
@@ -86,7 +86,7 @@ async def _search_tools(bench: Bench, tools: int) -> None:
     for spec in _specs(tools):
         published.setdefault(spec.source, []).append(Tool(spec=spec, handler=handler, check=check_by_schema(spec.input_schema)))
     turns = cycle(make_questions(make_tools(tools)))
-    async with Yard(providers=[Given(name, several, resources=(), prompts=()) for name, several in published.items()]) as yard:
+    async with Yard(providers=[StaticProvider(name, several, resources=(), prompts=()) for name, several in published.items()]) as yard:
         await bench("Yard.call of search_tools", lambda: yard.call("search_tools", {"query": next(turns)}), lambda answer: answer.success)
 
 

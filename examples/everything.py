@@ -16,15 +16,15 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from toolyard import (
-    Ask,
     Audio,
     Call,
+    ClientRequest,
+    Confirmation,
     Embedded,
     Functions,
     Image,
     Message,
     Operation,
-    Question,
     Text,
     Tool,
     ToolError,
@@ -140,7 +140,7 @@ class Asking:
     @plain
     async def test_sampling(self, prompt: str, call: Call) -> str:
         """Ask the client's model."""
-        answers = await call.ask_all({"answer": Ask.model(prompt, max_tokens=100)})
+        answers = await call.ask_all({"answer": ClientRequest.model(prompt, max_tokens=100)})
         return f"LLM response: {answers['answer']['content']['text']}"
 
     @plain
@@ -177,12 +177,12 @@ class Asking:
         answer = await call.ask({"type": "object", "properties": fields}, "Choose.")
         return f"Chosen: {answer}"
 
-    @tool(operation="query", shape="plain", question=Question("What is your name?", NAME, key="user_name"))
+    @tool(operation="query", shape="plain", question=Confirmation("What is your name?", NAME, key="user_name"))
     async def test_input_required_result_elicitation(self, call: Call) -> str:
         """Greet the person, whose name is asked before it runs."""
         return f"Hello, {call.answer['name']}!"
 
-    @tool(operation="query", shape="plain", question=Question("What is your name?", NAME))
+    @tool(operation="query", shape="plain", question=Confirmation("What is your name?", NAME))
     async def test_streaming_elicitation(self, call: Call) -> str:
         """Greet the person, too."""
         return f"Hello, {call.answer['name']}!"
@@ -191,13 +191,13 @@ class Asking:
     async def test_input_required_result_sampling(self, call: Call) -> str:
         """Ask the client's model for a capital."""
         key = "capital_question"
-        answers = await call.ask_all({key: Ask.model("Which city is the capital of France?", max_tokens=100)})
+        answers = await call.ask_all({key: ClientRequest.model("Which city is the capital of France?", max_tokens=100)})
         return str(answers[key]["content"]["text"])
 
     @plain
     async def test_input_required_result_list_roots(self, call: Call) -> str:
         """Ask the client which folders it works in."""
-        answers = await call.ask_all({"client_roots": Ask.roots()})
+        answers = await call.ask_all({"client_roots": ClientRequest.roots()})
         return "\n".join(root["uri"] for root in answers["client_roots"]["roots"])
 
     @plain
@@ -217,9 +217,9 @@ class Asking:
         """Ask the person, the model and the client at once."""
         answers = await call.ask_all(
             {
-                "user_name": Ask.person("What is your name?", NAME),
-                "greeting": Ask.model("Greet somebody in one sentence.", max_tokens=50),
-                "client_roots": Ask.roots(),
+                "user_name": ClientRequest.person("What is your name?", NAME),
+                "greeting": ClientRequest.model("Greet somebody in one sentence.", max_tokens=50),
+                "client_roots": ClientRequest.roots(),
             }
         )
         return f"{answers['greeting']['content']['text']} {len(answers['client_roots']['roots'])} folders."
@@ -234,18 +234,18 @@ class Asking:
     @plain
     async def test_input_required_result_capabilities(self, call: Call) -> str:
         """Ask only what the client says it can be asked."""
-        asks: dict[str, Ask] = {}
+        asks: dict[str, ClientRequest] = {}
         if call.can_ask("sampling"):
-            asks["greeting"] = Ask.model("Greet somebody in one sentence.", max_tokens=50)
+            asks["greeting"] = ClientRequest.model("Greet somebody in one sentence.", max_tokens=50)
         if call.can_ask("elicitation"):
-            asks["user_name"] = Ask.person("What is your name?", NAME)
+            asks["user_name"] = ClientRequest.person("What is your name?", NAME)
         answers: Mapping[str, Any] = await call.ask_all(asks) if asks else {}
         return f"{len(answers)} answers."
 
     @plain
     async def test_missing_capability(self, call: Call) -> str:
         """Ask the client's model, which not every client has: the yard tells those that do not."""
-        answers = await call.ask_all({"answer": Ask.model("Say yes.", max_tokens=10)})
+        answers = await call.ask_all({"answer": ClientRequest.model("Say yes.", max_tokens=10)})
         return str(answers["answer"]["content"]["text"])
 
 

@@ -33,4 +33,4 @@ def test_the_example_that_is_a_server_answers_on_stdio_and_ends_with_its_client(
 
     assert ran.returncode == 0
     assert json.loads(ran.stdout) == {"jsonrpc": "2.0", "id": 1, "result": {}}
-    assert re.fullmatch(r"\S+ INFO toolyard\.cli\.server serving yard=everything transport=stdio address=stdio\n", ran.stderr)
+    assert re.fullmatch(r"\S+ INFO toolyard\.launch\.serve serving yard=everything transport=stdio address=stdio\n", ran.stderr)

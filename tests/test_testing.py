@@ -76,7 +76,7 @@ async def test_a_client_calls_as_whom_it_is() -> None:
     @tool
     async def who(call: Call) -> list[str]:
         """Tell who calls."""
-        return [call.caller.identity, call.caller.scope, call.door.name]
+        return [call.caller.identity, call.caller.scope, call.channel.name]
 
     async with connect(Yard(tools=[who]), caller=Caller(identity="me", scope="chat")) as client:
         answer = await client.call("who")

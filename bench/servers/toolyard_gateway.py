@@ -14,7 +14,7 @@ from toolyard.providers.upstream.http import HttpLink
 from toolyard.providers.upstream.link import Link
 from toolyard.providers.upstream.provider import Upstream
 from toolyard.providers.upstream.settings import UpstreamSettings
-from toolyard.providers.upstream.stdio import Pipe
+from toolyard.providers.upstream.stdio import StdioLink
 
 _ROOM = 16 * 1024 * 1024
 """Characters an answer may have, as for the server that is measured without a gateway."""
@@ -41,7 +41,7 @@ def _upstream(given: argparse.Namespace, folder: Path) -> Upstream:
         settings = UpstreamSettings(command=command, args=tuple(arguments), prefix="", in_flight=512)
 
     def link() -> Link:
-        return Pipe(_NAME, settings, log=folder / "stderr.log") if given.up_http is None else HttpLink(_NAME, settings)
+        return StdioLink(_NAME, settings, log=folder / "stderr.log") if given.up_http is None else HttpLink(_NAME, settings)
 
     return Upstream(_NAME, settings, link=link)
 

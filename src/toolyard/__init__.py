@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from toolyard.config.settings import Serving
-    from toolyard.dispatch.call import Call, Caller, Door, Handler, Middleware, current_call
+    from toolyard.dispatch.call import Call, Caller, Channel, Handler, Middleware, current_call
     from toolyard.dispatch.outcome import Record, Sink
     from toolyard.dispatch.resource import Prompt, Resource
     from toolyard.dispatch.sessions import Session
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from toolyard.launch.serve import serve
     from toolyard.launch.signals import run
     from toolyard.model.content import Audio, Blob, Embedded, Image, Message, ResourceLink, Text
-    from toolyard.model.elicitation import Ask, Question
+    from toolyard.model.elicitation import ClientRequest, Confirmation
     from toolyard.model.envelope import Envelope
     from toolyard.model.errors import CODES, ToolError
     from toolyard.model.limits import Limits
@@ -37,12 +37,13 @@ __version__ = _version.VERSION
 
 __all__ = [
     "CODES",
-    "Ask",
     "Audio",
     "Blob",
     "Call",
     "Caller",
-    "Door",
+    "Channel",
+    "ClientRequest",
+    "Confirmation",
     "Embedded",
     "Envelope",
     "EvalRule",
@@ -60,7 +61,6 @@ __all__ = [
     "PromptSpec",
     "Provider",
     "PublishError",
-    "Question",
     "Reason",
     "Record",
     "Resource",
@@ -94,7 +94,7 @@ _HOMES = {
     "dispatch.call": (
         "Call",
         "Caller",
-        "Door",
+        "Channel",
         "Handler",
         "Middleware",
         "current_call",
@@ -121,8 +121,8 @@ _HOMES = {
         "Text",
     ),
     "model.elicitation": (
-        "Ask",
-        "Question",
+        "ClientRequest",
+        "Confirmation",
     ),
     "model.envelope": ("Envelope",),
     "model.errors": (

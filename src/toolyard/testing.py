@@ -5,10 +5,10 @@ from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from typing import Any
 
-from toolyard.dispatch.call import ANYONE, Caller, Door
+from toolyard.dispatch.call import ANYONE, Caller, Channel
 from toolyard.dispatch.outcome import Record
-from toolyard.dispatch.progress import Note
-from toolyard.model.elicitation import Ask
+from toolyard.dispatch.progress import Progress
+from toolyard.model.elicitation import ClientRequest
 from toolyard.model.envelope import Envelope
 from toolyard.model.spec import ToolSpec
 from toolyard.providers import Publish
@@ -101,11 +101,11 @@ class Client:
     def __init__(self, yard: Yard, *, caller: Caller = ANYONE, answers: Sequence[dict[str, Any]] = ()) -> None:
         self.yard = yard
         self.caller = caller
-        self.notes: list[Note] = []
+        self.notes: list[Progress] = []
         self.lines: list[tuple[str, str, dict[str, object]]] = []
         self.questions: list[str] = []
         self._answers = list(answers)
-        self._door = Door(
+        self._door = Channel(
             name="test",
             progress=self.notes.append,
             log=lambda level, text, facts: self.lines.append((level, text, dict(facts))),
@@ -114,21 +114,21 @@ class Client:
 
     async def call(self, name: str, /, **arguments: Any) -> Envelope:
         """Call a tool."""
-        return await self.yard.call(name, arguments, caller=self.caller, door=self._door)
+        return await self.yard.call(name, arguments, caller=self.caller, channel=self._door)
 
     async def read(self, uri: str) -> Envelope:
         """Read a resource."""
-        return await self.yard.read(uri, caller=self.caller, door=self._door)
+        return await self.yard.read(uri, caller=self.caller, channel=self._door)
 
     async def prompt(self, name: str, /, **arguments: Any) -> Envelope:
         """Ask for a prompt."""
-        return await self.yard.prompt(name, arguments, caller=self.caller, door=self._door)
+        return await self.yard.prompt(name, arguments, caller=self.caller, channel=self._door)
 
     def list(self) -> Sequence[ToolSpec]:
         """Return what the caller's profile lists."""
         return self.yard.list(self.caller.profile)
 
-    async def _answer(self, asks: Mapping[str, Ask], _: object) -> dict[str, Any]:
+    async def _answer(self, asks: Mapping[str, ClientRequest], _: object) -> dict[str, Any]:
         self.questions.extend(ask.params.get("message", ask.method) for ask in asks.values())
         return {key: {"action": "accept", "content": self._answers.pop(0)} for key in asks}
 

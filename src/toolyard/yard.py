@@ -11,12 +11,12 @@ import msgspec
 
 from toolyard._internal.files import find_state_dir
 from toolyard._internal.lazy import PausedCollection
-from toolyard._internal.seal import own_seal
+from toolyard._internal.seal import own_signer
 from toolyard._version import VERSION
-from toolyard.dispatch.call import ANYONE, LIBRARY, Caller, Decide, Door, Middleware, Turn
+from toolyard.dispatch.call import ANYONE, LIBRARY, Caller, Channel, Limit, Middleware, Policy
 from toolyard.dispatch.dispatcher import Dispatcher
 from toolyard.dispatch.outcome import Sink
-from toolyard.dispatch.progress import runs_in
+from toolyard.dispatch.progress import on_loop
 from toolyard.dispatch.registry import Registry
 from toolyard.dispatch.resource import Prompt, Resource
 from toolyard.dispatch.results import Results
@@ -30,7 +30,7 @@ from toolyard.model.spec import PromptSpec, ResourceSpec, ToolSpec
 from toolyard.packs import make_pack
 from toolyard.providers import Provider, Publish
 from toolyard.providers.mount import Mount
-from toolyard.providers.provider_set import Gathered, Given
+from toolyard.providers.provider_set import ProviderSet, StaticProvider
 from toolyard.search.settings import SearchSettings
 from toolyard.state.store import Clock, MemoryStore, Store
 
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOCK",
-    "Configured",
     "Lifespan",
     "Yard",
+    "YardOverrides",
     "all_providers",
+    "background_task",
     "known_packs",
     "own_provider",
-    "running",
     "told",
     "upstream_providers",
 ]
@@ -55,7 +55,7 @@ LOCK: Final = "toolyard.lock"
 """The name of the file that says which definitions were accepted."""
 
 
-class Configured(TypedDict, total=False):
+class YardOverrides(TypedDict, total=False):
     """What may be settled of a yard after its code, besides its limits."""
 
     profile: str | None
@@ -77,7 +77,7 @@ def own_provider(name: str, tools: object, *, resources: object, prompts: object
     What is ready-made needs no reading of functions, so a yard without functions starts sooner.
     """
     if _are(tools, Tool) and _are(resources, Resource) and _are(prompts, Prompt):
-        given = Given(name, _listed(tools), resources=_listed(resources), prompts=_listed(prompts))
+        given = StaticProvider(name, _listed(tools), resources=_listed(resources), prompts=_listed(prompts))
         return given if any((tools, resources, prompts)) else None
     from toolyard.providers.functions import Functions  # noqa: PLC0415 - ready-made things need no reading of functions
 
@@ -142,7 +142,7 @@ def upstream_providers(
 
 
 @asynccontextmanager
-async def running(work: Any) -> AsyncGenerator[None]:
+async def background_task(work: Any) -> AsyncGenerator[None]:
     """Let something run meanwhile."""
     task = asyncio.create_task(work)
     try:
@@ -188,8 +188,8 @@ class Yard:
         lifespan: Lifespan | None = None,
         middleware: Sequence[Middleware] = (),
         sinks: Iterable[Sink] = (),
-        decide: Decide | None = None,
-        turn: Turn | None = None,
+        decide: Policy | None = None,
+        turn: Limit | None = None,
         store: Store | None = None,
         limits: Limits | None = None,
         state_dir: str | None = None,
@@ -223,7 +223,7 @@ class Yard:
         self._dispatcher: Dispatcher | None = None
         self._open: AsyncExitStack | None = None
 
-    def configure(self, *, origins: Mapping[str, str], limits: Mapping[str, Any], **given: Unpack[Configured]) -> None:
+    def configure(self, *, origins: Mapping[str, str], limits: Mapping[str, Any], **given: Unpack[YardOverrides]) -> None:
         """Settle before opening what was left open in code: some limits, the yard's own profile, whether code may run and so on.
 
         Raises:
@@ -297,23 +297,28 @@ class Yard:
         *,
         session: str | None = None,
         caller: Caller | None = None,
-        door: Door = LIBRARY,
+        channel: Channel = LIBRARY,
     ) -> Coroutine[Any, Any, Envelope]:
         """Call a tool, with arguments as data or as JSON; what is awaited is always an envelope."""
         given: object = arguments
         if session is not None and isinstance(cast("object", arguments or {}), Mapping):
             given = {**cast("Mapping[str, Any]", arguments or {}), "session_id": session}
-        return (self._dispatcher or self.dispatcher).dispatch(name, given, caller=caller or ANYONE, door=door)
+        return (self._dispatcher or self.dispatcher).dispatch(name, given, caller=caller or ANYONE, channel=channel)
 
-    def read(self, uri: str, *, caller: Caller | None = None, door: Door = LIBRARY) -> Coroutine[Any, Any, Envelope]:
+    def read(self, uri: str, *, caller: Caller | None = None, channel: Channel = LIBRARY) -> Coroutine[Any, Any, Envelope]:
         """Read a resource; the data of the envelope are its contents."""
-        return self.dispatcher.read(uri, caller=caller or ANYONE, door=door)
+        return self.dispatcher.read(uri, caller=caller or ANYONE, channel=channel)
 
     def prompt(
-        self, name: str, arguments: Mapping[str, Any] | msgspec.Raw | None = None, *, caller: Caller | None = None, door: Door = LIBRARY
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | msgspec.Raw | None = None,
+        *,
+        caller: Caller | None = None,
+        channel: Channel = LIBRARY,
     ) -> Coroutine[Any, Any, Envelope]:
         """Ask for a prompt; the data of the envelope are its messages."""
-        return self.dispatcher.prompt(name, arguments, caller=caller or ANYONE, door=door)
+        return self.dispatcher.prompt(name, arguments, caller=caller or ANYONE, channel=channel)
 
     async def complete(
         self, kind: Completed, name: str, *, argument: str, value: str, arguments: Settled = None, caller: Caller | None = None
@@ -329,7 +334,7 @@ class Yard:
     def notify_updated(self, uri: str) -> None:
         """Tell who watches that the content of a resource changed; works from a thread, too."""
         loop = self.dispatcher.loop
-        if runs_in(loop):
+        if on_loop(loop):
             self.registry.updated(uri)
         else:
             loop.call_soon_threadsafe(self.registry.updated, uri)
@@ -387,9 +392,9 @@ class Yard:
                 yield
 
     def _equip(self, *, allow_eval: bool) -> None:
-        self.seal = own_seal(self.state_dir)
+        self.seal = own_signer(self.state_dir)
         self.registry = Registry(self.limits, allow_eval=allow_eval)
-        self.providers = Gathered(self.registry, notify=self.notify_updated)
+        self.providers = ProviderSet(self.registry, notify=self.notify_updated)
         self.sessions = Sessions(self.limits, clock=self._clock)
         self._store = self._given_store or MemoryStore(max_bytes=self.limits.store_bytes, clock=self._clock)
 
@@ -400,7 +405,9 @@ class Yard:
             profile=self.profile,
             limits=self.limits,
             sessions=self.sessions,
-            results=Results(self._store, self.limits, reads=lambda profile: bool(self.registry.offered(profile, "read_result(…)"))),
+            results=Results(
+                self._store, self.limits, reads=lambda profile: bool(self.registry.available_actions(profile, "read_result(…)"))
+            ),
             sinks=self._sinks,
             middleware=self._middleware,
             decide=decide,
@@ -408,7 +415,7 @@ class Yard:
         )
 
     async def _assemble(self, stack: AsyncExitStack, dispatcher: Dispatcher) -> None:
-        await stack.enter_async_context(running(self.sessions.sweep_forever()))
+        await stack.enter_async_context(background_task(self.sessions.sweep_forever()))
         if self._lifespan is not None:
             dispatcher.state = await stack.enter_async_context(self._lifespan(self))
         stack.push_async_callback(self.providers.remove_all)

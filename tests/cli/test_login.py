@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from toolyard.providers.upstream.catalogue import folder_of
-from toolyard.providers.upstream.oauth.metadata import Client, Kept, Token
+from toolyard.providers.upstream.oauth.metadata import Client, StoredLogin, Token
 from toolyard.providers.upstream.oauth.vault import Vault
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def test_a_login_is_forgotten_though_it_cannot_be_revoked(authority: Authority, 
     vault = vault_of(authority, tmp_path)
     client = Client(client_id="me", issuer=authority.origin)
     token = Token(access_token="a")  # noqa: S106 - no secret
-    vault.write(Kept(url=authority.url, revocation_endpoint=f"{authority.origin}/revoke", client=client, token=token))
+    vault.write(StoredLogin(url=authority.url, revocation_endpoint=f"{authority.origin}/revoke", client=client, token=token))
 
     status, out, _ = toolyard("logout", "shop")
 

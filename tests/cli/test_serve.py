@@ -22,7 +22,7 @@ from toolyard.launch.serve import serve
 from toolyard.launch.signals import run
 from toolyard.model.spec import PublishError
 from toolyard.transports import Address
-from toolyard.transports.auth import AnyOf, ApiKey, ApiKeys, Guard, Tokens, digest_of
+from toolyard.transports.auth import AnyOf, ApiKey, ApiKeys, Authenticator, Tokens, digest_of
 from toolyard.yard import Yard
 
 Run = Callable[..., tuple[int, str, str]]
@@ -116,9 +116,11 @@ class Served:
     def __init__(self) -> None:
         self.error: BaseException | None = None
         self.listens = False
-        self.calls: list[tuple[Yard, Serving, Guard | None]] = []
+        self.calls: list[tuple[Yard, Serving, Authenticator | None]] = []
 
-    def __call__(self, yard: Yard, serving: Serving, guard: Guard | None, *, ready: Callable[[Any], None], **others: object) -> None:
+    def __call__(
+        self, yard: Yard, serving: Serving, guard: Authenticator | None, *, ready: Callable[[Any], None], **others: object
+    ) -> None:
         self.calls.append((yard, serving, guard))
         run(self._serve(yard, ready))
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from toolyard import Call, Envelope, Question, Session, ToolError, Yard, tool
-from toolyard.dispatch.call import Door
-from toolyard.model.elicitation import Ask
+from toolyard import Call, Confirmation, Envelope, Session, ToolError, Yard, tool
+from toolyard.dispatch.call import Channel
+from toolyard.model.elicitation import ClientRequest
 from toolyard.testing import FakeSink, connect
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
@@ -20,9 +20,9 @@ class Person:
         self.asked = asyncio.Event()
         self.answers = asyncio.Event()
         self.declared: list[bool] = []
-        self.door = Door(name="test", ask=self.ask, capabilities=frozenset({"elicitation"}))
+        self.channel = Channel(name="test", ask=self.ask, capabilities=frozenset({"elicitation"}))
 
-    async def ask(self, asks: Mapping[str, Ask], declared: bool) -> Mapping[str, Any]:  # noqa: FBT001 - the shape of a door
+    async def ask(self, asks: Mapping[str, ClientRequest], declared: bool) -> Mapping[str, Any]:  # noqa: FBT001 - the shape of a door
         """Answer everything, but later."""
         self.declared.append(declared)
         self.asked.set()
@@ -64,7 +64,7 @@ async def test_a_policy_that_raises_denies(error: Exception, code: str, caplog: 
 
 
 async def test_the_policy_decides_before_anybody_is_asked() -> None:
-    @tool(question=Question("Who?", SCHEMA))
+    @tool(question=Confirmation("Who?", SCHEMA))
     async def never() -> None:
         """Never run."""
         raise AssertionError
@@ -81,14 +81,14 @@ async def test_a_declared_question_is_answered_before_the_handler_runs() -> None
     person = Person()
     entered: list[dict[str, Any]] = []
 
-    @tool(question=Question("Who?", SCHEMA))
+    @tool(question=Confirmation("Who?", SCHEMA))
     async def greet(call: Call) -> str:
         """Greet."""
         entered.append(call.answer)
         return call.answer["name"]
 
     async with Yard(tools=[greet]) as yard:
-        running = asyncio.create_task(yard.call("greet", door=person.door))
+        running = asyncio.create_task(yard.call("greet", channel=person.channel))
         await person.asked.wait()
         assert entered == []
         person.answers.set()
@@ -98,7 +98,7 @@ async def test_a_declared_question_is_answered_before_the_handler_runs() -> None
 
 
 async def test_a_declared_question_that_cannot_be_asked_runs_nothing() -> None:
-    @tool(question=Question("Who?", SCHEMA))
+    @tool(question=Confirmation("Who?", SCHEMA))
     async def never() -> None:
         """Never run."""
         raise AssertionError
@@ -124,7 +124,7 @@ async def test_while_somebody_is_asked_the_turns_of_the_whole_line_are_free() ->
         return (await call.invoke("inner")).data if ask else "free"
 
     async with Yard(tools=[inner, outer]) as yard:
-        running = asyncio.create_task(yard.call("outer", {"ask": True}, door=person.door))
+        running = asyncio.create_task(yard.call("outer", {"ask": True}, channel=person.channel))
         await person.asked.wait()
         assert (await yard.call("outer", {"ask": False})).data == "free"
         person.answers.set()
@@ -151,7 +151,7 @@ async def test_who_was_answered_waits_for_the_turn_again() -> None:
             order.append("waited")
 
     async with Yard(tools=[one_by_one]) as yard:
-        asking = asyncio.create_task(yard.call("one_by_one", {"ask": True}, door=person.door))
+        asking = asyncio.create_task(yard.call("one_by_one", {"ask": True}, channel=person.channel))
         await person.asked.wait()
         other = asyncio.create_task(yard.call("one_by_one", {"ask": False}))
         await entered.wait()
@@ -186,7 +186,7 @@ async def test_a_turn_of_a_policys_own_is_given_back_meanwhile() -> None:
         return (await call.ask(SCHEMA, "Who?"))["name"]
 
     async with Yard(tools=[greet], turn=turn) as yard:
-        running = asyncio.create_task(yard.call("greet", door=person.door))
+        running = asyncio.create_task(yard.call("greet", channel=person.channel))
         await person.asked.wait()
         assert held == []
         person.answers.set()
@@ -204,12 +204,12 @@ async def test_a_call_that_is_cancelled_while_somebody_is_asked_gives_nothing_ba
         return (await call.ask(SCHEMA, "Who?"))["name"]
 
     async with Yard(tools=[greet], sinks=[sink]) as yard:
-        running = asyncio.create_task(yard.call("greet", door=person.door))
+        running = asyncio.create_task(yard.call("greet", channel=person.channel))
         await person.asked.wait()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         person.answers.set()
-        assert (await yard.call("greet", door=person.door)).success
+        assert (await yard.call("greet", channel=person.channel)).success
 
     assert sink.codes == ["cancelled", None]
     assert "release_failed" not in caplog.text
@@ -217,7 +217,7 @@ async def test_a_call_that_is_cancelled_while_somebody_is_asked_gives_nothing_ba
 
 @pytest.mark.parametrize("given", [("sign", {}), ("run_tool", {"tool_id": "sign"}), ("run_chain", {"steps": [{"tool_id": "sign"}]})])
 async def test_a_declared_question_of_a_tool_is_put_once_through_however_many_yards_it_is_called(given: tuple[str, dict[str, Any]]) -> None:
-    @tool(question=Question("Who?", SCHEMA, "who"))
+    @tool(question=Confirmation("Who?", SCHEMA, "who"))
     async def sign(call: Call) -> str:
         """Sign."""
         return call.answer["name"]
@@ -225,7 +225,7 @@ async def test_a_declared_question_of_a_tool_is_put_once_through_however_many_ya
     person = Person()
     person.answers.set()
     async with Yard(providers=[Yard("middle", providers=[Yard("inner", tools=[sign])])]) as yard:
-        answer = await yard.call(*given, door=person.door)
+        answer = await yard.call(*given, channel=person.channel)
 
     assert "Ada" in str(answer.data)
     assert person.declared == [given[0] != "run_chain"]

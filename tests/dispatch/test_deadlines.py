@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from toolyard import Call, Limits, Yard, tool
-from toolyard.dispatch.call import Door
-from toolyard.model.elicitation import Ask
+from toolyard.dispatch.call import Channel
+from toolyard.model.elicitation import ClientRequest
 from toolyard.testing import FakeSink
 
 
@@ -200,9 +200,9 @@ class People:
     def __init__(self, *keys: str) -> None:
         self.answers = {key: asyncio.Event() for key in keys}
         self.asked = {key: asyncio.Event() for key in keys}
-        self.door = Door(name="test", ask=self.ask, capabilities=frozenset({"elicitation"}))
+        self.channel = Channel(name="test", ask=self.ask, capabilities=frozenset({"elicitation"}))
 
-    async def ask(self, asks: Mapping[str, Ask], _declared: bool) -> Mapping[str, Any]:  # noqa: FBT001 - the shape of a door
+    async def ask(self, asks: Mapping[str, ClientRequest], _declared: bool) -> Mapping[str, Any]:  # noqa: FBT001 - the shape of a door
         """Answer later."""
         for key in asks:
             self.asked[key].set()
@@ -231,7 +231,7 @@ async def test_the_time_stands_still_while_somebody_is_asked() -> None:
 
     people = People("a")
     async with Yard(tools=[inner, outer]) as yard:
-        running = asyncio.create_task(yard.call("outer", door=people.door))
+        running = asyncio.create_task(yard.call("outer", channel=people.channel))
         await people.asked["a"].wait()
         await pass_time(0.08)
         people.answers["a"].set()
@@ -250,7 +250,7 @@ async def test_time_that_two_questions_take_at_once_is_counted_once() -> None:
     people = People("a", "b")
     async with Yard(tools=[ask_two]) as yard:
         began = time.perf_counter()
-        running = asyncio.create_task(yard.call("ask_two", door=people.door))
+        running = asyncio.create_task(yard.call("ask_two", channel=people.channel))
         await people.asked["b"].wait()
         await pass_time(0.02)
         people.answers["a"].set()
@@ -279,7 +279,7 @@ async def test_the_time_of_a_yard_around_stands_still_while_somebody_is_asked() 
     people = People("a")
     inner = Yard("inner", tools=[ask], turn=turn_inside, limits=Limits(timeout=0.03))
     async with Yard(providers=[inner], turn=turn, limits=Limits(timeout=0.03)) as yard:
-        running = asyncio.create_task(yard.call("ask", door=people.door))
+        running = asyncio.create_task(yard.call("ask", channel=people.channel))
         await people.asked["a"].wait()
         await pass_time(0.08)
         people.answers["a"].set()
@@ -311,7 +311,7 @@ async def test_the_time_goes_on_where_it_stood_still() -> None:
 
     people = People("a")
     async with Yard(tools=[ask_and_hang]) as yard:
-        running = asyncio.create_task(yard.call("ask_and_hang", door=people.door))
+        running = asyncio.create_task(yard.call("ask_and_hang", channel=people.channel))
         await people.asked["a"].wait()
         await pass_time(0.08)
         people.answers["a"].set()
@@ -333,7 +333,7 @@ async def test_the_time_stands_still_until_the_last_question_is_answered() -> No
 
     people = People("a", "b")
     async with Yard(tools=[ask_two]) as yard:
-        running = asyncio.create_task(yard.call("ask_two", door=people.door))
+        running = asyncio.create_task(yard.call("ask_two", channel=people.channel))
         await people.asked["a"].wait()
         await people.asked["b"].wait()
         people.answers["a"].set()
@@ -352,7 +352,7 @@ async def test_a_call_without_a_deadline_has_none_after_a_question_either() -> N
     people = People("a")
     people.answers["a"].set()
     async with Yard(tools=[ask]) as yard:
-        assert (await yard.call("ask", door=people.door)).data == "done"
+        assert (await yard.call("ask", channel=people.channel)).data == "done"
 
 
 async def test_nothing_is_kept_of_a_call_that_asked_and_is_over() -> None:
@@ -365,7 +365,7 @@ async def test_nothing_is_kept_of_a_call_that_asked_and_is_over() -> None:
     people = People("a")
     people.answers["a"].set()
     async with Yard(tools=[ask]) as yard:
-        assert (await yard.call("ask", door=people.door)).data == "done"
+        assert (await yard.call("ask", channel=people.channel)).data == "done"
         deadlines = yard.dispatcher._flights._deadlines  # pyright: ignore[reportPrivateUsage] - memory is what is tested
         assert not any(deadlines._waiting.values())  # pyright: ignore[reportPrivateUsage] - the same
 

@@ -600,7 +600,7 @@ async def test_a_log_line_that_no_door_takes_goes_to_the_log(caplog: pytest.LogC
 
 
 async def test_a_door_that_fails_does_not_fail_the_call() -> None:
-    from toolyard import Door  # noqa: PLC0415 - only here
+    from toolyard import Channel  # noqa: PLC0415 - only here
 
     def broken(_: object) -> None:
         raise RuntimeError
@@ -611,7 +611,7 @@ async def test_a_door_that_fails_does_not_fail_the_call() -> None:
         return 1
 
     async with Yard(tools=[walk]) as yard:
-        assert (await yard.call("walk", door=Door(progress=broken))).success
+        assert (await yard.call("walk", channel=Channel(progress=broken))).success
 
 
 async def test_a_caller_that_cannot_be_asked_is_told_so_and_one_that_can_answers() -> None:
@@ -802,7 +802,7 @@ async def test_what_is_shown_of_a_call_does_not_say_what_it_was_given() -> None:
 
     async def look(secret: str, call: Call) -> int:
         """Look."""
-        shown.append(f"{call!r} {call.caller!r} {call.door!r}")
+        shown.append(f"{call!r} {call.caller!r} {call.channel!r}")
         return 1
 
     async with Yard(tools=[look]) as yard:

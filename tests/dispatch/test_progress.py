@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard import Call, Door, Yard, tool
-from toolyard.dispatch.progress import Note, Notes
+from toolyard import Call, Channel, Yard, tool
+from toolyard.dispatch.progress import Progress, ProgressThrottle
 from toolyard.testing import connect
 
 
@@ -50,11 +50,11 @@ class Sent:
 
     def __init__(self) -> None:
         self.loop = FakeLoop()
-        self.notes: list[Note] = []
+        self.notes: list[Progress] = []
         self.times: list[float] = []
-        self.progress = Notes(self._send, cast("asyncio.AbstractEventLoop", self.loop))
+        self.progress = ProgressThrottle(self._send, cast("asyncio.AbstractEventLoop", self.loop))
 
-    def _send(self, note: Note) -> None:
+    def _send(self, note: Progress) -> None:
         self.notes.append(note)
         self.times.append(self.loop.now - 100)
 
@@ -64,7 +64,7 @@ class Sent:
 
     def add(self, *done: float, own: bool = False) -> None:
         for one in done:
-            self.progress.add(Note(one), own=own)
+            self.progress.add(Progress(one), own=own)
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def sent() -> Sent:
 
 
 def test_a_note_goes_out_as_it_is(sent: Sent) -> None:
-    note = Note(1, 3, "one of three")
+    note = Progress(1, 3, "one of three")
     sent.progress.add(note)
 
     assert sent.notes == [note]
@@ -191,7 +191,7 @@ async def test_a_tool_tells_its_caller_how_far_it_is() -> None:
         await client.call("work")
 
     assert [note.done for note in client.notes] == [1, 2, 3, 4, 20]
-    assert client.notes[-1] == Note(20, 20, "step 20")
+    assert client.notes[-1] == Progress(20, 20, "step 20")
 
 
 async def test_a_tool_in_a_thread_tells_its_caller_how_far_it_is() -> None:
@@ -229,11 +229,11 @@ async def test_a_door_that_fails_does_not_fail_the_call(caplog: pytest.LogCaptur
             await call.progress(number)
         return 1
 
-    def broken(_: Note) -> NoReturn:
+    def broken(_: Progress) -> NoReturn:
         raise RuntimeError
 
     async with Yard(tools=[work]) as yard:
-        answer = await yard.call("work", door=Door(progress=broken))
+        answer = await yard.call("work", channel=Channel(progress=broken))
 
     assert answer.success
     assert caplog.text.count("door_failed") == 5
@@ -256,7 +256,7 @@ async def test_nothing_is_told_of_a_call_once_it_is_over() -> None:
 
 
 def test_a_note_is_data() -> None:
-    note: Any = Note(1)
+    note: Any = Progress(1)
 
     assert (note.total, note.text) == (None, "")
     with pytest.raises(AttributeError):

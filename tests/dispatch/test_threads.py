@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from toolyard import Call, Door, Limits, Session, Yard, tool
+from toolyard import Call, Channel, Limits, Session, Yard, tool
 from toolyard.testing import FakeSink
 
 
@@ -283,7 +283,7 @@ async def test_a_thread_with_a_loop_of_its_own_still_speaks_through_ours() -> No
         return 1
 
     async with Yard(tools=[walk]) as yard:
-        door = Door(progress=lambda _: threads.append(threading.current_thread().name))
-        assert (await yard.call("walk", door=door)).data == 1
+        channel = Channel(progress=lambda _: threads.append(threading.current_thread().name))
+        assert (await yard.call("walk", channel=channel)).data == 1
 
     assert threads == [threading.current_thread().name]

@@ -216,13 +216,13 @@ def told(answer: Answer) -> tuple[Answer, int]:
     return {"success": answer["success"], "data": answer["data"], "error": error}, tokens
 
 
-@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__name__)
+@pytest.mark.parametrize("channel", DOORS, ids=lambda channel: channel.__name__)
 @pytest.mark.parametrize("what", CALLS)
 async def test_the_same_call_gets_the_same_answer_by_every_door(
-    what: str, door: Callable[[str, dict[str, Any]], Awaitable[Answer]]
+    what: str, channel: Callable[[str, dict[str, Any]], Awaitable[Answer]]
 ) -> None:
     name, arguments, code = CALLS[what]
-    expected, answer = await by_the_library(name, arguments), await door(name, arguments)
+    expected, answer = await by_the_library(name, arguments), await channel(name, arguments)
 
     assert (answer["error"]["code"] if answer["error"] else None) == code
     assert told(answer) == told(expected)

@@ -109,7 +109,7 @@ DOORS: dict[str, Callable[[Wrapped], Awaitable[Any]]] = {
 }
 OUTSIDE = ("library", "http, older", "http, newer")
 """Doors that need no process of their own, which every wrapping goes through; the others take the deepest one."""
-CASES = [(door, wrap) for door in DOORS for wrap in WRAPS if door in OUTSIDE or wrap == "a chain in a chain"]
+CASES = [(channel, wrap) for channel in DOORS for wrap in WRAPS if channel in OUTSIDE or wrap == "a chain in a chain"]
 
 
 @pytest.fixture
@@ -131,9 +131,9 @@ def innermost(error: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("name", "code"), [("wipe", "permission_denied"), ("wait", "timeout")])
-@pytest.mark.parametrize(("door", "wrap"), CASES)
-async def test_the_inner_tool_is_what_is_judged_limited_and_recorded(door: str, wrap: str, name: str, code: str, notes: Path) -> None:
-    answer = await DOORS[door](WRAPS[wrap](name))
+@pytest.mark.parametrize(("channel", "wrap"), CASES)
+async def test_the_inner_tool_is_what_is_judged_limited_and_recorded(channel: str, wrap: str, name: str, code: str, notes: Path) -> None:
+    answer = await DOORS[channel](WRAPS[wrap](name))
 
     told = read(notes)
     records = {note["id"]: note for note in told if "id" in note}
@@ -145,4 +145,4 @@ async def test_the_inner_tool_is_what_is_judged_limited_and_recorded(door: str, 
         line.append(records[line[-1]["parent"]])
     assert [record["depth"] for record in line] == list(reversed(range(len(line))))
     assert line[-1]["tool"] in {"run_tool", "call_tool", "run_chain"}
-    assert {record["door"] for record in line} == {line[-1]["door"]}
+    assert {record["channel"] for record in line} == {line[-1]["channel"]}

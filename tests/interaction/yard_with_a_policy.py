@@ -45,7 +45,7 @@ async def decide(call: Call) -> Envelope | None:
 
 def keep(record: Record) -> None:
     """Note a record."""
-    note(tool=record.tool, id=record.call_id, parent=record.parent_id, code=record.code, depth=record.depth, door=record.door)
+    note(tool=record.tool, id=record.call_id, parent=record.parent_id, code=record.code, depth=record.depth, channel=record.channel)
 
 
 yard = Yard("guarded", tools=[add, wipe, wait], decide=decide, sinks=[keep])

@@ -42,7 +42,7 @@ class Connect(Protocol):
     """Opens the official client at one of our doors."""
 
     def __call__(
-        self, door: str, mode: str, *, settings: dict[str, Any] | None = None, **options: Any
+        self, channel: str, mode: str, *, settings: dict[str, Any] | None = None, **options: Any
     ) -> AbstractAsyncContextManager[Client]: ...
 
 
@@ -177,16 +177,16 @@ async def memory_streams(settings: dict[str, Any]) -> AsyncGenerator[Any]:
 @pytest.fixture
 def connect(url_of: Callable[..., str]) -> Connect:
     @asynccontextmanager
-    async def opened(door: str, mode: str, *, settings: dict[str, Any] | None = None, **options: Any) -> AsyncGenerator[Client]:
+    async def opened(channel: str, mode: str, *, settings: dict[str, Any] | None = None, **options: Any) -> AsyncGenerator[Client]:
         server: Any
         given = settings or {}
-        if door == "stdio":
+        if channel == "stdio":
             command, *arguments = stdio_command(YARD, given)
             server = StdioServerParameters(command=command, args=arguments, env=dict(os.environ))
-        elif door == "memory":
+        elif channel == "memory":
             server = memory_streams(given)
         else:
-            server = url_of(**DOORS[door], **given)
+            server = url_of(**DOORS[channel], **given)
         options = {"read_timeout_seconds": 20, **options}
         with anyio.fail_after(30):
             async with Client(server, mode=mode, **options) as client:

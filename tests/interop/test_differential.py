@@ -254,23 +254,23 @@ CLASSES: list[tuple[str, tuple[str, ...], str]] = [
 ]
 
 
-@pytest.mark.parametrize("door", BOTH)
+@pytest.mark.parametrize("channel", BOTH)
 async def test_every_difference_to_the_official_server_has_a_reason(
-    door: str, url_of: Callable[..., str], twin_url: Callable[[], str]
+    channel: str, url_of: Callable[..., str], twin_url: Callable[[], str]
 ) -> None:
     async def compare(opening: str) -> list[str]:
-        if door == "stdio":
+        if channel == "stdio":
             theirs, ours = await asyncio.gather(*(by_stdio(HERE / name, opening) for name in ("sdk_twin.py", "yard_for_clients.py")))
         else:
             theirs, ours = await asyncio.gather(by_http(twin_url(), opening), by_http(url_of(), opening))
-        return differences(f"{door} {opening}", theirs, ours)
+        return differences(f"{channel} {opening}", theirs, ours)
 
     found = [line for lines in await asyncio.gather(*map(compare, OPENINGS)) for line in lines]
 
     unexplained = [line for line in found if not any(re.search(pattern, line) for pattern, _, _ in CLASSES)]
     assert not unexplained, "\n".join(unexplained)
-    seen = [pattern for pattern, doors, _ in CLASSES if door in doors and any(re.search(pattern, line) for line in found)]
-    assert seen == [pattern for pattern, doors, _ in CLASSES if door in doors]
+    seen = [pattern for pattern, doors, _ in CLASSES if channel in doors and any(re.search(pattern, line) for line in found)]
+    assert seen == [pattern for pattern, doors, _ in CLASSES if channel in doors]
 
 
 def test_there_are_enough_messages_and_each_has_a_name_of_its_own() -> None:

@@ -20,8 +20,8 @@ DOORS = ["stdio", "memory", "http", "http-json", "http-stateless"]
 ERAS = ["legacy", "2026-07-28"]
 OLD, NEW = "2025-11-25", "2026-07-28"
 
-every_door = pytest.mark.parametrize("door", DOORS)
-two_doors = pytest.mark.parametrize("door", ["stdio", "http"])
+every_door = pytest.mark.parametrize("channel", DOORS)
+two_doors = pytest.mark.parametrize("channel", ["stdio", "http"])
 both_eras = pytest.mark.parametrize("mode", ERAS)
 
 TOOLS = {
@@ -55,8 +55,8 @@ def envelope_of(result: Any) -> dict[str, Any]:
 
 @every_door
 @pytest.mark.parametrize(("mode", "version"), [("legacy", OLD), ("auto", NEW), (NEW, NEW)])
-async def test_a_client_connects_lists_and_calls(connect: Any, door: str, mode: str, version: str) -> None:
-    async with connect(door, mode) as client:
+async def test_a_client_connects_lists_and_calls(connect: Any, channel: str, mode: str, version: str) -> None:
+    async with connect(channel, mode) as client:
         listed = await client.list_tools()
         answer = await client.call_tool("add", {"a": 2, "b": 3})
 
@@ -67,19 +67,19 @@ async def test_a_client_connects_lists_and_calls(connect: Any, door: str, mode: 
 
 @every_door
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_a_client_is_told_whom_it_speaks_with(connect: Any, door: str, mode: str) -> None:
-    async with connect(door, mode) as client:
+async def test_a_client_is_told_whom_it_speaks_with(connect: Any, channel: str, mode: str) -> None:
+    async with connect(channel, mode) as client:
         assert (client.server_info.name, client.server_info.version) == ("shed", "1.2.3")
         assert client.instructions == "Use 'add' to add."
         capabilities = client.server_capabilities
         assert None not in [capabilities.tools, capabilities.prompts, capabilities.resources, capabilities.completions]
-        assert (capabilities.logging is None) == ((door, mode) == ("http-stateless", "legacy"))  # where nothing keeps the level
+        assert (capabilities.logging is None) == ((channel, mode) == ("http-stateless", "legacy"))  # where nothing keeps the level
 
 
 @two_doors
 @both_eras
-async def test_what_a_tool_is_arrives_whole(connect: Any, door: str, mode: str) -> None:
-    async with connect(door, mode) as client:
+async def test_what_a_tool_is_arrives_whole(connect: Any, channel: str, mode: str) -> None:
+    async with connect(channel, mode) as client:
         (add,) = [tool for tool in (await client.list_tools()).tools if tool.name == "add"]
 
     assert (add.title, add.description) == ("Add two numbers", "Add two integers.")
@@ -91,7 +91,7 @@ async def test_what_a_tool_is_arrives_whole(connect: Any, door: str, mode: str) 
 
 @every_door
 @both_eras
-async def test_a_failure_is_an_answer(connect: Any, door: str, mode: str) -> None:
+async def test_a_failure_is_an_answer(connect: Any, channel: str, mode: str) -> None:
     wrong: list[tuple[str, dict[str, Any] | None, str]] = [
         ("add", {"a": "two"}, "invalid_input"),
         ("add", {}, "invalid_input"),
@@ -101,7 +101,7 @@ async def test_a_failure_is_an_answer(connect: Any, door: str, mode: str) -> Non
         ("fail", {"code": "state_error"}, "state_error"),
         ("crash", {}, "internal_error"),
     ]
-    async with connect(door, mode) as client:
+    async with connect(channel, mode) as client:
         told = [envelope_of(await client.call_tool(name, arguments)) for name, arguments, _ in wrong]
 
     assert [one["error"]["code"] for one in told] == [code for _, _, code in wrong]
@@ -109,8 +109,8 @@ async def test_a_failure_is_an_answer(connect: Any, door: str, mode: str) -> Non
 
 @two_doors
 @both_eras
-async def test_a_plain_tool_answers_as_it_is(connect: Any, door: str, mode: str) -> None:
-    async with connect(door, mode) as client:
+async def test_a_plain_tool_answers_as_it_is(connect: Any, channel: str, mode: str) -> None:
+    async with connect(channel, mode) as client:
         answer = await client.call_tool("plain", {"text": "Häuser 🏠"})
 
     assert [block.text for block in answer.content] == ["Häuser 🏠"]
@@ -119,8 +119,8 @@ async def test_a_plain_tool_answers_as_it_is(connect: Any, door: str, mode: str)
 
 @every_door
 @both_eras
-async def test_pictures_links_and_pages_arrive(connect: Any, door: str, mode: str) -> None:
-    async with connect(door, mode) as client:
+async def test_pictures_links_and_pages_arrive(connect: Any, channel: str, mode: str) -> None:
+    async with connect(channel, mode) as client:
         answer = await client.call_tool("paint")
 
     assert envelope_of(answer)["data"] == "painted"
@@ -136,8 +136,8 @@ async def test_pictures_links_and_pages_arrive(connect: Any, door: str, mode: st
 
 @two_doors
 @both_eras
-async def test_resources_are_listed_and_read(connect: Any, door: str, mode: str) -> None:
-    async with connect(door, mode) as client:
+async def test_resources_are_listed_and_read(connect: Any, channel: str, mode: str) -> None:
+    async with connect(channel, mode) as client:
         listed = {str(one.uri): one for one in (await client.list_resources()).resources}
         templates = (await client.list_resource_templates()).resource_templates
         (text,) = (await client.read_resource("notes://all")).contents
@@ -155,8 +155,8 @@ async def test_resources_are_listed_and_read(connect: Any, door: str, mode: str)
 
 @two_doors
 @both_eras
-async def test_an_unknown_uri_is_a_fault_that_names_it(connect: Any, door: str, mode: str) -> None:
-    async with connect(door, mode) as client:
+async def test_an_unknown_uri_is_a_fault_that_names_it(connect: Any, channel: str, mode: str) -> None:
+    async with connect(channel, mode) as client:
         with pytest.raises(MCPError) as caught:
             await client.read_resource("notes://nothing")
 
@@ -166,8 +166,8 @@ async def test_an_unknown_uri_is_a_fault_that_names_it(connect: Any, door: str, 
 
 @two_doors
 @both_eras
-async def test_prompts_are_listed_and_filled_in(connect: Any, door: str, mode: str) -> None:
-    async with connect(door, mode) as client:
+async def test_prompts_are_listed_and_filled_in(connect: Any, channel: str, mode: str) -> None:
+    async with connect(channel, mode) as client:
         listed = {one.name: one for one in (await client.list_prompts()).prompts}
         filled = await client.get_prompt("review", {"text": "It rained.", "tone": "keen"})
 
@@ -180,9 +180,9 @@ async def test_prompts_are_listed_and_filled_in(connect: Any, door: str, mode: s
 
 @two_doors
 @both_eras
-async def test_a_wrong_prompt_is_a_fault(connect: Any, door: str, mode: str) -> None:
+async def test_a_wrong_prompt_is_a_fault(connect: Any, channel: str, mode: str) -> None:
     wrong: list[tuple[str, dict[str, str]]] = [("revue", {}), ("review", {}), ("review", {"text": "a", "colour": "b"})]
-    async with connect(door, mode) as client:
+    async with connect(channel, mode) as client:
         for name, arguments in wrong:
             with pytest.raises(MCPError) as caught:
                 await client.get_prompt(name, arguments)
@@ -191,8 +191,8 @@ async def test_a_wrong_prompt_is_a_fault(connect: Any, door: str, mode: str) -> 
 
 @two_doors
 @both_eras
-async def test_what_is_being_typed_is_completed(connect: Any, door: str, mode: str) -> None:
-    async with connect(door, mode) as client:
+async def test_what_is_being_typed_is_completed(connect: Any, channel: str, mode: str) -> None:
+    async with connect(channel, mode) as client:
         tones = await client.complete(PromptReference(type="ref/prompt", name="review"), {"name": "tone", "value": "k"})
         template = ResourceTemplateReference(type="ref/resource", uri="notes://days/{day}")
         days = await client.complete(template, {"name": "day", "value": "t"})
@@ -206,8 +206,8 @@ async def test_what_is_being_typed_is_completed(connect: Any, door: str, mode: s
 
 @two_doors
 @both_eras
-async def test_a_long_list_comes_in_pages(connect: Any, door: str, mode: str) -> None:
-    async with connect(door, mode, settings={"page_size": 3}) as client:
+async def test_a_long_list_comes_in_pages(connect: Any, channel: str, mode: str) -> None:
+    async with connect(channel, mode, settings={"page_size": 3}) as client:
         names: list[str] = []
         cursor: str | None = None
         while True:
@@ -227,16 +227,16 @@ async def test_a_long_list_comes_in_pages(connect: Any, door: str, mode: str) ->
 
 @pytest.mark.filterwarnings("ignore::mcp.MCPDeprecationWarning")  # what only the older era has
 @every_door
-async def test_an_older_client_can_ping(connect: Any, door: str) -> None:
-    async with connect(door, "legacy") as client:
+async def test_an_older_client_can_ping(connect: Any, channel: str) -> None:
+    async with connect(channel, "legacy") as client:
         answer = await client.send_ping()
 
     assert answer.model_dump(exclude_none=True) == {}
 
 
 @two_doors
-async def test_a_newer_client_may_keep_a_list_and_only_for_itself(connect: Any, door: str) -> None:
-    async with connect(door, NEW) as client:
+async def test_a_newer_client_may_keep_a_list_and_only_for_itself(connect: Any, channel: str) -> None:
+    async with connect(channel, NEW) as client:
         lists = [
             await client.list_tools(),
             await client.list_prompts(),

@@ -35,11 +35,11 @@ class Heard:
                 self._new = anyio.Event()
 
 
-@pytest.mark.parametrize("door", ["stdio", "memory", "http"])
-async def test_an_older_client_is_told_that_its_lists_changed(connect: Any, door: str) -> None:
+@pytest.mark.parametrize("channel", ["stdio", "memory", "http"])
+async def test_an_older_client_is_told_that_its_lists_changed(connect: Any, channel: str) -> None:
     heard = Heard()
     name = f"t{uuid4().hex[:8]}"
-    async with connect(door, "legacy", message_handler=heard) as client:
+    async with connect(channel, "legacy", message_handler=heard) as client:
         await client.list_tools()
         await client.call_tool("learn", {"name": name})
         await heard.until(lambda: set(heard.methods) >= ALL)
@@ -49,11 +49,11 @@ async def test_an_older_client_is_told_that_its_lists_changed(connect: Any, door
     assert name in {tool.name for tool in listed.tools}
 
 
-@pytest.mark.parametrize("door", ["stdio", "memory", "http", "http-json", "http-stateless"])
-async def test_a_newer_client_that_listens_is_told_that_its_lists_changed(connect: Any, door: str) -> None:
+@pytest.mark.parametrize("channel", ["stdio", "memory", "http", "http-json", "http-stateless"])
+async def test_a_newer_client_that_listens_is_told_that_its_lists_changed(connect: Any, channel: str) -> None:
     name = f"t{uuid4().hex[:8]}"
     wanted = {"tools_list_changed": True, "prompts_list_changed": True, "resources_list_changed": True}
-    async with connect(door, "auto") as client, client.listen(**wanted) as changes:
+    async with connect(channel, "auto") as client, client.listen(**wanted) as changes:
         await client.list_tools()
         await client.call_tool("learn", {"name": name})
         events = [await anext(changes) for _ in range(3)]
@@ -63,18 +63,18 @@ async def test_a_newer_client_that_listens_is_told_that_its_lists_changed(connec
     assert name in {tool.name for tool in listed.tools}
 
 
-@pytest.mark.parametrize("door", ["stdio", "http"])
-async def test_a_newer_client_is_told_only_of_what_it_wants(connect: Any, door: str) -> None:
-    async with connect(door, NEW) as client, client.listen(prompts_list_changed=True) as changes:
+@pytest.mark.parametrize("channel", ["stdio", "http"])
+async def test_a_newer_client_is_told_only_of_what_it_wants(connect: Any, channel: str) -> None:
+    async with connect(channel, NEW) as client, client.listen(prompts_list_changed=True) as changes:
         assert changes.honored.model_dump(exclude_none=True, by_alias=True) == {"promptsListChanged": True}
         await client.call_tool("learn", {"name": f"t{uuid4().hex[:8]}"})
         assert isinstance(await anext(changes), PromptsListChanged)
 
 
-@pytest.mark.parametrize("door", ["stdio", "memory", "http"])
-async def test_an_older_client_subscribes_to_a_resource_and_leaves_it(connect: Any, door: str) -> None:
+@pytest.mark.parametrize("channel", ["stdio", "memory", "http"])
+async def test_an_older_client_subscribes_to_a_resource_and_leaves_it(connect: Any, channel: str) -> None:
     heard = Heard()
-    async with connect(door, "legacy", message_handler=heard) as client:
+    async with connect(channel, "legacy", message_handler=heard) as client:
         await client.subscribe_resource("notes://all")
         await client.subscribe_resource("notes://pixel")
         await client.call_tool("touch", {"uri": "notes://all"})
@@ -86,19 +86,19 @@ async def test_an_older_client_subscribes_to_a_resource_and_leaves_it(connect: A
         await heard.until(lambda: heard.uris == ["notes://all", "notes://pixel"])
 
 
-@pytest.mark.parametrize("door", ["stdio", "memory", "http"])
-async def test_a_newer_client_listens_to_a_resource(connect: Any, door: str) -> None:
-    async with connect(door, NEW) as client, client.listen(resource_subscriptions=["notes://all"]) as changes:
+@pytest.mark.parametrize("channel", ["stdio", "memory", "http"])
+async def test_a_newer_client_listens_to_a_resource(connect: Any, channel: str) -> None:
+    async with connect(channel, NEW) as client, client.listen(resource_subscriptions=["notes://all"]) as changes:
         await client.call_tool("touch", {"uri": "notes://pixel"})
         await client.call_tool("touch", {"uri": "notes://all"})
         assert await anext(changes) == ResourceUpdated(uri="notes://all")
 
 
-@pytest.mark.parametrize("door", ["stdio", "memory", "http"])
-async def test_a_server_that_does_not_tell_says_so(connect: Any, door: str) -> None:
+@pytest.mark.parametrize("channel", ["stdio", "memory", "http"])
+async def test_a_server_that_does_not_tell_says_so(connect: Any, channel: str) -> None:
     quiet = {"notify_changes": False}
     for mode in ("legacy", "auto"):
-        async with connect(door, mode, settings=quiet) as client:
+        async with connect(channel, mode, settings=quiet) as client:
             capabilities = client.server_capabilities
             told = [capabilities.tools, capabilities.prompts, capabilities.resources]
             assert [one.list_changed for one in told] == [None, None, None]

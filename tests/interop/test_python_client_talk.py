@@ -14,13 +14,13 @@ from mcp_types import CreateMessageResult, ElicitResult, ListRootsResult, Root, 
 
 NEW = "2026-07-28"
 every_way = pytest.mark.parametrize(
-    ("door", "mode"),
-    [(door, mode) for door in ("stdio", "memory", "http", "http-stateless") for mode in ("legacy", NEW)],
+    ("channel", "mode"),
+    [(channel, mode) for channel in ("stdio", "memory", "http", "http-stateless") for mode in ("legacy", NEW)],
 )
 ways_to_ask = pytest.mark.parametrize(
-    ("door", "mode"),
+    ("channel", "mode"),
     [("stdio", "legacy"), ("memory", "legacy"), ("http", "legacy")]
-    + [(door, NEW) for door in ("stdio", "memory", "http", "http-json", "http-stateless")],
+    + [(channel, NEW) for channel in ("stdio", "memory", "http", "http-json", "http-stateless")],
 )
 
 
@@ -53,13 +53,13 @@ async def list_roots(context: Any) -> ListRootsResult:
 
 
 @every_way
-async def test_progress_arrives_in_order_before_the_answer(connect: Any, door: str, mode: str) -> None:
+async def test_progress_arrives_in_order_before_the_answer(connect: Any, channel: str, mode: str) -> None:
     told: list[tuple[float, float | None, str | None]] = []
 
     async def hear(progress: float, total: float | None, message: str | None) -> None:
         told.append((progress, total, message))
 
-    async with connect(door, mode) as client:
+    async with connect(channel, mode) as client:
         answer = await client.call_tool("step", {"count": 3}, progress_callback=hear)
 
     assert data_of(answer) == "done"
@@ -86,10 +86,10 @@ class Log:
 
 
 @pytest.mark.filterwarnings("ignore::mcp.MCPDeprecationWarning")  # what only the older era has
-@pytest.mark.parametrize("door", ["stdio", "memory", "http"])
-async def test_an_older_client_sets_the_level_of_what_it_hears(connect: Any, door: str) -> None:
+@pytest.mark.parametrize("channel", ["stdio", "memory", "http"])
+async def test_an_older_client_sets_the_level_of_what_it_hears(connect: Any, channel: str) -> None:
     log = Log()
-    async with connect(door, "legacy", logging_callback=log) as client:
+    async with connect(channel, "legacy", logging_callback=log) as client:
         await client.set_logging_level("debug")
         await client.call_tool("step", {"count": 1})
         assert log.levels == ["debug", "warning"]
@@ -99,11 +99,11 @@ async def test_an_older_client_sets_the_level_of_what_it_hears(connect: Any, doo
         assert log.levels == ["debug", "warning"]
 
 
-@pytest.mark.parametrize("door", ["stdio", "memory", "http", "http-stateless"])
+@pytest.mark.parametrize("channel", ["stdio", "memory", "http", "http-stateless"])
 @pytest.mark.parametrize(("level", "levels"), [(None, []), ("debug", ["debug", "warning"]), ("warning", ["warning"])])
-async def test_a_newer_client_says_with_each_request_what_it_hears(connect: Any, door: str, level: str, levels: list[str]) -> None:
+async def test_a_newer_client_says_with_each_request_what_it_hears(connect: Any, channel: str, level: str, levels: list[str]) -> None:
     log = Log()
-    async with connect(door, NEW, logging_callback=log, log_level=level) as client:
+    async with connect(channel, NEW, logging_callback=log, log_level=level) as client:
         await client.call_tool("step", {"count": 1})
 
     assert log.levels == levels
@@ -111,15 +111,15 @@ async def test_a_newer_client_says_with_each_request_what_it_hears(connect: Any,
 
 @ways_to_ask
 @pytest.mark.parametrize("name", ["greet", "greet_first"])
-async def test_a_person_is_asked_while_a_call_waits(connect: Any, door: str, mode: str, name: str) -> None:
+async def test_a_person_is_asked_while_a_call_waits(connect: Any, channel: str, mode: str, name: str) -> None:
     person = Person()
-    async with connect(door, mode, elicitation_callback=person) as client:
+    async with connect(channel, mode, elicitation_callback=person) as client:
         assert data_of(await client.call_tool(name)) == "Hello Ada"
 
     assert person.asked == ["Who is there?"]
 
 
-@pytest.mark.parametrize(("door", "mode"), [("memory", "legacy"), ("http", "legacy"), ("memory", NEW), ("http", NEW)])
+@pytest.mark.parametrize(("channel", "mode"), [("memory", "legacy"), ("http", "legacy"), ("memory", NEW), ("http", NEW)])
 @pytest.mark.parametrize(
     ("answer", "code"),
     [
@@ -128,8 +128,8 @@ async def test_a_person_is_asked_while_a_call_waits(connect: Any, door: str, mod
         ({"action": "accept", "content": {"name": 7}}, "invalid_input"),
     ],
 )
-async def test_a_person_who_does_not_answer_well_is_an_answer(connect: Any, door: str, mode: str, answer: Any, code: str) -> None:
-    async with connect(door, mode, elicitation_callback=Person(**answer)) as client:
+async def test_a_person_who_does_not_answer_well_is_an_answer(connect: Any, channel: str, mode: str, answer: Any, code: str) -> None:
+    async with connect(channel, mode, elicitation_callback=Person(**answer)) as client:
         result = await client.call_tool("greet")
 
     assert result.is_error
@@ -137,9 +137,9 @@ async def test_a_person_who_does_not_answer_well_is_an_answer(connect: Any, door
 
 
 @ways_to_ask
-async def test_person_model_and_client_are_asked_at_once(connect: Any, door: str, mode: str) -> None:
+async def test_person_model_and_client_are_asked_at_once(connect: Any, channel: str, mode: str) -> None:
     options = {"elicitation_callback": Person(), "sampling_callback": sample, "list_roots_callback": list_roots}
-    async with connect(door, mode, **options) as client:
+    async with connect(channel, mode, **options) as client:
         told = data_of(await client.call_tool("consult"))
 
     assert told["who"]["content"] == {"name": "Ada"}
@@ -148,24 +148,24 @@ async def test_person_model_and_client_are_asked_at_once(connect: Any, door: str
 
 
 @ways_to_ask
-async def test_a_prompt_may_ask_too(connect: Any, door: str, mode: str) -> None:
-    async with connect(door, mode, elicitation_callback=Person()) as client:
+async def test_a_prompt_may_ask_too(connect: Any, channel: str, mode: str) -> None:
+    async with connect(channel, mode, elicitation_callback=Person()) as client:
         filled = await client.get_prompt("introduce")
 
     assert filled.messages[0].content.text == "I am Ada"
 
 
-@pytest.mark.parametrize("door", ["stdio", "memory", "http", "http-json", "http-stateless"])
-async def test_an_older_client_that_cannot_be_asked_gets_an_answer(connect: Any, door: str) -> None:
-    async with connect(door, "legacy") as client:
+@pytest.mark.parametrize("channel", ["stdio", "memory", "http", "http-json", "http-stateless"])
+async def test_an_older_client_that_cannot_be_asked_gets_an_answer(connect: Any, channel: str) -> None:
+    async with connect(channel, "legacy") as client:
         result = await client.call_tool("greet")
 
     assert result.structured_content["error"]["code"] == "not_supported"
 
 
-@pytest.mark.parametrize("door", ["stdio", "memory", "http"])
-async def test_a_newer_client_that_cannot_be_asked_is_told_what_it_lacks(connect: Any, door: str) -> None:
-    async with connect(door, NEW) as client:
+@pytest.mark.parametrize("channel", ["stdio", "memory", "http"])
+async def test_a_newer_client_that_cannot_be_asked_is_told_what_it_lacks(connect: Any, channel: str) -> None:
+    async with connect(channel, NEW) as client:
         with pytest.raises(MCPError) as caught:
             await client.call_tool("greet")
 
@@ -174,12 +174,12 @@ async def test_a_newer_client_that_cannot_be_asked_is_told_what_it_lacks(connect
 
 
 @pytest.mark.parametrize(
-    ("door", "mode"),
-    [(door, mode) for door in ("stdio", "memory", "http", "http-json") for mode in ("legacy", NEW)] + [("http-stateless", NEW)],
+    ("channel", "mode"),
+    [(channel, mode) for channel in ("stdio", "memory", "http", "http-json") for mode in ("legacy", NEW)] + [("http-stateless", NEW)],
 )
-async def test_a_client_that_waits_no_longer_stops_the_call(connect: Any, door: str, mode: str) -> None:
+async def test_a_client_that_waits_no_longer_stops_the_call(connect: Any, channel: str, mode: str) -> None:
     key = uuid4().hex
-    async with connect(door, mode) as client, anyio.create_task_group() as group:
+    async with connect(channel, mode) as client, anyio.create_task_group() as group:
 
         async def call() -> None:
             with scope:
@@ -192,10 +192,10 @@ async def test_a_client_that_waits_no_longer_stops_the_call(connect: Any, door: 
         assert data_of(await client.call_tool("was_stopped", {"key": key})) is True
 
 
-@pytest.mark.parametrize(("door", "mode"), [("stdio", "legacy"), ("stdio", NEW), ("http", "legacy"), ("http", NEW)])
-async def test_a_client_whose_time_is_up_stops_the_call(connect: Any, door: str, mode: str) -> None:
+@pytest.mark.parametrize(("channel", "mode"), [("stdio", "legacy"), ("stdio", NEW), ("http", "legacy"), ("http", NEW)])
+async def test_a_client_whose_time_is_up_stops_the_call(connect: Any, channel: str, mode: str) -> None:
     key = uuid4().hex
-    async with connect(door, mode) as client:
+    async with connect(channel, mode) as client:
         await client.list_tools()
         with pytest.raises(MCPError):
             await client.call_tool("wait_for_ever", {"key": key}, read_timeout_seconds=1)

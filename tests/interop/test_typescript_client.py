@@ -14,26 +14,26 @@ import pytest
 HERE = Path(__file__).parent
 PIN = {"pin": "2026-07-28"}
 VISITS = [
-    pytest.param(kind, mode, version, door, id=f"{kind}-{mode if isinstance(mode, str) else 'pin'}-{door}")
+    pytest.param(kind, mode, version, channel, id=f"{kind}-{mode if isinstance(mode, str) else 'pin'}-{channel}")
     for kind, mode, version in [
         ("client", "legacy", "2025-11-25"),
         ("client", "auto", "2026-07-28"),
         ("client", PIN, "2026-07-28"),
         ("sdk", "legacy", "2025-11-25"),
     ]
-    for door in ("stdio", "http")
+    for channel in ("stdio", "http")
 ]
 Visit = Callable[[str, Any, str], dict[str, Any]]
 
-pytestmark = pytest.mark.parametrize(("kind", "mode", "version", "door"), VISITS)
+pytestmark = pytest.mark.parametrize(("kind", "mode", "version", "channel"), VISITS)
 
 
 @pytest.fixture(scope="module")
 def visit(packages: Path, node: str, url_of: Callable[..., str], yard_command: list[str]) -> Visit:
     found: dict[str, dict[str, Any]] = {}
 
-    def made(kind: str, mode: Any, door: str) -> dict[str, Any]:
-        where = {"url": url_of()} if door == "http" else {"command": yard_command}
+    def made(kind: str, mode: Any, channel: str) -> dict[str, Any]:
+        where = {"url": url_of()} if channel == "http" else {"command": yard_command}
         plan = json.dumps({"packages": str(packages), "kind": kind, "mode": mode, **where})
         if plan not in found:
             done = subprocess.run([node, HERE / "client.mjs", plan], capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - our own
@@ -45,8 +45,8 @@ def visit(packages: Path, node: str, url_of: Callable[..., str], yard_command: l
 
 
 @pytest.fixture
-def found(visit: Visit, kind: str, mode: Any, version: str, door: str) -> dict[str, Any]:
-    told = visit(kind, mode, door)
+def found(visit: Visit, kind: str, mode: Any, version: str, channel: str) -> dict[str, Any]:
+    told = visit(kind, mode, channel)
     assert told["version"] == version
     return told
 

@@ -14,13 +14,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from toolyard import (
-    Ask,
     Call,
+    ClientRequest,
+    Confirmation,
     Embedded,
     Envelope,
     Image,
     Message,
-    Question,
     ResourceLink,
     Serving,
     Text,
@@ -87,7 +87,7 @@ async def greet(call: Call) -> str:
     return f"Hello {(await call.ask(NAME, 'Who is there?', key='who'))['name']}"
 
 
-@tool(question=Question("Who is there?", NAME, "who"))
+@tool(question=Confirmation("Who is there?", NAME, "who"))
 async def greet_first(call: Call) -> str:
     """Greet the person, who is asked before anything happens."""
     return f"Hello {(call.answer or {})['name']}"
@@ -96,7 +96,7 @@ async def greet_first(call: Call) -> str:
 @tool
 async def consult(call: Call) -> dict[str, Any]:
     """Ask the person, the model and the client at once."""
-    asks = {"who": Ask.person("Who?", NAME), "what": Ask.model("What?", max_tokens=10), "where": Ask.roots()}
+    asks = {"who": ClientRequest.person("Who?", NAME), "what": ClientRequest.model("What?", max_tokens=10), "where": ClientRequest.roots()}
     return dict(await call.ask_all(asks))
 
 

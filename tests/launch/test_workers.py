@@ -16,7 +16,7 @@ from toolyard.launch.workers import Parent
 SOURCE = """
 import asyncio, os, sys
 from contextlib import asynccontextmanager
-from toolyard import Call, Question, Yard, serve, tool
+from toolyard import Call, Confirmation, Yard, serve, tool
 
 @asynccontextmanager
 async def life(yard):
@@ -34,7 +34,7 @@ async def nap(seconds: float) -> str:
     await asyncio.sleep(seconds)  # what the tool is there for
     return "rested"
 
-@tool(operation="destroy", question=Question("Sure?", {"type": "object", "properties": {"yes": {"type": "boolean"}}}, "sure"))
+@tool(operation="destroy", question=Confirmation("Sure?", {"type": "object", "properties": {"yes": {"type": "boolean"}}}, "sure"))
 async def wipe(call: Call) -> bool:
     "Wipe it."
     return call.answer["yes"]

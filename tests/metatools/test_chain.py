@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from ticket_tools import Bench, ask, failure, made
 
-from toolyard import Call, Envelope, Question, Tool, Yard, tool
+from toolyard import Call, Confirmation, Envelope, Tool, Yard, tool
 from toolyard.model.envelope import encode
 from toolyard.model.schema import SchemaValidator
 from toolyard.testing import FakeProvider, FakeSink, connect
@@ -256,7 +256,7 @@ async def test_a_chain_that_fails_says_whether_the_steps_before_may_have_changed
 
 
 async def test_a_dry_run_shows_the_plan_and_runs_nothing() -> None:
-    @tool(question=Question("Sure?", {"type": "object", "properties": {}}))
+    @tool(question=Confirmation("Sure?", {"type": "object", "properties": {}}))
     async def risky() -> str:
         """Do something risky."""
         raise AssertionError

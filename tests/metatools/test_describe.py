@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from ticket_tools import Bench, ask, failure
 
-from toolyard import Call, Caller, Door, Example, Limits, Question, Yard, tool
+from toolyard import Call, Caller, Channel, Confirmation, Example, Limits, Yard, tool
 
 
 @tool(operation="destroy", examples=[Example({"n": number}) for number in range(5)], reasons=("gone",), timeout=7, tags=("risky",))
@@ -31,7 +31,7 @@ async def test_what_matters_about_a_tool_is_noted() -> None:
     @tool(
         session="optional",
         deprecated="Use another.",
-        question=Question("Sure?", {"type": "object", "properties": {}}),
+        question=Confirmation("Sure?", {"type": "object", "properties": {}}),
         title="A Thing",
         timeout_hint="Ask for less.",
     )
@@ -136,9 +136,9 @@ async def test_a_learnt_shape_never_costs_the_schemas(more: int, *, shown: bool)
         unlearnt = (await yard.call("describe_tool", {"tool_id": "look"})).to_json()
         for _ in range(3):
             await yard.call("look")
-        told = await yard.call("describe_tool", {"tool_id": "look"}, door=Door(result_characters=len(unlearnt) + more))
+        told = await yard.call("describe_tool", {"tool_id": "look"}, channel=Channel(result_characters=len(unlearnt) + more))
         inner = {"tool_id": "describe_tool", "args": {"tool_id": "look"}}
-        within = await yard.call("run_tool", inner, door=Door(result_characters=len(unlearnt) + more))
+        within = await yard.call("run_tool", inner, channel=Channel(result_characters=len(unlearnt) + more))
     async with Yard(tools=[look], limits=Limits(result_characters=len(unlearnt) + more)) as yard:
         for _ in range(3):
             await yard.call("look")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from ticket_tools import Bench, ask, failure, made
 
-from toolyard import Call, Caller, Envelope, Limits, Profile, Question, Text, ToolError, Toolset, Yard, tool
+from toolyard import Call, Caller, Confirmation, Envelope, Limits, Profile, Text, ToolError, Toolset, Yard, tool
 from toolyard.testing import FakeSink
 
 ADD = {"tool_id": "add", "args": {"a": 1}}
@@ -234,7 +234,7 @@ async def test_a_policy_may_answer_a_step_itself_and_the_chain_goes_on() -> None
 
 
 async def test_a_dry_run_looks_into_steps_that_run_other_tools() -> None:
-    @tool(question=Question("Sure?", {"type": "object", "properties": {}}))
+    @tool(question=Confirmation("Sure?", {"type": "object", "properties": {}}))
     async def risky() -> str:
         """Do something risky."""
         raise AssertionError

@@ -4,7 +4,7 @@ import pytest
 from ticket_tools import ask, failure, made
 
 from toolyard import Caller, Limits, Profile, Toolset, Yard
-from toolyard.dispatch.call import Door
+from toolyard.dispatch.call import Channel
 from toolyard.model.envelope import encode
 from toolyard.testing import FakeClock
 
@@ -330,18 +330,18 @@ STATED = [400, 1000]
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("wrapped", [False, True])
 async def test_a_client_that_states_a_size_reads_no_more_than_that(case: str, stated: int, *, wrapped: bool) -> None:
-    door = Door(name="small", result_characters=stated)
+    channel = Channel(name="small", result_characters=stated)
     async with Yard(tools=[KEEP]) as yard:
-        summary = await yard.call("keep", {"it": CASES[case]}, door=door)
+        summary = await yard.call("keep", {"it": CASES[case]}, channel=channel)
         assert summary.data["status"] == "stored"
         assert len(summary.to_json().decode()) <= stated
         offset: int | None = 0
         while offset is not None:
             given: dict[str, Any] = {"handle": summary.data["handle"], "path": "/it", "offset": offset, "limit": "50000"}
             answer = await (
-                yard.call("run_tool", {"tool_id": "read_result", **given}, door=door)
+                yard.call("run_tool", {"tool_id": "read_result", **given}, channel=channel)
                 if wrapped
-                else yard.call("read_result", given, door=door)
+                else yard.call("read_result", given, channel=channel)
             )
             assert answer.success, answer.error
             assert "status" not in answer.data
@@ -351,7 +351,7 @@ async def test_a_client_that_states_a_size_reads_no_more_than_that(case: str, st
 
 async def test_where_a_client_takes_next_to_nothing_it_is_told_so() -> None:
     async with Yard(tools=[KEEP]) as yard:
-        handle = (await yard.call("keep", {"it": ITEMS}, door=Door(name="tiny", result_characters=50))).data["handle"]
-        error = failure(await yard.call("read_result", {"handle": handle}, door=Door(name="tiny", result_characters=50)))
+        handle = (await yard.call("keep", {"it": ITEMS}, channel=Channel(name="tiny", result_characters=50))).data["handle"]
+        error = failure(await yard.call("read_result", {"handle": handle}, channel=Channel(name="tiny", result_characters=50)))
 
     assert (error.code, error.details["limit"], "result_characters" in error.hint) == ("too_large", 50, False)

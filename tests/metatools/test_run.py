@@ -249,16 +249,16 @@ async def test_what_looks_like_a_reference_in_a_result_is_data() -> None:
                 "steps": [{"tool_id": "looks"}, {"tool_id": "echo_back", "args": {"given": {"$from": 0, "path": "/given"}}}],
                 "final_only": True,
             },
-            door=_wide(),
+            channel=_wide(),
         )
 
     assert chained.data == {"final": {"given": {"$ref": first.data["handle"]}}}
 
 
 def _wide() -> Any:
-    from toolyard.dispatch.call import Door  # noqa: PLC0415 - only here
+    from toolyard.dispatch.call import Channel  # noqa: PLC0415 - only here
 
-    return Door(name="wide", result_characters=10_000)
+    return Channel(name="wide", result_characters=10_000)
 
 
 @pytest.mark.parametrize("name", ["run_tool", "call_tool"])

@@ -2,40 +2,42 @@ from typing import Any
 
 import pytest
 
-from toolyard.model.elicitation import Ask, Question, check_form, content_of, unanswerable
+from toolyard.model.elicitation import ClientRequest, Confirmation, check_form, content_of, unanswerable
 from toolyard.model.errors import ToolError
 from toolyard.model.schema import SchemaError
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
-ASK = Ask.person("Who?", SCHEMA)
+ASK = ClientRequest.person("Who?", SCHEMA)
 
 
 def test_a_person_is_asked_with_a_form() -> None:
-    assert Ask("elicitation/create", {"mode": "form", "message": "Who?", "requestedSchema": SCHEMA}) == ASK
+    assert ClientRequest("elicitation/create", {"mode": "form", "message": "Who?", "requestedSchema": SCHEMA}) == ASK
 
 
 def test_a_model_is_asked_with_a_message() -> None:
-    plain, told = Ask.model("Think.", max_tokens=5), Ask.model("Think.", max_tokens=5, system="Be brief.")
+    plain, told = ClientRequest.model("Think.", max_tokens=5), ClientRequest.model("Think.", max_tokens=5, system="Be brief.")
 
     assert plain.params == {"messages": [{"role": "user", "content": {"type": "text", "text": "Think."}}], "maxTokens": 5}
     assert told.params["systemPrompt"] == "Be brief."
 
 
 def test_a_client_is_asked_for_its_folders() -> None:
-    assert Ask.roots() == Ask("roots/list", {})
+    assert ClientRequest.roots() == ClientRequest("roots/list", {})
 
 
-@pytest.mark.parametrize(("ask", "capability"), [(ASK, "elicitation"), (Ask.model("x", max_tokens=1), "sampling"), (Ask.roots(), "roots")])
-def test_every_ask_needs_a_capability(ask: Ask, capability: str) -> None:
+@pytest.mark.parametrize(
+    ("ask", "capability"), [(ASK, "elicitation"), (ClientRequest.model("x", max_tokens=1), "sampling"), (ClientRequest.roots(), "roots")]
+)
+def test_every_ask_needs_a_capability(ask: ClientRequest, capability: str) -> None:
     assert ask.capability == capability
 
 
 def test_a_question_has_a_key() -> None:
-    assert Question("Who?", SCHEMA).key == "answer"
+    assert Confirmation("Who?", SCHEMA).key == "answer"
 
 
 def test_what_a_client_lacks_is_named() -> None:
-    asks = {"a": ASK, "b": Ask.roots(), "c": Ask.roots()}
+    asks = {"a": ASK, "b": ClientRequest.roots(), "c": ClientRequest.roots()}
 
     assert unanswerable(asks).details["capabilities"] == ["elicitation", "roots"]
     assert unanswerable(asks, {"roots"}).details["capabilities"] == ["elicitation"]
@@ -44,7 +46,7 @@ def test_what_a_client_lacks_is_named() -> None:
 
 def test_what_a_person_filled_in_is_returned() -> None:
     assert content_of(ASK, {"action": "accept", "content": {"name": "Ada"}}) == {"name": "Ada"}
-    assert content_of(Ask.person("Sure?", {"type": "object", "properties": {}}), {"action": "accept"}) == {}
+    assert content_of(ClientRequest.person("Sure?", {"type": "object", "properties": {}}), {"action": "accept"}) == {}
 
 
 @pytest.mark.parametrize(
@@ -80,10 +82,10 @@ def test_anything_else_is_no_answer(result: dict[str, Any], code: str) -> None:
     ],
 )
 def test_a_person_can_be_asked_in_the_modes_that_the_client_names(told: Any, form: str | None, url: str | None) -> None:
-    link = Ask("elicitation/create", {"mode": "url", "message": "Look.", "url": "https://example.com"})
+    link = ClientRequest("elicitation/create", {"mode": "url", "message": "Look.", "url": "https://example.com"})
 
     assert (ASK.lacking({"elicitation": told}), link.lacking({"elicitation": told})) == (form, url)
-    assert Ask.roots().lacking({"roots": told}) is None
+    assert ClientRequest.roots().lacking({"roots": told}) is None
 
 
 def test_a_client_that_lacks_nothing_is_told_that_there_is_no_way() -> None:
@@ -120,7 +122,7 @@ def form(**fields: Any) -> dict[str, Any]:
 def test_a_form_has_plain_fields(schema: dict[str, Any]) -> None:
     check_form(schema)
 
-    assert Ask.person("Who?", schema).params["requestedSchema"] == schema
+    assert ClientRequest.person("Who?", schema).params["requestedSchema"] == schema
 
 
 @pytest.mark.parametrize(
@@ -150,6 +152,6 @@ def test_nobody_is_asked_with_what_is_no_form(schema: Any) -> None:
     with pytest.raises(SchemaError):
         check_form(schema)
     with pytest.raises(ToolError) as caught:
-        Ask.person("Who?", schema)
+        ClientRequest.person("Who?", schema)
 
     assert (caught.value.code, caught.value.blame) == ("internal_error", "tool")

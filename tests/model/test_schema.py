@@ -12,10 +12,10 @@ from toolyard.model.schema import (
     SchemaError,
     SchemaValidator,
     check_schema,
+    closest_name,
     field_name,
     inlined,
     is_plain,
-    near_miss,
     plainly_fits,
     resolve,
     subschema,
@@ -302,8 +302,8 @@ def test_a_part_that_refers_to_itself_ends_somewhere_and_soon() -> None:
 
 
 def test_a_name_that_is_nearly_one_is_recognised() -> None:
-    assert near_miss("limt", ["offset", "limit"]) == "limit"
-    assert near_miss("xyz", ["offset", "limit"]) is None
+    assert closest_name("limt", ["offset", "limit"]) == "limit"
+    assert closest_name("xyz", ["offset", "limit"]) is None
 
 
 def test_a_field_that_is_not_known_is_an_issue_of_its_own() -> None:

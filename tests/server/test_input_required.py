@@ -4,15 +4,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from toolyard import Call, Question, Yard, prompt, resource, tool
-from toolyard._internal.seal import Seal
+from toolyard import Call, Confirmation, Yard, prompt, resource, tool
+from toolyard._internal.seal import Signer
 from toolyard.config.settings import Serving
-from toolyard.dispatch.call import Caller, Door
-from toolyard.model.elicitation import Ask
+from toolyard.dispatch.call import Caller, Channel
+from toolyard.model.elicitation import ClientRequest
 from toolyard.model.envelope import Envelope
 from toolyard.model.errors import ToolError
-from toolyard.server import Exchange, Front
-from toolyard.server.input_required import Asked, Parking, Work
+from toolyard.server import RequestContext, ServerContext
+from toolyard.server.input_required import Asked, InputRequired, Work
 from toolyard.testing import FakeClock, FakeSink
 from toolyard.wire.messages import INVALID_PARAMS, MISSING_CAPABILITY, Fault
 from toolyard.wire.versions import LATEST
@@ -191,7 +191,7 @@ async def test_a_state_of_another_secret_is_a_fault(meet: "Meet", monkeypatch: p
 async def test_a_declared_question_can_be_answered_by_another_process(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
 
-    @tool(question=Question("Who?", SCHEMA, "who"))
+    @tool(question=Confirmation("Who?", SCHEMA, "who"))
     async def declared(call: Call) -> str:
         """Say what was answered."""
         ran.append(call.answer["name"])
@@ -232,7 +232,7 @@ async def test_what_happened_before_a_declared_question_does_not_happen_again_fo
         ran.append("charge")
         return "charged"
 
-    @tool(question=Question("Who?", SCHEMA, "who"))
+    @tool(question=Confirmation("Who?", SCHEMA, "who"))
     async def declared(call: Call) -> str:
         """Say what was answered."""
         ran.append(call.answer["name"])
@@ -260,7 +260,7 @@ async def test_what_happened_before_a_declared_question_does_not_happen_again_fo
 async def test_a_declared_question_is_asked_before_the_handler_runs(meet: "Meet") -> None:
     ran: list[str] = []
 
-    @tool(question=Question("Who?", SCHEMA, "who"), operation="destroy")
+    @tool(question=Confirmation("Who?", SCHEMA, "who"), operation="destroy")
     async def declared(call: Call) -> str:
         """Say what was answered."""
         ran.append(call.answer["name"])
@@ -301,7 +301,7 @@ async def test_several_things_can_be_asked_at_once(meet: "Meet") -> None:
     @tool
     async def many(call: Call) -> list[Any]:
         """Ask a person, a model and the client."""
-        asks = {"a": Ask.person("Who?", SCHEMA), "b": Ask.model("Think.", max_tokens=5), "c": Ask.roots()}
+        asks = {"a": ClientRequest.person("Who?", SCHEMA), "b": ClientRequest.model("Think.", max_tokens=5), "c": ClientRequest.roots()}
         return list((await call.ask_all(asks)).values())
 
     async with meet(tools=[many], capabilities={"elicitation": {}, "sampling": {}, "roots": {}}) as peer:
@@ -478,21 +478,21 @@ async def test_a_resource_and_a_prompt_can_ask_too(meet: "Meet") -> None:
 # What no client can bring about
 
 
-def exchange_of(front: Front) -> Exchange:
-    return Exchange(front=front, id=1, answers=front.answers(LATEST), caller=Caller(), capabilities={"elicitation": {}})
+def exchange_of(front: ServerContext) -> RequestContext:
+    return RequestContext(front=front, id=1, answers=front.answers(LATEST), caller=Caller(), capabilities={"elicitation": {}})
 
 
-async def parked(start: Callable[[Door], Awaitable[Envelope]], state: str | None = None) -> Envelope | Asked:
+async def parked(start: Callable[[Channel], Awaitable[Envelope]], state: str | None = None) -> Envelope | Asked:
     async with Yard(sinks=[FakeSink()]) as yard:
-        front = Front(yard, Serving(), door="test")
+        front = ServerContext(yard, Serving(), channel="test")
         try:
-            return await Parking(Seal(lambda: b"x"), 60).run(Work("m", "n", b"", start), exchange_of(front), state)
+            return await InputRequired(Signer(lambda: b"x"), 60).run(Work("m", "n", b"", start), exchange_of(front), state)
         finally:
             front.close()
 
 
 async def test_a_call_that_fails_as_none_should_fails_the_request() -> None:
-    async def start(_: Door) -> Envelope:
+    async def start(_: Channel) -> Envelope:
         raise LookupError("a defect")
 
     with pytest.raises(LookupError, match="a defect"):
@@ -500,7 +500,7 @@ async def test_a_call_that_fails_as_none_should_fails_the_request() -> None:
 
 
 async def test_a_call_that_is_cancelled_from_inside_cancels_the_request() -> None:
-    async def start(_: Door) -> Envelope:
+    async def start(_: Channel) -> Envelope:
         raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
@@ -508,13 +508,13 @@ async def test_a_call_that_is_cancelled_from_inside_cancels_the_request() -> Non
 
 
 async def test_a_state_of_nowhere_is_refused_before_anything_begins() -> None:
-    async def start(_: Door) -> Envelope:
+    async def start(_: Channel) -> Envelope:
         raise AssertionError
 
     with pytest.raises(Fault):
         await parked(start, "no state")
     work = Work("m", "n", b"", start)
-    state = Seal(lambda: b"x").close("state of a request", ["gone", work.fingerprint(Caller().owner), 2**40, False])
+    state = Signer(lambda: b"x").close("state of a request", ["gone", work.fingerprint(Caller().owner), 2**40, False])
     with pytest.raises(ToolError) as caught:
         await parked(start, state)
     assert caught.value.code == "state_error"
@@ -541,7 +541,7 @@ async def test_two_questions_at_the_same_time_are_both_answered(meet: "Meet") ->
 
 
 async def test_a_call_that_is_over_at_once_is_answered() -> None:
-    def start(_: Door) -> Awaitable[Envelope]:
+    def start(_: Channel) -> Awaitable[Envelope]:
         done: asyncio.Future[Envelope] = asyncio.get_running_loop().create_future()
         done.set_result(Envelope.ok(1))
         return done
@@ -555,10 +555,10 @@ async def test_a_call_that_is_over_at_once_is_answered() -> None:
 async def test_a_call_that_ends_when_nobody_waits_does_no_harm(fails: bool) -> None:  # noqa: FBT001 - a parameter of the test
     ended = asyncio.Event()
 
-    async def start(door: Door) -> Envelope:
-        assert door.ask is not None
+    async def start(channel: Channel) -> Envelope:
+        assert channel.ask is not None
         try:
-            await door.ask({"who": Ask.person("Who?", SCHEMA)}, False)  # noqa: FBT003 - the shape of a door
+            await channel.ask({"who": ClientRequest.person("Who?", SCHEMA)}, False)  # noqa: FBT003 - the shape of a door
         except asyncio.CancelledError:
             ended.set()
             if fails:
@@ -566,8 +566,8 @@ async def test_a_call_that_ends_when_nobody_waits_does_no_harm(fails: bool) -> N
         return Envelope.ok(1)
 
     async with Yard() as yard:
-        front = Front(yard, Serving(), door="test")
-        parking = Parking(Seal(lambda: b"x"), 60)
+        front = ServerContext(yard, Serving(), channel="test")
+        parking = InputRequired(Signer(lambda: b"x"), 60)
         outcome = await parking.run(Work("m", "n", b"", start), exchange_of(front), None)
         assert isinstance(outcome, Asked)
         assert len(parking) == 1
@@ -579,15 +579,15 @@ async def test_a_call_that_ends_when_nobody_waits_does_no_harm(fails: bool) -> N
 
 
 async def test_what_was_answered_is_remembered_for_as_long_as_a_state_lives(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def start(door: Door) -> Envelope:
-        assert door.ask is not None
-        return Envelope.ok(dict(await door.ask({"who": Ask.person("Who?", SCHEMA)}, True)))  # noqa: FBT003 - the shape of a door
+    async def start(channel: Channel) -> Envelope:
+        assert channel.ask is not None
+        return Envelope.ok(dict(await channel.ask({"who": ClientRequest.person("Who?", SCHEMA)}, True)))  # noqa: FBT003 - the shape of a door
 
     clock = FakeClock()
     monkeypatch.setattr("toolyard.server.input_required.time.time", clock)
     async with Yard() as yard:
-        front = Front(yard, Serving(), door="test")
-        parking = Parking(Seal(lambda: b"x"), 60)
+        front = ServerContext(yard, Serving(), channel="test")
+        parking = InputRequired(Signer(lambda: b"x"), 60)
         work = Work("m", "n", b"", start)
         for _ in range(20):
             outcome = await parking.run(work, exchange_of(front), None)
@@ -608,7 +608,7 @@ async def test_what_was_answered_is_remembered_for_as_long_as_a_state_lives(monk
 async def test_one_yes_to_a_declared_question_does_one_thing(meet: "Meet") -> None:
     ran: list[str] = []
 
-    @tool(question=Question("Who?", SCHEMA, "who"), operation="destroy")
+    @tool(question=Confirmation("Who?", SCHEMA, "who"), operation="destroy")
     async def declared(call: Call) -> str:
         """Say what was answered."""
         ran.append(call.answer["name"])
@@ -647,15 +647,15 @@ async def test_calls_that_hold_on_to_too_much_together_are_refused(meet: "Meet",
 
 
 async def test_a_state_that_is_given_out_again_lives_no_longer_than_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def start(door: Door) -> Envelope:
-        assert door.ask is not None
-        return Envelope.ok(dict(await door.ask({"who": Ask.person("Who?", SCHEMA)}, False)))  # noqa: FBT003 - the shape of a door
+    async def start(channel: Channel) -> Envelope:
+        assert channel.ask is not None
+        return Envelope.ok(dict(await channel.ask({"who": ClientRequest.person("Who?", SCHEMA)}, False)))  # noqa: FBT003 - the shape of a door
 
     clock = FakeClock()
     monkeypatch.setattr("toolyard.server.input_required.time.time", clock)
     async with Yard() as yard:
-        front = Front(yard, Serving(), door="test")
-        parking = Parking(Seal(lambda: b"x"), 60)
+        front = ServerContext(yard, Serving(), channel="test")
+        parking = InputRequired(Signer(lambda: b"x"), 60)
         work = Work("m", "n", b"", start)
         outcome = await parking.run(work, exchange_of(front), None)
         assert isinstance(outcome, Asked)

@@ -3,13 +3,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from toolyard import Profile, Toolset, Yard, prompt, resource, tool
-from toolyard._internal.seal import Seal
+from toolyard._internal.seal import Signer
 from toolyard.config.settings import Serving
 from toolyard.server import lists as module
 from toolyard.server.lists import Lists
 from toolyard.testing import FakeProvider
 from toolyard.wire.messages import INVALID_PARAMS
-from toolyard.wire.results import Answers, Server
+from toolyard.wire.results import ResultEncoder, Server
 from toolyard.wire.versions import LATEST, LATEST_HANDSHAKE
 
 if TYPE_CHECKING:
@@ -132,8 +132,8 @@ async def test_a_cursor_is_good_in_another_process_that_knows_the_secret(meet: "
 async def test_the_same_list_is_encoded_once() -> None:
     provider = FakeProvider("p", numbered(2))
     async with Yard(providers=[provider]) as yard:
-        lists = Lists(yard, Serving(), Seal(lambda: b"x"))
-        new, old = (Answers(version, Server("s", "1")) for version in (LATEST, LATEST_HANDSHAKE))
+        lists = Lists(yard, Serving(), Signer(lambda: b"x"))
+        new, old = (ResultEncoder(version, Server("s", "1")) for version in (LATEST, LATEST_HANDSHAKE))
         profile = yard.profile
         first = lists.page("tools", profile, new, None)
         assert lists.page("tools", profile, new, None) is first
@@ -147,8 +147,8 @@ async def test_the_same_list_is_encoded_once() -> None:
 async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_REMEMBERED", 5)
     async with Yard(tools=numbered(1)) as yard:
-        lists = Lists(yard, Serving(), Seal(lambda: b"x"))
-        answers = Answers(LATEST, Server("s", "1"))
+        lists = Lists(yard, Serving(), Signer(lambda: b"x"))
+        answers = ResultEncoder(LATEST, Server("s", "1"))
         for number in range(30):
             profile = Profile(name=f"p{number}", toolsets=(Toolset(name="t", names=("tool_*",)),))
             assert b"tool_000" in lists.page("tools", profile, answers, None)

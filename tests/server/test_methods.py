@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from toolyard import Call, Envelope, Image, ToolError, Yard, prompt, resource, tool
 from toolyard.config.settings import Serving
 from toolyard.dispatch.call import ANYONE
-from toolyard.server import Conversation, Front
+from toolyard.server import ServerContext, ServerSession
 from toolyard.server.methods import Bare, is_modern, name_of, params_of
 from toolyard.wire.messages import (
     INTERNAL,
@@ -346,8 +346,8 @@ async def converse(requests: list[tuple[str, dict[str, Any], dict[str, Any] | No
     """Return what each of these requests is answered with."""
     answers: list[dict[str, Any]] = []
     async with Yard(tools=[add, plain], resources=[page], prompts=[words]) as yard:
-        front = Front(yard, Serving(), door="test")
-        conversation = Conversation(front, caller=ANYONE, send=lambda _: None)
+        front = ServerContext(yard, Serving(), channel="test")
+        conversation = ServerSession(front, caller=ANYONE, send=lambda _: None)
         for number, (method, params, meta) in enumerate(requests):
             said = msgspec.json.encode(params if meta is None else {**params, "_meta": meta})
             answer = json.loads(

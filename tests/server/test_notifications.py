@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from toolyard import Profile, Toolset, Yard, prompt, resource, tool
-from toolyard._internal.seal import Seal
+from toolyard._internal.seal import Signer
 from toolyard.config.settings import Serving
 from toolyard.dispatch.call import ANYONE, Caller
 from toolyard.providers import Publish
 from toolyard.providers.functions import Functions
-from toolyard.server import Exchange, Front
+from toolyard.server import RequestContext, ServerContext
 from toolyard.server import notifications as changes
 from toolyard.server.lists import Kind, Lists
-from toolyard.server.notifications import Changes, Subscription, listen
+from toolyard.server.notifications import ChangeNotifier, Subscription, listen
 from toolyard.testing import FakeProvider
 from toolyard.wire.messages import INVALID_PARAMS, INVALID_REQUEST, Fault
 from toolyard.wire.params import SUBSCRIPTION, Listen, Wanted
@@ -127,7 +127,7 @@ class Watched:
     def __init__(self, yard: Yard, provider: FakeProvider, loop: FakeLoop) -> None:
         self.provider = provider
         self.loop = loop
-        self.changes = Changes(yard, Lists(yard, Serving(), Seal(lambda: b"x")))
+        self.changes = ChangeNotifier(yard, Lists(yard, Serving(), Signer(lambda: b"x")))
 
     def subscribe(self, profile: Profile = EVERYTHING, kinds: set[Kind] | None = None, **more: Any) -> list[str]:
         """Return the list that one more client's notices are put into."""
@@ -311,7 +311,7 @@ async def test_who_publishes_a_resource_is_told_while_somebody_is_subscribed_to_
 async def test_who_publishes_is_told_once_of_however_many_resources_one_request_is_about(*, mounted: bool) -> None:
     provider = Waiting(pages)
     async with Yard(providers=[Yard("inner", providers=[provider]) if mounted else provider]) as yard:
-        known = Changes(yard, Lists(yard, Serving(), Seal(lambda: b"x")))
+        known = ChangeNotifier(yard, Lists(yard, Serving(), Signer(lambda: b"x")))
         many = Subscription(EVERYTHING, lambda _: None, kinds=set(), uris={f"a://{number}" for number in range(100)})
         stop = known.add(many)
         stop()
@@ -559,8 +559,8 @@ async def test_a_wish_that_is_none_is_a_fault(meet: "Meet", params: dict[str, An
 
 async def test_who_cannot_be_told_cannot_listen() -> None:
     async with Yard() as yard:
-        front = Front(yard, Serving(), door="test")
-        exchange = Exchange(front=front, id=1, answers=front.answers(LATEST), caller=ANYONE, capabilities={})
+        front = ServerContext(yard, Serving(), channel="test")
+        exchange = RequestContext(front=front, id=1, answers=front.answers(LATEST), caller=ANYONE, capabilities={})
         with pytest.raises(Fault) as caught:
             await listen(exchange, Listen(Wanted()))
         front.close()

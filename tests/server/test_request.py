@@ -7,10 +7,10 @@ import pytest
 from toolyard import Yard
 from toolyard.config.settings import Serving
 from toolyard.dispatch.call import ANYONE
-from toolyard.dispatch.progress import Note
-from toolyard.model.elicitation import Ask
+from toolyard.dispatch.progress import Progress
+from toolyard.model.elicitation import ClientRequest
 from toolyard.model.errors import ToolError
-from toolyard.server import Exchange, Front
+from toolyard.server import RequestContext, ServerContext
 from toolyard.server.request import check_asks
 from toolyard.wire.versions import LATEST, LATEST_HANDSHAKE, VERSIONS, Version
 
@@ -18,9 +18,9 @@ TRACE = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
 
 
 @pytest.fixture
-async def front() -> AsyncGenerator[Front]:
+async def front() -> AsyncGenerator[ServerContext]:
     async with Yard() as yard:
-        known = Front(yard, Serving(), door="test")
+        known = ServerContext(yard, Serving(), channel="test")
         yield known
         known.close()
 
@@ -29,10 +29,10 @@ def ignore(_: bytes) -> None:
     """Say nothing."""
 
 
-def exchange_of(front: Front, **given: Any) -> Exchange:
+def exchange_of(front: ServerContext, **given: Any) -> RequestContext:
     version: Version = given.pop("version", LATEST)
     capabilities: dict[str, Any] = given.pop("capabilities", {})
-    return Exchange(front=front, id=1, answers=front.answers(version), caller=ANYONE, capabilities=capabilities, **given)
+    return RequestContext(front=front, id=1, answers=front.answers(version), caller=ANYONE, capabilities=capabilities, **given)
 
 
 def said_by(given: dict[str, Any]) -> list[Any]:
@@ -45,11 +45,11 @@ def said_by(given: dict[str, Any]) -> list[Any]:
     return said
 
 
-async def test_a_request_that_says_nothing_has_the_silent_door(front: Front) -> None:
+async def test_a_request_that_says_nothing_has_the_silent_door(front: ServerContext) -> None:
     quiet = exchange_of(front, meta={"io.modelcontextprotocol/protocolVersion": "x"}, notify=ignore)
 
-    assert quiet.door() is front.silent_door
-    assert exchange_of(front, meta={"progressToken": 1}).door() is front.silent_door
+    assert quiet.channel() is front.silent_door
+    assert exchange_of(front, meta={"progressToken": 1}).channel() is front.silent_door
 
 
 @pytest.mark.parametrize(
@@ -63,15 +63,15 @@ async def test_a_request_that_says_nothing_has_the_silent_door(front: Front) -> 
     ],
     ids=["progress", "log", "headers", "trace", "meta"],
 )
-async def test_a_request_that_says_something_has_a_door_of_its_own(front: Front, given: dict[str, Any]) -> None:
-    door = exchange_of(front, **given).door()
+async def test_a_request_that_says_something_has_a_door_of_its_own(front: ServerContext, given: dict[str, Any]) -> None:
+    channel = exchange_of(front, **given).channel()
 
-    assert door is not front.silent_door
-    assert door.name == "test"
-    assert (door.progress is not None) is ("progressToken" in given.get("meta", {}))
-    assert (door.log is not None) is ("log_level" in given)
-    assert door.forwarded == given.get("headers", {})
-    assert door.headers == {}  # no setting names one that handlers may see
+    assert channel is not front.silent_door
+    assert channel.name == "test"
+    assert (channel.progress is not None) is ("progressToken" in given.get("meta", {}))
+    assert (channel.log is not None) is ("log_level" in given)
+    assert channel.forwarded == given.get("headers", {})
+    assert channel.headers == {}  # no setting names one that handlers may see
 
 
 @pytest.mark.parametrize(
@@ -89,15 +89,15 @@ async def test_a_request_that_says_something_has_a_door_of_its_own(front: Front,
         (TRACE + "\n", None),
     ],
 )
-async def test_the_trace_of_a_request_is_told_on(front: Front, trace: object, expected: str | None) -> None:
-    door = exchange_of(front, meta={"traceparent": trace, "tracestate": "x=1", "mine": 2}).door()
+async def test_the_trace_of_a_request_is_told_on(front: ServerContext, trace: object, expected: str | None) -> None:
+    channel = exchange_of(front, meta={"traceparent": trace, "tracestate": "x=1", "mine": 2}).channel()
 
-    assert door.trace == {"traceparent": str(trace), "tracestate": "x=1"}
-    assert door.trace_id == expected
-    assert door.meta == {"mine": 2}
+    assert channel.trace == {"traceparent": str(trace), "tracestate": "x=1"}
+    assert channel.trace_id == expected
+    assert channel.meta == {"mine": 2}
 
 
-async def test_a_client_can_be_asked_by_an_answer_in_the_newer_era_alone(front: Front) -> None:
+async def test_a_client_can_be_asked_by_an_answer_in_the_newer_era_alone(front: ServerContext) -> None:
     able: dict[str, Any] = {"elicitation": {}}
 
     assert exchange_of(front, capabilities=able).may_ask
@@ -105,15 +105,15 @@ async def test_a_client_can_be_asked_by_an_answer_in_the_newer_era_alone(front: 
     assert not exchange_of(front, capabilities=able, version=LATEST_HANDSHAKE).may_ask
 
 
-async def test_progress_says_what_there_is_to_say(front: Front) -> None:
+async def test_progress_says_what_there_is_to_say(front: ServerContext) -> None:
     given: dict[str, Any] = {"meta": {"progressToken": "t"}}
     said = said_by(given)
     exchange = exchange_of(front, **given)
-    exchange.progress(Note(1, None, ""))
-    exchange.progress(Note(2, 4, "half"))
-    exchange_of(front, version=VERSIONS["2024-11-05"], **given).progress(Note(3, 4, "more"))
-    exchange_of(front, **{**given, "meta": {}}).progress(Note(4, 4, "unheard"))
-    exchange_of(front, meta={"progressToken": "t"}).progress(Note(4, 4, "unheard"))
+    exchange.progress(Progress(1, None, ""))
+    exchange.progress(Progress(2, 4, "half"))
+    exchange_of(front, version=VERSIONS["2024-11-05"], **given).progress(Progress(3, 4, "more"))
+    exchange_of(front, **{**given, "meta": {}}).progress(Progress(4, 4, "unheard"))
+    exchange_of(front, meta={"progressToken": "t"}).progress(Progress(4, 4, "unheard"))
 
     assert [message["params"] for message in said] == [
         {"progressToken": "t", "progress": 1},
@@ -122,7 +122,7 @@ async def test_progress_says_what_there_is_to_say(front: Front) -> None:
     ]
 
 
-async def test_a_line_of_the_log_is_told_from_its_level_on(front: Front) -> None:
+async def test_a_line_of_the_log_is_told_from_its_level_on(front: ServerContext) -> None:
     given: dict[str, Any] = {"log_level": 3}
     said = said_by(given)
     exchange = exchange_of(front, **given)
@@ -138,13 +138,13 @@ async def test_a_line_of_the_log_is_told_from_its_level_on(front: Front) -> None
     ]
 
 
-async def test_what_is_said_after_another_took_over_goes_to_it(front: Front) -> None:
+async def test_what_is_said_after_another_took_over_goes_to_it(front: ServerContext) -> None:
     first_given: dict[str, Any] = {"meta": {"progressToken": "old"}}
     second_given: dict[str, Any] = {"meta": {"progressToken": "new"}, "log_level": 0}
     first_said, second_said = said_by(first_given), said_by(second_given)
     exchange = exchange_of(front, **first_given)
     exchange.take_over(exchange_of(front, **second_given))
-    exchange.progress(Note(1, None, ""))
+    exchange.progress(Progress(1, None, ""))
     exchange.log("info", "words", {})
 
     assert first_said == []
@@ -152,9 +152,9 @@ async def test_what_is_said_after_another_took_over_goes_to_it(front: Front) -> 
 
 
 def test_what_a_client_cannot_be_asked_is_named() -> None:
-    check_asks({"a": Ask.roots()}, {"roots": {}})
+    check_asks({"a": ClientRequest.roots()}, {"roots": {}})
     with pytest.raises(ToolError) as caught:
-        check_asks({"a": Ask.roots(), "b": Ask.model("x", max_tokens=1)}, {"roots": {}})
+        check_asks({"a": ClientRequest.roots(), "b": ClientRequest.model("x", max_tokens=1)}, {"roots": {}})
     assert caught.value.code == "not_supported"
     assert "sampling" in str(caught.value.details)
 
@@ -163,12 +163,14 @@ def test_what_a_client_cannot_be_asked_is_named() -> None:
     ("stated", "expected"),
     [(500, 500), (49_999, 49_999), (50_000, None), (10**9, None), (0, None), (-5, None), (True, None), ("500", None), (5.0, None)],
 )
-async def test_the_size_that_a_client_states_holds_where_it_is_the_smaller_one(front: Front, stated: object, expected: int | None) -> None:
-    assert exchange_of(front, meta={"anthropic/maxResultSizeChars": stated}).door().result_characters == expected
-    assert exchange_of(front, meta={"mine": 1}).door().result_characters is None
+async def test_the_size_that_a_client_states_holds_where_it_is_the_smaller_one(
+    front: ServerContext, stated: object, expected: int | None
+) -> None:
+    assert exchange_of(front, meta={"anthropic/maxResultSizeChars": stated}).channel().result_characters == expected
+    assert exchange_of(front, meta={"mine": 1}).channel().result_characters is None
 
 
 def test_a_question_that_is_no_json_is_refused() -> None:
     with pytest.raises(ToolError) as caught:
-        check_asks({"a": Ask("elicitation/create", {"message": object()})}, {"elicitation": {}})
+        check_asks({"a": ClientRequest("elicitation/create", {"message": object()})}, {"elicitation": {}})
     assert caught.value.code == "internal_error"

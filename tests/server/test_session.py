@@ -9,8 +9,8 @@ import pytest
 from toolyard import Call, Profile, Toolset, Yard, prompt, resource, tool
 from toolyard.config.settings import Serving
 from toolyard.dispatch.call import ANYONE, Caller
-from toolyard.model.elicitation import Ask
-from toolyard.server import Conversation, Front
+from toolyard.model.elicitation import ClientRequest
+from toolyard.server import ServerContext, ServerSession
 from toolyard.testing import FakeProvider
 from toolyard.wire.messages import INTERNAL, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Message
 from toolyard.wire.versions import HANDSHAKE, LATEST_HANDSHAKE
@@ -194,8 +194,8 @@ async def test_a_client_that_never_said_it_was_ready_can_subscribe(meet: "Meet")
 
 async def test_a_client_that_cannot_be_told_cannot_subscribe() -> None:
     async with Yard(resources=[page]) as yard:
-        front = Front(yard, Serving(), door="test")
-        conversation = Conversation(front, caller=ANYONE, send=None, version=LATEST_HANDSHAKE)
+        front = ServerContext(yard, Serving(), channel="test")
+        conversation = ServerSession(front, caller=ANYONE, send=None, version=LATEST_HANDSHAKE)
         message = Message(method="resources/subscribe", id=1, params=msgspec.Raw(b'{"uri":"a://b"}'))
         conversation.note(Message(method="notifications/initialized"))
         answer = json.loads(await conversation.serve(message, notify=None))
@@ -380,7 +380,7 @@ async def test_several_questions_are_put_at_once(meet: "Meet") -> None:
     @tool
     async def many(call: Call) -> list[Any]:
         """Ask a model and the client."""
-        return list((await call.ask_all({"b": Ask.model("Think.", max_tokens=5), "c": Ask.roots()})).values())
+        return list((await call.ask_all({"b": ClientRequest.model("Think.", max_tokens=5), "c": ClientRequest.roots()})).values())
 
     async with meet(era=OLD, tools=[many], capabilities={"sampling": {}, "roots": {}}) as peer:
         peer.call(1, "many")
@@ -396,7 +396,7 @@ async def test_one_error_among_several_answers_ends_them_all(meet: "Meet") -> No
     @tool
     async def many(call: Call) -> list[Any]:
         """Ask a model and the client."""
-        return list((await call.ask_all({"b": Ask.model("Think.", max_tokens=5), "c": Ask.roots()})).values())
+        return list((await call.ask_all({"b": ClientRequest.model("Think.", max_tokens=5), "c": ClientRequest.roots()})).values())
 
     async with meet(era=OLD, tools=[many], capabilities={"sampling": {}, "roots": {}}) as peer:
         peer.call(1, "many")
@@ -418,8 +418,8 @@ async def test_what_is_asked_when_the_conversation_ends_is_over() -> None:
         heard.set()
 
     async with Yard(tools=[greet]) as yard:
-        front = Front(yard, Serving(), door="test")
-        conversation = Conversation(front, caller=ANYONE, send=write, version=LATEST_HANDSHAKE)
+        front = ServerContext(yard, Serving(), channel="test")
+        conversation = ServerSession(front, caller=ANYONE, send=write, version=LATEST_HANDSHAKE)
         conversation.capabilities = {"elicitation": {}}
         conversation.note(Message(method="notifications/initialized"))
         message = Message(method="tools/call", id=1, params=msgspec.Raw(b'{"name":"greet"}'))
@@ -501,8 +501,8 @@ async def test_what_is_not_there_or_too_long_to_be_kept_cannot_be_subscribed_to(
 async def test_of_what_a_client_says_it_can_do_only_what_is_looked_at_is_kept(meet: "Meet") -> None:
     said = {"elicitation": {"form": {"much": "x"}, "more": "x"}, "sampling": "x", "experimental": {"much": "x"}}
     async with meet() as peer:
-        front = Front(peer.yard, Serving(), door="test")
-        conversation = Conversation(front, caller=ANYONE, send=None)
+        front = ServerContext(peer.yard, Serving(), channel="test")
+        conversation = ServerSession(front, caller=ANYONE, send=None)
         params = msgspec.json.encode({"protocolVersion": OLD, "capabilities": said})
         await conversation.serve(Message(method="initialize", id=1, params=msgspec.Raw(params)), notify=None)
         front.close()
@@ -552,8 +552,8 @@ async def test_a_client_that_cannot_be_asked_while_its_request_is_open_is_told_t
         return await call.ask({"type": "object", "properties": {}}, "Who?")
 
     async with Yard(tools=[greet]) as yard:
-        front = Front(yard, Serving(), door="test")
-        conversation = Conversation(front, caller=ANYONE, send=None)
+        front = ServerContext(yard, Serving(), channel="test")
+        conversation = ServerSession(front, caller=ANYONE, send=None)
         hello = msgspec.json.encode({"protocolVersion": OLD, "capabilities": {"elicitation": {}}})
         await conversation.serve(Message(method="initialize", id=1, params=msgspec.Raw(hello)), notify=None)
         call = Message(method="tools/call", id=2, params=msgspec.Raw(b'{"name":"greet"}'))

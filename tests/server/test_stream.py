@@ -15,9 +15,9 @@ from toolyard import Call, Yard, tool
 from toolyard._internal.pipes import Lines
 from toolyard.config.settings import Serving
 from toolyard.dispatch.call import ANYONE
-from toolyard.server import Front
+from toolyard.server import ServerContext
 from toolyard.server import stream as duplex
-from toolyard.server.stream import Duplex
+from toolyard.server.stream import MessageStream
 from toolyard.testing import FakeSink
 from toolyard.wire.messages import INTERNAL, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE
 
@@ -173,8 +173,8 @@ async def converse(pieces: list[bytes]) -> list[dict[str, Any]]:
     """Return what a server writes that is fed these pieces, and then let finish."""
     written: list[bytes] = []
     async with Yard(tools=[add]) as yard:
-        front = Front(yard, Serving(in_flight=3), door="test")
-        duplex = Duplex(front, written.append, caller=ANYONE)
+        front = ServerContext(yard, Serving(in_flight=3), channel="test")
+        duplex = MessageStream(front, written.append, caller=ANYONE)
         lines = Lines(duplex.receive, limit=1_000_000, too_long=duplex.refuse_length)
         for piece in pieces:
             lines.feed(piece)
@@ -216,7 +216,7 @@ class Chaos:
         elif "id" in said:
             self.questions.append(said["id"])
 
-    def take(self, duplex: Duplex, step: tuple[str, int, str]) -> None:
+    def take(self, duplex: MessageStream, step: tuple[str, int, str]) -> None:
         """Take one step that needs no time."""
         kind, number, name = step
         if kind == "call":
@@ -233,8 +233,8 @@ class Chaos:
     async def run(self, steps: list[tuple[str, int, str]]) -> None:
         """Take the steps, then let everything finish."""
         async with Yard(tools=[add, self.gate.wait_here, self.greet]) as yard:
-            front = Front(yard, Serving(in_flight=2), door="test")
-            duplex = Duplex(front, self.hear, caller=ANYONE)
+            front = ServerContext(yard, Serving(in_flight=2), channel="test")
+            duplex = MessageStream(front, self.hear, caller=ANYONE)
             duplex.receive(written("hello", "initialize", {"protocolVersion": OLD, "capabilities": {"elicitation": {}}}))
             await duplex.drain(20)
             for step in steps:
@@ -428,8 +428,8 @@ async def test_a_line_says_when_it_is_full_and_when_there_is_room() -> None:
     written: list[bytes] = []
     room: list[bool] = []
     async with Yard(tools=[gate.wait_here]) as yard:
-        front = Front(yard, Serving(in_flight=1), door="test")
-        duplex = Duplex(front, written.append, caller=ANYONE)
+        front = ServerContext(yard, Serving(in_flight=1), channel="test")
+        duplex = MessageStream(front, written.append, caller=ANYONE)
         duplex.on_room = lambda: room.append(duplex.is_full)
         duplex.receive(b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}')
         await duplex.drain(20)
@@ -462,8 +462,8 @@ async def test_a_full_line_is_read_again_when_the_client_is_asked_something() ->
         return (await call.ask({"type": "object", "properties": {}}, "Who?")).get("name", "")
 
     async with Yard(tools=[greet, add]) as yard:
-        front = Front(yard, Serving(in_flight=1), door="test")
-        duplex = Duplex(front, lambda message: said.put_nowait(json.loads(message)), caller=ANYONE)
+        front = ServerContext(yard, Serving(in_flight=1), channel="test")
+        duplex = MessageStream(front, lambda message: said.put_nowait(json.loads(message)), caller=ANYONE)
         duplex.on_room = lambda: room.append(duplex.is_full)
         duplex.receive(written(0, "initialize", {"protocolVersion": OLD, "capabilities": {"elicitation": {}}}))
         await said.get()
@@ -487,8 +487,8 @@ async def test_a_full_line_is_read_again_when_the_client_is_asked_something() ->
 async def test_what_is_too_long_is_answered() -> None:
     written: list[bytes] = []
     async with Yard() as yard:
-        front = Front(yard, Serving(), door="test")
-        Duplex(front, written.append, caller=ANYONE).refuse_length()
+        front = ServerContext(yard, Serving(), channel="test")
+        MessageStream(front, written.append, caller=ANYONE).refuse_length()
         front.close()
 
     answer = json.loads(written[0])
@@ -573,8 +573,8 @@ async def test_what_came_in_before_the_end_is_answered(meet: "Meet") -> None:
 async def test_what_takes_too_long_is_interrupted_at_the_end() -> None:
     sink = FakeSink()
     async with Yard(tools=[hang], sinks=[sink]) as yard:
-        front = Front(yard, Serving(), door="test")
-        duplex = Duplex(front, lambda _: None, caller=ANYONE)
+        front = ServerContext(yard, Serving(), channel="test")
+        duplex = MessageStream(front, lambda _: None, caller=ANYONE)
         duplex.receive(b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}')
         duplex.receive(b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang"}}')
         await duplex.drain(0.01)
@@ -664,8 +664,8 @@ async def test_a_call_that_does_not_end_is_answered_when_it_is_given_up(meta: di
     gate = Gate()
     said: list[Any] = []
     async with Yard(tools=[gate.wait_here]) as yard:
-        front = Front(yard, Serving(), door="test")
-        line = Duplex(front, lambda message: said.append(json.loads(message)), caller=ANYONE)
+        front = ServerContext(yard, Serving(), channel="test")
+        line = MessageStream(front, lambda message: said.append(json.loads(message)), caller=ANYONE)
         line.receive(json.dumps({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": OLD}}).encode())
         await line.drain(20)
         params = {"name": "wait_here", "arguments": {"number": 1, "word": "ä"}, "_meta": meta}

@@ -34,7 +34,7 @@ async def test_the_caller_is_who_it_is_said_to_be() -> None:
     @tool
     async def who(call: Call) -> str:
         """Say who calls, and by which door."""
-        return f"{call.caller.identity} by {call.door.name}"
+        return f"{call.caller.identity} by {call.channel.name}"
 
     async with Yard(tools=[who]) as yard, Memory(caller=Caller(identity="ada")).open(yard) as memory:
         memory.send(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "who", "_meta": META}}).encode())

@@ -45,7 +45,7 @@ async def test_every_answer_comes_on_the_stream(serve: Any) -> None:
     assert posted.status == 202
     assert greeting["result"]["protocolVersion"] == "2024-11-05"
     assert (answer["id"], json.loads(answer["result"]["content"][0]["text"])["data"]) == (1, 3)
-    assert server.records[0].door == "sse"
+    assert server.records[0].channel == "sse"
     assert server.address == f"http://127.0.0.1:{server.port}/sse"
 
 
@@ -79,7 +79,7 @@ async def test_a_call_sees_the_headers_and_the_trace_of_its_own_request(serve: A
     async def tell(call: Call) -> list[Any]:
         """Tell what came along."""
         await go.wait()
-        return [dict(call.door.headers), call.door.trace_id]
+        return [dict(call.channel.headers), call.channel.trace_id]
 
     server = await serve(Yard(tools=[tell]), transport="sse", request_headers=["X-Team"], in_flight=1)
     stream, place = await open_stream(server)

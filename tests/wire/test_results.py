@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from toolyard import Audio, Blob, Embedded, Envelope, Image, ResourceLink, Text, ToolError, tool
 from toolyard.model.content import to_mcp
-from toolyard.model.elicitation import Ask
+from toolyard.model.elicitation import ClientRequest
 from toolyard.model.envelope import Content, Passed
 from toolyard.model.spec import Operation, PromptSpec, ResourceSpec, ToolSpec
 from toolyard.providers.functions import Functions
 from toolyard.wire.params import SERVER
-from toolyard.wire.results import Answers, Server, prompt_item, resource_item, template_item, tool_item, understood
+from toolyard.wire.results import ResultEncoder, Server, prompt_item, resource_item, template_item, tool_item, understood
 from toolyard.wire.versions import VERSIONS, Version
 
 SERVER_SAYS = Server("yard", "1")
@@ -26,8 +26,8 @@ JSON = st.recursive(
 )
 
 
-def answers(version: Version) -> Answers:
-    return Answers(version, SERVER_SAYS, ttl_ms=5000)
+def answers(version: Version) -> ResultEncoder:
+    return ResultEncoder(version, SERVER_SAYS, ttl_ms=5000)
 
 
 def spec_of(function: Any) -> ToolSpec:
@@ -134,7 +134,9 @@ def test_a_list_says_where_it_goes_on() -> None:
 
 def test_a_question_is_an_answer() -> None:
     result = json.loads(
-        answers(NEW).asked({"who": Ask.person("Who?", {"type": "object", "properties": {}}), "where": Ask.roots()}, "state")
+        answers(NEW).asked(
+            {"who": ClientRequest.person("Who?", {"type": "object", "properties": {}}), "where": ClientRequest.roots()}, "state"
+        )
     )
 
     assert result["resultType"] == "input_required"
@@ -204,7 +206,7 @@ def test_a_resource_and_a_prompt_are_listed_with_what_there_is(version: Version)
     ("version", "kinds"), [("2024-11-05", ["text", "text"]), ("2025-03-26", ["audio", "text"]), ("2025-11-25", ["audio", "resource_link"])]
 )
 def test_blocks_that_came_later_are_text_for_older_clients_wherever_they_come_from(version: str, kinds: list[str]) -> None:
-    answers = Answers(VERSIONS[version], Server("s", "1"))
+    answers = ResultEncoder(VERSIONS[version], Server("s", "1"))
     sound = {"type": "audio", "data": "", "mimeType": "audio/wav"}
     link = {"type": "resource_link", "uri": "a://b", "name": "b"}
     passed = Passed(None, json.dumps({"content": [sound, link]}).encode(), 0)

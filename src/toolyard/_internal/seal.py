@@ -18,7 +18,7 @@ import msgspec
 
 from toolyard._internal.logfmt import quoted
 
-__all__ = ["Seal", "SealError", "own_seal"]
+__all__ = ["SignatureError", "Signer", "own_signer"]
 
 _MARK: Final = 16
 _VARIABLE: Final = "TOOLYARD_SECRET"
@@ -27,11 +27,11 @@ _BYTES: Final = 32
 _log = logging.getLogger(__name__)
 
 
-class SealError(ValueError):
+class SignatureError(ValueError):
     """A token was not made here, or not for this."""
 
 
-class Seal:
+class Signer:
     """Makes and opens tokens with one secret, which is asked for when it is first needed."""
 
     def __init__(self, secret: Callable[[], bytes]) -> None:
@@ -55,11 +55,11 @@ class Seal:
         try:
             raw = urlsafe_b64decode(token.encode("ascii") + b"=" * (-len(token) % 4))
         except (Error, UnicodeEncodeError) as error:
-            raise SealError("The token is none of ours.") from error
+            raise SignatureError("The token is none of ours.") from error
         mark, text = raw[:_MARK], raw[_MARK:]
         canonical = urlsafe_b64encode(raw).rstrip(b"=").decode() == token
         if not hmac.compare_digest(mark, self._mark(purpose, text)) or not canonical:
-            raise SealError("The token is none of ours.")
+            raise SignatureError("The token is none of ours.")
         return msgspec.json.decode(text)
 
     @cached_property
@@ -70,9 +70,9 @@ class Seal:
         return hmac.digest(self._secret, purpose.encode() + b"\0" + text, "sha256")[:_MARK]
 
 
-def own_seal(state_dir: str | None = None) -> Seal:
+def own_signer(state_dir: str | None = None) -> Signer:
     """Return a seal with the secret of the environment, or else of the state directory, or else one that nobody else knows."""
-    return Seal(lambda: os.environ.get(_VARIABLE, "").encode() or _kept(state_dir))
+    return Signer(lambda: os.environ.get(_VARIABLE, "").encode() or _kept(state_dir))
 
 
 def _kept(state_dir: str | None) -> bytes:

@@ -14,8 +14,8 @@ import msgspec
 from toolyard.cli.parser import Options
 from toolyard.cli.targets import work_in_yard
 from toolyard.cli.terminal import Painted, Part, Terminal
-from toolyard.dispatch.call import Caller, Door
-from toolyard.dispatch.progress import Note
+from toolyard.dispatch.call import Caller, Channel
+from toolyard.dispatch.progress import Progress
 from toolyard.launch.errors import DEFECT, LaunchError, status_of
 from toolyard.model.content import Block, ResourceLink, Text
 from toolyard.model.envelope import Content, Envelope, Failure, encode
@@ -247,7 +247,7 @@ def write_envelope(options: Options, terminal: Terminal, envelope: Envelope) -> 
 async def _call(yard: Yard, profile: Profile, *, options: Options, terminal: Terminal, given: Given, folder: Path | None) -> int:
     arguments = given.arguments(_input_schema(yard, options.name, profile))
     envelope = await yard.call(
-        options.name, arguments, session=options.session, caller=Caller(profile=profile), door=_door(options, terminal)
+        options.name, arguments, session=options.session, caller=Caller(profile=profile), channel=_door(options, terminal)
     )
     status = write_envelope(options, terminal, envelope)
     if folder is not None:
@@ -265,20 +265,20 @@ def _input_schema(yard: Yard, name: str, profile: Profile) -> Schema:
         return _ANYTHING
 
 
-def _door(options: Options, terminal: Terminal) -> Door:
+def _door(options: Options, terminal: Terminal) -> Channel:
     least = logging.ERROR if options.quiet else logging.DEBUG if options.verbose else logging.INFO
 
     def log(level: str, text: str, facts: Mapping[str, object]) -> None:
         if _LEVELS.get(level.upper(), logging.INFO) >= least:
             terminal.say(" ".join([f"{level}:", text, *(f"{key}={value}" for key, value in facts.items())]))
 
-    def show(note: Note) -> None:
+    def show(note: Progress) -> None:
         terminal.show_progress(_progress_text(note))
 
     # a handle would end with the command, so a person gets the whole result
-    return Door(name="cli", progress=show, log=log, result_characters=sys.maxsize)
+    return Channel(name="cli", progress=show, log=log, result_characters=sys.maxsize)
 
 
-def _progress_text(note: Note) -> str:
+def _progress_text(note: Progress) -> str:
     total = "" if note.total is None else f"/{note.total:g}"
     return f"{note.done:g}{total} {note.text}".rstrip()

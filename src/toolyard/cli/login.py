@@ -16,10 +16,10 @@ from toolyard.config import Config, ConfigError
 from toolyard.config.read import is_name
 from toolyard.launch.errors import DEFECT, LaunchError
 from toolyard.launch.signals import run as run_until_told
-from toolyard.model.schema import near_miss
+from toolyard.model.schema import closest_name
 from toolyard.providers.upstream.catalogue import folder_of
 from toolyard.providers.upstream.oauth.credentials import load_signing
-from toolyard.providers.upstream.oauth.metadata import Kept, LoginError
+from toolyard.providers.upstream.oauth.metadata import LoginError, StoredLogin
 from toolyard.providers.upstream.oauth.vault import Vault, kept_address
 from toolyard.providers.upstream.settings import Login, UpstreamSettings
 
@@ -67,7 +67,7 @@ def _refused_by(folder: Path) -> UpstreamSettings | None:
 def _settings(config: Config, name: str, terminal: Terminal) -> UpstreamSettings:
     written = config.upstreams.get(name)
     if written is None:
-        near = near_miss(name, list(config.upstreams))
+        near = closest_name(name, list(config.upstreams))
         meant = f" Did you mean '{near}'?" if near else " Name one of the configuration, or an address." if not config.upstreams else ""
         raise LaunchError(f"There is no upstream '{name}'.{meant}")
     try:
@@ -90,7 +90,7 @@ def run_login(options: Options, terminal: Terminal) -> int:
     return 0
 
 
-async def _sign_in(place: Place, options: Options, terminal: Terminal) -> Kept:
+async def _sign_in(place: Place, options: Options, terminal: Terminal) -> StoredLogin:
     def show(address: str) -> None:
         terminal.say(f"Sign in at '{place.name}' in a browser:\n{address}")
         if not options.no_browser:
@@ -99,13 +99,13 @@ async def _sign_in(place: Place, options: Options, terminal: Terminal) -> Kept:
 
     vault = Vault(place.folder, place.settings.url or "")
     before = await asyncio.to_thread(vault.read)
-    kept: Kept = await load_signing().sign_in(place.name, place.settings, before, show=show, seconds=options.timeout)
+    kept: StoredLogin = await load_signing().sign_in(place.name, place.settings, before, show=show, seconds=options.timeout)
     async with vault.locked():
         await asyncio.to_thread(vault.write, kept)
     return kept
 
 
-def _told(place: Place, kept: Kept) -> list[str]:
+def _told(place: Place, kept: StoredLogin) -> list[str]:
     who = f" as '{kept.who}'" if kept.who else ""
     issuer = f" by '{kept.client.issuer}'" if kept.client is not None else ""
     lines = [f"Signed in at '{place.name}'{who}{issuer}."]

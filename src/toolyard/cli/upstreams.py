@@ -16,7 +16,7 @@ from toolyard.launch.build import settled_upstreams
 from toolyard.launch.errors import DEFECT, DIFFERENT, LaunchError
 from toolyard.launch.signals import run as run_until_done
 from toolyard.model.envelope import encode
-from toolyard.model.schema import near_miss
+from toolyard.model.schema import closest_name
 from toolyard.providers.upstream.catalogue import folder_of, load
 from toolyard.providers.upstream.health import Status, ask_for_restart, read_status
 from toolyard.providers.upstream.pins import Definitions, Locked, LockError, Pins, definitions_of, find_lock, parse_lock
@@ -67,7 +67,7 @@ def run_restart(options: Options, terminal: Terminal) -> int:
     """Leave word that the upstream is to be restarted, if there is a yard that will find it."""
     config = settings_of_options(options, terminal)
     if options.name not in config.upstreams:
-        near = near_miss(options.name, sorted(config.upstreams))
+        near = closest_name(options.name, sorted(config.upstreams))
         meant = f" Did you mean '{near}'?" if near else ""
         raise LaunchError(f"There is no upstream '{options.name}'.{meant}")
     try:
@@ -114,7 +114,7 @@ class Stored(NamedTuple):
             return definitions_of(catalogue)
         if name in self.names:
             raise LaunchError(_UNKNOWN.format(name))
-        near = near_miss(name, sorted({*self.names, *_with_catalogue(self.state)}))
+        near = closest_name(name, sorted({*self.names, *_with_catalogue(self.state)}))
         meant = f" Did you mean '{near}'?" if near else ""
         raise LaunchError(f"Nothing is known of an upstream '{name}'.{meant}")
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, NamedTuple, Union, cast, get_args, get_o
 
 import msgspec
 
-from toolyard.model.schema import near_miss
+from toolyard.model.schema import closest_name
 
 __all__ = ["ConfigError", "Place", "References", "Table", "fitted", "fitted_fields", "from_text", "made", "table_of", "unknown"]
 
@@ -137,7 +137,7 @@ def table_of(value: object, place: Place) -> Table:
 def unknown(place: Place, known: Sequence[str], *, elsewhere: Mapping[str, str]) -> ConfigError:
     """Return that something is not known, with what was probably meant; `elsewhere` is where other names belong."""
     name = place.name.rpartition(".")[2]
-    meant = elsewhere.get(name) or near_miss(name, known)
+    meant = elsewhere.get(name) or closest_name(name, known)
     hint = f" Did you mean '{meant}'?" if meant else f" Known: {', '.join(known)}."
     return ConfigError(f"{place} is not known.{hint}")
 

@@ -18,7 +18,7 @@ from toolyard.model.errors import ToolError, invalid_input
 from toolyard.model.limits import Limits
 from toolyard.model.schema import SchemaValidator
 from toolyard.model.spec import Example, Operation, Reason, ToolSpec
-from toolyard.providers.provider_set import Given
+from toolyard.providers.provider_set import StaticProvider
 from toolyard.yard import Yard
 
 __all__ = ["COMPUTED", "FILE", "Canned", "Entry", "Refusal", "charges_of", "invent", "make_yard", "read_catalogue"]
@@ -270,7 +270,7 @@ def make_yard() -> Yard:
     tools: dict[str, list[Tool]] = {}
     for entry in read_catalogue():
         tools.setdefault(entry.namespace, []).append(_tool(entry))
-    providers = [Given(name, several, resources=(), prompts=()) for name, several in tools.items()]
+    providers = [StaticProvider(name, several, resources=(), prompts=()) for name, several in tools.items()]
     return Yard("demo", providers=providers, limits=Limits(slow=_SLOW))
 
 

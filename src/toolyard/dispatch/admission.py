@@ -8,16 +8,16 @@ from asyncio import Lock
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
-from toolyard.dispatch.call import Call, Decide, Release, Turn
+from toolyard.dispatch.call import Call, Limit, Policy, Release
 from toolyard.dispatch.deadlines import Deadlines
-from toolyard.model.elicitation import Ask, Question, content_of
+from toolyard.model.elicitation import ClientRequest, Confirmation, content_of
 from toolyard.model.envelope import Envelope
 from toolyard.model.errors import ToolError
 
-__all__ = ["Admission", "SerialTurns"]
+__all__ = ["Admission", "SerialLocks"]
 
 
-class SerialTurns:
+class SerialLocks:
     """One lock for each session in which a serial tool runs or waits."""
 
     def __init__(self) -> None:
@@ -70,8 +70,8 @@ _log = logging.getLogger(__name__)
 class Admission:
     """The policy and the turns of one yard."""
 
-    def __init__(self, decide: Decide | None, turn: Turn | None, deadlines: Deadlines) -> None:
-        self.serial_turns = SerialTurns()
+    def __init__(self, decide: Policy | None, turn: Limit | None, deadlines: Deadlines) -> None:
+        self.serial_turns = SerialLocks()
         self.has_policy = decide is not None or turn is not None
         self.can_hold = decide is not None
         """Whether somebody decides about each call, and so may hold it for a person."""
@@ -107,12 +107,12 @@ class Admission:
                 await self._take_turns(one)
         return result
 
-    async def _put(self, question: Question, call: Call) -> dict[str, Any]:
+    async def _put(self, question: Confirmation, call: Call) -> dict[str, Any]:
         """Return what is answered to the question that a tool declares, which a yard around this one has put already if it has the tool."""
         parent = call.parent
         if parent is not None and parent.relays and parent.spec.question == question:
             return parent.answer
-        ask = Ask.person(question.text, question.schema)
+        ask = ClientRequest.person(question.text, question.schema)
         return content_of(ask, (await call.ask_all({question.key: ask}, declared=_is_first(call)))[question.key])
 
     async def _take_turns(self, call: Call) -> None:
@@ -120,7 +120,7 @@ class Admission:
             if turn is not None:
                 call.releases = (*call.releases, await turn(call))
 
-    async def _ask_policy(self, call: Call, decide: Decide) -> Envelope | None:
+    async def _ask_policy(self, call: Call, decide: Policy) -> Envelope | None:
         try:
             return await decide(call)
         except ToolError:

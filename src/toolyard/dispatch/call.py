@@ -13,9 +13,9 @@ from typing import Any, Final, Protocol, TypeVar, cast
 import msgspec
 
 from toolyard._internal.logfmt import facts_of, is_word, quoted
-from toolyard.dispatch.progress import DONE, Done, Note, Notes, SendNote, quietly, runs_in
+from toolyard.dispatch.progress import NOOP, Noop, Progress, ProgressThrottle, SendProgress, call_safely, on_loop
 from toolyard.dispatch.sessions import Session, Sessions
-from toolyard.model.elicitation import Ask, content_of, telling_whether_it_ran, unanswerable
+from toolyard.model.elicitation import ClientRequest, content_of, telling_whether_it_ran, unanswerable
 from toolyard.model.envelope import Envelope
 from toolyard.model.errors import Blame, CodeName, ToolError
 from toolyard.model.profile import Profile
@@ -23,21 +23,21 @@ from toolyard.model.spec import NOTHING, ToolSpec
 
 __all__ = [
     "ANYONE",
-    "FILLED",
+    "DEFAULT_OPTIONS",
     "LIBRARY",
-    "NESTED",
-    "Answering",
+    "REFS_RESOLVED",
     "Arguments",
     "Call",
     "Caller",
-    "Decide",
-    "Door",
+    "Channel",
+    "EnvelopeCoroutine",
     "Funnel",
     "Handler",
+    "InvokeOptions",
+    "Limit",
     "Middleware",
-    "Nested",
+    "Policy",
     "Release",
-    "Turn",
     "ambient",
     "current_call",
 ]
@@ -69,7 +69,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 ANYONE: Final = Caller()
 
 
-class Door(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because one is made for nearly every call
+class Channel(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because one is made for nearly every call
     """The way a call came in, and what it can do while the call runs."""
 
     name: str = "library"
@@ -77,9 +77,9 @@ class Door(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because one 
     """Which client it is, where callers of one identity and one name may be several."""
     front: int = 0
     """Which of the fronts that serve clients it belongs to, by number; without one it is 0."""
-    progress: SendNote | None = None
+    progress: SendProgress | None = None
     log: Callable[[str, str, Mapping[str, object]], None] | None = None
-    ask: Callable[[Mapping[str, Ask], bool], Awaitable[Mapping[str, Any]]] | None = None
+    ask: Callable[[Mapping[str, ClientRequest], bool], Awaitable[Mapping[str, Any]]] | None = None
     """Puts asks, each under its key, to the client; whether it is a declared question and nothing happened yet; returns MCP's results."""
     capabilities: frozenset[str] = frozenset()
     """What the client says it can be asked."""
@@ -103,15 +103,15 @@ class Door(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because one 
         """Return which way in it is, without what came along."""
         return f"<Door '{self.name}'>"
 
-    def inside(self, progress: SendNote | None = None) -> "Door":
+    def inside(self, progress: SendProgress | None = None) -> "Channel":
         """Return the way in of calls from inside of one that came this way; their notes go nowhere else than to `progress`."""
         return self if self.progress is progress else msgspec.structs.replace(self, progress=progress)
 
 
-LIBRARY: Final = Door()
+LIBRARY: Final = Channel()
 
 
-class Nested(msgspec.Struct, frozen=True, kw_only=True):
+class InvokeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a call from inside a call is run, where that differs from any other."""
 
     seconds: float = 0.0
@@ -126,18 +126,18 @@ class Nested(msgspec.Struct, frozen=True, kw_only=True):
     """What was put right before they passed it."""
 
 
-NESTED: Final = Nested()
-FILLED: Final = Nested(filled=True)
+DEFAULT_OPTIONS: Final = InvokeOptions()
+REFS_RESOLVED: Final = InvokeOptions(filled=True)
 
 T = TypeVar("T")
-Answering = Coroutine[Any, Any, Envelope]
+EnvelopeCoroutine = Coroutine[Any, Any, Envelope]
 Arguments = dict[str, Any]
 Handler = Callable[["Call"], Awaitable[object]]
 Middleware = Callable[[Handler], Handler]
-Decide = Callable[["Call"], Awaitable[Envelope | None]]
+Policy = Callable[["Call"], Awaitable[Envelope | None]]
 """A policy: return nothing to allow, an envelope to answer instead of running, raise to deny."""
 Release = Callable[[], None]
-Turn = Callable[["Call"], Awaitable[Release]]
+Limit = Callable[["Call"], Awaitable[Release]]
 """Waits until the call may run; what it returns is called once it no longer does."""
 _log = logging.getLogger("toolyard.tool")
 ambient: Final[ContextVar["Call"]] = ContextVar("toolyard.call")
@@ -166,7 +166,9 @@ class Funnel(Protocol):
         """Let another thread be made while this one waits."""
         ...
 
-    def dispatch(self, name: str, arguments: object, *, caller: Caller, door: Door, parent: "Call", how: Nested) -> Answering:
+    def dispatch(
+        self, name: str, arguments: object, *, caller: Caller, channel: Channel, parent: "Call", options: InvokeOptions
+    ) -> EnvelopeCoroutine:
         """Answer one call from inside another."""
         ...
 
@@ -190,7 +192,7 @@ class Call(msgspec.Struct, eq=False):
     name: str
     caller: Caller
     profile: Profile
-    door: Door
+    channel: Channel
     funnel: Funnel
     started: float  # seconds of 'time.perf_counter'
     aside: float = 0.0  # seconds that it waited for somebody outside
@@ -218,7 +220,7 @@ class Call(msgspec.Struct, eq=False):
     leftovers: int = 0  # threads of this call that run on after its answer
     releases: tuple[Release, ...] = ()
     """What gives back the turns that the call holds."""
-    _notes: Notes | None = None
+    _notes: ProgressThrottle | None = None
     _task: "asyncio.Task[Any] | None" = None
     _cancelling: int = 0
     _interruptions: int = 0
@@ -245,10 +247,17 @@ class Call(msgspec.Struct, eq=False):
         return self.funnel.state
 
     def invoke(
-        self, name: str, arguments: Mapping[str, Any] | None = None, *, progress: SendNote | None = None, how: Nested = NESTED
-    ) -> Answering:
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        progress: SendProgress | None = None,
+        options: InvokeOptions = DEFAULT_OPTIONS,
+    ) -> EnvelopeCoroutine:
         """Call another tool from inside this one, through the whole funnel; its notes go nowhere else than to `progress`."""
-        return self.funnel.dispatch(name, arguments, caller=self.caller, door=self.door.inside(progress), parent=self, how=how)
+        return self.funnel.dispatch(
+            name, arguments, caller=self.caller, channel=self.channel.inside(progress), parent=self, options=options
+        )
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for something async, such as `invoke` or `ask`, from a handler that runs in a thread.
@@ -256,7 +265,7 @@ class Call(msgspec.Struct, eq=False):
         Raises:
             RuntimeError: The handler is async: it can await.
         """
-        if runs_in(self.funnel.loop):
+        if on_loop(self.funnel.loop):
             work.close()
             raise RuntimeError("An async handler must await instead of calling 'wait'.")
         with self.funnel.lent():
@@ -279,21 +288,21 @@ class Call(msgspec.Struct, eq=False):
         mine = self.session.id if self.session is not None and session_id is None else session_id
         return mine in self.funnel.sessions.ids(self.caller.owner) and await self.funnel.sessions.end(str(mine))
 
-    def progress(self, done: float, total: float | None = None, text: str = "", *, own: bool = False) -> Done:
+    def progress(self, done: float, total: float | None = None, text: str = "", *, own: bool = False) -> Noop:
         """Say how far the call has come; may be awaited, and works from a thread, too. `own` is for notes the yard makes itself."""
-        if self.door.progress is not None:
-            self._on_loop(lambda: self._note(Note(done, total, text), own=own))
-        return DONE
+        if self.channel.progress is not None:
+            self._on_loop(lambda: self._note(Progress(done, total, text), own=own))
+        return NOOP
 
-    def log(self, level: str, text: str, **facts: object) -> Done:
+    def log(self, level: str, text: str, **facts: object) -> Noop:
         """Say something to whoever watches the call; may be awaited, and works from a thread, too."""
-        send = self.door.log
+        send = self.channel.log
         if send is None:
             number = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
             _log.log(number, "said tool=%s id=%s text=%s%s", self.tool, self.id, quoted(text), facts_of(facts))
         else:
             self._on_loop(lambda: send(level, text, facts))
-        return DONE
+        return NOOP
 
     async def ask(self, schema: Mapping[str, Any], text: str, *, key: str = "answer") -> dict[str, Any]:
         """Ask the person behind the caller for what the schema describes; meanwhile the deadline stands still.
@@ -301,29 +310,29 @@ class Call(msgspec.Struct, eq=False):
         Raises:
             ToolError: `not_supported` where nobody can be asked, `approval_denied` or `cancelled` if there is no answer.
         """
-        ask = Ask.person(text, schema)
+        ask = ClientRequest.person(text, schema)
         with telling_whether_it_ran(running=self.running):
             return content_of(ask, (await self.ask_all({key: ask}))[key])
 
-    async def ask_all(self, asks: Mapping[str, Ask], *, declared: bool = False) -> Mapping[str, Any]:
+    async def ask_all(self, asks: Mapping[str, ClientRequest], *, declared: bool = False) -> Mapping[str, Any]:
         """Put several asks to the client at once and return its results as they came, under the same keys.
 
         Raises:
             ToolError: `not_supported` where the client cannot be asked.
         """
-        if self.door.ask is None:
-            raise unanswerable(asks, self.door.capabilities, stateless=self.door.stateless)
+        if self.channel.ask is None:
+            raise unanswerable(asks, self.channel.capabilities, stateless=self.channel.stateless)
         with telling_whether_it_ran(running=self.running):
-            return await self.funnel.wait_aside(self, self.door.ask(asks, declared))
+            return await self.funnel.wait_aside(self, self.channel.ask(asks, declared))
 
     def can_ask(self, capability: str = "elicitation") -> bool:
         """Return whether the client can be asked this: `elicitation` for a person, `sampling` for its model, `roots`."""
-        return self.door.ask is not None and capability in self.door.capabilities
+        return self.channel.ask is not None and capability in self.channel.capabilities
 
     def hang_up(self) -> None:
         """Let go of the client's connection before a long wait, where it can come back for the answer."""
-        if self.door.hang_up is not None:
-            self.door.hang_up()
+        if self.channel.hang_up is not None:
+            self.channel.hang_up()
 
     def stop(self, code: CodeName, *, blame: Blame | None = None) -> None:
         """Interrupt the handler; the call is answered with this code, and with this one to blame if it is not who the code says."""
@@ -378,19 +387,19 @@ class Call(msgspec.Struct, eq=False):
             for child in tuple(self.children):
                 child.stop("cancelled")
 
-    def _note(self, note: Note, *, own: bool) -> None:
-        if self.finished or self.door.progress is None:
+    def _note(self, note: Progress, *, own: bool) -> None:
+        if self.finished or self.channel.progress is None:
             return
         if self._notes is None:
-            send = self.door.progress
-            self._notes = Notes(lambda note: quietly(lambda: send(note)), self.funnel.loop)
+            send = self.channel.progress
+            self._notes = ProgressThrottle(lambda note: call_safely(lambda: send(note)), self.funnel.loop)
         self._notes.add(note, own=own)
 
     def _on_loop(self, send: Callable[[], None]) -> None:
-        if runs_in(self.funnel.loop):
-            quietly(send)
+        if on_loop(self.funnel.loop):
+            call_safely(send)
         else:
-            self.funnel.loop.call_soon_threadsafe(quietly, send)
+            self.funnel.loop.call_soon_threadsafe(call_safely, send)
 
 
 def current_call() -> Call:

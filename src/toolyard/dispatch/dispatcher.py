@@ -17,10 +17,10 @@ from functools import partial
 from itertools import count
 from typing import Any, Literal, TypeVar
 
-from toolyard.dispatch.call import ANYONE, LIBRARY, NESTED, Call, Caller, Decide, Door, Middleware, Nested, Turn
+from toolyard.dispatch.call import ANYONE, DEFAULT_OPTIONS, LIBRARY, Call, Caller, Channel, InvokeOptions, Limit, Middleware, Policy
 from toolyard.dispatch.eval_guard import guard
-from toolyard.dispatch.execution import Flights
-from toolyard.dispatch.outcome import Fitted, Query, Sink, defect, end, failed, fit, fit_told, room_for_data
+from toolyard.dispatch.execution import Execution
+from toolyard.dispatch.outcome import Outcome, Query, Sink, defect_from, failure_from, finish, room_for_data, to_outcome, to_read_outcome
 from toolyard.dispatch.registry import Registry
 from toolyard.dispatch.resource import contents_of, messages_of, suggest
 from toolyard.dispatch.results import ESCAPE, MARK, Results, may_refer, too_large
@@ -50,10 +50,10 @@ class Dispatcher:
         results: Results,
         sinks: Sequence[Sink],
         middleware: Sequence[Middleware] = (),
-        decide: Decide | None = None,
-        turn: Turn | None = None,
+        decide: Policy | None = None,
+        turn: Limit | None = None,
     ) -> None:
-        self._flights = Flights(limits, middleware=middleware, decide=decide, turn=turn)
+        self._flights = Execution(limits, middleware=middleware, decide=decide, turn=turn)
         self.loop = self._flights.loop
         self.threads = self._flights.threads
         self.admission = self._flights.admission
@@ -77,44 +77,44 @@ class Dispatcher:
         arguments: object = None,
         *,
         caller: Caller = ANYONE,
-        door: Door = LIBRARY,
+        channel: Channel = LIBRARY,
         parent: Call | None = None,
-        how: Nested = NESTED,
+        options: InvokeOptions = DEFAULT_OPTIONS,
     ) -> Envelope:
         """Answer one call, from outside or, with its parent, from inside another."""
         # written out here, and without names, because what '_begin' does would be felt by every call
         call_id, profile, now = f"c_{next(self._ids):x}", caller.profile or self.profile, time.perf_counter()
         if parent is None:
-            call = Call(call_id, name, caller, profile, door, self, now)
+            call = Call(call_id, name, caller, profile, channel, self, now)
         else:
-            call = Call(call_id, name, caller, profile, door, self, now, 0.0, how.seconds, parent, parent.depth + 1, how.filled)
+            call = Call(call_id, name, caller, profile, channel, self, now, 0.0, options.seconds, parent, parent.depth + 1, options.filled)
         try:
             tool = self._find(call)
-            if how.checked_by is tool:
-                call.arguments = how.checked  # pyright: ignore[reportAttributeAccessIssue] - there, if checked
-                if how.coerced:
-                    call.coerced = how.coerced
+            if options.checked_by is tool:
+                call.arguments = options.checked  # pyright: ignore[reportAttributeAccessIssue] - there, if checked
+                if options.coerced:
+                    call.coerced = options.coerced
             else:
-                text = written(arguments, self._filled_bytes if how.filled else self._limits.argument_bytes)
-                if (MARK in text or ESCAPE in text) and not how.filled and not tool.wraps and may_refer(text):
+                text = written(arguments, self._filled_bytes if options.filled else self._limits.argument_bytes)
+                if (MARK in text or ESCAPE in text) and not options.filled and not tool.wraps and may_refer(text):
                     text = encode(await self.results.filling(caller.owner, profile).fill_in(plain_of(text), tool.spec.input_schema))
                 self._check(call, tool, text)
             if not tool.is_simple or name != tool.spec.name:
                 self._admit(call)
-            answer = fit(call, tool, await self._flights.run(call, tool))
+            answer = to_outcome(call, tool, await self._flights.run(call, tool))
             if self.learn is not None and call.running and tool.spec.output_schema is None:
                 self.learn(tool.spec, answer.data, caller)
         except BaseException as error:  # noqa: BLE001 - whatever a handler does, the caller gets an answer
             answer = self._failed(call, error)
         if parent is None and (encoded := answer.encoded) is not None:
-            room = None if door.result_characters is None else room_for_data(call, door.result_characters)
+            room = None if channel.result_characters is None else room_for_data(call, channel.result_characters)
             if encoded.characters > (self._limits.result_characters if room is None else room):
                 answer = await self._shorten(call, answer, encoded, room)
-        return end(call, answer, self.sinks, slow=self._limits.slow) if call.session is None else self._end(call, answer)
+        return finish(call, answer, self.sinks, slow=self._limits.slow) if call.session is None else self._end(call, answer)
 
-    async def read(self, uri: str, *, caller: Caller = ANYONE, door: Door = LIBRARY, parent: Call | None = None) -> Envelope:
+    async def read(self, uri: str, *, caller: Caller = ANYONE, channel: Channel = LIBRARY, parent: Call | None = None) -> Envelope:
         """Answer one reading of a resource: the same funnel, and data that say what the contents are."""
-        call = self._begin("resource", str(uri), caller, door, parent=parent)
+        call = self._begin("resource", str(uri), caller, channel, parent=parent)
 
         def find() -> Query:
             resource, variables = self._registry.find_resource(call.name, call.profile)
@@ -123,10 +123,10 @@ class Dispatcher:
         return await self._answer(call, find)
 
     async def prompt(
-        self, name: str, arguments: object = None, *, caller: Caller = ANYONE, door: Door = LIBRARY, parent: Call | None = None
+        self, name: str, arguments: object = None, *, caller: Caller = ANYONE, channel: Channel = LIBRARY, parent: Call | None = None
     ) -> Envelope:
         """Answer one request for a prompt: the same funnel, and data that say what the messages are."""
-        call = self._begin("prompt", name, caller, door, parent=parent)
+        call = self._begin("prompt", name, caller, channel, parent=parent)
 
         def find() -> Query:
             prompt = self._registry.find_prompt(name, call.profile)
@@ -178,12 +178,12 @@ class Dispatcher:
         self._closed.add(front)
         await self._flights.stop(front)
 
-    def refuse(self, name: str, error: ToolError, *, caller: Caller = ANYONE, door: Door = LIBRARY) -> Envelope:
+    def refuse(self, name: str, error: ToolError, *, caller: Caller = ANYONE, channel: Channel = LIBRARY) -> Envelope:
         """Answer a call that cannot even begin, and record it."""
-        call = self._begin("tool", name, caller, door)
-        return self._end(call, failed(error, call))
+        call = self._begin("tool", name, caller, channel)
+        return self._end(call, failure_from(error, call))
 
-    async def _shorten(self, call: Call, answer: Fitted, encoded: Encoded, room: int | None) -> Fitted:
+    async def _shorten(self, call: Call, answer: Outcome, encoded: Encoded, room: int | None) -> Outcome:
         """Return the answer with a handle in place of data that are too long; why a call failed is told whatever becomes of those."""
         try:
             return answer.cut(await self.results.keep(encoded, call.caller.owner, call.profile, room=room))
@@ -199,18 +199,18 @@ class Dispatcher:
             query = find()
             call.spec, call.handler = query.tool.spec, query.tool.handler
             self._take_texts(call, query.tool, written(query.arguments, self._limits.argument_bytes))
-            answer = fit_told(call, query, await self._flights.run(call, query.tool))
+            answer = to_read_outcome(call, query, await self._flights.run(call, query.tool))
         except BaseException as error:  # noqa: BLE001 - as in 'dispatch'
             answer = self._failed(call, error)
         return self._end(call, answer)
 
-    def _begin(self, kind: Kind, name: str, caller: Caller, door: Door, *, parent: Call | None = None) -> Call:
+    def _begin(self, kind: Kind, name: str, caller: Caller, channel: Channel, *, parent: Call | None = None) -> Call:
         return Call(
             id=f"c_{next(self._ids):x}",
             name=name,
             caller=caller,
             profile=caller.profile or self.profile,
-            door=door,
+            channel=channel,
             funnel=self,
             started=time.perf_counter(),
             parent=parent,
@@ -238,7 +238,7 @@ class Dispatcher:
         return tool
 
     def _check_place(self, call: Call) -> None:
-        if not self._closed.isdisjoint((0, call.door.front)):
+        if not self._closed.isdisjoint((0, call.channel.front)):
             raise ToolError("overloaded", "The yard is closing.")
         if call.parent is not None and call.parent.finished:
             raise ToolError("state_error", "The call that this one belongs to is over.")
@@ -276,14 +276,14 @@ class Dispatcher:
             call.session = session
             self.sessions.enter(session)
 
-    def _failed(self, call: Call, error: BaseException) -> Fitted:
+    def _failed(self, call: Call, error: BaseException) -> Outcome:
         """Return the failure as an answer; being cancelled is recorded and goes on."""
         if isinstance(error, asyncio.CancelledError):
-            self._end(call, failed(ToolError("cancelled", "The caller went away."), call))
+            self._end(call, failure_from(ToolError("cancelled", "The caller went away."), call))
             raise error
-        return failed(error if isinstance(error, ToolError) else defect(error, call), call)
+        return failure_from(error if isinstance(error, ToolError) else defect_from(error, call), call)
 
-    def _end(self, call: Call, answer: Fitted) -> Envelope:
+    def _end(self, call: Call, answer: Outcome) -> Envelope:
         if call.session is not None:
             self.sessions.leave(call.session, None if answer.error is None else answer.error.code)
-        return end(call, answer, self.sinks, slow=self._limits.slow)
+        return finish(call, answer, self.sinks, slow=self._limits.slow)

@@ -10,25 +10,25 @@ from threading import get_ident
 from typing import Any, Final
 
 from toolyard.dispatch.admission import Admission
-from toolyard.dispatch.call import Call, Decide, Handler, Middleware, Turn, ambient
+from toolyard.dispatch.call import Call, Handler, Limit, Middleware, Policy, ambient
 from toolyard.dispatch.deadlines import Deadlines
-from toolyard.dispatch.outcome import stopped
+from toolyard.dispatch.outcome import stopped_by
 from toolyard.dispatch.threads import Threads
 from toolyard.dispatch.tool import Tool
 from toolyard.model.envelope import Envelope
 from toolyard.model.errors import ToolError
 from toolyard.model.limits import Limits
 
-__all__ = ["Flights"]
+__all__ = ["Execution"]
 
 _LONGER: Final = 1.0  # seconds
 _log = logging.getLogger(__name__)
 
 
-class Flights:
+class Execution:
     """The calls of one yard that are running."""
 
-    def __init__(self, limits: Limits, *, middleware: Sequence[Middleware], decide: Decide | None, turn: Turn | None) -> None:
+    def __init__(self, limits: Limits, *, middleware: Sequence[Middleware], decide: Policy | None, turn: Limit | None) -> None:
         self.loop = asyncio.get_running_loop()
         self._thread = get_ident()
         self.threads = Threads(limits, self.loop)
@@ -84,7 +84,7 @@ class Flights:
             call.finish()
             if call.seconds or call.aside or call.releases or self._left is not None or self._behind:
                 self._leave(call)
-        raise stopped(call, self._timeout(call, tool))
+        raise stopped_by(call, self._timeout(call, tool))
 
     async def stop(self, front: int) -> None:
         """Interrupt every call, or those of one front, and wait, for as long as a clean-up may take, until each is answered."""
@@ -110,7 +110,7 @@ class Flights:
             self.threads.close()
 
     def _calls_of(self, front: int) -> list[Call]:
-        return [call for call in self.calls.values() if (not front or call.door.front == front) and call not in self._behind]
+        return [call for call in self.calls.values() if (not front or call.channel.front == front) and call not in self._behind]
 
     async def _admit(self, call: Call, tool: Tool) -> Envelope | None:
         """Wait until a call may run, and return what a policy answers instead; the time that its caller gives it runs meanwhile."""

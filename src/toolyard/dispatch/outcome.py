@@ -15,7 +15,19 @@ from toolyard.model.envelope import WRAPPING, Content, Encoded, Envelope, Failur
 from toolyard.model.errors import CODES, CodeName, ToolError
 from toolyard.model.spec import NOTHING, Kind
 
-__all__ = ["Fitted", "Query", "Record", "Sink", "defect", "end", "failed", "fit", "fit_told", "room_for_data", "stopped"]
+__all__ = [
+    "Outcome",
+    "Query",
+    "Record",
+    "Sink",
+    "defect_from",
+    "failure_from",
+    "finish",
+    "room_for_data",
+    "stopped_by",
+    "to_outcome",
+    "to_read_outcome",
+]
 
 
 _BLOCK_BYTES: Final = 32 * 1024 * 1024
@@ -25,7 +37,7 @@ _BYTES: Final = (bytes, bytearray, memoryview)
 _PLAIN: Final = frozenset({int, float, str, bool, list, dict, type(None)})
 
 
-class Fitted(msgspec.Struct, frozen=True, gc=False):
+class Outcome(msgspec.Struct, frozen=True, gc=False):
     """What an envelope will say, and the text of its data where there is one."""
 
     data: Any
@@ -37,9 +49,9 @@ class Fitted(msgspec.Struct, frozen=True, gc=False):
     held: bool = False
     """Whether a policy answered."""
 
-    def cut(self, instead: dict[str, Any]) -> "Fitted":
+    def cut(self, instead: dict[str, Any]) -> "Outcome":
         """Return the same with something short in place of its data."""
-        return Fitted(instead, self.error, self.content, held=self.held)
+        return Outcome(instead, self.error, self.content, held=self.held)
 
 
 class Query(NamedTuple):
@@ -50,7 +62,7 @@ class Query(NamedTuple):
     tell: Callable[[object], dict[str, Any]]
 
 
-def fit(call: Call, tool: Tool, result: object) -> Fitted:
+def to_outcome(call: Call, tool: Tool, result: object) -> Outcome:
     """Return a result as an answer can carry it.
 
     Raises:
@@ -59,11 +71,11 @@ def fit(call: Call, tool: Tool, result: object) -> Fitted:
     if type(result) not in _PLAIN:  # asked first because asking for an envelope costs more than the rest
         if isinstance(result, Passed):
             encoded = Encoded(result.data, encode(result.data), result.characters, result.content)
-            return Fitted(result.data, None, result.content, encoded, result)
+            return Outcome(result.data, None, result.content, encoded, result)
         if isinstance(result, Envelope):
             return _kept(call, tool, result)
         if isinstance(result, Encoded):
-            return Fitted(result.data, None, result.content, result)
+            return Outcome(result.data, None, result.content, result)
         if isinstance(result, _BYTES):
             result = block_of(bytes(cast("bytes", result)))
     elif result is None and not tool.may_return_none:
@@ -77,10 +89,10 @@ def fit(call: Call, tool: Tool, result: object) -> Fitted:
         _check_blocks(encoded)
     if tool.fits_output is not None and not tool.fits_output(encoded.data):
         raise _invalid(tool, "answered what its own schema forbids")
-    return Fitted(encoded.data, None, encoded.content, encoded)
+    return Outcome(encoded.data, None, encoded.content, encoded)
 
 
-def fit_told(call: Call, query: Query, result: object) -> Fitted:
+def to_read_outcome(call: Call, query: Query, result: object) -> Outcome:
     """Return what was read or made as an answer can carry it, told in the words of MCP.
 
     Raises:
@@ -98,10 +110,10 @@ def fit_told(call: Call, query: Query, result: object) -> Fitted:
     if len(text) > _TOLD_BYTES:
         message = f"The answer has {len(text)} bytes; at most {_TOLD_BYTES} are sent."
         raise ToolError("too_large", message, may_have_run=True, bytes=len(text), limit=_TOLD_BYTES)
-    return Fitted(data, None, (), Encoded(data, text, len(text) if text.isascii() else len(text.decode())))
+    return Outcome(data, None, (), Encoded(data, text, len(text) if text.isascii() else len(text.decode())))
 
 
-def _kept(call: Call, tool: Tool, envelope: Envelope) -> Fitted:
+def _kept(call: Call, tool: Tool, envelope: Envelope) -> Outcome:
     """Return a ready envelope as it is, once it is sure that it can be sent, with what it says of another yard's call."""
     error = envelope.error
     if envelope.success is not (error is None) or (error is not None and error.code not in CODES):
@@ -112,7 +124,7 @@ def _kept(call: Call, tool: Tool, envelope: Envelope) -> Fitted:
     call.coerced = tuple(dict.fromkeys((*call.coerced, *envelope.meta.coerced)))
     call.warnings = tuple(dict.fromkeys((*call.warnings, *envelope.meta.warnings)))
     held = envelope.held or not call.running
-    return Fitted(encoded.data, error, (*envelope.content, *encoded.content), encoded, envelope.passed, held)
+    return Outcome(encoded.data, error, (*envelope.content, *encoded.content), encoded, envelope.passed, held)
 
 
 def _encoded(tool: Tool, value: object) -> Encoded:
@@ -159,7 +171,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     identity: str = ""
     scope: str = ""
     profile: str = ""
-    door: str = ""
+    channel: str = ""
     trace_id: str | None = None
     may_have_run: bool = False
     estimated_tokens: int = 0
@@ -183,7 +195,7 @@ _LONG_MS: Final = 10**8
 _log = logging.getLogger(__name__)
 
 
-def end(call: Call, fitted: Fitted, sinks: Sequence[Sink], *, slow: float) -> Envelope:
+def finish(call: Call, fitted: Outcome, sinks: Sequence[Sink], *, slow: float) -> Envelope:
     """Return the stamped answer, having recorded the call."""
     elapsed = time.perf_counter() - call.started
     error, encoded = fitted.error, fitted.encoded
@@ -234,8 +246,8 @@ def _record(call: Call, answer: Envelope, elapsed: float, sinks: Sequence[Sink])
         caller.identity,
         caller.scope,
         call.profile.name,
-        call.door.name,
-        call.door.trace_id,
+        call.channel.name,
+        call.channel.trace_id,
         call.running if error is None else error.may_have_run,
         answer.meta.estimated_tokens,
         spec.kind,
@@ -247,23 +259,23 @@ def _record(call: Call, answer: Envelope, elapsed: float, sinks: Sequence[Sink])
             _log.exception("sink_failed id=%s", call.id)
 
 
-def failed(error: ToolError, call: Call) -> Fitted:
+def failure_from(error: ToolError, call: Call) -> Outcome:
     """Return a failure with what is known of the call: whether it ran, and whether running it twice would do harm."""
     _check_reason(error, call)
     envelope = Envelope.fail(error, tool_id=call.tool, may_have_run=call.running, safe=call.spec.safe)
     encoded = _encoded_partial(envelope.data)
     if encoded is None:
-        return Fitted(None, envelope.error)
-    return Fitted(encoded.data, envelope.error, (*envelope.content, *encoded.content), encoded)
+        return Outcome(None, envelope.error)
+    return Outcome(encoded.data, envelope.error, (*envelope.content, *encoded.content), encoded)
 
 
-def defect(error: BaseException, call: Call) -> ToolError:
+def defect_from(error: BaseException, call: Call) -> ToolError:
     """Log what nobody foresaw, and return the one plain sentence that is said of it."""
     _log.error("defect tool=%s id=%s type=%s", call.tool, call.id, type(error).__name__, exc_info=error)
     return ToolError("internal_error", f"The {call.at_fault} failed in a way it did not foresee.", blame=call.at_fault)
 
 
-def stopped(call: Call, seconds: float) -> ToolError:
+def stopped_by(call: Call, seconds: float) -> ToolError:
     """Return the failure that the interruption of a call stands for; the seconds are those it had."""
     spec = call.spec
     if call.stopped == "cancelled":

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["DONE", "Done", "Note", "Notes", "SendNote", "quietly", "runs_in"]
+__all__ = ["NOOP", "Noop", "Progress", "ProgressThrottle", "SendProgress", "call_safely", "on_loop"]
 
 
 _BURST: Final = 4
@@ -22,7 +22,7 @@ _OWN_PER_SECOND: Final = 0.2
 _ROUNDING: Final = 1e-6
 
 
-class Note(msgspec.Struct, frozen=True):
+class Progress(msgspec.Struct, frozen=True):
     """How far a call has come."""
 
     done: float
@@ -30,26 +30,26 @@ class Note(msgspec.Struct, frozen=True):
     text: str = ""
 
 
-SendNote = Callable[[Note], None]
+SendProgress = Callable[[Progress], None]
 """Takes a note to whoever is told."""
 
 
-class Notes:
+class ProgressThrottle:
     """Sends a call's notes on: four at once, then four a second, with the last one never lost."""
 
     __slots__ = ("_last", "_loop", "_own", "_pending", "_send", "_timer", "_tokens", "_when")
 
-    def __init__(self, send: SendNote, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, send: SendProgress, loop: asyncio.AbstractEventLoop) -> None:
         self._send = send
         self._loop = loop
         self._last = -math.inf
         self._tokens = float(_BURST)
         self._when = loop.time()
         self._own = 0
-        self._pending: Note | None = None
+        self._pending: Progress | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, note: Note, *, own: bool = False) -> None:
+    def add(self, note: Progress, *, own: bool = False) -> None:
         """Send the note now or soon; one that does not grow is dropped. After twelve of our own making they are slowed down."""
         if not math.isfinite(note.done) or note.done <= self._last:
             return
@@ -87,7 +87,7 @@ class Notes:
 _log = logging.getLogger(__name__)
 
 
-def runs_in(loop: asyncio.AbstractEventLoop) -> bool:
+def on_loop(loop: asyncio.AbstractEventLoop) -> bool:
     """Return whether this code runs on that loop."""
     try:
         return asyncio.get_running_loop() is loop
@@ -95,7 +95,7 @@ def runs_in(loop: asyncio.AbstractEventLoop) -> bool:
         return False
 
 
-def quietly(send: Callable[[], None]) -> None:
+def call_safely(send: Callable[[], None]) -> None:
     """Send something that the sender does not depend on: a door that fails must not fail the call."""
     try:
         send()
@@ -103,7 +103,7 @@ def quietly(send: Callable[[], None]) -> None:
         _log.exception("door_failed")
 
 
-class Done:
+class Noop:
     """Something that may be awaited and need not be."""
 
     __slots__ = ()
@@ -113,4 +113,4 @@ class Done:
         yield
 
 
-DONE: Final = Done()
+NOOP: Final = Noop()

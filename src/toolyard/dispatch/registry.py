@@ -35,12 +35,12 @@ __all__ = [
     "Subscriptions",
     "Watcher",
     "Withheld",
-    "offered",
+    "available_actions",
     "tool_not_found",
 ]
 
 
-def offered(tools: Mapping[str, Tool], profile: Profile, *actions: str) -> list[str]:
+def available_actions(tools: Mapping[str, Tool], profile: Profile, *actions: str) -> list[str]:
     """Return those of the actions whose metatools there are for the profile, so that nobody is sent to one that is not."""
     there = {action: tools.get(action.partition("(")[0]) for action in actions}
     return [action for action, tool in there.items() if tool is not None and tool.spec.source == METATOOLS and profile.allows(tool.spec)]
@@ -61,7 +61,7 @@ def tool_not_found(table: Table[Tool], name: str, profile: Profile, *, again: st
     similar = [one for one in near if table.things[one].spec.source != METATOOLS] or near
     actions, hint = [again.format(closest) for closest in similar[:1]], None
     if not similar:
-        actions = offered(table.things, profile, "search_tools(query=…)")
+        actions = available_actions(table.things, profile, "search_tools(query=…)")
         hint = "Search for what you want to do." if actions else "Look through the list of tools: none has a name like it."
     return ToolError("tool_not_found", "There is no tool of that name.", hint=hint, next_actions=actions, similar=similar[:5])
 
@@ -219,13 +219,13 @@ class Registry:
             raise tool_not_found(self._tools, name, profile, again=again)
         return tool
 
-    def offered(self, profile: Profile, *actions: str) -> list[str]:
+    def available_actions(self, profile: Profile, *actions: str) -> list[str]:
         """Return those of the actions whose metatools there are for the profile, so that nobody is sent to one that is not."""
-        return offered(self._by_name, profile, *actions)
+        return available_actions(self._by_name, profile, *actions)
 
     def look_up(self, tool: Tool, profile: Profile) -> list[str]:
         """Return how a caller of the profile learns of a tool, if there is a way."""
-        return self.offered(profile, f"describe_tool(tool_id={tool.spec.name!r})")
+        return self.available_actions(profile, f"describe_tool(tool_id={tool.spec.name!r})")
 
     def known_as(self, name: str) -> Tool | None:
         """Return the tool that a name finds, be it a former one, whoever may see it."""

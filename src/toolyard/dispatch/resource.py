@@ -14,7 +14,7 @@ from typing import Any, Final, Self, cast
 import msgspec
 
 from toolyard.dispatch.call import Call, Handler
-from toolyard.dispatch.outcome import defect, stopped
+from toolyard.dispatch.outcome import defect_from, stopped_by
 from toolyard.dispatch.tool import Check, Complete, Tool, query_of, texts_of
 from toolyard.model.content import Block, Embedded, Message, ResourceLink, Text, block_of, to_mcp
 from toolyard.model.envelope import encode
@@ -201,7 +201,7 @@ async def suggest(call: Call, of: Resource | Prompt, argument: str, value: str, 
     except ToolError:
         raise
     except Exception as error:  # noqa: BLE001 - what completes a value may raise anything
-        failure = stopped(call, seconds) if deadline.expired() else defect(error, call)
+        failure = stopped_by(call, seconds) if deadline.expired() else defect_from(error, call)
         failure.details["call_id"] = call.id  # no record tells of it, but the log may
         raise failure from None
 

@@ -15,7 +15,7 @@ from toolyard.model.envelope import Encoded, encode
 from toolyard.model.errors import ToolError, shortened
 from toolyard.model.limits import Limits
 from toolyard.model.profile import Profile
-from toolyard.model.schema import Path, Schema, field_name, near_miss, resolve, subschema
+from toolyard.model.schema import Path, Schema, closest_name, field_name, resolve, subschema
 from toolyard.state.store import Store
 
 __all__ = [
@@ -240,7 +240,7 @@ def _step_near(value: Any, raw: str) -> str:
     if not isinstance(value, dict):
         return ""
     keys = [key for key in islice(cast("dict[str, Any]", value), _KEYS_READ) if len(key) <= _POINTER_CHARACTERS]
-    key = near_miss(raw, keys) or next(iter(keys), None)
+    key = closest_name(raw, keys) or next(iter(keys), None)
     return "" if key is None else "/" + key.replace("~", "~0").replace("/", "~1")
 
 

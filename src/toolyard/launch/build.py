@@ -15,7 +15,7 @@ from toolyard.yard import LOCK, Yard, upstream_providers
 
 if TYPE_CHECKING:
     from toolyard.providers.upstream.settings import UpstreamSettings  # a yard without upstreams starts sooner
-    from toolyard.transports.auth import Guard  # a server on stdio has none, and starts sooner without
+    from toolyard.transports.auth import Authenticator  # a server on stdio has none, and starts sooner without
 
 __all__ = [
     "apply_settings",
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 
-def make_guard(config: Config) -> "Guard | None":
+def make_guard(config: Config) -> "Authenticator | None":
     """Return who decides who comes in, or nothing if nothing is said about it.
 
     Raises:
@@ -50,7 +50,7 @@ def make_guard(config: Config) -> "Guard | None":
     return AnyOf(guards)
 
 
-def _guards(auth: Authentication) -> "Iterator[Guard]":
+def _guards(auth: Authentication) -> "Iterator[Authenticator]":
     from toolyard.transports.auth import ApiKey, ApiKeys, Tokens  # noqa: PLC0415 - see above
 
     if auth.api_keys:

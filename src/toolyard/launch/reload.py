@@ -18,7 +18,7 @@ from toolyard.launch.build import check_profiles, make_providers, settled_upstre
 from toolyard.launch.errors import LaunchError, cause_of
 from toolyard.launch.notices import Notices
 from toolyard.model.limits import LIVE, change_limits
-from toolyard.yard import Yard, running
+from toolyard.yard import Yard, background_task
 
 if TYPE_CHECKING:
     from toolyard.providers.upstream.settings import UpstreamSettings  # a yard without upstreams starts sooner
@@ -53,7 +53,7 @@ class Live:
         if hears:
             loop.add_signal_handler(signal.SIGHUP, lambda: _end() if attended and _is_alone() else self._told.set())
         try:
-            async with running(self._follow()):
+            async with background_task(self._follow()):
                 yield
         finally:
             if hears:

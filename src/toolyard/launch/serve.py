@@ -24,14 +24,14 @@ from toolyard.launch.errors import DEFECT, INTERRUPTED, LaunchError, cause_of, i
 from toolyard.launch.notices import Notices, logging_to
 from toolyard.launch.reload import Beginning, beginning_of, end_with_supervisor, kept_port, supervise
 from toolyard.launch.signals import run
-from toolyard.model.schema import near_miss
+from toolyard.model.schema import closest_name
 from toolyard.transports import Transport, fastest_loop
 from toolyard.yard import Yard
 
 if TYPE_CHECKING:
     from toolyard.launch.reload import Reread  # the same
     from toolyard.transports.auth import (
-        Guard,  # a server on stdio has none, and starts sooner without  # a server on stdio has none, and starts sooner without
+        Authenticator,  # a server on stdio has none, and starts sooner without  # a server on stdio has none, and starts sooner without
     )
 
 __all__ = [
@@ -54,7 +54,7 @@ _PATIENCE: Final = 10.0
 
 
 def serve_yard(
-    yard: Yard, config: Config, notices: Notices, *, command: Command, guard: "Guard | None", beginning: Beginning, reread: "Reread"
+    yard: Yard, config: Config, notices: Notices, *, command: Command, guard: "Authenticator | None", beginning: Beginning, reread: "Reread"
 ) -> None:
     """Serve a yard that is not open yet; `command` tells what would start this server, and its settings can be read once more.
 
@@ -150,7 +150,7 @@ class NotOpenedError(Exception):
     """None of several processes could open the yard; the sentence says why."""
 
 
-def make_transport(serving: Serving, guard: "Guard | None" = None, *, listener: socket.socket | None = None) -> Transport:
+def make_transport(serving: Serving, guard: "Authenticator | None" = None, *, listener: socket.socket | None = None) -> Transport:
     """Return the transport that the settings name: one of ours, or one that a package brings along, loaded now.
 
     Raises:
@@ -177,7 +177,7 @@ def make_transport(serving: Serving, guard: "Guard | None" = None, *, listener: 
 async def serve_forever(
     yard: Yard,
     serving: Serving,
-    guard: "Guard | None" = None,
+    guard: "Authenticator | None" = None,
     *,
     ready: Ready | None = None,
     meanwhile: Meanwhile = nullcontext,
@@ -203,7 +203,7 @@ async def serve_forever(
 def run_server(
     yard: Yard,
     serving: Serving,
-    guard: "Guard | None" = None,
+    guard: "Authenticator | None" = None,
     *,
     ready: Ready | None = None,
     meanwhile: Meanwhile | None = None,
@@ -264,7 +264,7 @@ def _fill_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # the lowest number that is free is this one
 
 
-def serve(yard: Yard, *, config: str | None = None, guard: "Guard | None" = None, **settings: Any) -> None:
+def serve(yard: Yard, *, config: str | None = None, guard: "Authenticator | None" = None, **settings: Any) -> None:
     """Serve a yard until the program is told to end, as `toolyard serve` does.
 
     The settings are those of `Serving`, and `profile` and `allow_eval`. What is not given may be in the environment or in
@@ -286,7 +286,7 @@ def serve(yard: Yard, *, config: str | None = None, guard: "Guard | None" = None
             raise SystemExit(INTERRUPTED) from None
 
 
-def _serve_program(yard: Yard, read: "Reread", notices: Notices, *, guard: "Guard | None") -> None:
+def _serve_program(yard: Yard, read: "Reread", notices: Notices, *, guard: "Authenticator | None") -> None:
     _check_loop()
     beginning = beginning_of()
     config = read()
@@ -305,7 +305,7 @@ def _check_loop() -> None:
 
 
 def serve_configured(
-    yard: Yard, config: Config, notices: Notices, *, command: Command, guard: "Guard | None", beginning: Beginning, reread: "Reread"
+    yard: Yard, config: Config, notices: Notices, *, command: Command, guard: "Authenticator | None", beginning: Beginning, reread: "Reread"
 ) -> None:
     """Apply the settings to a yard and serve it.
 
@@ -357,6 +357,6 @@ def _keys(settings: dict[str, Any]) -> dict[str, Any]:
     del known["target"]  # the yard is at hand
     for name in settings:
         if name not in known:
-            near = near_miss(name, list(known))
+            near = closest_name(name, list(known))
             raise LaunchError(f"There is no setting '{name}'." + (f" Did you mean '{near}'?" if near else ""))
     return {known[name]: value for name, value in settings.items()}

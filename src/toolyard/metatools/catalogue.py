@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
-from toolyard._internal.seal import Seal, SealError
+from toolyard._internal.seal import SignatureError, Signer
 from toolyard.dispatch.registry import Change, Registry
 from toolyard.model.envelope import encode_sorted
 from toolyard.model.errors import ToolError, shortened
 from toolyard.model.profile import EVERYTHING, METATOOLS, UNLISTED, Profile
-from toolyard.model.schema import near_miss
+from toolyard.model.schema import closest_name
 from toolyard.model.spec import Operation, ToolSpec
 from toolyard.search.settings import SearchSettings, read_environment
 
@@ -113,14 +113,14 @@ class Catalogue:
         known = self.namespaces(profile)
         if namespace in known:
             return
-        meant = near_miss(namespace, list(known))
+        meant = closest_name(namespace, list(known))
         message = f"There is no namespace '{shortened(namespace)}'." + (f" Did you mean '{meant}'?" if meant else _some(list(known)))
         issue = {"field": "namespace", "code": "unknown_namespace", "message": message, "did_you_mean": meant}
-        raise ToolError("invalid_input", message, next_actions=self.offered(profile, "list_namespaces()"), issues=[issue])
+        raise ToolError("invalid_input", message, next_actions=self.available_actions(profile, "list_namespaces()"), issues=[issue])
 
-    def offered(self, profile: Profile, *actions: str) -> list[str]:
+    def available_actions(self, profile: Profile, *actions: str) -> list[str]:
         """Return those of the actions whose metatools there are for the profile, so that nobody is sent to one that is not."""
-        return self.registry.offered(profile, *actions)
+        return self.registry.available_actions(profile, *actions)
 
     def namespaces(self, profile: Profile) -> dict[str, int]:
         """Return how many tools of the profile each namespace has, by name, without the metatools."""
@@ -196,7 +196,7 @@ _CURSOR_DIGITS: Final = 16
 class Cursors:
     """Makes and reads cursors with one secret."""
 
-    def __init__(self, seal: Seal) -> None:
+    def __init__(self, seal: Signer) -> None:
         self._seal = seal
 
     def close(self, question: list[Any], end: int) -> str:
@@ -213,7 +213,7 @@ class Cursors:
             return 0
         try:
             digest, end = self._seal.open(_PURPOSE, cursor)
-        except SealError:
+        except SignatureError:
             raise _refusal("unknown_cursor", "The cursor is none that was given out here.", again) from None
         if digest != _digest(question):
             raise _refusal(

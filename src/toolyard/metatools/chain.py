@@ -8,9 +8,9 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from toolyard.dispatch.call import Arguments, Call, Door
+from toolyard.dispatch.call import Arguments, Call, Channel
 from toolyard.dispatch.outcome import room_for_data
-from toolyard.dispatch.progress import Note
+from toolyard.dispatch.progress import Progress
 from toolyard.dispatch.results import too_large
 from toolyard.dispatch.tool import Tool
 from toolyard.metatools.chain_plan import ANSWERS, PREVIOUS, TAKES, Plan, Planned, Step, filled, make_check
@@ -62,9 +62,9 @@ def make_chain(subject: Subject) -> Tool:
         if call.begun is not None:  # by somebody else, while stored results were read
             return cast("_Chain", call.begun).tell_again()
         begun = call.begun = _Chain(subject, call, plan)
-        if call.door.progress is None:
+        if call.channel.progress is None:
             return await begun.run()
-        with Pace(call, Note(0, len(plan.steps), "")) as pace:
+        with Pace(call, Progress(0, len(plan.steps), "")) as pace:
             return await begun.run(pace)
 
     return make(
@@ -112,22 +112,22 @@ class _Chain:
             if pending is not None:
                 return pending
         if pace is not None:
-            pace.note(Note(len(plan.steps), len(plan.steps), "the chain is done"))
+            pace.note(Progress(len(plan.steps), len(plan.steps), "the chain is done"))
         self._outcome = outcome = await self._tell(final_only=self._call.arguments["final_only"])
         return outcome
 
     async def _run_in_turn(self, steps: list[Planned], pace: Pace | None) -> Outcome | None:
         """Run one step after the other; return the chain's answer if one waits for a person."""
         call, told, timed = self._call, self._told, self._ends
-        dispatch, caller, door = call.funnel.dispatch, call.caller, call.door.inside()
+        dispatch, caller, channel = call.funnel.dispatch, call.caller, call.channel.inside()
         for planned in steps:
             step = planned.step
             if pace is not None:
                 self._note(planned, pace)
             if planned.checked is None or timed:
-                answer = await self._begin(planned, door)
+                answer = await self._begin(planned, channel)
             else:
-                answer = await dispatch(step.tool_id, step.args, caller=caller, door=door, parent=call, how=planned)
+                answer = await dispatch(step.tool_id, step.args, caller=caller, channel=channel, parent=call, options=planned)
             if answer.error is not None or answer.held:
                 pending = await self._settle([planned], [answer])
                 if pending is not None:
@@ -142,11 +142,11 @@ class _Chain:
         """Run steps side by side; return the chain's answer if one waits for a person."""
         if pace is not None:
             self._note(steps[0], pace)
-        door = self._call.door.inside()
-        return await self._settle(steps, await asyncio.gather(*(self._begin(planned, door) for planned in steps)))
+        channel = self._call.channel.inside()
+        return await self._settle(steps, await asyncio.gather(*(self._begin(planned, channel) for planned in steps)))
 
     def _note(self, planned: Planned, pace: Pace) -> None:
-        pace.note(Note(planned.index, len(self._plan.steps), f"running {planned.step.tool_id}"))
+        pace.note(Progress(planned.index, len(self._plan.steps), f"running {planned.step.tool_id}"))
 
     def tell_again(self) -> Outcome:
         """Return what came of the chain, for whoever would run it once more: no step does."""
@@ -156,7 +156,7 @@ class _Chain:
             raise self._outcome
         return self._outcome
 
-    def _begin(self, planned: Planned, door: Door) -> Awaitable[Envelope]:
+    def _begin(self, planned: Planned, channel: Channel) -> Awaitable[Envelope]:
         call, step, args = self._call, planned.step, planned.step.args
         try:
             if planned.checked is None:
@@ -165,7 +165,7 @@ class _Chain:
                 planned = msgspec.structs.replace(planned, seconds=self._left(step))
         except ToolError as error:
             return _refused(error, step.tool_id)
-        return call.funnel.dispatch(step.tool_id, args, caller=call.caller, door=door, parent=call, how=planned)
+        return call.funnel.dispatch(step.tool_id, args, caller=call.caller, channel=channel, parent=call, options=planned)
 
     def _filled(self, planned: Planned) -> Arguments:
         """Return the arguments of a step with what the steps before answered."""
@@ -224,8 +224,8 @@ class _Chain:
 
     def _room(self) -> int:
         """Return how long an answer may be that must not become a handle; one inside another leaves room for that."""
-        most, door = self._subject.limits.result_characters, self._call.door.result_characters
-        return (most if door is None else min(most, room_for_data(self._call, door))) >> self._call.depth
+        most, channel = self._subject.limits.result_characters, self._call.channel.result_characters
+        return (most if channel is None else min(most, room_for_data(self._call, channel))) >> self._call.depth
 
     async def _tell(self, beside: Mapping[str, Any] = _NOTHING, *, final_only: bool = False, most: int | None = None) -> Encoded:
         """Return what came of the steps so far; if that is more than can be kept, or than `most`, large results are kept by themselves."""

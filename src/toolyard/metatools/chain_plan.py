@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, NamedTuple, cast
 import msgspec
 from msgspec.structs import replace
 
-from toolyard.dispatch.call import Arguments, Call, Nested
+from toolyard.dispatch.call import Arguments, Call, InvokeOptions
 from toolyard.dispatch.results import MARK, REFERENCE, Filling, at_pointer
 from toolyard.dispatch.tool import Check, InvalidArgumentsError, Tool, check_by_schema
 from toolyard.metatools.metatool import TEXT, Subject, fields, outcome
@@ -303,7 +303,7 @@ _MEND: Final = "Mend what 'issues' names."
 _DEPTH: Final = 16  # of metatools in metatools; fewer may run in each other
 
 
-class Planned(Nested, frozen=True, kw_only=True, gc=False):
+class Planned(InvokeOptions, frozen=True, kw_only=True, gc=False):
     """A step that can run, and how: with arguments that are checked already, if nothing of them comes from another step."""
 
     filled: bool = True
@@ -378,7 +378,7 @@ class Plan:
     def look_up(self, tool_id: str | None) -> list[str]:
         """Return how to learn of a tool, or to find one, by tools that the caller has."""
         action = "search_tools(query=…)" if tool_id is None else f"describe_tool(tool_id={tool_id!r})"
-        return self._subject.registry.offered(self._call.profile, action)
+        return self._subject.registry.available_actions(self._call.profile, action)
 
     def _begin(self, group: str) -> list[Planned]:
         """Begin with steps that run side by side, or with some that do not."""

@@ -68,7 +68,7 @@ def make_describe(catalogue: Catalogue, learnt: Learnt, *, limits: Limits) -> li
         if count:
             told["examples"] = _shown(spec.examples[:count])
         shape = learnt(spec.name, call.caller) if "input_schema" in told and spec.output_schema is None else None
-        most = limits.result_characters if call.door.result_characters is None else room_for_data(call, call.door.result_characters)
+        most = limits.result_characters if call.channel.result_characters is None else room_for_data(call, call.channel.result_characters)
         whole = told if shape is None else {**told, "learnt_output": shape}
         return whole if shape is None or len(encode(whole)) <= most else told  # what is declared is not given up for it
 

@@ -10,7 +10,7 @@ from toolyard.metatools.metatool import TEXT, fields, make, outcome
 from toolyard.metatools.signature import one_line, signature
 from toolyard.model.errors import not_found
 from toolyard.model.profile import METATOOLS, Profile, Toolset
-from toolyard.model.schema import near_miss
+from toolyard.model.schema import closest_name
 from toolyard.model.spec import Operation, Reason, ToolSpec
 
 __all__ = ["make_lists"]
@@ -129,7 +129,7 @@ def _toolset(name: str, profile: Profile, catalogue: Catalogue) -> Toolset:
     known = _toolsets(profile)
     if name in known:
         return known[name]
-    meant = near_miss(name, list(known))
-    actions = catalogue.offered(profile, "list_toolsets()")
+    meant = closest_name(name, list(known))
+    actions = catalogue.available_actions(profile, "list_toolsets()")
     hint = f"Did you mean '{meant}'?" if meant else "Look at what 'list_toolsets' answers." if actions else None
     raise not_found("toolset", name, reason="unknown_toolset", hint=hint, next_actions=actions, may_have_run=False)

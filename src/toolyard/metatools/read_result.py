@@ -53,7 +53,7 @@ def make_read(subject: Subject) -> Tool:
             part = at_pointer(whole, path)
         except LookupError:
             raise _leads_nowhere(handle, path, whole) from None
-        stated = call.door.result_characters
+        stated = call.channel.result_characters
         allowed = subject.limits.result_characters if stated is None else room_for_data(call, stated)
         head = {"handle": handle, "path": shortened(path)}
         window = _Window(given["offset"], given.get("limit"), given.get("grep"), allowed - _length(head))

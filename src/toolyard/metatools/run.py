@@ -10,8 +10,8 @@ from typing import Any, Final, NoReturn, Self, cast
 
 import msgspec
 
-from toolyard.dispatch.call import FILLED, NESTED, Arguments, Call, Handler, Nested
-from toolyard.dispatch.progress import Note, SendNote
+from toolyard.dispatch.call import DEFAULT_OPTIONS, REFS_RESOLVED, Arguments, Call, Handler, InvokeOptions
+from toolyard.dispatch.progress import Progress, SendProgress
 from toolyard.dispatch.results import REFERENCE, Filling
 from toolyard.dispatch.tool import Check, InvalidArgumentsError, Tool, check_by_schema
 from toolyard.metatools.catalogue import OTHER_NAME
@@ -32,7 +32,7 @@ class Pace:
 
     __slots__ = ("_call", "_last", "_ripe", "_timer", "_told")
 
-    def __init__(self, call: Call, first: Note, *, told: bool = False) -> None:
+    def __init__(self, call: Call, first: Progress, *, told: bool = False) -> None:
         self._call = call
         self._last = first
         self._ripe = False
@@ -40,7 +40,7 @@ class Pace:
         self._timer: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> Self:
-        if self._call.door.progress is not None:
+        if self._call.channel.progress is not None:
             self._timer = self._call.funnel.loop.call_later(_SECONDS, self._ripen)
         return self
 
@@ -48,13 +48,13 @@ class Pace:
         if self._timer is not None:
             self._timer.cancel()
 
-    def note(self, note: Note) -> None:
+    def note(self, note: Progress) -> None:
         """Tell this now, or once it is time."""
         self._last = note
         if self._ripe:
             self._tell()
 
-    def forward(self, note: Note) -> None:
+    def forward(self, note: Progress) -> None:
         """Tell at once what an inner call says of itself, in place of what would have been said of it."""
         self._told = True
         self._call.progress(note.done, note.total, note.text)
@@ -124,11 +124,11 @@ def make_run(subject: Subject) -> list[Tool]:
             return call.begun
         call.coerced += moved
         call.begun, call.relays = _BEGUN, True
-        how = Nested(seconds=call.seconds, filled=filled) if call.seconds else FILLED if filled else NESTED
-        with Pace(call, Note(0, 1, f"running {tool.spec.name}"), told=tool.wraps) as pace:
-            answer = await call.invoke(given["tool_id"], args, progress=_forward(call, pace), how=how)
+        options = InvokeOptions(seconds=call.seconds, filled=filled) if call.seconds else REFS_RESOLVED if filled else DEFAULT_OPTIONS
+        with Pace(call, Progress(0, 1, f"running {tool.spec.name}"), told=tool.wraps) as pace:
+            answer = await call.invoke(given["tool_id"], args, progress=_forward(call, pace), options=options)
             if pace.silent:
-                pace.note(Note(1, 1, f"{tool.spec.name} is done"))
+                pace.note(Progress(1, 1, f"{tool.spec.name} is done"))
         included = given.get("include")
         call.begun = _included(answer, tool.spec, included) if included and answer.success and not is_pending(answer) else answer
         return call.begun
@@ -239,8 +239,8 @@ def _refuse(argument: str, message: str) -> NoReturn:
     )
 
 
-def _forward(call: Call, pace: Pace) -> SendNote | None:
-    return None if call.door.progress is None else pace.forward
+def _forward(call: Call, pace: Pace) -> SendProgress | None:
+    return None if call.channel.progress is None else pace.forward
 
 
 def _included(answer: Envelope, spec: ToolSpec, include: list[str]) -> Envelope:

@@ -53,7 +53,7 @@ def make_search(catalogue: Catalogue, cursors: Cursors) -> Tool:
         given = call.arguments
         query, limit, detail = given["query"], given["limit"], given["detail"]
         namespace, operation = given.get("namespace"), given.get("operation")
-        check_query(query, catalogue.offered(call.profile, "list_tools()"))
+        check_query(query, catalogue.available_actions(call.profile, "list_tools()"))
         catalogue.check_namespace(namespace, call.profile)
         tools = await catalogue.fingerprint(call.profile)
         question = [tools, catalogue.ranking(), "search_tools", query, limit, namespace, operation]
@@ -66,7 +66,7 @@ def make_search(catalogue: Catalogue, cursors: Cursors) -> Tool:
             told["next_cursor"] = cursors.close(question, start + limit)
         if not found.hits and not start:
             told["closest"] = [source for source in found.closest if source != METATOOLS]
-            elsewhere = catalogue.offered(call.profile, "list_tools(namespace=…)")
+            elsewhere = catalogue.available_actions(call.profile, "list_tools(namespace=…)")
             told["hint"] = " or look through a namespace with ".join(["Nothing fits. Say it in other words", *elsewhere]) + "."
         return told
 

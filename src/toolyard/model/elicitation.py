@@ -14,18 +14,18 @@ from toolyard.model.limits import Limits
 from toolyard.model.schema import SchemaError, SchemaValidator, check_schema
 
 __all__ = [
-    "ASK_METHODS",
+    "CLIENT_METHODS",
     "OWN_REASONS",
-    "Ask",
-    "AskMethod",
-    "Question",
+    "ClientMethod",
+    "ClientRequest",
+    "Confirmation",
     "check_form",
     "content_of",
     "telling_whether_it_ran",
     "unanswerable",
 ]
 
-AskMethod = Literal["elicitation/create", "sampling/createMessage", "roots/list"]
+ClientMethod = Literal["elicitation/create", "sampling/createMessage", "roots/list"]
 
 OWN_REASONS: Final = frozenset({"declined", "dismissed"})
 """Reasons of ours, which a tool that asks need not declare."""
@@ -35,7 +35,7 @@ _CAPABILITIES: Final[dict[str, str]] = {
     "sampling/createMessage": "sampling",
     "roots/list": "roots",
 }
-ASK_METHODS: Final = frozenset(_CAPABILITIES)
+CLIENT_METHODS: Final = frozenset(_CAPABILITIES)
 """All that a client can be asked."""
 
 
@@ -44,14 +44,14 @@ _FORMATS: Final = ("date", "date-time", "email", "uri")
 _USUAL: Final = Limits()
 
 
-class Ask(msgspec.Struct, frozen=True):
+class ClientRequest(msgspec.Struct, frozen=True):
     """One thing asked of the client."""
 
-    method: AskMethod
+    method: ClientMethod
     params: dict[str, Any] = {}
 
     @classmethod
-    def person(cls, text: str, schema: Mapping[str, Any]) -> "Ask":
+    def person(cls, text: str, schema: Mapping[str, Any]) -> "ClientRequest":
         """Return a form for the person: a text, and the flat object that is wanted.
 
         Raises:
@@ -64,14 +64,14 @@ class Ask(msgspec.Struct, frozen=True):
         return cls("elicitation/create", {"mode": "form", "message": text, "requestedSchema": dict(schema)})
 
     @classmethod
-    def model(cls, text: str, *, max_tokens: int, system: str | None = None) -> "Ask":
+    def model(cls, text: str, *, max_tokens: int, system: str | None = None) -> "ClientRequest":
         """Return a prompt for the client's model."""
         messages = [{"role": "user", "content": {"type": "text", "text": text}}]
         extra = {} if system is None else {"systemPrompt": system}
         return cls("sampling/createMessage", {"messages": messages, "maxTokens": max_tokens, **extra})
 
     @classmethod
-    def roots(cls) -> "Ask":
+    def roots(cls) -> "ClientRequest":
         """Return the question which folders the client works in."""
         return cls("roots/list")
 
@@ -94,7 +94,7 @@ class Ask(msgspec.Struct, frozen=True):
         return None if mode is None or mode in (modes or ("form",)) else f"{name}.{mode}"
 
 
-class Question(msgspec.Struct, frozen=True):
+class Confirmation(msgspec.Struct, frozen=True):
     """A question that a tool always asks before it runs, so that it may be asked again without harm."""
 
     text: str
@@ -147,7 +147,9 @@ def _are_titled(choices: object) -> bool:
     return isinstance(choices, list | tuple) and _are_texts([_mapping(choice).get("const") for choice in cast("list[object]", choices)])
 
 
-def unanswerable(asks: Mapping[str, Ask], capabilities: Mapping[str, Any] | Collection[str] = (), *, stateless: bool = False) -> ToolError:
+def unanswerable(
+    asks: Mapping[str, ClientRequest], capabilities: Mapping[str, Any] | Collection[str] = (), *, stateless: bool = False
+) -> ToolError:
     """Return the failure of asking a client what it does not say it can answer, or cannot be asked here; it names what the client lacks."""
     if stateless:
         message = "The tool has a question, and a stateless server cannot ask a client that begins with a handshake."
@@ -160,7 +162,7 @@ def unanswerable(asks: Mapping[str, Ask], capabilities: Mapping[str, Any] | Coll
     return ToolError("not_supported", f"The tool has a question, and this client does not say that it has {told}.", capabilities=missing)
 
 
-def content_of(ask: Ask, result: Mapping[str, Any]) -> dict[str, Any]:
+def content_of(ask: ClientRequest, result: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a person filled in.
 
     Raises:

@@ -24,11 +24,11 @@ __all__ = [
     "SchemaError",
     "SchemaValidator",
     "check_schema",
+    "closest_name",
     "field_name",
     "follow",
     "inlined",
     "is_plain",
-    "near_miss",
     "plainly_fits",
     "resolve",
     "subschema",
@@ -290,7 +290,7 @@ def follow(root: Schema, reference: str) -> Any:
     return node
 
 
-def near_miss(name: str, known: Sequence[str]) -> str | None:
+def closest_name(name: str, known: Sequence[str]) -> str | None:
     """Return the known name that was probably meant; whoever wrote very much meant none."""
     if len(name) > _NAME_CHARACTERS:
         return None
@@ -388,7 +388,7 @@ def _issues_of(error: "jsonschema_rs.ValidationError", root: Schema) -> list[Iss
 def unexpected(path: Path, known: Sequence[str]) -> Issue:
     """Return the issue of a field that the schema does not know."""
     name = str(path[-1])
-    meant = near_miss(name, known)
+    meant = closest_name(name, known)
     text = f"'{field_name(path)}' is not known." + (f" Did you mean '{meant}'?" if meant else "")
     return Issue(field_name(path), EXTRA, text, did_you_mean=meant)
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, cast
 import msgspec
 
 from toolyard._internal.logfmt import is_word
-from toolyard.model.elicitation import Question, check_form
+from toolyard.model.elicitation import Confirmation, check_form
 from toolyard.model.envelope import encode
 from toolyard.model.errors import CODES, COMMON_CODES, CodeName
 from toolyard.model.limits import Limits
@@ -122,7 +122,7 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tags: tuple[str, ...] = ()
     examples: tuple[Example, ...] = ()
     reasons: dict[str, Reason] = {}
-    question: Question | None = None
+    question: Confirmation | None = None
     timeout: float | None = None
     timeout_hint: str | None = None
     serial: bool = False

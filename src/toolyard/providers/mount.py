@@ -8,7 +8,7 @@ from typing import cast
 
 import msgspec
 
-from toolyard.dispatch.call import FILLED, Arguments, Call, Caller
+from toolyard.dispatch.call import REFS_RESOLVED, Arguments, Call, Caller
 from toolyard.dispatch.dispatcher import Dispatcher
 from toolyard.dispatch.registry import Registry
 from toolyard.dispatch.resource import Prompt, Resource
@@ -78,7 +78,7 @@ class Mount:
         async def handler(call: Call) -> Envelope:
             call.relays = True
             return await self._dispatcher.dispatch(
-                spec.name, call.arguments, caller=self._inside(call), door=call.door, parent=call, how=FILLED
+                spec.name, call.arguments, caller=self._inside(call), channel=call.channel, parent=call, options=REFS_RESOLVED
             )
 
         outside = msgspec.structs.replace(spec, source=self._name, session="none", serial=False)
@@ -88,7 +88,7 @@ class Mount:
         inner = self._registry.find_template(spec.uri, self._profile)
 
         async def handler(call: Call) -> Envelope:
-            return await self._dispatcher.read(call.name, caller=self._inside(call), door=call.door, parent=call)
+            return await self._dispatcher.read(call.name, caller=self._inside(call), channel=call.channel, parent=call)
 
         return Resource.of(spec, handler, schema=inner.query.spec.input_schema, check=msgspec.json.decode, complete=inner.complete)
 
@@ -96,7 +96,7 @@ class Mount:
         inner = self._registry.find_prompt(spec.name, self._profile)
 
         async def handler(call: Call) -> Envelope:
-            return await self._dispatcher.prompt(spec.name, call.arguments, caller=self._inside(call), door=call.door, parent=call)
+            return await self._dispatcher.prompt(spec.name, call.arguments, caller=self._inside(call), channel=call.channel, parent=call)
 
         return Prompt.of(spec, handler, schema=inner.query.spec.input_schema, check=msgspec.json.decode, complete=inner.complete)
 

@@ -11,10 +11,10 @@ from toolyard.dispatch.table import NOTHING_WITHHELD, WithheldReasons
 from toolyard.dispatch.tool import Tool
 from toolyard.providers import Forwarding, Parting, Provider, Publish, Settling
 
-__all__ = ["Gathered", "Given", "Publishing"]
+__all__ = ["ProviderSet", "Publisher", "StaticProvider"]
 
 
-class Publishing:
+class Publisher:
     """Puts what a provider publishes into the registry, under its name."""
 
     def __init__(self, registry: Registry, source: str, *, gives_way: bool, notify: Callable[[str], None]) -> None:
@@ -57,7 +57,7 @@ _CHARACTERS: Final = 1000
 _ALL_CHARACTERS: Final = 4000
 
 
-class Gathered:
+class ProviderSet:
     """The providers that are open now, by name, in the order they came."""
 
     def __init__(self, registry: Registry, *, notify: Callable[[str], None]) -> None:
@@ -92,7 +92,7 @@ class Gathered:
         self._opening.add(name)
         try:
             async with AsyncExitStack() as stack:
-                publish = Publishing(self._registry, name, gives_way=gives_way, notify=self._notify)
+                publish = Publisher(self._registry, name, gives_way=gives_way, notify=self._notify)
                 stack.callback(self._registry.withdraw, name)
                 await stack.enter_async_context(provider.open(publish))
                 self._open[name] = (provider, stack.pop_all())
@@ -149,7 +149,7 @@ class Gathered:
         return "\n\n".join(parts)[:_ALL_CHARACTERS]
 
 
-class Given:
+class StaticProvider:
     """Publishes what it is given."""
 
     def __init__(self, name: str, tools: Sequence[Tool], *, resources: Sequence[Resource], prompts: Sequence[Prompt]) -> None:

@@ -1,7 +1,7 @@
 """One MCP client as state, and what all clients of a yard share; no sockets here."""
 
-from toolyard.server.context import Front
-from toolyard.server.request import Exchange, Notify
-from toolyard.server.session import Conversation
+from toolyard.server.context import ServerContext
+from toolyard.server.request import Notify, RequestContext
+from toolyard.server.session import ServerSession
 
-__all__ = ["Conversation", "Exchange", "Front", "Notify"]
+__all__ = ["Notify", "RequestContext", "ServerContext", "ServerSession"]

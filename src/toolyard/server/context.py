@@ -6,17 +6,17 @@ from itertools import count
 from typing import Any, Final, cast
 
 from toolyard.config.settings import Serving
-from toolyard.dispatch.call import ANYONE, Caller, Door
+from toolyard.dispatch.call import ANYONE, Caller, Channel
 from toolyard.model.profile import EVERYTHING, Profile
-from toolyard.server.input_required import Parking
+from toolyard.server.input_required import InputRequired
 from toolyard.server.lists import Lists
-from toolyard.server.notifications import Changes
+from toolyard.server.notifications import ChangeNotifier
 from toolyard.wire.headers import param_names
-from toolyard.wire.results import Answers, Server
+from toolyard.wire.results import ResultEncoder, Server
 from toolyard.wire.versions import VERSIONS, Version
 from toolyard.yard import Yard
 
-__all__ = ["Front"]
+__all__ = ["ServerContext"]
 
 WantedHeaders = dict[tuple[str, ...], tuple[str, str]]
 
@@ -26,26 +26,26 @@ _TICK: Final = 0.02
 _numbers: Final = count(1)
 
 
-class Front:
+class ServerContext:
     """Lists, parked calls and notices of one open yard, for one way in."""
 
-    def __init__(self, yard: Yard, serving: Serving, *, door: str) -> None:
+    def __init__(self, yard: Yard, serving: Serving, *, channel: str) -> None:
         self.yard = yard
         self.serving = serving
-        self.door = door
+        self.channel = channel
         self.dispatch = yard.dispatcher.dispatch
         self.number = next(_numbers)
         """What its calls are told by from those of others."""
-        self.silent_door = Door(name=door, front=self.number)
-        self.stateless_door = Door(name=door, front=self.number, stateless=True)
+        self.silent_door = Channel(name=channel, front=self.number)
+        self.stateless_door = Channel(name=channel, front=self.number, stateless=True)
         self.lists = Lists(yard, serving, yard.seal)
-        self.parking = Parking(yard.seal, serving.ask_seconds)
-        self.changes = Changes(yard, self.lists)
+        self.parking = InputRequired(yard.seal, serving.ask_seconds)
+        self.changes = ChangeNotifier(yard, self.lists)
         self.closing = asyncio.Event()
         """Set when the server ends, so that those who only listen are told."""
         server = Server(yard.name, yard.version)
         ttl = int(serving.list_seconds * 1000)
-        self._answers = {name: Answers(version, server, ttl_ms=ttl) for name, version in VERSIONS.items()}
+        self._answers = {name: ResultEncoder(version, server, ttl_ms=ttl) for name, version in VERSIONS.items()}
         self._local: dict[str, Caller] = {}
         self._callers: dict[tuple[str, str, str], Caller] = {}
         self._wanted: dict[str, WantedHeaders] = {}
@@ -53,7 +53,7 @@ class Front:
         self._params_version = -1
         self._shown = tuple(name.lower() for name in serving.request_headers)
 
-    def answers(self, version: Version) -> Answers:
+    def answers(self, version: Version) -> ResultEncoder:
         """Return how clients of a version are answered."""
         return self._answers[version.name]  # by name, because the hash of a version is made anew each time
 
@@ -128,7 +128,7 @@ class Front:
         calls = self.yard.dispatcher.in_flight
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        while loop.time() < deadline and any(call.door.front == self.number for call in calls.values()):  # noqa: ASYNC110 - no event tells
+        while loop.time() < deadline and any(call.channel.front == self.number for call in calls.values()):  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(_TICK)  # nobody tells when the last is done, and this is once, at the end
         await self.interrupt()
 

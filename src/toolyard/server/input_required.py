@@ -14,17 +14,17 @@ from typing import Any, Final
 
 import msgspec
 
-from toolyard._internal.seal import Seal, SealError
-from toolyard.dispatch.call import Door
-from toolyard.model.elicitation import Ask
+from toolyard._internal.seal import SignatureError, Signer
+from toolyard.dispatch.call import Channel
+from toolyard.model.elicitation import ClientRequest
 from toolyard.model.envelope import Envelope, encode
 from toolyard.model.errors import ToolError
-from toolyard.server.request import Exchange, check_asks
+from toolyard.server.request import RequestContext, check_asks
 from toolyard.wire.messages import INVALID_PARAMS, Fault
 
-__all__ = ["Asked", "Parking", "Start", "Work"]
+__all__ = ["Asked", "InputRequired", "Start", "Work"]
 
-Start = Callable[[Door], Awaitable[Envelope]]
+Start = Callable[[Channel], Awaitable[Envelope]]
 _PURPOSE: Final = "state of a request"
 _MOST: Final = 1000
 _BYTES: Final = 64 * 1024 * 1024
@@ -33,7 +33,7 @@ _BYTES: Final = 64 * 1024 * 1024
 class Asked(msgspec.Struct, frozen=True):
     """A call wants to know something first."""
 
-    asks: Mapping[str, Ask]
+    asks: Mapping[str, ClientRequest]
     state: str
 
 
@@ -55,19 +55,19 @@ class _Run:
 
     __slots__ = ("_answers", "_arguments", "_fingerprint", "_parking", "_told", "_turn", "_work", "asks", "exchange", "size", "task")
 
-    def __init__(self, parking: "Parking", work: Work, exchange: Exchange) -> None:
+    def __init__(self, parking: "InputRequired", work: Work, exchange: RequestContext) -> None:
         self._work: Work | None = work
         self._fingerprint = ""
         self._arguments = 0
         self.size = 0
         """How many bytes of its requests a parked call holds on to."""
         self.exchange = exchange
-        self.asks: Mapping[str, Ask] = {}
+        self.asks: Mapping[str, ClientRequest] = {}
         self._parking = parking
         self._turn = asyncio.Lock()
         self._answers: asyncio.Future[Mapping[str, Any]] | None = None
         self._told: asyncio.Future[Envelope | Asked] | None = None
-        self.task = asyncio.ensure_future(work.start(exchange.door(self.ask)))
+        self.task = asyncio.ensure_future(work.start(exchange.channel(self.ask)))
         self.task.add_done_callback(self._finish)
 
     def expect(self) -> "asyncio.Future[Envelope | Asked]":
@@ -85,13 +85,13 @@ class _Run:
             self.task.cancel()
             raise
 
-    async def ask(self, asks: Mapping[str, Ask], declared: bool) -> Mapping[str, Any]:  # noqa: FBT001 - the shape of a door
+    async def ask(self, asks: Mapping[str, ClientRequest], declared: bool) -> Mapping[str, Any]:  # noqa: FBT001 - the shape of a door
         """Wait until the client comes again with answers to all that, unless it brought them along; one question after the other."""
         check_asks(asks, self.exchange.capabilities)
         async with self._turn:
             return await self._ask_now(asks, declared=declared)
 
-    async def _ask_now(self, asks: Mapping[str, Ask], *, declared: bool) -> Mapping[str, Any]:
+    async def _ask_now(self, asks: Mapping[str, ClientRequest], *, declared: bool) -> Mapping[str, Any]:
         brought = self.exchange.responses
         if asks.keys() <= brought.keys():
             return {key: brought.pop(key) for key in asks}
@@ -119,7 +119,7 @@ class _Run:
             self._arguments = len(work.arguments)
         self.size = self._arguments + len(encode([exchange.meta, exchange.responses]))
 
-    def resume(self, exchange: Exchange) -> None:
+    def resume(self, exchange: RequestContext) -> None:
         """Go on with the answers that this request brought along."""
         self.exchange.take_over(exchange)
         if self._answers is not None and not self._answers.done():
@@ -150,10 +150,10 @@ class _Place(msgspec.Struct, frozen=True):
     timer: asyncio.TimerHandle
 
 
-class Parking:
+class InputRequired:
     """The calls of one process that wait for answers."""
 
-    def __init__(self, seal: Seal, seconds: float) -> None:
+    def __init__(self, seal: Signer, seconds: float) -> None:
         self._seal = seal
         self._seconds = seconds
         self._parked: dict[str, _Place] = {}
@@ -165,7 +165,7 @@ class Parking:
     def __len__(self) -> int:
         return len(self._parked)
 
-    async def run(self, work: Work, exchange: Exchange, state: str | None) -> Envelope | Asked:
+    async def run(self, work: Work, exchange: RequestContext, state: str | None) -> Envelope | Asked:
         """Begin a call, or go on with one that asked, and wait for what comes of it.
 
         Raises:
@@ -202,7 +202,7 @@ class Parking:
         while self._answered and next(iter(self._answered.values())) < time.time():
             del self._answered[next(iter(self._answered))]
 
-    async def _begin(self, work: Work, exchange: Exchange) -> Envelope | Asked:
+    async def _begin(self, work: Work, exchange: RequestContext) -> Envelope | Asked:
         run = _Run(self, work, exchange)
         return await run.outcome(run.expect())
 
@@ -236,10 +236,10 @@ class Parking:
         """Return the sealed state of a call that asked, which is good for as long as the call waits."""
         return self._seal.close(_PURPOSE, [key, fingerprint, int(until), declared])
 
-    def _open(self, state: str, work: Work, exchange: Exchange) -> tuple[str, bool]:
+    def _open(self, state: str, work: Work, exchange: RequestContext) -> tuple[str, bool]:
         try:
             key, fingerprint, until, declared = self._seal.open(_PURPOSE, state)
-        except SealError:
+        except SignatureError:
             raise Fault(INVALID_PARAMS, "The request state is none that was given out here.") from None
         if fingerprint != work.fingerprint(exchange.caller.owner):
             raise Fault(INVALID_PARAMS, "The request state is of another request.")

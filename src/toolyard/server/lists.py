@@ -6,11 +6,11 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from toolyard._internal.seal import Seal, SealError
+from toolyard._internal.seal import SignatureError, Signer
 from toolyard.config.settings import Serving
 from toolyard.model.profile import Profile
 from toolyard.wire.messages import INVALID_PARAMS, Fault
-from toolyard.wire.results import Answers, prompt_item, resource_item, template_item, tool_item
+from toolyard.wire.results import ResultEncoder, prompt_item, resource_item, template_item, tool_item
 from toolyard.wire.versions import LATEST, Version
 from toolyard.yard import Yard
 
@@ -45,7 +45,7 @@ class _Encoded(msgspec.Struct):
 class Lists:
     """Every list of a yard."""
 
-    def __init__(self, yard: Yard, serving: Serving, seal: Seal) -> None:
+    def __init__(self, yard: Yard, serving: Serving, seal: Signer) -> None:
         self._yard = yard
         self._serving = serving
         self._seal = seal
@@ -58,7 +58,7 @@ class Lists:
             "prompts": yard.registry.list_prompts,
         }
 
-    def page(self, kind: Kind, profile: Profile, answers: Answers, cursor: str | None) -> bytes:
+    def page(self, kind: Kind, profile: Profile, answers: ResultEncoder, cursor: str | None) -> bytes:
         """Return one page as a whole result.
 
         Raises:
@@ -103,7 +103,7 @@ class Lists:
         self._kept[kind, profile, version.name] = kept
         return kept
 
-    def _encode(self, kind: Kind, kept: _Encoded, answers: Answers, start: int) -> bytes:
+    def _encode(self, kind: Kind, kept: _Encoded, answers: ResultEncoder, start: int) -> bytes:
         end = start + self._serving.page_size
         items = [self._item(kind, spec, answers.version) for spec in kept.specs[start:end]]
         more = end < len(kept.specs)
@@ -117,7 +117,7 @@ class Lists:
     def _start(self, kind: Kind, kept: _Encoded, cursor: str) -> int:
         try:
             *bound, start = self._seal.open(_PURPOSE, cursor)
-        except SealError:
+        except SignatureError:
             raise Fault(INVALID_PARAMS, "The cursor is none that was given out here.") from None
         if bound != [kind, kept.fingerprint, self._serving.page_size]:
             raise Fault(INVALID_PARAMS, "The cursor is of a list that has changed since, or of another one. Start from the first page.")

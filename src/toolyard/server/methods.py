@@ -7,14 +7,14 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from toolyard.dispatch.call import Answering, Caller, Door
+from toolyard.dispatch.call import Caller, Channel, EnvelopeCoroutine
 from toolyard.model.envelope import Envelope, Failure, encode, encode_sorted
 from toolyard.model.errors import ToolError
-from toolyard.server.context import Front
+from toolyard.server.context import ServerContext
 from toolyard.server.input_required import Asked, Start, Work
 from toolyard.server.lists import Kind
 from toolyard.server.notifications import listen
-from toolyard.server.request import ASKABLE, Exchange, Notify, check_token
+from toolyard.server.request import ASKABLE, Notify, RequestContext, check_token
 from toolyard.wire import params as given
 from toolyard.wire.messages import (
     INTERNAL,
@@ -26,14 +26,14 @@ from toolyard.wire.messages import (
     encode_fault,
     encode_result,
 )
-from toolyard.wire.params import CAPABILITIES, CLIENT, LEVELS, LOG_LEVEL, PROTOCOL_VERSION, Calling, version_of
+from toolyard.wire.params import CAPABILITIES, CLIENT, LEVELS, LOG_LEVEL, PROTOCOL_VERSION, CallMessage, version_of
 
-__all__ = ["Bare", "Reply", "answer", "answer_of", "call_tool", "is_modern", "name_of", "open_exchange", "params_of", "reply", "start_tool"]
+__all__ = ["Bare", "Reply", "answer", "answer_of", "call_tool", "is_modern", "name_of", "open_request", "params_of", "reply", "start_tool"]
 
 
 _NULL: Final = msgspec.Raw(b"null")
 _COMPLETIONS: Final = 100
-Reply = Callable[[Exchange, Any], Awaitable[bytes]]
+Reply = Callable[[RequestContext, Any], Awaitable[bytes]]
 
 
 class Bare(msgspec.Struct, gc=False):
@@ -42,7 +42,7 @@ class Bare(msgspec.Struct, gc=False):
     meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
 
 
-async def call_tool(exchange: Exchange, params: given.CallTool) -> bytes:
+async def call_tool(exchange: RequestContext, params: given.CallTool) -> bytes:
     """Call a tool and answer in the shape that it has."""
     if exchange.answers.version.modern and (params.request_state is not None or (exchange.capabilities and exchange.may_ask)):
         raw = None if params.arguments == _NULL else params.arguments
@@ -55,14 +55,14 @@ async def call_tool(exchange: Exchange, params: given.CallTool) -> bytes:
     return answer_of(exchange, params.name, outcome)
 
 
-def start_tool(exchange: Exchange, params: given.CallTool) -> Answering:
+def start_tool(exchange: RequestContext, params: given.CallTool) -> EnvelopeCoroutine:
     """Return the call of a tool whose client is asked, if at all, while its request stays open."""
     raw = params.arguments
-    door = exchange.ready or exchange.door()
-    return exchange.front.dispatch(params.name, None if raw == _NULL else raw, caller=exchange.caller, door=door)
+    channel = exchange.ready or exchange.channel()
+    return exchange.front.dispatch(params.name, None if raw == _NULL else raw, caller=exchange.caller, channel=channel)
 
 
-def answer_of(exchange: Exchange, name: str, outcome: Envelope) -> bytes:
+def answer_of(exchange: RequestContext, name: str, outcome: Envelope) -> bytes:
     """Return what came of a call in the shape that its tool has.
 
     Raises:
@@ -76,8 +76,8 @@ def answer_of(exchange: Exchange, name: str, outcome: Envelope) -> bytes:
     return exchange.answers.plain(outcome) if tool is not None and tool.spec.shape == "plain" else exchange.answers.envelope(outcome)
 
 
-def _start_with(exchange: Exchange, name: str, raw: msgspec.Raw | None, door: Door) -> Answering:
-    return exchange.front.dispatch(name, raw, caller=exchange.caller, door=door)
+def _start_with(exchange: RequestContext, name: str, raw: msgspec.Raw | None, channel: Channel) -> EnvelopeCoroutine:
+    return exchange.front.dispatch(name, raw, caller=exchange.caller, channel=channel)
 
 
 def _sorted(raw: msgspec.Raw | None) -> bytes:
@@ -88,15 +88,15 @@ def _sorted(raw: msgspec.Raw | None) -> bytes:
         return bytes(raw or b"")
 
 
-async def _parked(exchange: Exchange, work: Work, state: str | None) -> Envelope | Asked:
+async def _parked(exchange: RequestContext, work: Work, state: str | None) -> Envelope | Asked:
     check_token(exchange.meta.get("progressToken"))  # before a call that is parked goes on in its name
     try:
         return await exchange.front.parking.run(work, exchange, state)
     except ToolError as error:
-        return exchange.front.yard.dispatcher.refuse(work.name, error, caller=exchange.caller, door=exchange.front.silent_door)
+        return exchange.front.yard.dispatcher.refuse(work.name, error, caller=exchange.caller, channel=exchange.front.silent_door)
 
 
-def _refuse_incapable(exchange: Exchange, envelope: Envelope) -> None:
+def _refuse_incapable(exchange: RequestContext, envelope: Envelope) -> None:
     """Raise the fault that the newer era has for a client that cannot be asked what a call must know."""
     error = envelope.error
     if error is None or error.code != "not_supported" or not exchange.answers.version.modern:
@@ -119,10 +119,10 @@ def _has(capabilities: Mapping[str, Any], name: str, modes: Mapping[str, Any]) -
     return name in capabilities and all(mode in capabilities[name] for mode in modes)
 
 
-async def read_resource(exchange: Exchange, params: given.ReadResource) -> bytes:
+async def read_resource(exchange: RequestContext, params: given.ReadResource) -> bytes:
     """Read a resource."""
     yard = exchange.front.yard
-    work = Work("resources/read", params.uri, b"", lambda door: yard.read(params.uri, caller=exchange.caller, door=door))
+    work = Work("resources/read", params.uri, b"", lambda channel: yard.read(params.uri, caller=exchange.caller, channel=channel))
     answer = await _run(exchange, work, params.request_state)
     if isinstance(answer, bytes):
         return answer
@@ -131,13 +131,13 @@ async def read_resource(exchange: Exchange, params: given.ReadResource) -> bytes
     return exchange.answers.whole(encode(answer.data), cacheable=True)
 
 
-async def get_prompt(exchange: Exchange, params: given.GetPrompt) -> bytes:
+async def get_prompt(exchange: RequestContext, params: given.GetPrompt) -> bytes:
     """Fill in a prompt."""
     yard = exchange.front.yard
     arguments = params.arguments or {}
 
-    def start(door: Door) -> Awaitable[Envelope]:
-        return yard.prompt(params.name, arguments, caller=exchange.caller, door=door)
+    def start(channel: Channel) -> Awaitable[Envelope]:
+        return yard.prompt(params.name, arguments, caller=exchange.caller, channel=channel)
 
     answer = await _run(exchange, Work("prompts/get", params.name, encode_sorted(arguments), start), params.request_state)
     if isinstance(answer, bytes):
@@ -147,10 +147,10 @@ async def get_prompt(exchange: Exchange, params: given.GetPrompt) -> bytes:
     return exchange.answers.messages(answer.data)
 
 
-async def _run(exchange: Exchange, work: Work, state: str | None) -> Envelope | bytes:
+async def _run(exchange: RequestContext, work: Work, state: str | None) -> Envelope | bytes:
     """Return what came of it, or the question as a whole result."""
     if not exchange.may_ask and (state is None or not exchange.answers.version.modern):
-        return await work.start(exchange.door())
+        return await work.start(exchange.channel())
     outcome = await _parked(exchange, work, state)
     return exchange.answers.asked(outcome.asks, outcome.state) if isinstance(outcome, Asked) else outcome
 
@@ -165,7 +165,7 @@ def _fault_of(envelope: Envelope, data: dict[str, Any], call_id: str) -> Fault:
     return Fault(code, error.message, {**data, "error": error, **({"call_id": call_id} if call_id else {})})
 
 
-async def complete(exchange: Exchange, params: given.Complete) -> bytes:
+async def complete(exchange: RequestContext, params: given.Complete) -> bytes:
     """Complete what was typed so far."""
     known = {"ref/prompt": ("prompt", params.ref.name), "ref/resource": ("resource", params.ref.uri)}.get(params.ref.type)
     if known is None or known[1] is None:
@@ -183,20 +183,20 @@ async def complete(exchange: Exchange, params: given.Complete) -> bytes:
     return exchange.answers.whole(encode({"completion": told}))
 
 
-async def discover(exchange: Exchange, _: Bare) -> bytes:
+async def discover(exchange: RequestContext, _: Bare) -> bytes:
     """Tell a client of the newer era what there is."""
     front = exchange.front
     profile = front.profile_of(exchange.caller)
     return exchange.answers.discover(front.capabilities(profile), front.instructions(profile))
 
 
-async def ping(exchange: Exchange, _: Bare) -> bytes:
+async def ping(exchange: RequestContext, _: Bare) -> bytes:
     """Say that somebody is there."""
     return exchange.answers.empty
 
 
 def _lister(kind: Kind) -> Reply:
-    async def listed(exchange: Exchange, params: given.Page) -> bytes:
+    async def listed(exchange: RequestContext, params: given.Page) -> bytes:
         front = exchange.front
         return front.lists.page(kind, front.profile_of(exchange.caller), exchange.answers, params.cursor)
 
@@ -244,7 +244,7 @@ def name_of(params: object) -> str | None:
     return getattr(params, "name", None) or getattr(params, "uri", None)
 
 
-def reply(exchange: Exchange, method: str, params: Any) -> Awaitable[bytes]:
+def reply(exchange: RequestContext, method: str, params: Any) -> Awaitable[bytes]:
     """Return the result of a request, to be awaited.
 
     Raises:
@@ -268,9 +268,9 @@ def is_modern(method: str | None, params: Any) -> bool:
     return method in _METHODS or (meta is not None and PROTOCOL_VERSION in meta)
 
 
-def open_exchange(
-    front: Front, message: Message | Calling, params: Any, caller: Caller, *, notify: Notify | None, headers: Mapping[str, str]
-) -> Exchange:
+def open_request(
+    front: ServerContext, message: Message | CallMessage, params: Any, caller: Caller, *, notify: Notify | None, headers: Mapping[str, str]
+) -> RequestContext:
     """Return the exchange that a request of the newer era is.
 
     Raises:
@@ -279,7 +279,7 @@ def open_exchange(
     meta: dict[str, Any] | None = params.meta
     version = version_of(meta)
     assert meta is not None  # noqa: S101 - 'version_of' has seen it
-    exchange = Exchange(
+    exchange = RequestContext(
         front=front,
         id=message.id,  # pyright: ignore[reportArgumentType] - a request has one
         answers=front.answers(version),
@@ -294,7 +294,7 @@ def open_exchange(
     return exchange
 
 
-async def answer(exchange: Exchange, method: str, params: Any) -> bytes:
+async def answer(exchange: RequestContext, method: str, params: Any) -> bytes:
     """Return the whole answer to a request whose exchange is open."""
     try:
         result = await reply(exchange, method, params)

@@ -8,12 +8,12 @@ from typing import Any, Final
 from toolyard.model.errors import ToolError
 from toolyard.model.profile import Profile
 from toolyard.server.lists import Kind, Lists
-from toolyard.server.request import Exchange
+from toolyard.server.request import RequestContext
 from toolyard.wire.messages import INVALID_PARAMS, INVALID_REQUEST, Fault, Id, encode_notification
 from toolyard.wire.params import SUBSCRIPTION, Listen, Wanted
 from toolyard.yard import Yard
 
-__all__ = ["URIS", "Changes", "Subscription", "check_uri", "listen"]
+__all__ = ["URIS", "ChangeNotifier", "Subscription", "check_uri", "listen"]
 
 
 URIS: Final = 1000
@@ -66,7 +66,7 @@ class Subscription:
         self.send(encode_notification(method, params))
 
 
-class Changes:
+class ChangeNotifier:
     """Watches the registry of a yard and tells whoever wants to know."""
 
     def __init__(self, yard: Yard, lists: Lists) -> None:
@@ -164,7 +164,7 @@ def _quietly(subscription: Subscription, method: str, params: dict[str, Any] | N
 _URI_CHARACTERS: Final = 8192
 
 
-async def listen(exchange: Exchange, params: Listen) -> bytes:
+async def listen(exchange: RequestContext, params: Listen) -> bytes:
     """Tell a client of changes for as long as it listens; the answer comes only when the server ends first."""
     front = exchange.front
     if exchange.notify is None:

@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from toolyard.dispatch.call import ANYONE, Caller, Door
-from toolyard.dispatch.progress import Note
-from toolyard.model.elicitation import Ask, unanswerable
+from toolyard.dispatch.call import ANYONE, Caller, Channel
+from toolyard.dispatch.progress import Progress
+from toolyard.model.elicitation import ClientRequest, unanswerable
 from toolyard.model.envelope import encode
 from toolyard.model.errors import ToolError
 from toolyard.wire.messages import INVALID_PARAMS, Fault, Id, encode_notification
 from toolyard.wire.params import LEVELS, RESULT_SIZE, is_quiet, unreserved
-from toolyard.wire.results import Answers
+from toolyard.wire.results import ResultEncoder
 
 if TYPE_CHECKING:
-    from toolyard.server.context import Front
+    from toolyard.server.context import ServerContext
 
-__all__ = ["ASKABLE", "AskClient", "Exchange", "Notify", "check_asks", "check_token", "encode_log", "kept_capabilities"]
+__all__ = ["ASKABLE", "AskClient", "Notify", "RequestContext", "check_asks", "check_token", "encode_log", "kept_capabilities"]
 
 Notify = Callable[[bytes], None]
-AskClient = Callable[[Mapping[str, Ask], bool], Awaitable[Mapping[str, Any]]]
+AskClient = Callable[[Mapping[str, ClientRequest], bool], Awaitable[Mapping[str, Any]]]
 
 ASKABLE: Final = frozenset({"elicitation", "sampling", "roots"})
 _NOTHING: Final = frozenset[str]()
@@ -32,12 +32,12 @@ _requests: Final = count(1)
 """Of clients that nobody knows each request is a client of its own."""
 
 
-class Exchange(msgspec.Struct, eq=False, kw_only=True):
+class RequestContext(msgspec.Struct, eq=False, kw_only=True):
     """One request, while it is worked on."""
 
-    front: "Front"
+    front: "ServerContext"
     id: Id
-    answers: Answers
+    answers: ResultEncoder
     caller: Caller
     capabilities: Mapping[str, Any]
     """What the client says it can do."""
@@ -56,9 +56,9 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
     """From which level on the client wants to be told."""
     hang_up: Callable[[], None] | None = None
     """Lets go of the connection before the answer, which the client then comes back for."""
-    standing: Door | None = None
+    standing: Channel | None = None
     """The door of a quiet request on a line where all say the same, which need not be made anew."""
-    ready: Door | None = None
+    ready: Channel | None = None
     """The door of this request's call, where it was made before."""
     responses: dict[str, dict[str, Any]] = {}
     """Answers that came along with the request."""
@@ -68,7 +68,7 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
         """Return whether the client can be asked by an answer that wants something answered first."""
         return self.answers.version.modern and not ASKABLE.isdisjoint(self.capabilities)
 
-    def door(self, ask: AskClient | None = None) -> Door:
+    def channel(self, ask: AskClient | None = None) -> Channel:
         """Return the door of this request's call, which is always the same if there is nothing to say of it."""
         meta, notify = self.meta, self.notify
         token = meta.get("progressToken")
@@ -84,8 +84,8 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
             if token is None and self.standing is not None:
                 return self.standing
         trace = {} if quiet else {key: str(meta[key]) for key in _TRACE if key in meta}
-        return Door(
-            name=self.front.door,
+        return Channel(
+            name=self.front.channel,
             line=self.line or (f"request {next(_requests)}" if self.caller.identity == ANYONE.identity else ""),
             front=self.front.number,
             progress=self.progress if (notify is not None and token is not None) or resumes else None,
@@ -107,11 +107,11 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
         stated = self.meta.get(RESULT_SIZE)
         return stated if type(stated) is int and 0 < stated < self.front.yard.limits.result_characters else None
 
-    def take_over(self, other: "Exchange") -> None:
+    def take_over(self, other: "RequestContext") -> None:
         """Go on in the place of a request that came again: what is said from now on goes to it."""
         self.meta, self.notify, self.log_level, self.capabilities = other.meta, other.notify, other.log_level, other.capabilities
 
-    def progress(self, note: Note) -> None:
+    def progress(self, note: Progress) -> None:
         """Tell the client how far its call has come."""
         token = self.meta.get("progressToken")
         if self.notify is None or token is None:
@@ -156,7 +156,7 @@ def _trace_id(trace: Mapping[str, str]) -> str | None:
     return None if found is None else found[1]
 
 
-def check_asks(asks: Mapping[str, Ask], capabilities: Mapping[str, Any]) -> None:
+def check_asks(asks: Mapping[str, ClientRequest], capabilities: Mapping[str, Any]) -> None:
     """Check that the client said it can be asked all that, and that it can be written.
 
     Raises:

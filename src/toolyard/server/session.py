@@ -16,15 +16,15 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from toolyard.dispatch.call import Caller, Door
-from toolyard.model.elicitation import Ask
+from toolyard.dispatch.call import Caller, Channel
+from toolyard.model.elicitation import ClientRequest
 from toolyard.model.envelope import Envelope
 from toolyard.model.errors import ToolError
-from toolyard.server.context import Front
+from toolyard.server.context import ServerContext
 from toolyard.server.lists import Kind
-from toolyard.server.methods import answer_of, is_modern, open_exchange, params_of, reply, start_tool
+from toolyard.server.methods import answer_of, is_modern, open_request, params_of, reply, start_tool
 from toolyard.server.notifications import URIS, Subscription, check_uri
-from toolyard.server.request import Exchange, Notify, check_asks, encode_log, kept_capabilities
+from toolyard.server.request import Notify, RequestContext, check_asks, encode_log, kept_capabilities
 from toolyard.wire.messages import (
     INTERNAL,
     INVALID_PARAMS,
@@ -38,10 +38,10 @@ from toolyard.wire.messages import (
     encode_request,
     encode_result,
 )
-from toolyard.wire.params import LEVELS, Calling, Cancelled, Initialize, ReadResource, SetLevel, read
+from toolyard.wire.params import LEVELS, CallMessage, Cancelled, Initialize, ReadResource, SetLevel, read
 from toolyard.wire.versions import LATEST, LATEST_HANDSHAKE, Version, negotiated
 
-__all__ = ["Conversation", "Questions"]
+__all__ = ["PendingClientRequests", "ServerSession"]
 
 
 _WORDS: Final = 2000
@@ -50,7 +50,7 @@ _UNPUT: Final = "Tell the person that the client could not put the question."
 _log = logging.getLogger(__name__)
 
 
-class Questions:
+class PendingClientRequests:
     """What one client was asked and has not answered yet."""
 
     def __init__(self, seconds: float) -> None:
@@ -63,7 +63,7 @@ class Questions:
     def __len__(self) -> int:
         return len(self._asked)
 
-    async def put(self, asks: Mapping[str, Ask], notify: Notify, *, version: Version | None) -> Mapping[str, Any]:
+    async def put(self, asks: Mapping[str, ClientRequest], notify: Notify, *, version: Version | None) -> Mapping[str, Any]:
         """Ask the client all that at once, and wait for every answer.
 
         Raises:
@@ -109,7 +109,7 @@ class Questions:
                 notify(encode_notification("notifications/cancelled", {"requestId": number, "reason": "The call is over."}))
 
 
-def _written(number: Id, ask: Ask, version: Version | None) -> bytes:
+def _written(number: Id, ask: ClientRequest, version: Version | None) -> bytes:
     params = ask.params
     if version is not None and not version.modes:
         params = {key: value for key, value in params.items() if key != "mode"}
@@ -150,10 +150,10 @@ _NONE: Final[Mapping[str, str]] = {}
 _conversations: Final = count(1)
 
 
-class Conversation:
+class ServerSession:
     """One client, from its first message to its last."""
 
-    def __init__(self, front: Front, *, caller: Caller, send: Notify | None, version: Version | None = None) -> None:
+    def __init__(self, front: ServerContext, *, caller: Caller, send: Notify | None, version: Version | None = None) -> None:
         self.front = front
         self.caller = caller
         self._base: Caller = caller
@@ -161,20 +161,20 @@ class Conversation:
         self.capabilities: Mapping[str, Any] = {}
         self.in_flight: dict[Any, asyncio.Task[Any] | bool] = {}
         """By request id the task that works on it, or will, or false if that was cancelled before it began."""
-        self.questions = Questions(front.serving.ask_seconds)
+        self.questions = PendingClientRequests(front.serving.ask_seconds)
         self._send = send
         self._level = _INFO
         self._is_closed = False
         self._line = f"conversation {next(_conversations)}"
-        self._door = Door(name=front.door, line=self._line, front=front.number, log=self._tell)
-        self._standing: Exchange | None = None
+        self._door = Channel(name=front.channel, line=self._line, front=front.number, log=self._tell)
+        self._standing: RequestContext | None = None
         """What all calls on the client's own line share that say nothing of themselves."""
         self._subscription: Subscription | None = None
         self._unsubscribe: Callable[[], None] | None = None
 
     async def serve(
         self,
-        message: Message | Calling,
+        message: Message | CallMessage,
         *,
         notify: Notify | None,
         headers: Mapping[str, str] = _NONE,
@@ -185,7 +185,7 @@ class Conversation:
         method: str = message.method  # pyright: ignore[reportAssignmentType] - a request has one, and an id
         request_id: Id = message.id  # pyright: ignore[reportAssignmentType] - the same
         try:
-            params: Any = message.params if type(message) is Calling else params_of(method, cast("msgspec.Raw", message.params))
+            params: Any = message.params if type(message) is CallMessage else params_of(method, cast("msgspec.Raw", message.params))
             meta: dict[str, Any] | None = params.meta
             if trace:
                 meta = params.meta = {**trace, **(meta or {})}
@@ -193,7 +193,7 @@ class Conversation:
             if standing is not None and meta is None and method == "tools/call" and notify is self._send and not headers:
                 return encode_result(request_id, answer_of(standing, params.name, await start_tool(standing, params)))
             if is_modern(method, params):
-                exchange = open_exchange(self.front, message, params, self.caller, notify=notify, headers=headers)
+                exchange = open_request(self.front, message, params, self.caller, notify=notify, headers=headers)
                 exchange.line = self._line
             elif method in _OWN or self.version is None:
                 result = self._reply(method, cast("Message", message))
@@ -216,11 +216,11 @@ class Conversation:
             self.caller = self.front.caller(caller, {"name": self.caller.client})
             self._standing = None
 
-    def refuse_twin(self, message: Message | Calling) -> bytes:
+    def refuse_twin(self, message: Message | CallMessage) -> bytes:
         """Return what a request is answered with whose id is in flight already: without an id, which would be the other's."""
         return encode_fault(None, Fault(INVALID_REQUEST, f"The request id {message.id!r} is in flight already."))
 
-    def refuse_unended(self, message: Message | Calling) -> bytes:
+    def refuse_unended(self, message: Message | CallMessage) -> bytes:
         """Return what a call is answered with that does not end although the server does."""
         text = "The yard is closing, and the call did not end in time."
         return self._refuse_call(message, ToolError("cancelled", text, blame="yard", may_have_run=True))
@@ -234,8 +234,8 @@ class Conversation:
             return self._refuse_call(message, ToolError("cancelled", text, may_have_run=True))
         return encode_fault(cast("Id", message.id), Fault(INVALID_REQUEST, text))
 
-    def _refuse_call(self, message: Message | Calling, failure: ToolError) -> bytes:
-        params: Any = message.params if type(message) is Calling else params_of("tools/call", cast("msgspec.Raw", message.params))
+    def _refuse_call(self, message: Message | CallMessage, failure: ToolError) -> bytes:
+        params: Any = message.params if type(message) is CallMessage else params_of("tools/call", cast("msgspec.Raw", message.params))
         version = LATEST if is_modern("tools/call", params) else self.version or LATEST_HANDSHAKE
         return encode_result(cast("Id", message.id), self.front.answers(version).envelope(Envelope.fail(failure, tool_id=params.name)))
 
@@ -274,8 +274,8 @@ class Conversation:
         notify: Notify | None,
         headers: Mapping[str, str],
         hang_up: Callable[[], None] | None,
-    ) -> Exchange:
-        exchange = Exchange(
+    ) -> RequestContext:
+        exchange = RequestContext(
             front=self.front,
             id=request_id,
             answers=self.front.answers(version),
@@ -293,7 +293,7 @@ class Conversation:
         if notify is not None and self.capabilities:
             exchange.ask_client = partial(self._ask, notify)
         if notify is self._send and not params.meta and not headers:
-            exchange.ready = exchange.door()
+            exchange.ready = exchange.channel()
             self._standing = exchange
         return exchange
 
@@ -382,7 +382,7 @@ class Conversation:
         """Return whether the client owes an answer to something."""
         return bool(self.questions)
 
-    async def _ask(self, notify: Notify, asks: Mapping[str, Ask], declared: bool) -> Mapping[str, Any]:  # noqa: ARG002, FBT001 - the shape of a door
+    async def _ask(self, notify: Notify, asks: Mapping[str, ClientRequest], declared: bool) -> Mapping[str, Any]:  # noqa: ARG002, FBT001 - the shape of a door
         """Ask the client while its request stays open."""
         check_asks(asks, self.capabilities)
         return await self.questions.put(asks, notify, version=self.version)

@@ -14,13 +14,13 @@ import msgspec
 from msgspec import UNSET
 
 from toolyard.dispatch.call import Caller
-from toolyard.server.context import Front
+from toolyard.server.context import ServerContext
 from toolyard.server.request import Notify
-from toolyard.server.session import Conversation
+from toolyard.server.session import ServerSession
 from toolyard.wire.messages import BLANK, INTERNAL, INVALID_REQUEST, Fault, Id, Message, decode, decode_batch, encode_fault, id_of
-from toolyard.wire.params import Calling, Cancelled, decode_call, read
+from toolyard.wire.params import CallMessage, Cancelled, decode_call, read
 
-__all__ = ["Duplex", "Said"]
+__all__ = ["MessageStream", "Said"]
 
 Settle = Callable[[bytes | None], None]
 """Takes the answer to a request of a batch, or that there is none because it was cancelled."""
@@ -45,15 +45,15 @@ class _Work(asyncio.Task[None]):
 
     __slots__ = ("message", "settle")
 
-    message: Message | Calling
+    message: Message | CallMessage
     settle: Settle | None
 
 
-class Duplex:
+class MessageStream:
     """One client on one line."""
 
-    def __init__(self, front: Front, write: Notify, *, caller: Caller) -> None:
-        self.conversation = Conversation(front, caller=caller, send=write)
+    def __init__(self, front: ServerContext, write: Notify, *, caller: Caller) -> None:
+        self.conversation = ServerSession(front, caller=caller, send=write)
         self._write = write
         self.on_room: Callable[[], None] = lambda: None
         self.conversation.questions.on_ask = lambda: self.on_room()  # noqa: PLW0108 - it is set later
@@ -63,7 +63,7 @@ class Duplex:
         self._in_flight = self.conversation.in_flight
         self._quiet: asyncio.Event | None = None
         """There while somebody waits until nothing is in flight."""
-        self._waiting: OrderedDict[Id, tuple[Message | Calling, Settle | None, Said]] = OrderedDict()
+        self._waiting: OrderedDict[Id, tuple[Message | CallMessage, Settle | None, Said]] = OrderedDict()
         self._said = _NOTHING
         """What is said beside the message that is being taken."""
         self._loop = asyncio.get_running_loop()
@@ -145,7 +145,7 @@ class Duplex:
         else:
             self._take_request(message, settle)
 
-    def _take_request(self, message: Message | Calling, settle: Settle | None = None) -> None:
+    def _take_request(self, message: Message | CallMessage, settle: Settle | None = None) -> None:
         if len(self._in_flight) < self._limit:  # then nothing waits
             self._begin(message, settle, self._said)
         elif message.id in self._waiting or self._in_flight.get(message.id):  # one that was cancelled before it began is no twin
@@ -167,7 +167,7 @@ class Duplex:
             if waiting is not None:
                 self._answer(None, waiting[1])
 
-    def _begin(self, message: Message | Calling, settle: Settle | None, said: Said) -> None:
+    def _begin(self, message: Message | CallMessage, settle: Settle | None, said: Said) -> None:
         request_id = message.id
         if request_id in self._in_flight:
             self._answer(self.conversation.refuse_twin(message), settle)
@@ -177,7 +177,7 @@ class Duplex:
         work = self._in_flight[request_id] = _Work(self._serve(message, settle, said), loop=self._loop, name=_NAME)
         work.message, work.settle = message, settle
 
-    async def _serve(self, message: Message | Calling, settle: Settle | None, said: Said) -> None:
+    async def _serve(self, message: Message | CallMessage, settle: Settle | None, said: Said) -> None:
         in_flight = self._in_flight
         answer: bytes | None = None
         try:

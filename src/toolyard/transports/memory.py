@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 from toolyard.config.settings import Serving
 from toolyard.dispatch.call import ANYONE, Caller
-from toolyard.server import Front
-from toolyard.server.stream import Duplex
+from toolyard.server import ServerContext
+from toolyard.server.stream import MessageStream
 from toolyard.transports import Address
 from toolyard.yard import Yard
 
@@ -24,7 +24,7 @@ class Memory:
         """The messages of the server, in order."""
         self._serving = serving or Serving()
         self._caller = caller
-        self._duplex: Duplex | None = None
+        self._duplex: MessageStream | None = None
         self._ended = asyncio.Event()
         self._ready = asyncio.Event()
 
@@ -44,8 +44,8 @@ class Memory:
 
     async def serve(self, yard: Yard) -> None:
         """Serve the open yard until it is closed."""
-        front = Front(yard, self._serving, door=self.name)
-        self._duplex = Duplex(front, self.received.put_nowait, caller=self._caller)
+        front = ServerContext(yard, self._serving, channel=self.name)
+        self._duplex = MessageStream(front, self.received.put_nowait, caller=self._caller)
         self._ready.set()
         try:
             await self._ended.wait()

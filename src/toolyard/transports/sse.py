@@ -14,9 +14,9 @@ from typing import Any, Final
 from toolyard.config.settings import Serving
 from toolyard.dispatch.call import Caller
 from toolyard.model.envelope import encode
-from toolyard.server import Front
-from toolyard.server.stream import Duplex, Said
-from toolyard.transports.auth import Guard
+from toolyard.server import ServerContext
+from toolyard.server.stream import MessageStream, Said
+from toolyard.transports.auth import Authenticator
 from toolyard.transports.http.asgi import (
     PREFLIGHT,
     Headers,
@@ -30,7 +30,7 @@ from toolyard.transports.http.asgi import (
     trace_of,
     wait_until_gone,
 )
-from toolyard.transports.http.host_check import Gate, Place, RefusedError, check_once, endpoint_asked_about, place_of
+from toolyard.transports.http.host_check import EndpointUrl, HostCheck, RefusedError, check_once, endpoint_asked_about, endpoint_url_of
 from toolyard.transports.http.response import STREAM
 from toolyard.transports.http.server import Http
 from toolyard.wire.sse import KEEP_ALIVE, encode_event
@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 class _Client:
     """One stream: the conversation on it, and what waits to be written."""
 
-    def __init__(self, front: Front, caller: Caller) -> None:
+    def __init__(self, front: ServerContext, caller: Caller) -> None:
         self.identity = caller.identity
         self.waiting: deque[bytes] = deque()
         self.wake = asyncio.Event()
@@ -55,7 +55,7 @@ class _Client:
         """Whether what was sent last is not read yet."""
         self.size = 0
         self._room = front.serving.message_bytes
-        self.duplex = Duplex(front, self.push, caller=caller)
+        self.duplex = MessageStream(front, self.push, caller=caller)
 
     def push(self, message: bytes) -> None:
         """Write a message, however long it is; a client that reads none of very many is let go."""
@@ -78,11 +78,11 @@ class _Client:
 class _App:
     """The two endpoints."""
 
-    def __init__(self, yard: Yard, serving: Serving, guard: Guard | None, *, host: str | None) -> None:
+    def __init__(self, yard: Yard, serving: Serving, guard: Authenticator | None, *, host: str | None) -> None:
         self._yard = yard
         self._serving = serving
-        self._gate = Gate(serving, guard, host=host)
-        self._front = Front(yard, serving, door="sse")
+        self._gate = HostCheck(serving, guard, host=host)
+        self._front = ServerContext(yard, serving, channel="sse")
         self._clients: dict[str, _Client] = {}
         self._shown = tuple(name.lower().encode() for name in serving.request_headers)
 
@@ -98,7 +98,7 @@ class _App:
                 if target.method == "OPTIONS":
                     await respond(send, 200, b"", PREFLIGHT)
                     return
-            place = place_of(target, _STREAM_PATH, self._serving)
+            place = endpoint_url_of(target, _STREAM_PATH, self._serving)
             if (target.method, target.path) == ("GET", _STREAM_PATH):
                 await self._stream(target, await self._gate.caller(self._yard, headers, None, place), receive, send)
             elif (target.method, target.path) == ("POST", _POST_PATH):
@@ -108,7 +108,7 @@ class _App:
         except RefusedError as refused:
             await respond_text(send, refused.status, refused.message, refused.headers)
 
-    async def _tell_other(self, target: Target, place: Place, send: Send) -> None:
+    async def _tell_other(self, target: Target, place: EndpointUrl, send: Send) -> None:
         """Tell how to get credentials, where that is asked, or that there is nothing."""
         asked = endpoint_asked_about(target, _STREAM_PATH)
         known = self._gate.protected_resource(place) if asked == _STREAM_PATH else None

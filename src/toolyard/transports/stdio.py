@@ -15,8 +15,8 @@ from typing import Final
 from toolyard._internal.pipes import Lines, Reader, Writer
 from toolyard.config.settings import Serving
 from toolyard.dispatch.call import ANYONE
-from toolyard.server import Front
-from toolyard.server.stream import Duplex
+from toolyard.server import ServerContext
+from toolyard.server.stream import MessageStream
 from toolyard.transports import Address
 from toolyard.yard import Yard
 
@@ -43,9 +43,9 @@ class Stdio:
     async def serve(self, yard: Yard) -> None:
         """Serve the open yard until the client goes or the server is closed."""
         with _put_aside() as (source, sink):
-            front = Front(yard, self._serving, door=self.name)
+            front = ServerContext(yard, self._serving, channel=self.name)
             writer = Writer(sink, limit=self._serving.message_bytes, end=b"\n")
-            duplex = Duplex(front, writer.write, caller=ANYONE)
+            duplex = MessageStream(front, writer.write, caller=ANYONE)
             lines = Lines(duplex.receive, limit=self._serving.message_bytes, too_long=duplex.refuse_length)
             reader = Reader(source, lines.feed, is_full=lambda: duplex.is_full or writer.is_full, on_end=self._ended.set)
             duplex.on_room = writer.on_room = reader.go_on

@@ -20,8 +20,8 @@ __all__ = [
     "RESULT_SIZE",
     "SERVER",
     "SUBSCRIPTION",
+    "CallMessage",
     "CallTool",
-    "Calling",
     "Cancelled",
     "Client",
     "Complete",
@@ -238,7 +238,7 @@ def _is_reserved(key: str) -> bool:
     return bool(slash) and not _RESERVED.isdisjoint([*labels[1:2], *labels[-2:-1]])
 
 
-class Calling(msgspec.Struct):
+class CallMessage(msgspec.Struct):
     """A `tools/call` as it should be."""
 
     method: Literal["tools/call"]
@@ -247,10 +247,10 @@ class Calling(msgspec.Struct):
     params: CallTool
 
 
-_decode: Final = msgspec.json.Decoder(Calling).decode
+_decode: Final = msgspec.json.Decoder(CallMessage).decode
 
 
-def decode_call(data: bytes, *, depth: int) -> Calling | None:
+def decode_call(data: bytes, *, depth: int) -> CallMessage | None:
     """Return the call that a message is, or nothing if it is something else or must be looked at more closely first."""
     size = len(data)
     # as in 'decode': what is so short cannot be too deep, and what is ASCII needs no look at its characters

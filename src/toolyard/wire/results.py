@@ -9,13 +9,13 @@ from typing import Any, Final, cast
 import msgspec
 
 from toolyard.model.content import to_mcp
-from toolyard.model.elicitation import Ask
+from toolyard.model.elicitation import ClientRequest
 from toolyard.model.envelope import Content, Envelope, encode, encode_plain
 from toolyard.model.spec import PromptSpec, ResourceSpec, ToolSpec
 from toolyard.wire.params import SERVER
 from toolyard.wire.versions import MODERN, Version
 
-__all__ = ["Answers", "Server", "prompt_item", "resource_item", "template_item", "tool_item", "understood"]
+__all__ = ["ResultEncoder", "Server", "prompt_item", "resource_item", "template_item", "tool_item", "understood"]
 
 
 def understood(told: dict[str, Any], version: Version) -> dict[str, Any]:
@@ -40,7 +40,7 @@ class Server(msgspec.Struct, frozen=True, omit_defaults=True):
     title: str | None = None
 
 
-class Answers:
+class ResultEncoder:
     """The results of one server for clients of one version."""
 
     def __init__(self, version: Version, server: Server, *, ttl_ms: int = 0) -> None:
@@ -133,7 +133,7 @@ class Answers:
         following = b',"nextCursor":%b' % encode(cursor) if cursor is not None else b""
         return self.whole(b"".join((b'{"', key.encode(), b'":[', b",".join(items), b"]", following, b"}")), cacheable=True)
 
-    def asked(self, asks: Mapping[str, Ask], state: str) -> bytes:
+    def asked(self, asks: Mapping[str, ClientRequest], state: str) -> bytes:
         """Return the answer that wants something answered first."""
         requests = {key: {"method": ask.method, "params": ask.params} for key, ask in asks.items()}
         return encode({"resultType": "input_required", "inputRequests": requests, "requestState": state, "_meta": {SERVER: self._server}})

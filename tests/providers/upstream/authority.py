@@ -12,9 +12,9 @@ from typing import Any
 from urllib.parse import parse_qs, parse_qsl, unquote, urlencode, urlsplit
 from urllib.request import urlopen
 
-from toolyard.providers.upstream.oauth.metadata import Kept
+from toolyard.providers.upstream.oauth.metadata import StoredLogin
 
-SignIn = Callable[..., Coroutine[Any, Any, Kept]]
+SignIn = Callable[..., Coroutine[Any, Any, StoredLogin]]
 """How somebody signs in, who does whatever the page says."""
 TOOL = {"name": "greet", "description": "Greet.", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}}
 

@@ -10,13 +10,13 @@ from scripted import HANDSHAKE, MODERN, ScriptedLink
 from toolyard.providers.upstream import handshake as greeting
 from toolyard.providers.upstream.handshake import Greeting, SilentError, greet
 from toolyard.providers.upstream.link import LinkError
-from toolyard.providers.upstream.session import Peer
+from toolyard.providers.upstream.session import ClientSession
 from toolyard.wire.messages import METHOD_NOT_FOUND, UNSUPPORTED_VERSION, Fault, Id
 
 
 async def greeted(link: ScriptedLink, era: Any = "auto", known: str | None = None) -> Greeting:
     """Return what an upstream says of itself."""
-    peer = Peer("up", link, http=True, note=lambda _method, _params: None, ended=lambda _: None)
+    peer = ClientSession("up", link, http=True, note=lambda _method, _params: None, ended=lambda _: None)
     await link.open(peer)
     return await greet(peer, link, era, known=known)
 

@@ -12,14 +12,14 @@ from test_provider import until
 from test_supervisor import TOOLS, Bench
 
 from toolyard import Yard
-from toolyard.model.elicitation import Ask
+from toolyard.model.elicitation import ClientRequest
 from toolyard.model.errors import ToolError
 from toolyard.providers.upstream import catalogue as fetching
 from toolyard.providers.upstream.calls import asks_of, passed_of, read_answer
 from toolyard.providers.upstream.health import Status, keep_status, read_status
 from toolyard.providers.upstream.link import LinkError
 from toolyard.providers.upstream.provider import Upstream
-from toolyard.providers.upstream.session import Behalf, Peer
+from toolyard.providers.upstream.session import CallContext, ClientSession
 from toolyard.providers.upstream.settings import Reshape, UpstreamSettings
 from toolyard.wire.params import Client, Requests
 from toolyard.wire.versions import LATEST_HANDSHAKE
@@ -177,7 +177,7 @@ async def test_numbers_beyond_all_bounds_break_nothing() -> None:
     async with bench.opened() as supervisor:
         await supervisor.refresh()
         link = bench.links[0]
-        asked = asyncio.create_task(supervisor.request("tools/call", {}, name=None, behalf=Behalf(owner="a"), safe=False))
+        asked = asyncio.create_task(supervisor.request("tools/call", {}, name=None, behalf=CallContext(owner="a"), safe=False))
         await link.until(lambda: link.requests("tools/call"))
         for method in ("notifications/resources/updated", "notifications/progress", "notifications/message", "notifications/cancelled"):
             link.listener.receive(b'{"jsonrpc":"2.0","method":"%b","params":{"uri":1e999,"n":1e999}}' % method.encode(), None)
@@ -193,27 +193,27 @@ def ignore(*_: object) -> None:
     """Take no note."""
 
 
-async def asking_peer(link: ScriptedLink, put: list[Mapping[str, Ask]]) -> tuple[Peer, "asyncio.Task[msgspec.Raw]"]:
+async def asking_peer(link: ScriptedLink, put: list[Mapping[str, ClientRequest]]) -> tuple[ClientSession, "asyncio.Task[msgspec.Raw]"]:
     """Return a peer with a request under way, whose questions are put and never answered."""
-    peer = Peer("up", link, http=False, note=ignore, ended=ignore)
+    peer = ClientSession("up", link, http=False, note=ignore, ended=ignore)
     peer.requests = OLD
     await link.open(peer)
 
-    async def ask(asks: Mapping[str, Ask]) -> Mapping[str, Any]:
+    async def ask(asks: Mapping[str, ClientRequest]) -> Mapping[str, Any]:
         put.append(asks)
         try:
             return await asyncio.Event().wait() and {}
         finally:
             put.remove(asks)
 
-    asked = asyncio.create_task(peer.request(OLD, "tools/call", {}, behalf=Behalf(owner="a", ask=ask)))
+    asked = asyncio.create_task(peer.request(OLD, "tools/call", {}, behalf=CallContext(owner="a", ask=ask)))
     await link.until(lambda: link.sent)
     return peer, asked
 
 
 async def test_a_flood_of_questions_is_dammed_and_none_outlives_its_request() -> None:
     link = ScriptedLink({"tools/call": None})
-    put: list[Mapping[str, Ask]] = []
+    put: list[Mapping[str, ClientRequest]] = []
     peer, asked = await asking_peer(link, put)
     for number in range(500):
         link.ask(number, "elicitation/create", {"message": "?", "n": number})
@@ -230,7 +230,7 @@ async def test_a_flood_of_questions_is_dammed_and_none_outlives_its_request() ->
 
 async def test_a_greeting_is_never_cancelled() -> None:
     link = ScriptedLink({"initialize": None})
-    peer = Peer("up", link, http=False, note=ignore, ended=ignore)
+    peer = ClientSession("up", link, http=False, note=ignore, ended=ignore)
     await link.open(peer)
     greeting = asyncio.create_task(peer.initialize(OLD, {}))
     await link.until(lambda: link.sent)

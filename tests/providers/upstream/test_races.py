@@ -8,7 +8,7 @@ from scripted import HANDSHAKE, MODERN, ScriptedLink
 from test_supervisor import TOOLS, Bench, ask
 
 from toolyard.providers.upstream.link import LinkError
-from toolyard.providers.upstream.session import Behalf
+from toolyard.providers.upstream.session import CallContext
 
 GONE = LinkError("lost", "It died.", sent=True)
 
@@ -128,7 +128,7 @@ async def test_a_session_that_is_lost_while_looking_is_begun_anew_by_the_next_lo
 async def test_the_wrong_credentials_of_one_caller_keep_nobody_else_away(header: str, *, is_sure: bool) -> None:
     bench = Bench({**MODERN, **TOOLS, "tools/call": LinkError("unauthenticated", "Who are you?", status=401)})
     async with bench.opened(forward_headers=(header,)) as supervisor:
-        theirs = Behalf(owner="a", headers={header.lower(): "wrong"})
+        theirs = CallContext(owner="a", headers={header.lower(): "wrong"})
         with pytest.raises(LinkError, match="Who are you") as caught:
             await supervisor.request("tools/call", {}, name=None, behalf=theirs, safe=False)
         assert caught.value.of_caller is is_sure
@@ -142,7 +142,7 @@ async def test_a_handshake_that_is_refused_is_not_the_fault_of_who_happens_to_ca
     refusal = LinkError("unauthenticated", "Who are you?", status=401)
     bench = Bench({"server/discover": refusal, "initialize": refusal})
     async with bench.opened(forward_headers=("Authorization",)) as supervisor:
-        theirs = Behalf(owner="a", headers={"authorization": "Bearer good"})
+        theirs = CallContext(owner="a", headers={"authorization": "Bearer good"})
         for _ in range(2):  # the second is refused without asking
             with pytest.raises(LinkError, match="Who are you") as caught:
                 await supervisor.request("tools/call", {}, name=None, behalf=theirs, safe=False)
@@ -172,7 +172,7 @@ async def test_what_cannot_be_sent_leaves_the_try_to_the_next() -> None:
             supervisor.time_out(bench.now)
         bench.now += 100
         with pytest.raises(TypeError):
-            await supervisor.request("tools/call", {"a": object()}, name=None, behalf=Behalf(), safe=False)
+            await supervisor.request("tools/call", {"a": object()}, name=None, behalf=CallContext(), safe=False)
 
         assert await ask(supervisor) == b"{}"
 

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 from scripted import ScriptedLink
 
-from toolyard.dispatch.progress import Note
-from toolyard.model.elicitation import Ask
+from toolyard.dispatch.progress import Progress
+from toolyard.model.elicitation import ClientRequest
 from toolyard.model.errors import ToolError
 from toolyard.providers.upstream.link import LinkError
-from toolyard.providers.upstream.session import ALONE, Behalf, Peer
+from toolyard.providers.upstream.session import ALONE, CallContext, ClientSession
 from toolyard.wire.messages import Fault
 from toolyard.wire.params import Client, Requests
 from toolyard.wire.versions import LATEST, LATEST_HANDSHAKE
@@ -29,10 +29,10 @@ class Ends:
         self.ended: list[LinkError] = []
 
 
-async def open_peer(link: ScriptedLink, *, http: bool = False) -> tuple[Peer, Ends]:
+async def open_peer(link: ScriptedLink, *, http: bool = False) -> tuple[ClientSession, Ends]:
     """Return a peer over a link that is open."""
     ends = Ends()
-    peer = Peer("up", link, http=http, note=lambda method, params: ends.notes.append((method, params)), ended=ends.ended.append)
+    peer = ClientSession("up", link, http=http, note=lambda method, params: ends.notes.append((method, params)), ended=ends.ended.append)
     peer.requests = OLD
     await link.open(peer)
     return peer, ends
@@ -72,7 +72,7 @@ async def test_an_error_that_is_none_is_still_an_error() -> None:
 async def test_a_request_of_the_newer_era_says_who_asks_and_what_he_can_be_asked_in_body_and_headers() -> None:
     link = ScriptedLink({"tools/call": {}})
     peer, _ = await open_peer(link)
-    behalf = Behalf(capabilities={"elicitation": {}}, meta={"traceparent": "00-1"}, headers={"Mcp-Param-A": "1"})
+    behalf = CallContext(capabilities={"elicitation": {}}, meta={"traceparent": "00-1"}, headers={"Mcp-Param-A": "1"})
 
     await peer.request(NEW, "tools/call", {"name": "add"}, name="größe", behalf=behalf)
 
@@ -93,9 +93,9 @@ async def test_a_request_of_the_newer_era_says_who_asks_and_what_he_can_be_asked
 async def test_progress_and_what_is_logged_reach_whoever_asked() -> None:
     link = ScriptedLink({"x": None})
     peer, _ = await open_peer(link)
-    notes: list[Note] = []
+    notes: list[Progress] = []
     said: list[tuple[str, str]] = []
-    behalf = Behalf(owner="me", progress=notes.append, log=lambda level, text: said.append((level, text)))
+    behalf = CallContext(owner="me", progress=notes.append, log=lambda level, text: said.append((level, text)))
     asked = asyncio.create_task(peer.request(OLD, "x", {}, behalf=behalf))
     await link.until(lambda: link.sent)
 
@@ -108,7 +108,7 @@ async def test_progress_and_what_is_logged_reach_whoever_asked() -> None:
 
     with pytest.raises(LinkError):
         await asked
-    assert notes == [Note(2, 4, "half")]
+    assert notes == [Progress(2, 4, "half")]
     assert said == [("warning", "careful"), ("info", '{"a":1}')]
     assert link.sent[0]["params"]["_meta"] == {"progressToken": 1}
 
@@ -184,10 +184,10 @@ async def test_a_ping_is_answered_and_what_nobody_can_be_asked_is_refused() -> N
     assert link.sent[1]["error"]["code"] == -32601
 
 
-def answering(answer: Mapping[str, Any] | ToolError, asked: list[Ask]) -> Any:
+def answering(answer: Mapping[str, Any] | ToolError, asked: list[ClientRequest]) -> Any:
     """Return what answers every question the same, and remembers what was asked."""
 
-    async def ask(asks: Mapping[str, Ask]) -> Mapping[str, Any]:
+    async def ask(asks: Mapping[str, ClientRequest]) -> Mapping[str, Any]:
         asked.append(asks["answer"])
         if isinstance(answer, ToolError):
             raise answer
@@ -200,14 +200,14 @@ def answering(answer: Mapping[str, Any] | ToolError, asked: list[Ask]) -> Any:
 async def test_a_question_reaches_whoever_the_request_is_for_and_its_answer_the_upstream(about: int | None) -> None:
     link = ScriptedLink({"x": None})
     peer, _ = await open_peer(link)
-    asked: list[Ask] = []
-    behalf = Behalf(owner="me", ask=answering({"action": "accept", "content": {"name": "Bo"}}, asked))
+    asked: list[ClientRequest] = []
+    behalf = CallContext(owner="me", ask=answering({"action": "accept", "content": {"name": "Bo"}}, asked))
     waiting = asyncio.create_task(peer.request(OLD, "x", {}, behalf=behalf))
     await link.until(lambda: link.sent)
     link.ask(5, "elicitation/create", {"message": "Who?"}, about=about)
     await link.until(lambda: len(link.sent) > 1)
 
-    assert asked == [Ask("elicitation/create", {"message": "Who?"})]
+    assert asked == [ClientRequest("elicitation/create", {"message": "Who?"})]
     assert link.sent[1] == {"jsonrpc": "2.0", "id": 5, "result": {"action": "accept", "content": {"name": "Bo"}}}
     waiting.cancel()
 
@@ -218,7 +218,7 @@ async def test_what_is_sent_on_behalf_of_a_caller_has_his_headers() -> None:
 
     link = ScriptedLink({"tools/call": None})
     peer, _ = await open_peer(link)
-    behalf = Behalf(owner="a", ask=answer, headers={"authorization": "Bearer a", "Mcp-Param-A": "1"})
+    behalf = CallContext(owner="a", ask=answer, headers={"authorization": "Bearer a", "Mcp-Param-A": "1"})
     task = asyncio.create_task(peer.request(OLD, "tools/call", {}, behalf=behalf))
     await link.until(lambda: link.sent)
     link.ask(5, "elicitation/create", {}, about=1)
@@ -236,8 +236,8 @@ async def test_what_is_sent_on_behalf_of_a_caller_has_his_headers() -> None:
 async def test_a_question_is_never_put_to_one_of_two_owners() -> None:
     link = ScriptedLink({"x": None})
     peer, _ = await open_peer(link)
-    asked: list[Ask] = []
-    behalves = [Behalf(owner=owner, ask=answering({"action": "accept"}, asked)) for owner in ("me", "you")]
+    asked: list[ClientRequest] = []
+    behalves = [CallContext(owner=owner, ask=answering({"action": "accept"}, asked)) for owner in ("me", "you")]
     waiting = [asyncio.create_task(peer.request(OLD, "x", {}, behalf=behalf)) for behalf in behalves]
     await link.until(lambda: len(link.sent) == 2)
     link.ask(5, "elicitation/create", {})
@@ -253,7 +253,7 @@ async def test_a_question_is_never_put_to_one_of_two_owners() -> None:
 async def test_a_question_that_cannot_be_answered_is_a_fault_for_the_upstream(code: Any, told: int) -> None:
     link = ScriptedLink({"x": None})
     peer, _ = await open_peer(link)
-    behalf = Behalf(owner="me", ask=answering(ToolError(code, "No."), []))
+    behalf = CallContext(owner="me", ask=answering(ToolError(code, "No."), []))
     waiting = asyncio.create_task(peer.request(OLD, "x", {}, behalf=behalf))
     await link.until(lambda: link.sent)
     link.ask(5, "elicitation/create", {})
@@ -263,11 +263,11 @@ async def test_a_question_that_cannot_be_answered_is_a_fault_for_the_upstream(co
     waiting.cancel()
 
 
-async def asking_for_ever(peer: Peer, link: ScriptedLink) -> tuple["asyncio.Task[msgspec.Raw]", asyncio.Event]:
+async def asking_for_ever(peer: ClientSession, link: ScriptedLink) -> tuple["asyncio.Task[msgspec.Raw]", asyncio.Event]:
     """Return a request whose upstream asked what nobody answers, and what tells that the question is over."""
     begun, over = asyncio.Event(), asyncio.Event()
 
-    async def ask(_: Mapping[str, Ask]) -> Mapping[str, Any]:
+    async def ask(_: Mapping[str, ClientRequest]) -> Mapping[str, Any]:
         begun.set()
         try:
             await asyncio.Event().wait()
@@ -275,7 +275,7 @@ async def asking_for_ever(peer: Peer, link: ScriptedLink) -> tuple["asyncio.Task
             over.set()
         return {}
 
-    waiting = asyncio.create_task(peer.request(OLD, "x", {}, behalf=Behalf(owner="me", ask=ask)))
+    waiting = asyncio.create_task(peer.request(OLD, "x", {}, behalf=CallContext(owner="me", ask=ask)))
     await link.until(lambda: link.sent)
     link.ask(5, "elicitation/create", {})
     await begun.wait()

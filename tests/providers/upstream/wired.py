@@ -10,7 +10,7 @@ import msgspec
 
 from toolyard.providers.upstream.link import LinkError
 from toolyard.providers.upstream.settings import UpstreamSettings
-from toolyard.providers.upstream.stdio import Pipe
+from toolyard.providers.upstream.stdio import StdioLink
 from toolyard.wire.messages import Id
 
 PATIENCE = 30.0
@@ -43,7 +43,7 @@ class Wired:
         given: dict[str, Any] = {"command": sys.executable, "args": ("-I", "-S", str(SERVER), *args), **settings}
         self.told = Told()
         self.log = folder / "state" / "bad" / "stderr.log"
-        self.pipe = Pipe("bad", UpstreamSettings(**given), log=self.log)
+        self.pipe = StdioLink("bad", UpstreamSettings(**given), log=self.log)
         self._asked = 0
 
     async def __aenter__(self) -> Self:

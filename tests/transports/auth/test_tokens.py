@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from jwt.algorithms import RSAAlgorithm
 
 from toolyard.testing import FakeClock
-from toolyard.transports.auth import AnyOf, ApiKey, ApiKeys, Guard, IssuerUnreachableError, Refusal, Tokens, digest_of, new_key
+from toolyard.transports.auth import AnyOf, ApiKey, ApiKeys, Authenticator, IssuerUnreachableError, Refusal, Tokens, digest_of, new_key
 from toolyard.transports.auth.guard import Admitted
 from toolyard.transports.auth.jwks import KeySet
 from toolyard.transports.auth.tokens import Expectation, Remembered
@@ -342,7 +342,7 @@ KEY = new_key()
 KEYS = ApiKeys([ApiKey("ci", digest_of(KEY))])
 
 
-async def refusal_of_any_of(guard: Guard, authorization: str | None, api_key: str | None) -> Refusal:
+async def refusal_of_any_of(guard: Authenticator, authorization: str | None, api_key: str | None) -> Refusal:
     with pytest.raises(Refusal) as refused:
         await guard.admit(authorization, api_key)
     return refused.value

@@ -402,7 +402,7 @@ async def test_a_stateless_server_tells_resources_and_prompts_their_trace(serve:
     @resource("a://b")
     def page(call: Call) -> str:
         """Return a page."""
-        traces.append(call.door.trace_id)
+        traces.append(call.channel.trace_id)
         return "text"
 
     server = await serve(Yard(resources=[page]), stateless=True)

@@ -239,7 +239,7 @@ async def test_clients_that_nobody_knows_are_told_apart(serve: Any, *, guarded: 
     @tool
     def line() -> str:
         """Say which client it is."""
-        return current_call().door.line
+        return current_call().channel.line
 
     server = await serve(Yard(tools=[line]), guard=KEYS if guarded else None)
     key = {"X-API-Key": "ty_full"} if guarded else {}

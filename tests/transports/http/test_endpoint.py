@@ -229,7 +229,7 @@ async def test_handlers_see_the_request_headers_that_are_allowed_and_no_others(s
     @tool
     async def show(call: Call) -> dict[str, str]:
         """Show the headers."""
-        return dict(call.door.headers)
+        return dict(call.channel.headers)
 
     server = await serve(Yard(tools=[show]), request_headers=["X-Tenant"])
 
@@ -244,7 +244,7 @@ async def test_the_trace_of_a_request_is_the_trace_of_its_record(serve: Any) -> 
 
     await server.ask("add", {"a": 1, "b": 2}, headers={"traceparent": f"00-{trace}-b7ad6b7169203331-01"})
 
-    assert (server.records[0].trace_id, server.records[0].door) == (trace, "http")
+    assert (server.records[0].trace_id, server.records[0].channel) == (trace, "http")
 
 
 async def test_the_client_is_known_by_the_name_it_gives_itself(serve: Any) -> None:

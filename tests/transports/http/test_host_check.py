@@ -13,7 +13,7 @@ import pytest
 from toolyard import Serving
 from toolyard.transports.auth import ApiKey, ApiKeys, digest_of
 from toolyard.transports.http import Http
-from toolyard.transports.http.host_check import Gate, RefusedError
+from toolyard.transports.http.host_check import HostCheck, RefusedError
 
 
 async def test_a_server_on_any_free_port_tells_which(serve: Any) -> None:
@@ -330,7 +330,7 @@ async def test_a_page_may_use_the_public_server_it_came_from(serve: Any) -> None
 
 
 def test_a_gate_remembers_only_so_many_names() -> None:
-    gate = Gate(Serving(allowed_hosts=("*",)), None, host="127.0.0.1")
+    gate = HostCheck(Serving(allowed_hosts=("*",)), None, host="127.0.0.1")
 
     for number in range(3000):
         gate.check({b"host": b"h%d" % number})

@@ -221,14 +221,14 @@ async def test_when_the_server_ends_listeners_get_a_result_and_streams_end(serve
 
 async def test_a_listener_that_goes_away_is_forgotten(serve: Any, extra: "Extra", monkeypatch: pytest.MonkeyPatch, until: Any) -> None:
     alive: list[object] = []
-    add = changes.Changes.add
+    add = changes.ChangeNotifier.add
 
     def counted(self: Any, subscription: Any) -> Any:
         stop = add(self, subscription)
         alive.append(subscription)
         return lambda: (alive.remove(subscription), stop())
 
-    monkeypatch.setattr(changes.Changes, "add", counted)
+    monkeypatch.setattr(changes.ChangeNotifier, "add", counted)
     server = await serve()
     wire = await server.modern("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
     await wire.head()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from toolyard import Serving
-from toolyard.transports.http.response import Patience, Response
+from toolyard.transports.http.response import Response, StreamTimer
 from toolyard.wire.params import LEVELS
 
 
@@ -44,7 +44,7 @@ async def client() -> Client:
 
 def response_to(client: Client, *, streams: bool = True, **settings: Any) -> Response:
     serving = Serving(transport="http", **settings)
-    return Response(client.send, client.receive, serving, patience=Patience(serving.hold_back), streams=streams)
+    return Response(client.send, client.receive, serving, patience=StreamTimer(serving.hold_back), streams=streams)
 
 
 def message(number: int, size: int = 0) -> bytes:
@@ -196,7 +196,7 @@ class Waiting:
 
 
 async def test_whoever_waits_for_too_long_is_let_go_once_and_forgotten() -> None:
-    patience = Patience(0.01)
+    patience = StreamTimer(0.01)
     first, second = Waiting(), Waiting()
     patience.hold(first)
     patience.hold(second)
@@ -207,7 +207,7 @@ async def test_whoever_waits_for_too_long_is_let_go_once_and_forgotten() -> None
 
 
 async def test_whoever_has_more_time_left_is_looked_after_again() -> None:
-    patience = Patience(0.01)
+    patience = StreamTimer(0.01)
     first, second = Waiting(), Waiting()
     patience.hold(first)
     patience.hold(second)
@@ -218,7 +218,7 @@ async def test_whoever_has_more_time_left_is_looked_after_again() -> None:
 
 
 async def test_whoever_left_is_not_let_go_and_the_next_one_is_waited_for_again() -> None:
-    patience = Patience(0.01)
+    patience = StreamTimer(0.01)
     gone, first, later = Waiting(), Waiting(), Waiting()
     patience.hold(gone)
     patience.hold(first)

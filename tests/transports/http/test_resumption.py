@@ -160,7 +160,7 @@ async def test_a_gap_is_told_once(serve: Any, gates: "Gates", until: Any) -> Non
 
 async def test_events_are_kept_for_a_while_only(serve: Any, gates: "Gates", monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any) -> None:
     monkeypatch.setattr(visits, "_SWEEP", 0.01)
-    forgotten = spy(visits.Visit, "forget")
+    forgotten = spy(visits.HttpSession, "forget")
     server = await serve(event_seconds=0.02, hold_back=0.0)
     session = await server.greet()
     wire = await session.call("wait")
@@ -217,7 +217,7 @@ async def test_what_all_sessions_keep_together_is_bounded_and_the_oldest_goes_fi
     serve: Any, gates: "Gates", monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any
 ) -> None:
     monkeypatch.setattr(visits, "_WHOLE", 4)
-    left = spy(visits.Visit, "leave")
+    left = spy(visits.HttpSession, "leave")
     server = await serve(message_bytes=4000)
     sessions = [await server.greet() for _ in range(4)]
     await _lost_by_each(server, sessions, gates, until, left)
@@ -229,7 +229,7 @@ async def test_a_session_that_is_deleted_leaves_room_for_what_others_keep(
     serve: Any, gates: "Gates", monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any
 ) -> None:
     monkeypatch.setattr(visits, "_WHOLE", 4)
-    left = spy(visits.Visit, "leave")
+    left = spy(visits.HttpSession, "leave")
     server = await serve(message_bytes=4000)
     sessions = [await server.greet() for _ in range(3)]
     await _lost_by_each(server, sessions[:2], gates, until, left)
@@ -246,7 +246,7 @@ async def test_of_the_requests_of_one_session_that_are_over_only_so_many_are_kep
     serve: Any, gates: "Gates", monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any
 ) -> None:
     monkeypatch.setattr(visits, "_STREAMS", 2)
-    left = spy(visits.Visit, "leave")
+    left = spy(visits.HttpSession, "leave")
     server = await serve()
     session = await server.greet()
     for number in range(1, 4):

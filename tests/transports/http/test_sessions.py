@@ -171,7 +171,7 @@ async def test_a_request_whose_session_is_deleted_before_it_begins_is_refused(to
 
 async def test_an_idle_session_is_ended(serve: Any, monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any) -> None:
     monkeypatch.setattr(visits, "_SWEEP", 0.01)
-    ended, touched = spy(visits.Visit, "close"), spy(visits.Visit, "touch")
+    ended, touched = spy(visits.HttpSession, "close"), spy(visits.HttpSession, "touch")
     server = await serve(session_timeout=1000)
 
     session = await server.greet()
@@ -183,7 +183,7 @@ async def test_an_idle_session_is_ended(serve: Any, monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_session_that_was_idle_for_too_long_is_gone_before_anybody_sweeps(serve: Any, spy: Any) -> None:
-    touched = spy(visits.Visit, "touch")
+    touched = spy(visits.HttpSession, "touch")
     server = await serve(session_timeout=1000)
 
     session = await server.greet()
@@ -197,7 +197,7 @@ async def test_a_session_is_not_idle_while_a_call_runs_or_somebody_listens(
     serve: Any, gates: "Gates", monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any
 ) -> None:
     monkeypatch.setattr(visits, "_SWEEP", 0.01)
-    swept = spy(visits.Visit, "has_expired")
+    swept = spy(visits.HttpSession, "has_expired")
     server = await serve(session_timeout=1000)
     listens, works = await server.greet(), await server.greet()
     stream, call = await listens.stream(), await works.call("wait", Accept="application/json")
@@ -216,7 +216,7 @@ async def test_a_session_is_not_idle_while_a_call_runs_or_somebody_listens(
 
 async def test_a_session_that_is_never_to_end_stays(serve: Any, monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any) -> None:
     monkeypatch.setattr(visits, "_SWEEP", 0.01)
-    swept = spy(visits.Visit, "has_expired")
+    swept = spy(visits.HttpSession, "has_expired")
     server = await serve(session_timeout=0)
     session = await server.greet()
 
@@ -363,7 +363,7 @@ async def test_a_call_in_a_batch_sees_the_headers_and_the_trace_of_its_request(s
     @tool
     def tell(call: Call) -> list[Any]:
         """Tell what came along."""
-        return [dict(call.door.headers), call.door.trace_id]
+        return [dict(call.channel.headers), call.channel.trace_id]
 
     server = await serve(Yard(tools=[tell]), stateless=stateless, request_headers=["X-Team"])
     own: dict[str, Any] = {} if stateless else (await server.greet("2025-03-26")).headers

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, TypeVar, cast, overload
 
 from toolyard.dispatch.resource import Prompt, Resource
 from toolyard.dispatch.tool import Complete
-from toolyard.model.elicitation import Question
+from toolyard.model.elicitation import Confirmation
 from toolyard.model.spec import Annotations, EvalRule, Example, Kind, PromptArgument, PromptSpec, PublishError, Reason, ResourceSpec
 from toolyard.model.uri_template import variables_of
 from toolyard.providers.functions.schema import arguments_of
@@ -27,7 +27,7 @@ class Declared(Marks, frozen=True, kw_only=True):
     session: Literal["none", "optional", "required"] | None = None
     examples: Sequence[Example | dict[str, Any]] = ()
     reasons: Sequence[str] | Mapping[str, Reason | Sequence[str]] = ()
-    question: Question | None = None
+    question: Confirmation | None = None
     timeout: float | None = None
     timeout_hint: str | None = None
     serial: bool = False
@@ -56,7 +56,7 @@ def tool(
     tags: Sequence[str] = (),
     examples: Sequence[Example | dict[str, Any]] = (),
     reasons: Sequence[str] | Mapping[str, Reason | Sequence[str]] = (),
-    question: Question | None = None,
+    question: Confirmation | None = None,
     timeout: float | None = None,
     timeout_hint: str | None = None,
     serial: bool = False,

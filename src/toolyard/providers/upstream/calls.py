@@ -8,12 +8,12 @@ from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
-from toolyard.dispatch.call import Arguments, Call, Door
-from toolyard.dispatch.progress import Note
+from toolyard.dispatch.call import Arguments, Call, Channel
+from toolyard.dispatch.progress import Progress
 from toolyard.dispatch.resource import Prompt, Resource
 from toolyard.dispatch.tool import Check, Complete, InvalidArgumentsError, Tool, plain_of
 from toolyard.model.content import Foreign
-from toolyard.model.elicitation import ASK_METHODS, Ask, unanswerable
+from toolyard.model.elicitation import CLIENT_METHODS, ClientRequest, unanswerable
 from toolyard.model.envelope import Envelope, Failure, Passed
 from toolyard.model.errors import ToolError
 from toolyard.model.schema import Schema, SchemaValidator
@@ -21,7 +21,7 @@ from toolyard.model.spec import PromptSpec, ResourceSpec
 from toolyard.model.uri_template import variables_of
 from toolyard.providers.upstream.catalogue import foreign_uri, with_our_uris
 from toolyard.providers.upstream.link import LinkError
-from toolyard.providers.upstream.session import ALONE, Behalf
+from toolyard.providers.upstream.session import ALONE, CallContext
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.providers.upstream.supervisor import Supervisor
 from toolyard.providers.upstream.translate import ForeignTool, prefix_of
@@ -152,7 +152,7 @@ def read_answer(name: str, result: msgspec.Raw) -> Answer:
         raise no_result(name, error) from error
 
 
-def asks_of(name: str, answer: Answer) -> dict[str, Ask] | None:
+def asks_of(name: str, answer: Answer) -> dict[str, ClientRequest] | None:
     """Return what an upstream wants to know first, or nothing if it is done.
 
     Raises:
@@ -160,15 +160,15 @@ def asks_of(name: str, answer: Answer) -> dict[str, Ask] | None:
     """
     if answer.result_type != "input_required":
         return None
-    asks: dict[str, Ask] = {}
+    asks: dict[str, ClientRequest] = {}
     for key, wanted in (answer.input_requests or {}).items():
         method: Any = wanted.get("method")
         params: Any = wanted.get("params") or {}
-        if str(method) not in ASK_METHODS or not isinstance(params, dict):
+        if str(method) not in CLIENT_METHODS or not isinstance(params, dict):
             raise ToolError(
                 "upstream_error", f"'{name}' asks for '{str(method)[:_METHOD_CHARACTERS]}', which is not known here.", upstream=name
             )
-        asks[key] = Ask(method, cast("dict[str, Any]", params))
+        asks[key] = ClientRequest(method, cast("dict[str, Any]", params))
     return asks
 
 
@@ -278,7 +278,7 @@ class Calls:
             behalf = self._behalf(call, beside)
             _, answer = await self._answered(call, "tools/call", params, name=foreign.own, behalf=behalf)
             if answer.is_error and behalf.unasked:
-                raise unanswerable(behalf.unasked, stateless=call.door.stateless)
+                raise unanswerable(behalf.unasked, stateless=call.channel.stateless)
             passed = passed_of(self._name, answer, self._prefix)
             if output is not None and not output.fits(passed.data):
                 call.warnings = (*call.warnings, _MISFIT)
@@ -332,7 +332,9 @@ class Calls:
         except msgspec.DecodeError as error:
             raise no_result(self._name, error) from error
 
-    async def _answered(self, call: Call, method: str, params: dict[str, Any], *, name: str, behalf: Behalf) -> tuple[msgspec.Raw, Answer]:
+    async def _answered(
+        self, call: Call, method: str, params: dict[str, Any], *, name: str, behalf: CallContext
+    ) -> tuple[msgspec.Raw, Answer]:
         """Return what came of a request, after all that the upstream wanted to know first was asked.
 
         Raises:
@@ -350,7 +352,7 @@ class Calls:
                 wanted["requestState"] = answer.request_state
         raise ToolError("upstream_error", f"'{self._name}' asked {_ROUNDS} times before it answered.", upstream=self._name)
 
-    async def _sent(self, call: Call, method: str, params: dict[str, Any], *, name: str, behalf: Behalf) -> msgspec.Raw:
+    async def _sent(self, call: Call, method: str, params: dict[str, Any], *, name: str, behalf: CallContext) -> msgspec.Raw:
         began = time.monotonic()
         try:
             return await self._supervisor.request(method, params, name=name, behalf=behalf, safe=call.spec.safe)
@@ -365,19 +367,19 @@ class Calls:
                     self._supervisor.time_out(began)
             raise
 
-    def _behalf(self, call: Call, headers: Mapping[str, str] = NOTHING) -> Behalf:
+    def _behalf(self, call: Call, headers: Mapping[str, str] = NOTHING) -> CallContext:
         """Return how the upstream reaches whoever calls; of his headers it gets only those that its settings name."""
-        door = call.door
+        channel = call.channel
         call.running = False  # what is not sent yet has done nothing
-        passed_on = {name: door.forwarded[name] for name in self._forwarded if name in door.forwarded}
-        return Behalf(
-            owner=f"{call.caller.owner}:{call.caller.client}:{door.line}",  # two programs of one person are asked apart
-            progress=None if door.progress is None else partial(_tell, call),
+        passed_on = {name: channel.forwarded[name] for name in self._forwarded if name in channel.forwarded}
+        return CallContext(
+            owner=f"{call.caller.owner}:{call.caller.client}:{channel.line}",  # two programs of one person are asked apart
+            progress=None if channel.progress is None else partial(_tell, call),
             log=partial(_say, call),
             sent=partial(_note_sent, call),
-            ask=None if door.ask is None else call.ask_all,
-            capabilities={name: {} for name in door.capabilities & _ASKABLE} if door.capabilities else {},
-            meta=_beside(door),
+            ask=None if channel.ask is None else call.ask_all,
+            capabilities={name: {} for name in channel.capabilities & _ASKABLE} if channel.capabilities else {},
+            meta=_beside(channel),
             headers={**passed_on, **headers} if passed_on or headers else {},
         )
 
@@ -400,13 +402,13 @@ def _had_its_time(call: Call) -> bool:
     return not call.seconds or 0 < (call.spec.timeout or 0) <= call.seconds
 
 
-def _beside(door: Door) -> dict[str, Any]:
+def _beside(channel: Channel) -> dict[str, Any]:
     """Return what is said beside the params: what came along, and that the client wants to be told what is logged."""
-    wants = {LOG_LEVEL: "debug"} if door.log is not None else {}
-    return {**door.meta, **door.trace, **wants} if door.meta or door.trace or wants else wants
+    wants = {LOG_LEVEL: "debug"} if channel.log is not None else {}
+    return {**channel.meta, **channel.trace, **wants} if channel.meta or channel.trace or wants else wants
 
 
-def _tell(call: Call, note: Note) -> None:
+def _tell(call: Call, note: Progress) -> None:
     call.progress(note.done, note.total, note.text)
 
 

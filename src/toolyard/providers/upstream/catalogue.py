@@ -15,7 +15,7 @@ from toolyard._internal.files import read_private, write_atomically
 from toolyard.model.envelope import encode_sorted
 from toolyard.providers.upstream.handshake import Greeting
 from toolyard.providers.upstream.link import LinkError
-from toolyard.providers.upstream.session import Peer
+from toolyard.providers.upstream.session import ClientSession
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.wire.messages import METHOD_NOT_FOUND, Fault
 from toolyard.wire.params import Requests
@@ -86,7 +86,7 @@ _LISTS: Final = {
 """What a catalogue has: the capability that goes with it, the method that lists it, and what the list is called there."""
 
 
-async def fetch(peer: Peer, greeting: Greeting, *, reached_by: str, now: Callable[[], float] = time.time) -> Catalogue:
+async def fetch(peer: ClientSession, greeting: Greeting, *, reached_by: str, now: Callable[[], float] = time.time) -> Catalogue:
     """Return all that an upstream lists.
 
     Raises:
@@ -111,7 +111,7 @@ async def fetch(peer: Peer, greeting: Greeting, *, reached_by: str, now: Callabl
     )
 
 
-async def _whole(peer: Peer, requests: Requests, method: str, key: str) -> tuple[Item, ...]:
+async def _whole(peer: ClientSession, requests: Requests, method: str, key: str) -> tuple[Item, ...]:
     items: list[Item] = []
     cursor: str | None = None
     cursors: set[str] = set()
@@ -138,7 +138,7 @@ async def _whole(peer: Peer, requests: Requests, method: str, key: str) -> tuple
     raise LinkError("unavailable", f"What '{peer.name}' lists has no end.")
 
 
-def _page(peer: Peer, method: str, result: msgspec.Raw) -> Mapping[str, Any]:
+def _page(peer: ClientSession, method: str, result: msgspec.Raw) -> Mapping[str, Any]:
     try:
         return msgspec.json.decode(result, type=dict[str, Any])
     except msgspec.DecodeError as error:

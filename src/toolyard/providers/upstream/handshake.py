@@ -8,7 +8,7 @@ import msgspec
 
 from toolyard._version import VERSION
 from toolyard.providers.upstream.link import Link, LinkError
-from toolyard.providers.upstream.session import ASKED, Behalf, Peer
+from toolyard.providers.upstream.session import ASKED, CallContext, ClientSession
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.wire.messages import UNSUPPORTED_VERSION, Fault, Id
 from toolyard.wire.params import SERVER, Client, Requests
@@ -57,7 +57,7 @@ class _Refusal(msgspec.Struct):
     supported: list[str] = []
 
 
-async def greet(peer: Peer, link: Link, era: Era, *, known: str | None = None) -> Greeting:
+async def greet(peer: ClientSession, link: Link, era: Era, *, known: str | None = None) -> Greeting:
     """Return what the upstream says of itself; `known` is the version it spoke last time, which spares the question.
 
     Raises:
@@ -77,7 +77,7 @@ async def greet(peer: Peer, link: Link, era: Era, *, known: str | None = None) -
         raise LinkError("unavailable", said, text=fault.message) from fault
 
 
-async def _find_out(peer: Peer, link: Link) -> Greeting:
+async def _find_out(peer: ClientSession, link: Link) -> Greeting:
     """Ask an upstream for its era; one that says nothing for a while gets a handshake, too, and whichever it takes holds.
 
     It may be of the older era and not know the question, or it has only not started yet.
@@ -112,7 +112,7 @@ def _look_at(task: "asyncio.Task[msgspec.Raw]") -> None:
         task.exception()
 
 
-async def _discover(peer: Peer, *, patient: bool) -> Greeting | None:
+async def _discover(peer: ClientSession, *, patient: bool) -> Greeting | None:
     """Return what an upstream of the newer era says, or nothing if it is none."""
     requests = Requests(LATEST, _CLIENT)
     try:
@@ -135,7 +135,7 @@ async def _discover(peer: Peer, *, patient: bool) -> Greeting | None:
     return Greeting(LATEST, server, told.capabilities, told.instructions or "")
 
 
-async def _insist(peer: Peer) -> Greeting:
+async def _insist(peer: ClientSession) -> Greeting:
     """Return what an upstream says that must be of the newer era."""
     found = await _discover(peer, patient=True)
     if found is None:
@@ -143,7 +143,7 @@ async def _insist(peer: Peer) -> Greeting:
     return found
 
 
-async def _discover_again(peer: Peer) -> Greeting | None:
+async def _discover_again(peer: ClientSession) -> Greeting | None:
     """Return what an upstream says that was of the newer era last time, or nothing if it went back."""
     try:
         return await _discover(peer, patient=True)
@@ -153,7 +153,7 @@ async def _discover_again(peer: Peer) -> Greeting | None:
         raise
 
 
-async def _asked(peer: Peer, requests: Requests) -> msgspec.Raw:
+async def _asked(peer: ClientSession, requests: Requests) -> msgspec.Raw:
     """Ask for what an upstream is, once more if it refuses our version and names the very same as one that it speaks."""
     try:
         return await peer.request(requests, "server/discover", {})
@@ -163,7 +163,7 @@ async def _asked(peer: Peer, requests: Requests) -> msgspec.Raw:
         return await peer.request(requests, "server/discover", {})
 
 
-def _from_refusal(fault: Fault, peer: Peer) -> None:
+def _from_refusal(fault: Fault, peer: ClientSession) -> None:
     """Take a fault for the older era, unless it says that no version of ours is spoken at all."""
     spoken = _spoken(fault)
     if spoken and not set(spoken) & set(VERSIONS):
@@ -180,15 +180,15 @@ def _spoken(fault: Fault) -> list[str]:
         return []
 
 
-async def _initialize(peer: Peer) -> msgspec.Raw:
+async def _initialize(peer: ClientSession) -> msgspec.Raw:
     return await peer.initialize(Requests(LATEST_HANDSHAKE, _CLIENT), ASKED)
 
 
-async def _shake_hands(peer: Peer, link: Link) -> Greeting:
+async def _shake_hands(peer: ClientSession, link: Link) -> Greeting:
     return _shaken(peer, link, await _initialize(peer))
 
 
-def _shaken(peer: Peer, link: Link, result: msgspec.Raw) -> Greeting:
+def _shaken(peer: ClientSession, link: Link, result: msgspec.Raw) -> Greeting:
     """Return what an upstream answered the handshake with, which is now done."""
     try:
         told = msgspec.json.decode(result, type=_Initialized)
@@ -203,18 +203,18 @@ def _shaken(peer: Peer, link: Link, result: msgspec.Raw) -> Greeting:
 
 
 Heard = Callable[[str, msgspec.Raw], None]
-Ended = Callable[[Peer, LinkError], None]
+Ended = Callable[[ClientSession, LinkError], None]
 
 
 class Connection(msgspec.Struct, frozen=True, eq=False):
     """A peer that was greeted."""
 
-    peer: Peer
+    peer: ClientSession
     requests: Requests
     greeting: Greeting
 
     async def request(
-        self, method: str, params: Mapping[str, Any], *, name: str | None, behalf: Behalf, request_id: Id | None = None
+        self, method: str, params: Mapping[str, Any], *, name: str | None, behalf: CallContext, request_id: Id | None = None
     ) -> msgspec.Raw:
         """Send a request and return its result, which stays JSON."""
         return await self.peer.request(self.requests, method, params, name=name, behalf=behalf, request_id=request_id)
@@ -231,7 +231,7 @@ async def connect(
 
     async def attempt(era: Era) -> Connection:
         link = make_link()
-        peer = Peer(name, link, http=settings.carrier != "stdio", note=heard, ended=lambda error: ended(peer, error))
+        peer = ClientSession(name, link, http=settings.carrier != "stdio", note=heard, ended=lambda error: ended(peer, error))
         try:
             async with asyncio.timeout(settings.connect_seconds):
                 await link.open(peer)

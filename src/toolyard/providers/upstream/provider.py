@@ -276,9 +276,9 @@ def _link(name: str, settings: UpstreamSettings, folder: Path, credentials: Cred
 
     def make() -> Link:
         if settings.carrier == "stdio":
-            from toolyard.providers.upstream.stdio import Pipe  # noqa: PLC0415 - lists need no carrier
+            from toolyard.providers.upstream.stdio import StdioLink  # noqa: PLC0415 - lists need no carrier
 
-            return Pipe(name, settings, log=folder / "stderr.log")
+            return StdioLink(name, settings, log=folder / "stderr.log")
         if settings.carrier == "sse":
             from toolyard.providers.upstream.http.sse import SseLink  # noqa: PLC0415 - lists need no carrier
 

@@ -12,8 +12,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from toolyard._internal.logfmt import quoted
-from toolyard.dispatch.progress import Note, SendNote
-from toolyard.model.elicitation import ASK_METHODS, Ask, unanswerable
+from toolyard.dispatch.progress import Progress, SendProgress
+from toolyard.model.elicitation import CLIENT_METHODS, ClientRequest, unanswerable
 from toolyard.model.errors import ToolError
 from toolyard.providers.upstream.link import Link, LinkError, lasting
 from toolyard.wire.messages import (
@@ -31,7 +31,7 @@ from toolyard.wire.messages import (
 )
 from toolyard.wire.params import NOTHING, Requests
 
-__all__ = ["ALONE", "ASKED", "Behalf", "Peer", "SaidCancelled", "SaidFault", "SaidLine", "SaidProgress", "read"]
+__all__ = ["ALONE", "ASKED", "CallContext", "ClientSession", "SaidCancelled", "SaidFault", "SaidLine", "SaidProgress", "read"]
 
 
 T = TypeVar("T")
@@ -83,15 +83,15 @@ Not its folders: those it would take for everybody's, and they are one caller's.
 _QUESTIONS: Final = 100
 _WORDS: Final = 200
 _log = logging.getLogger(__name__)
-PutAsks = Callable[[Mapping[str, Ask]], Awaitable[Mapping[str, Any]]]
+PutAsks = Callable[[Mapping[str, ClientRequest]], Awaitable[Mapping[str, Any]]]
 
 
-class Behalf(msgspec.Struct, frozen=True, kw_only=True):
+class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     """On whose behalf a request is made, and how that one can be reached meanwhile."""
 
     owner: str = ""
     """Whose questions may be put to whom: the caller, and the program he uses."""
-    progress: SendNote | None = None
+    progress: SendProgress | None = None
     log: Callable[[str, str], None] | None = None
     sent: Callable[[], None] | None = None
     """Called when the request goes out: until then nothing can have happened."""
@@ -102,15 +102,15 @@ class Behalf(msgspec.Struct, frozen=True, kw_only=True):
     """What is said beside the params, such as the trace it is part of."""
     headers: Mapping[str, str] = NOTHING
     """What HTTP has beside it."""
-    unasked: dict[str, Ask] = msgspec.field(default_factory=dict[str, Ask])
+    unasked: dict[str, ClientRequest] = msgspec.field(default_factory=dict[str, ClientRequest])
     """What the upstream wanted to ask and could not, by the capability that is missing."""
 
 
-ALONE: Final = Behalf()
+ALONE: Final = CallContext()
 """On nobody's behalf but the yard's own."""
 
 
-class Peer:
+class ClientSession:
     """One conversation with an upstream; it is the listener of its link."""
 
     def __init__(
@@ -124,8 +124,8 @@ class Peer:
         self._note = note
         self._ended = ended
         self._ids = count(1)
-        self._waiting: dict[Id, tuple[asyncio.Future[msgspec.Raw], Behalf]] = {}
-        self._asking: dict[Id, tuple[asyncio.Task[None], Behalf]] = {}
+        self._waiting: dict[Id, tuple[asyncio.Future[msgspec.Raw], CallContext]] = {}
+        self._asking: dict[Id, tuple[asyncio.Task[None], CallContext]] = {}
         self.is_over: LinkError | None = None
         """Why the link is gone, if it went by itself."""
         self.is_closed = False
@@ -143,7 +143,7 @@ class Peer:
         params: Mapping[str, Any],
         *,
         name: str | None = None,
-        behalf: Behalf = ALONE,
+        behalf: CallContext = ALONE,
         request_id: Id | None = None,
     ) -> msgspec.Raw:
         """Send a request and return its result, which stays JSON; whoever stops waiting for it cancels it.
@@ -173,7 +173,7 @@ class Peer:
         """Send a message that wants no answer."""
         self._link.send(encode_notification(method, params), None, requests.headers(method, None))
 
-    async def _sent(self, request_id: Id, message: bytes, headers: Mapping[str, str], behalf: Behalf) -> msgspec.Raw:
+    async def _sent(self, request_id: Id, message: bytes, headers: Mapping[str, str], behalf: CallContext) -> msgspec.Raw:
         future: asyncio.Future[msgspec.Raw] = self._loop.create_future()
         self._waiting[request_id] = (future, behalf)
         try:
@@ -188,7 +188,7 @@ class Peer:
             del self._waiting[request_id]
             self._stop_asking(behalf)
 
-    def _give_up(self, request_id: Id, behalf: Behalf) -> None:
+    def _give_up(self, request_id: Id, behalf: CallContext) -> None:
         self._link.drop(request_id)
         if self.requests is None or (self._http and self.requests.version.modern):
             return  # a greeting cannot be cancelled, and there the connection that closes says it all
@@ -245,7 +245,7 @@ class Peer:
         finally:
             await self.close()
 
-    def _stop_asking(self, behalf: Behalf | None = None) -> None:
+    def _stop_asking(self, behalf: CallContext | None = None) -> None:
         """Ask no more, or no more on the behalf of somebody whose request is over."""
         for task, whose in self._asking.values():
             if behalf is None or whose is behalf:
@@ -266,7 +266,7 @@ class Peer:
             told = read(message.params, SaidProgress)
             waiting = None if told is None else self._waiting.get(told.progress_token)
             if told is not None and waiting is not None and waiting[1].progress is not None:
-                waiting[1].progress(Note(told.progress, told.total, told.message))
+                waiting[1].progress(Progress(told.progress, told.total, told.message))
         elif message.method == "notifications/message":
             said = read(message.params, SaidLine)
             behalf = self._whose(about)
@@ -286,7 +286,7 @@ class Peer:
         if message.method == "ping":
             self._reply(encode_result(request_id, b"{}"))
             return
-        behalf = self._whose(about) if message.method in ASK_METHODS else None
+        behalf = self._whose(about) if message.method in CLIENT_METHODS else None
         if behalf is None:
             self._reply(encode_fault(request_id, Fault(METHOD_NOT_FOUND, f"Nobody here can be asked '{str(message.method)[:_WORDS]}'.")))
             return
@@ -295,11 +295,11 @@ class Peer:
             self._reply(encode_fault(request_id, Fault(INVALID_REQUEST, "The question cannot be read, or too many are open.")))
             return
         method: Any = message.method
-        task = self._loop.create_task(self._put(request_id, Ask(method, params), behalf))
+        task = self._loop.create_task(self._put(request_id, ClientRequest(method, params), behalf))
         self._asking[request_id] = (task, behalf)
         task.add_done_callback(lambda _: self._asking.pop(request_id, None))
 
-    async def _put(self, request_id: Id, ask: Ask, behalf: Behalf) -> None:
+    async def _put(self, request_id: Id, ask: ClientRequest, behalf: CallContext) -> None:
         try:
             if behalf.ask is None:
                 raise unanswerable({"answer": ask})
@@ -311,11 +311,11 @@ class Peer:
             answer = encode_fault(request_id, Fault(METHOD_NOT_FOUND if error.code == "not_supported" else INTERNAL, error.message))
         self._reply(answer, behalf)
 
-    def _reply(self, message: bytes, behalf: Behalf = ALONE) -> None:
+    def _reply(self, message: bytes, behalf: CallContext = ALONE) -> None:
         headers = {} if self.requests is None or self.requests.version.modern else self.requests.headers("", None)
         self._link.send(message, None, {**headers, **lasting(behalf.headers)} if behalf.headers else headers)
 
-    def _whose(self, about: Id | None) -> Behalf | None:
+    def _whose(self, about: Id | None) -> CallContext | None:
         """Return on whose behalf an upstream must be speaking: never a guess between two owners."""
         if about is not None:
             waiting = self._waiting.get(about)

@@ -21,7 +21,7 @@ from toolyard.providers.upstream.process_log import ProcessLog
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.wire.messages import Id
 
-__all__ = ["Pipe", "Stderr"]
+__all__ = ["Stderr", "StdioLink"]
 
 
 _REST: Final = 0.002
@@ -64,7 +64,7 @@ _read: Final = msgspec.json.Decoder(msgspec.Raw).decode
 End = Literal["exit", "stdin", "stdout", "stderr"]
 
 
-class Pipe:
+class StdioLink:
     """A link to a program that runs for us; when that ends by itself the listener is told once, and the link is still to be closed."""
 
     def __init__(self, name: str, settings: UpstreamSettings, *, log: Path) -> None:

@@ -17,7 +17,7 @@ from toolyard.providers.upstream.catalogue import Catalogue, fetch, reached_by
 from toolyard.providers.upstream.handshake import Connection, connect
 from toolyard.providers.upstream.health import Health, State
 from toolyard.providers.upstream.link import Credentials, Link, LinkError
-from toolyard.providers.upstream.session import Behalf, Peer
+from toolyard.providers.upstream.session import CallContext, ClientSession
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.providers.upstream.subscriptions import Following, uri_of
 from toolyard.wire.messages import Fault
@@ -257,7 +257,7 @@ class Supervisor:
         """Return whether what it offers should be looked at anew, and may be."""
         return self._looks.is_due and self._looks.under_way is None and self.health.may_be_looked_at
 
-    async def request(self, method: str, params: Mapping[str, Any], *, name: str | None, behalf: Behalf, safe: bool) -> msgspec.Raw:
+    async def request(self, method: str, params: Mapping[str, Any], *, name: str | None, behalf: CallContext, safe: bool) -> msgspec.Raw:
         """Send a request, starting the upstream if need be; only what is safe is sent again if it may have arrived.
 
         Raises:
@@ -280,7 +280,7 @@ class Supervisor:
             self.health.abandon()
             raise
 
-    async def _tried(self, method: str, params: Mapping[str, Any], *, name: str | None, behalf: Behalf, safe: bool) -> msgspec.Raw:
+    async def _tried(self, method: str, params: Mapping[str, Any], *, name: str | None, behalf: CallContext, safe: bool) -> msgspec.Raw:
         """Send a request, and once more if it surely did no harm the first time."""
         for last in (False, True):
             began = self._clock()
@@ -304,7 +304,7 @@ class Supervisor:
                 return result
         raise AssertionError  # the last try returned or raised
 
-    def _take_note(self, began: float, error: LinkError, *, connection: Connection | None, behalf: Behalf) -> None:
+    def _take_note(self, began: float, error: LinkError, *, connection: Connection | None, behalf: CallContext) -> None:
         """Hold a failure against the upstream, unless we stopped it ourselves, or what it refuses is what the caller showed."""
         refused = error.trouble == "unauthenticated" and connection is not None
         error.of_caller = refused and "authorization" in behalf.headers
@@ -420,7 +420,7 @@ class Supervisor:
         elif method.endswith("/list_changed"):
             self._looks.begin_soon()
 
-    def _ended(self, peer: Peer, error: LinkError) -> None:
+    def _ended(self, peer: ClientSession, error: LinkError) -> None:
         """Take note that the link is gone; what was under way is told by the peer."""
         connection = self._connection
         if connection is None or connection.peer is not peer:

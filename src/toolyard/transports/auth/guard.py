@@ -10,8 +10,8 @@ import msgspec
 __all__ = [
     "KEY_PREFIX",
     "Admitted",
+    "Authenticator",
     "Fault",
-    "Guard",
     "IssuerUnreachableError",
     "Refusal",
     "UnreadError",
@@ -114,7 +114,7 @@ class IssuerUnreachableError(Exception):
         self.retry_after = retry_after
 
 
-class Guard(Protocol):
+class Authenticator(Protocol):
     """Decides who comes in."""
 
     async def admit(self, authorization: str | None, api_key: str | None) -> Admitted:
@@ -146,7 +146,7 @@ def bearer_of(authorization: str | None) -> str | None:
     return credentials[0]
 
 
-def check_exposure(host: str | None, guard: Guard | None) -> None:
+def check_exposure(host: str | None, guard: Authenticator | None) -> None:
     """Check that a host may be served with this guard; no host is a Unix socket, which is local.
 
     Raises:

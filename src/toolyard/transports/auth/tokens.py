@@ -14,7 +14,7 @@ import msgspec
 
 from toolyard.dispatch.call import ANYONE
 from toolyard.state.store import Clock
-from toolyard.transports.auth.guard import KEY_PREFIX, Admitted, Guard, Refusal, bearer_of
+from toolyard.transports.auth.guard import KEY_PREFIX, Admitted, Authenticator, Refusal, bearer_of
 
 if TYPE_CHECKING:
     from toolyard.transports.auth.jwks import Verifier
@@ -263,7 +263,7 @@ def _verifier() -> "type[Verifier]":
 class AnyOf:
     """Asks its guards in turn, those of tokens last, so that a key never waits for an issuer."""
 
-    def __init__(self, guards: Iterable[Guard]) -> None:
+    def __init__(self, guards: Iterable[Authenticator]) -> None:
         self._guards = sorted(guards, key=lambda guard: isinstance(guard, Tokens))
         if not self._guards:
             raise ValueError("Without guards nobody could come in: add one.")

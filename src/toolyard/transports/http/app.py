@@ -5,11 +5,11 @@ from typing import Any, Final
 from toolyard.config.settings import Serving
 from toolyard.dispatch.call import ANYONE
 from toolyard.model.envelope import encode
-from toolyard.server import Front
-from toolyard.transports.auth import Guard
+from toolyard.server import ServerContext
+from toolyard.transports.auth import Authenticator
 from toolyard.transports.http.asgi import PREFLIGHT, Foreign, Headers, Receive, Request, Scope, Send, Target, respond, respond_text, share
 from toolyard.transports.http.endpoint import Endpoint
-from toolyard.transports.http.host_check import Gate, RefusedError, check_once, endpoint_asked_about, place_of
+from toolyard.transports.http.host_check import HostCheck, RefusedError, check_once, endpoint_asked_about, endpoint_url_of
 from toolyard.yard import Yard
 
 __all__ = ["App", "asgi"]
@@ -21,11 +21,11 @@ _OPEN: Final = frozenset({"/healthz", "/readyz"})
 class App:
     """Serves one yard to any ASGI server."""
 
-    def __init__(self, yard: Yard, serving: Serving, guard: Guard | None = None, *, host: str | None = None) -> None:
+    def __init__(self, yard: Yard, serving: Serving, guard: Authenticator | None = None, *, host: str | None = None) -> None:
         self.yard = yard
         self.serving = serving
         self.is_ready = True
-        self._gate = Gate(serving, guard, host=host)
+        self._gate = HostCheck(serving, guard, host=host)
         self._anyone = ANYONE if guard is None else None
         self._endpoint: Endpoint | None = None
 
@@ -56,7 +56,7 @@ class App:
                 caller = self._anyone
             elif path == _PATH or path.startswith(f"{_PATH}/"):
                 profile = path[len(_PATH) + 1 :] or None
-                caller = await self._gate.caller(self.yard, headers, profile, place_of(target, path, self.serving))
+                caller = await self._gate.caller(self.yard, headers, profile, endpoint_url_of(target, path, self.serving))
             else:
                 await self._tell_other(target, send)
                 return
@@ -101,7 +101,7 @@ class App:
 
     def _open_endpoint(self) -> Endpoint:
         _ = self.yard.dispatcher  # raises unless the yard is open
-        self._endpoint = Endpoint(Front(self.yard, self.serving, door="http"), self.serving)
+        self._endpoint = Endpoint(ServerContext(self.yard, self.serving, channel="http"), self.serving)
         return self._endpoint
 
     async def _tell_health(self, path: str, send: Send) -> None:
@@ -113,7 +113,7 @@ class App:
         asked = endpoint_asked_about(target, _PATH)
         known = None
         if asked is not None and self._is_endpoint(asked):
-            known = self._gate.protected_resource(place_of(target, asked, self.serving))
+            known = self._gate.protected_resource(endpoint_url_of(target, asked, self.serving))
         if known is None:
             raise RefusedError(404, "There is nothing here. The endpoint is '/mcp'.")
         await respond(send, 200, encode(known))
@@ -128,6 +128,6 @@ class App:
         return True
 
 
-def asgi(yard: Yard, *, guard: Guard | None = None, **settings: Any) -> App:
+def asgi(yard: Yard, *, guard: Authenticator | None = None, **settings: Any) -> App:
     """Return a yard as an ASGI application, to be served or mounted; it opens the yard if the server tells it of its life."""
     return App(yard, Serving(transport="http", **settings), guard)

@@ -10,8 +10,8 @@ from msgspec import UNSET
 
 from toolyard.config.settings import Serving
 from toolyard.dispatch.call import ANYONE
-from toolyard.server import Conversation, Front
-from toolyard.server.methods import is_modern, name_of, open_exchange, params_of, reply
+from toolyard.server import ServerContext, ServerSession
+from toolyard.server.methods import is_modern, name_of, open_request, params_of, reply
 from toolyard.transports.http.asgi import (
     JSON,
     Headers,
@@ -31,13 +31,13 @@ from toolyard.transports.http.handshake import (
     read_stream,
     serve_batch,
     serve_batch_alone,
-    serve_in_visit,
+    serve_in_session,
     serve_stateless,
-    start_visit,
+    start_session,
 )
 from toolyard.transports.http.host_check import RefusedError, first_twice
-from toolyard.transports.http.response import Patience, Response
-from toolyard.transports.http.sessions import Visit, Visits
+from toolyard.transports.http.response import Response, StreamTimer
+from toolyard.transports.http.sessions import HttpSession, HttpSessions
 from toolyard.wire.headers import PARAM, ROUTING, check_params, check_routing
 from toolyard.wire.messages import (
     HEADER_MISMATCH,
@@ -61,7 +61,7 @@ __all__ = ["Endpoint", "check_headers", "serve_modern"]
 _log = logging.getLogger(__name__)
 
 
-async def serve_modern(front: Front, request: Request, message: Message, *, params: Any, patience: Patience) -> None:
+async def serve_modern(front: ServerContext, request: Request, message: Message, *, params: Any, patience: StreamTimer) -> None:
     """Answer one request.
 
     Raises:
@@ -75,7 +75,7 @@ async def serve_modern(front: Front, request: Request, message: Message, *, para
     response = Response(request.send, request.receive, front.serving, patience=patience, streams=request.streams or listens)
     _check_said(request, method, params)
     notify = response.notify if request.streams or listens else None
-    exchange = open_exchange(front, message, params, request.caller, notify=notify, headers=request.shown)
+    exchange = open_request(front, message, params, request.caller, notify=notify, headers=request.shown)
     if method == "tools/call" and (wanted := front.wanted_headers(params.name, exchange.caller)) is not None:
         _check_arguments(wanted, params, request.headers)
     if exchange.log_level is not None:
@@ -136,13 +136,13 @@ Taken = Literal["json", "both", "streams"]
 class Endpoint:
     """One yard at one path."""
 
-    def __init__(self, front: Front, serving: Serving) -> None:
+    def __init__(self, front: ServerContext, serving: Serving) -> None:
         self._front = front
         self._serving = serving
-        self._visits = Visits(front, serving)
+        self._visits = HttpSessions(front, serving)
         self._shown = tuple(name.lower().encode() for name in serving.request_headers)
         self._accepted: dict[bytes, Taken] = {}
-        self._patience = Patience(serving.hold_back)
+        self._patience = StreamTimer(serving.hold_back)
 
     async def serve(self, request: Request) -> None:
         """Answer one request.
@@ -207,7 +207,7 @@ class Endpoint:
             message = decode(target.body or b"", depth=self._serving.message_depth)
             if message.method != "tools/call":
                 return None
-            return Conversation(self._front, caller=ANYONE, send=None, version=version).refuse_unended(message)
+            return ServerSession(self._front, caller=ANYONE, send=None, version=version).refuse_unended(message)
         except Fault:  # one of a batch, or what will be refused
             return None
 
@@ -267,8 +267,8 @@ class Endpoint:
             spoken = named_version(version)
             return serve_stateless(self._front, request, message, params=params, version=spoken, patience=self._patience)
         if message.method == "initialize":
-            return start_visit(self._visits, message, caller=request.caller, send=request.send)
-        return serve_in_visit(self._visit(request), request, message, self._serving)
+            return start_session(self._visits, message, caller=request.caller, send=request.send)
+        return serve_in_session(self._visit(request), request, message, self._serving)
 
     async def _take_note(self, request: Request, message: Message) -> None:
         """Take a notification or a response, which are not answered; outside a visit there is nothing they could be about."""
@@ -284,7 +284,7 @@ class Endpoint:
         """Return whether there are visits of such a client."""
         return not self._serving.stateless and request.text(b"mcp-protocol-version") not in MODERN
 
-    def _visit(self, request: Request) -> Visit:
+    def _visit(self, request: Request) -> HttpSession:
         session_id = request.headers.get(b"mcp-session-id")
         if session_id is None:
             raise RefusedError(400, "The header 'Mcp-Session-Id' is missing; a session begins with 'initialize'.")

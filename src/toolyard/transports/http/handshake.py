@@ -6,16 +6,16 @@ from typing import Any, Final, cast
 
 from toolyard.config.settings import Serving
 from toolyard.dispatch.call import Caller
-from toolyard.server import Conversation, Exchange, Front
+from toolyard.server import RequestContext, ServerContext, ServerSession
 from toolyard.server.methods import answer as answer_request
 from toolyard.transports.http.asgi import JSON, STREAM, Request, Send, respond, respond_fault, wait_until_gone
 from toolyard.transports.http.host_check import RefusedError
-from toolyard.transports.http.response import GAP, Patience, Response
-from toolyard.transports.http.sessions import Stream, Visit, Visits
+from toolyard.transports.http.response import GAP, Response, StreamTimer
+from toolyard.transports.http.sessions import HttpSession, HttpSessions, Stream
 from toolyard.wire.messages import INTERNAL, INVALID_REQUEST, Fault, Id, Message, decode, encode_fault, id_of
 from toolyard.wire.versions import HANDSHAKE, VERSIONS, Version
 
-__all__ = ["named_version", "read_stream", "serve_batch", "serve_batch_alone", "serve_in_visit", "serve_stateless", "start_visit"]
+__all__ = ["named_version", "read_stream", "serve_batch", "serve_batch_alone", "serve_in_session", "serve_stateless", "start_session"]
 
 _UNSAID: Final = VERSIONS["2025-03-26"]
 _NOTHING: Final[Mapping[str, Any]] = {}
@@ -26,14 +26,16 @@ def named_version(name: str | None) -> Version:
     return VERSIONS[name] if name is not None and name in HANDSHAKE else _UNSAID
 
 
-async def serve_stateless(front: Front, request: Request, message: Message, *, params: Any, version: Version, patience: Patience) -> None:
+async def serve_stateless(
+    front: ServerContext, request: Request, message: Message, *, params: Any, version: Version, patience: StreamTimer
+) -> None:
     """Answer one request outside a visit."""
     response = Response(request.send, request.receive, front.serving, patience=patience, streams=request.streams)
     notify = response.notify if request.streams else None
     response.watch()
     try:
         if message.method == "tools/call" and params is not None:  # what nearly all are; the rest may be about a state that is not there
-            exchange = Exchange(
+            exchange = RequestContext(
                 front=front,
                 id=cast("Id", message.id),
                 answers=front.answers(version),
@@ -46,7 +48,7 @@ async def serve_stateless(front: Front, request: Request, message: Message, *, p
             )
             result = await answer_request(exchange, "tools/call", params)
         else:
-            conversation = Conversation(front, caller=request.caller, send=None, version=version)
+            conversation = ServerSession(front, caller=request.caller, send=None, version=version)
             result = await conversation.serve(message, notify=notify, headers=request.shown, trace=request.trace())
     except Fault as fault:
         result = encode_fault(cast("Id", message.id), fault)
@@ -59,7 +61,7 @@ async def serve_stateless(front: Front, request: Request, message: Message, *, p
         await response.finish(result)
 
 
-async def start_visit(visits: Visits, message: Message, *, caller: Caller, send: Send) -> None:
+async def start_session(visits: HttpSessions, message: Message, *, caller: Caller, send: Send) -> None:
     """Shake hands with a client: its visit begins, whose id it sends along from now on."""
     visit = visits.start(caller)
     if visit is None:
@@ -74,7 +76,7 @@ async def start_visit(visits: Visits, message: Message, *, caller: Caller, send:
     await respond(send, 200, result, (JSON, (b"mcp-session-id", visit.id.encode())))
 
 
-async def serve_in_visit(visit: Visit, request: Request, message: Message, serving: Serving) -> None:
+async def serve_in_session(visit: HttpSession, request: Request, message: Message, serving: Serving) -> None:
     """Answer one request of a visit; if the client goes away meanwhile, the call goes on and its messages are kept."""
     conversation, send, streams = visit.conversation, request.send, request.streams
     if message.id in conversation.in_flight:
@@ -100,7 +102,7 @@ async def serve_in_visit(visit: Visit, request: Request, message: Message, servi
         visit.leave(stream)
 
 
-async def serve_batch(conversation: Conversation, batch: list[bytes], request: Request, *, depth: int) -> None:
+async def serve_batch(conversation: ServerSession, batch: list[bytes], request: Request, *, depth: int) -> None:
     """Answer several messages at once, in the versions that have that.
 
     Raises:
@@ -115,7 +117,7 @@ async def serve_batch(conversation: Conversation, batch: list[bytes], request: R
 
 
 async def serve_batch_alone(
-    front: Front, batch: list[bytes], request: Request, *, version: Version, patience: Patience, depth: int
+    front: ServerContext, batch: list[bytes], request: Request, *, version: Version, patience: StreamTimer, depth: int
 ) -> None:
     """Answer several messages outside a visit; a client that goes away cancels them.
 
@@ -125,7 +127,7 @@ async def serve_batch_alone(
     response = Response(request.send, request.receive, front.serving, patience=patience, streams=False)
     response.watch()
     try:
-        await serve_batch(Conversation(front, caller=request.caller, send=None, version=version), batch, request, depth=depth)
+        await serve_batch(ServerSession(front, caller=request.caller, send=None, version=version), batch, request, depth=depth)
     except asyncio.CancelledError:
         if not response.is_gone:
             raise
@@ -133,7 +135,7 @@ async def serve_batch_alone(
         response.drop()
 
 
-async def _item(conversation: Conversation, item: bytes, request: Request, *, depth: int) -> bytes | None:
+async def _item(conversation: ServerSession, item: bytes, request: Request, *, depth: int) -> bytes | None:
     """Return the answer to one message of a batch, if one is owed."""
     try:
         message = decode(item, depth=depth)
@@ -158,14 +160,14 @@ async def _item(conversation: Conversation, item: bytes, request: Request, *, de
     return None
 
 
-async def _serve_item(conversation: Conversation, message: Message, request: Request) -> bytes | None:
+async def _serve_item(conversation: ServerSession, message: Message, request: Request) -> bytes | None:
     """Return the answer to a request of a batch, unless the same batch cancelled it before it began."""
     if not conversation.in_flight[message.id]:
         return None
     return await conversation.serve(message, notify=None, headers=request.shown, trace=request.trace())
 
 
-async def read_stream(visit: Visit, request: Request, serving: Serving) -> None:
+async def read_stream(visit: HttpSession, request: Request, serving: Serving) -> None:
     """Go on with a stream that the client lost, or begin the one that belongs to no request."""
     event_id, send = request.text(b"last-event-id"), request.send
     found = visit.stream_of(event_id) if event_id else (visit.standalone, visit.standalone.delivered)
@@ -184,7 +186,7 @@ async def read_stream(visit: Visit, request: Request, serving: Serving) -> None:
         visit.leave(stream)
 
 
-async def _serve(visit: Visit, message: Message, stream: Stream, request: Request) -> None:
+async def _serve(visit: HttpSession, message: Message, stream: Stream, request: Request) -> None:
     in_flight = visit.conversation.in_flight
     begins = bool(in_flight[message.id])
     result: bytes | None = None
@@ -199,7 +201,7 @@ async def _serve(visit: Visit, message: Message, stream: Stream, request: Reques
         visit.finish(stream, result or visit.conversation.refuse_ended(message, begun=begins))
 
 
-async def _pump(visit: Visit, stream: Stream, after: int, *, serving: Serving, request: Request, primed: bool) -> None:
+async def _pump(visit: HttpSession, stream: Stream, after: int, *, serving: Serving, request: Request, primed: bool) -> None:
     """Write a stream's events until it ends or the client goes."""
 
     def gap(dropped: int) -> bytes | None:
@@ -225,7 +227,7 @@ async def _write(events: AsyncGenerator[bytes], send: Send) -> None:
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _primes(visit: Visit) -> bool:
+def _primes(visit: HttpSession) -> bool:
     """Return whether streams begin with an event to come back to, which clients know since the version that has it."""
     version = visit.conversation.version
     return version is not None and version.modes

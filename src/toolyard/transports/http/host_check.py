@@ -13,18 +13,18 @@ import msgspec
 
 from toolyard.config.settings import Serving
 from toolyard.dispatch.call import ANYONE, Caller
-from toolyard.transports.auth import Guard
+from toolyard.transports.auth import Authenticator
 from toolyard.transports.auth.guard import is_loopback
 from toolyard.transports.http.asgi import Headers, Target
 from toolyard.yard import Yard
 
-__all__ = ["Gate", "Place", "RefusedError", "check_once", "endpoint_asked_about", "first_twice", "place_of"]
+__all__ = ["EndpointUrl", "HostCheck", "RefusedError", "check_once", "endpoint_asked_about", "endpoint_url_of", "first_twice"]
 
 
 _WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
 
 
-class Place(msgspec.Struct, frozen=True):
+class EndpointUrl(msgspec.Struct, frozen=True):
     """The address of an endpoint: where the server is known, and the path there."""
 
     base: str
@@ -41,12 +41,12 @@ class Place(msgspec.Struct, frozen=True):
         return f"{self.base}{_WELL_KNOWN}{self.path}"
 
 
-def place_of(target: Target, path: str, serving: Serving) -> Place:
+def endpoint_url_of(target: Target, path: str, serving: Serving) -> EndpointUrl:
     """Return the endpoint at a path, as whoever sent the request knows it."""
     if serving.public_url is not None:
-        return Place(serving.public_url.rstrip("/"), path)
+        return EndpointUrl(serving.public_url.rstrip("/"), path)
     host = target.headers.get(b"host", b"localhost").decode("latin-1")
-    return Place(f"{target.scheme}://{host}{target.root}", path)
+    return EndpointUrl(f"{target.scheme}://{host}{target.root}", path)
 
 
 def endpoint_asked_about(target: Target, default: str) -> str | None:
@@ -73,10 +73,10 @@ class RefusedError(Exception):
         self.headers = headers
 
 
-class Gate:
+class HostCheck:
     """Checks the host, the origin and the credentials of requests."""
 
-    def __init__(self, serving: Serving, guard: Guard | None, *, host: str | None) -> None:
+    def __init__(self, serving: Serving, guard: Authenticator | None, *, host: str | None) -> None:
         self._guard = guard
         self._hosts = frozenset(name.lower() for name in serving.allowed_hosts)
         self._origins = frozenset(origin.lower().rstrip("/") for origin in serving.allowed_origins)
@@ -101,7 +101,7 @@ class Gate:
         if len(self._seen) < _REMEMBERED:
             self._seen.add(key)
 
-    async def caller(self, yard: Yard, headers: Headers, profile: str | None, place: Place) -> Caller:
+    async def caller(self, yard: Yard, headers: Headers, profile: str | None, place: EndpointUrl) -> Caller:
         """Return who calls, with the profile that holds for him: the one of his credentials, or else the one that is asked for.
 
         Raises:
@@ -126,7 +126,7 @@ class Gate:
         held = None if wanted is None else _profile_of(yard, wanted)
         return Caller(identity=admitted.identity, claims=admitted.claims, profile=held)
 
-    def protected_resource(self, place: Place) -> dict[str, Any] | None:
+    def protected_resource(self, place: EndpointUrl) -> dict[str, Any] | None:
         """Return what a client needs to know to get credentials, if there is anything."""
         return None if self._guard is None else self._guard.protected_resource(place.resource)
 

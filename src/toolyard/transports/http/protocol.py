@@ -13,9 +13,9 @@ from typing import Any, Final
 import httptools
 
 from toolyard.transports.http.cycle import Cycle, Head, alone, read, refusal
-from toolyard.transports.http.server import House
+from toolyard.transports.http.server import ServerState
 
-__all__ = ["Connection", "Wishes"]
+__all__ = ["Connection", "UpgradeStripper"]
 
 
 _WISH: Final = b"\r\nupgrade:"
@@ -23,7 +23,7 @@ _UPGRADE: Final = re.compile(_WISH, re.IGNORECASE)
 _END: Final = b"\r\n\r\n"
 
 
-class Wishes:
+class UpgradeStripper:
     """Takes the wish out of the heads of one connection, because a parser that sees it takes the body for something else."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ _SLACK: Final = 0.1
 class Connection(asyncio.Protocol):
     """One client's connection."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, house: ServerState) -> None:
         self.house = house
         self.is_lost = False
         self.cycle: Cycle | None = None
@@ -67,7 +67,7 @@ class Connection(asyncio.Protocol):
         self._head: Head | None = None
         """Of the last request, if it may be known again."""
         self._url = b""
-        self._wishes = Wishes()
+        self._wishes = UpgradeStripper()
         self._body: bytes | bytearray = b""
         self.held = 0
         """Bytes of bodies that are not worked on yet."""

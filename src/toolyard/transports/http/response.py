@@ -13,7 +13,7 @@ from toolyard.server.request import encode_log
 from toolyard.transports.http.asgi import JSON, PLAIN, STREAM, Receive, Send, respond, wait_until_gone
 from toolyard.wire.sse import KEEP_ALIVE, encode_event
 
-__all__ = ["GAP", "Patience", "Response"]
+__all__ = ["GAP", "Response", "StreamTimer"]
 
 
 class Held(Protocol):
@@ -24,7 +24,7 @@ class Held(Protocol):
         ...
 
 
-class Patience:
+class StreamTimer:
     """Tells responses that waited for so many seconds to wait no longer."""
 
     def __init__(self, seconds: float) -> None:
@@ -73,7 +73,7 @@ class Response:
     _timer: asyncio.TimerHandle | None = None
     _task: asyncio.Task[Any] | None = None
 
-    def __init__(self, send: Send, receive: Receive, serving: Serving, *, patience: Patience, streams: bool) -> None:
+    def __init__(self, send: Send, receive: Receive, serving: Serving, *, patience: StreamTimer, streams: bool) -> None:
         self._send = send
         self._receive = receive
         self._serving = serving

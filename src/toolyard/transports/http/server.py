@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from toolyard.config.settings import Serving
 from toolyard.transports import Address
-from toolyard.transports.auth import Guard, check_exposure
+from toolyard.transports.auth import Authenticator, check_exposure
 from toolyard.transports.http.app import App
 from toolyard.yard import Yard
 
 if TYPE_CHECKING:
     from toolyard.transports.http.protocol import Connection
 
-__all__ = ["House", "Http", "listen_on"]
+__all__ = ["Http", "ServerState", "listen_on"]
 
 
 _TURNS: Final = 5
@@ -26,7 +26,7 @@ _IDLE_SECONDS: Final = 75.0
 _UNREAD_SECONDS: Final = 30.0
 
 
-class House:
+class ServerState:
     """The application, the settings and the connections of one server."""
 
     def __init__(self, app: Any, serving: Serving, *, is_secure: bool) -> None:
@@ -90,7 +90,7 @@ class Http:
     name = "http"
     endpoint = "/mcp"
 
-    def __init__(self, serving: Serving, guard: Guard | None = None, *, listener: socket.socket | None = None) -> None:
+    def __init__(self, serving: Serving, guard: Authenticator | None = None, *, listener: socket.socket | None = None) -> None:
         check_exposure(None if serving.socket is not None else serving.host, guard)
         self.serving = serving
         self.guard = guard
@@ -131,7 +131,7 @@ class Http:
         if self._is_over:
             self._ended.set()
         app = self.make_app(yard)
-        house = House(app, self.serving, is_secure=self._ssl is not None)
+        house = ServerState(app, self.serving, is_secure=self._ssl is not None)
         loop = asyncio.get_running_loop()
         patience = None if self._ssl is None else house.head_seconds
         server = await loop.create_server(
@@ -157,7 +157,7 @@ class Http:
             Path(self.serving.socket).unlink(missing_ok=True)  # noqa: ASYNC240 - once, at the end
 
 
-async def _finish(house: House, app: Any, seconds: float) -> None:
+async def _finish(house: ServerState, app: Any, seconds: float) -> None:
     """Take no more, let calls finish, then interrupt them, so that each is answered."""
     house.is_closing = True
     app.end_listeners()

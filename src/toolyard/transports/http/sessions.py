@@ -12,10 +12,10 @@ from typing import Any, Final, NamedTuple
 
 from toolyard.config.settings import Serving
 from toolyard.dispatch.call import Caller
-from toolyard.server import Conversation, Front
+from toolyard.server import ServerContext, ServerSession
 from toolyard.wire.sse import KEEP_ALIVE, encode_event, encode_retry
 
-__all__ = ["Gap", "Shelf", "Stream", "Visit", "Visits"]
+__all__ = ["Gap", "HttpSession", "HttpSessions", "ReplayBuffer", "Stream"]
 
 
 _RETRY_MS: Final = 500
@@ -156,7 +156,7 @@ class _Place(NamedTuple):
     forget: Callable[[Stream], None]
 
 
-class Shelf:
+class ReplayBuffer:
     """Keeps streams for so many seconds and within so many bytes; those that were read go first, and then the oldest."""
 
     def __init__(self, seconds: float, room: int) -> None:
@@ -196,10 +196,10 @@ _WHOLE: Final = 16
 """How many streams as long as they may be are kept of all visits together."""
 
 
-class Visit:
+class HttpSession:
     """One older client: its conversation and its streams."""
 
-    def __init__(self, front: Front, caller: Caller, serving: Serving, *, shelf: Shelf) -> None:
+    def __init__(self, front: ServerContext, caller: Caller, serving: Serving, *, shelf: ReplayBuffer) -> None:
         self.id = secrets.token_hex(16)
         self.identity = caller.identity
         self.profile = caller.profile
@@ -213,7 +213,7 @@ class Visit:
         self._streams: dict[int, Stream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.used = self._loop.time()
-        self.conversation = Conversation(front, caller=caller, send=self.standalone.push)
+        self.conversation = ServerSession(front, caller=caller, send=self.standalone.push)
 
     def open_stream(self) -> Stream:
         """Return a new stream, for one request."""
@@ -290,32 +290,32 @@ class Visit:
         self._streams.clear()
 
 
-class Visits:
+class HttpSessions:
     """All visits, at most so many."""
 
-    def __init__(self, front: Front, serving: Serving) -> None:
+    def __init__(self, front: ServerContext, serving: Serving) -> None:
         self._front = front
         self._serving = serving
-        self._visits: OrderedDict[str, Visit] = OrderedDict()
+        self._visits: OrderedDict[str, HttpSession] = OrderedDict()
         """The one that was used last at the end."""
-        self._shelf = Shelf(serving.event_seconds, _WHOLE * serving.message_bytes)
+        self._shelf = ReplayBuffer(serving.event_seconds, _WHOLE * serving.message_bytes)
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
     def __len__(self) -> int:
         return len(self._visits)
 
-    def start(self, caller: Caller) -> Visit | None:
+    def start(self, caller: Caller) -> HttpSession | None:
         """Return a new visit, or nothing if there are too many that are not idle."""
         if len(self._visits) >= self._serving.sessions and not self._make_room(caller):
             return None
-        visit = Visit(self._front, caller, self._serving, shelf=self._shelf)
+        visit = HttpSession(self._front, caller, self._serving, shelf=self._shelf)
         self._visits[visit.id] = visit
         if self._timer is None:
             self._timer = self._loop.call_later(_SWEEP, self._sweep)
         return visit
 
-    def get(self, session_id: str, caller: Caller) -> Visit | None:
+    def get(self, session_id: str, caller: Caller) -> HttpSession | None:
         """Return the visit of that id, if it is this caller's and has not expired."""
         visit = self._visits.get(session_id)
         if visit is None or visit.identity != caller.identity or visit.profile is not caller.profile:
@@ -328,7 +328,7 @@ class Visits:
         self._visits.move_to_end(session_id)
         return visit
 
-    def end(self, visit: Visit) -> None:
+    def end(self, visit: HttpSession) -> None:
         """End a visit."""
         self._visits.pop(visit.id, None)
         visit.close()

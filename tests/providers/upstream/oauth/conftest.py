@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from authority import Authority, SignIn, browse, serving_authority
 
-from toolyard.providers.upstream.oauth.metadata import Kept
+from toolyard.providers.upstream.oauth.metadata import StoredLogin
 from toolyard.providers.upstream.oauth.signin import sign_in
 from toolyard.providers.upstream.settings import Login, UpstreamSettings
 
@@ -30,7 +30,7 @@ async def signed(authority: Authority) -> AsyncGenerator[SignIn]:
     """Return how somebody signs in there who does whatever the page says."""
     threads: list[Any] = []
 
-    async def sign(kept: Kept | None = None, *, url: str | None = None, seconds: float = 10, **login: Any) -> Kept:
+    async def sign(kept: StoredLogin | None = None, *, url: str | None = None, seconds: float = 10, **login: Any) -> StoredLogin:
         settings = UpstreamSettings(url=url or authority.url, login=Login(**login))
         return await sign_in("shop", settings, kept, show=lambda address: threads.append(browse(address)), seconds=seconds)
 

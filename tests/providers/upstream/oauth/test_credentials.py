@@ -13,12 +13,12 @@ from authority import TOOL, Authority, SignIn
 from scripted import until
 
 from toolyard import Yard
-from toolyard.dispatch.call import Door
+from toolyard.dispatch.call import Channel
 from toolyard.providers.upstream.catalogue import folder_of
 from toolyard.providers.upstream.http.link import HttpLink
 from toolyard.providers.upstream.link import LinkError
 from toolyard.providers.upstream.oauth.credentials import SignedIn, load_signing
-from toolyard.providers.upstream.oauth.metadata import Kept, LoginError
+from toolyard.providers.upstream.oauth.metadata import LoginError, StoredLogin
 from toolyard.providers.upstream.oauth.vault import Vault
 from toolyard.providers.upstream.provider import Upstream, make_upstream
 from toolyard.providers.upstream.settings import Login, UpstreamSettings
@@ -32,7 +32,7 @@ def made(authority: Authority, folder: Path, login: Login | None = None, *, beat
     return SignedIn("shop", UpstreamSettings(url=authority.url, login=login), folder, beat=beat)
 
 
-def aged(kept: Kept, left: float, *, lasting: float = 3600) -> Kept:
+def aged(kept: StoredLogin, left: float, *, lasting: float = 3600) -> StoredLogin:
     """Return a login whose token runs out in so many seconds."""
     assert kept.token is not None
     expires = time.time() + left
@@ -278,7 +278,7 @@ async def test_a_login_that_is_written_while_another_is_read_is_noticed(
     later = await signed()
     read = Vault.read
 
-    def slowly(self: Vault) -> Kept | None:
+    def slowly(self: Vault) -> StoredLogin | None:
         kept = read(self)
         vault.write(later)
         return kept
@@ -297,7 +297,7 @@ async def test_a_login_that_is_written_while_another_is_read_is_noticed(
 async def test_a_token_that_is_still_good_is_shown_while_another_cannot_be_read(
     authority: Authority, signed: SignIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def closed(_: Vault) -> Kept | None:
+    def closed(_: Vault) -> StoredLogin | None:
         raise LoginError("The keyring does not open.")
 
     vault = Vault(tmp_path, authority.url)
@@ -480,10 +480,10 @@ async def test_the_yard_greets_and_lists_as_itself_and_calls_as_whoever_calls(au
     upstream = make_upstream("shop", settings, state=tmp_path)
     async with Yard("gate", providers=[upstream], metatools=False) as yard:
         await upstream.settled()
-        ada, eve = (Door(forwarded={"authorization": f"Bearer {who}"}) for who in ("ada", "eve"))
-        assert (await yard.call("shop__greet", door=ada)).success
-        answer = await yard.call("shop__greet", door=eve)
-        assert (await yard.call("shop__greet", door=ada)).success
+        ada, eve = (Channel(forwarded={"authorization": f"Bearer {who}"}) for who in ("ada", "eve"))
+        assert (await yard.call("shop__greet", channel=ada)).success
+        answer = await yard.call("shop__greet", channel=eve)
+        assert (await yard.call("shop__greet", channel=ada)).success
         assert upstream.status().state == "ready"
 
     assert answer.error is not None

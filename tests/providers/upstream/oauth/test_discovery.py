@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from authority import Authority, SignIn
 
-from toolyard.providers.upstream.oauth.http import Asker, is_local, opened_asker
+from toolyard.providers.upstream.oauth.http import OAuthHttp, is_local, open_http
 from toolyard.providers.upstream.oauth.metadata import LoginError, parameter_of, wants_more
 
 RESOURCE = "/.well-known/oauth-protected-resource"
@@ -156,7 +156,7 @@ async def test_an_upstream_that_is_not_there_may_be_later(signed: SignIn) -> Non
 async def test_what_is_packed_is_not_unpacked(authority: Authority) -> None:
     authority.papers["/packed"] = gzip.compress(b"{}")
     authority.encoding = "gzip"
-    async with opened_asker("shop", authority.url) as asker:
+    async with open_http("shop", authority.url) as asker:
         with pytest.raises(LoginError, match="was not asked for"):
             await asker.paper(f"{authority.origin}/packed", dict)
 
@@ -178,7 +178,7 @@ async def test_what_is_packed_is_not_unpacked(authority: Authority) -> None:
     ],
 )
 def test_secrets_go_only_where_it_is_safe(url: str, local: bool, fits: bool) -> None:  # noqa: FBT001 - a row of a table
-    asker = Asker("shop", None, local=local)  # pyright: ignore[reportArgumentType] - nothing is sent
+    asker = OAuthHttp("shop", None, local=local)  # pyright: ignore[reportArgumentType] - nothing is sent
     if fits:
         assert asker.check(url) == url
     else:

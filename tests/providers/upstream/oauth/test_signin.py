@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from toolyard.providers.upstream.link import LinkError
 from toolyard.providers.upstream.oauth.credentials import SignedIn
-from toolyard.providers.upstream.oauth.metadata import Kept, LoginError, Token, Vouched
+from toolyard.providers.upstream.oauth.metadata import IdentityAssertion, LoginError, StoredLogin, Token
 from toolyard.providers.upstream.oauth.signin import obtain, refresh, revoke, sign_in
 from toolyard.providers.upstream.oauth.vault import Vault
 from toolyard.providers.upstream.settings import Identity, Login, UpstreamSettings
@@ -123,7 +123,7 @@ async def test_scopes_of_the_settings_come_first_and_staying_signed_in_is_asked_
 
 
 async def test_more_is_asked_for_if_more_was_wanted(authority: Authority, signed: SignIn) -> None:
-    kept = Kept(
+    kept = StoredLogin(
         url=authority.url,
         token=Token(access_token="a", scope="one two"),  # noqa: S106 - no secret
         challenge='Bearer error="insufficient_scope", scope="three two"',
@@ -339,7 +339,7 @@ async def test_a_token_is_renewed_and_keeps_what_the_server_does_not_say(authori
     assert fresh.token.access_token != kept.token.access_token
     assert (fresh.token.refresh_token, fresh.token.scope) == (kept.token.refresh_token, kept.token.scope)
     with pytest.raises(LoginError, match="cannot be renewed"):
-        await refresh("shop", Kept(url=authority.url), Login())
+        await refresh("shop", StoredLogin(url=authority.url), Login())
 
 
 async def test_a_login_is_revoked_where_that_can_be(authority: Authority, signed: SignIn) -> None:
@@ -348,7 +348,7 @@ async def test_a_login_is_revoked_where_that_can_be(authority: Authority, signed
     assert await revoke("shop", kept, Login())
     assert kept.token is not None
     assert authority.asked("/revoke")[0]["token"] == kept.token.refresh_token
-    assert not await revoke("shop", Kept(url=authority.url), Login())
+    assert not await revoke("shop", StoredLogin(url=authority.url), Login())
 
     authority.statuses["/revoke"] = 400
     with pytest.raises(LoginError, match="did not revoke"):
@@ -374,7 +374,7 @@ async def test_an_upstream_of_the_legacy_kind_is_asked_as_it_is_used(authority: 
 
 
 def test_nothing_that_is_secret_is_shown() -> None:
-    assert "secret" not in repr(Kept(url="u", token=Token(access_token="secret", refresh_token="secret")))  # noqa: S106 - the word
+    assert "secret" not in repr(StoredLogin(url="u", token=Token(access_token="secret", refresh_token="secret")))  # noqa: S106 - the word
 
 
 ADA = id_token({"email": "ada@example.com"})
@@ -588,6 +588,6 @@ def test_an_identity_goes_with_its_grant_alone() -> None:
 
 
 def test_nothing_that_is_secret_is_shown_in_vouching() -> None:
-    kept = Kept(url="u", vouched=Vouched(id_token="secret", refresh_token="secret"))  # noqa: S106 - the word
+    kept = StoredLogin(url="u", vouched=IdentityAssertion(id_token="secret", refresh_token="secret"))  # noqa: S106 - the word
 
     assert "secret" not in f"{kept} {Identity(issuer='i', client_id='c', client_secret='secret', id_token='secret')}"  # noqa: S106 - the word

@@ -12,10 +12,10 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from toolyard.providers.upstream.oauth import vault as vaults
-from toolyard.providers.upstream.oauth.metadata import Kept, LoginError, Token
+from toolyard.providers.upstream.oauth.metadata import LoginError, StoredLogin, Token
 from toolyard.providers.upstream.oauth.vault import Vault, kept_address
 
-KEPT = Kept(url="https://shop.example/mcp", token=Token(access_token="precious"))  # noqa: S106 - the word
+KEPT = StoredLogin(url="https://shop.example/mcp", token=Token(access_token="precious"))  # noqa: S106 - the word
 
 
 class FakeKeyring(ModuleType):

@@ -62,7 +62,7 @@ async def test_an_upstream_gets_the_headers_that_its_settings_name_and_no_other(
 @tool
 def seen(call: Call) -> dict[str, str]:
     """Return the headers that a handler sees."""
-    return dict(call.door.headers)
+    return dict(call.channel.headers)
 
 
 @pytest.mark.parametrize("mode", [OLD, NEW])

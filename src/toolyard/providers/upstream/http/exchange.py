@@ -13,7 +13,7 @@ from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.wire.messages import Fault, Id, decode_batch
 from toolyard.wire.sse import Event, Events
 
-__all__ = ["OTHERS", "Courier", "Exchange", "Owner", "fault_in", "frame_of", "messages_in", "seconds_of", "trouble_of", "unauthenticated"]
+__all__ = ["OTHERS", "Exchange", "Owner", "Sender", "fault_in", "frame_of", "messages_in", "seconds_of", "trouble_of", "unauthenticated"]
 
 
 OTHERS: Final = 256
@@ -292,7 +292,7 @@ _LONG_LIVED: Final = 8
 _INITIALIZED: Final = b'"notifications/initialized"'
 
 
-class Courier:
+class Sender:
     """What carries requests to one upstream; its owner closes it."""
 
     def __init__(self, name: str, address: Address, *, settings: UpstreamSettings, credentials: Credentials) -> None:

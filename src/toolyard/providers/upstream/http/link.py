@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from toolyard.providers.upstream.http.client import read_address
-from toolyard.providers.upstream.http.exchange import OTHERS, Courier, Exchange, fault_in, frame_of, messages_in, seconds_of, trouble_of
+from toolyard.providers.upstream.http.exchange import OTHERS, Exchange, Sender, fault_in, frame_of, messages_in, seconds_of, trouble_of
 from toolyard.providers.upstream.link import OPEN, Credentials, LinkError, Listener, lasting
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.wire.messages import Id
 from toolyard.wire.sse import Event
 
-__all__ = ["Ear", "HttpLink", "delay_before"]
+__all__ = ["EventStream", "HttpLink", "delay_before"]
 
 
 _FIRST_SECONDS: Final = 1.0
@@ -33,12 +33,12 @@ def delay_before(tries: int, retry: int) -> float:
     return max(random.uniform(longest / 2, longest), min(retry / 1000, _LONGEST_SECONDS))  # noqa: S311 - spreads load, hides nothing
 
 
-class Ear:
+class EventStream:
     """Listens until it is stopped, or the upstream says that it has nothing to say."""
 
     def __init__(
         self,
-        courier: Courier,
+        courier: Sender,
         *,
         headers: Callable[[], Mapping[str, str]],
         receive: Callable[[bytes], None],
@@ -120,12 +120,12 @@ class HttpLink:
         self._settings = settings
         self._credentials = credentials
         self._listener: Listener
-        self._courier: Courier
+        self._courier: Sender
         self._loop: asyncio.AbstractEventLoop
         self._version: str | None = None
         self._waiting: dict[Id, Exchange] = {}
         self._others: set[Exchange] = set()
-        self._ear: Ear | None = None
+        self._ear: EventStream | None = None
         self._is_open = False
         self._was_opened = False
         self._parted = asyncio.Event()
@@ -138,7 +138,7 @@ class HttpLink:
         """
         address = read_address(self._name, self._settings.url or "")
         self._loop = asyncio.get_running_loop()
-        self._courier = Courier(self._name, address, settings=self._settings, credentials=self._credentials)
+        self._courier = Sender(self._name, address, settings=self._settings, credentials=self._credentials)
         self._listener = listener
         self._is_open = self._was_opened = True
 
@@ -169,7 +169,7 @@ class HttpLink:
 
     def listen(self) -> None:
         """Open the stream for what belongs to no request; an upstream that has none is left alone."""
-        self._ear = Ear(self._courier, headers=self._versioned, receive=self._overhear, forgotten=self._end)
+        self._ear = EventStream(self._courier, headers=self._versioned, receive=self._overhear, forgotten=self._end)
         self._ear.start()
 
     async def close(self) -> None:

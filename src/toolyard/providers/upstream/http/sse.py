@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from toolyard.providers.upstream.http.client import join, read_address
-from toolyard.providers.upstream.http.exchange import OTHERS, Courier, Exchange, messages_in, trouble_of
+from toolyard.providers.upstream.http.exchange import OTHERS, Exchange, Sender, messages_in, trouble_of
 from toolyard.providers.upstream.link import OPEN, Credentials, LinkError, Listener
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.wire.messages import Id
@@ -28,7 +28,7 @@ class SseLink:
         self._settings = settings
         self._credentials = credentials
         self._listener: Listener
-        self._courier: Courier
+        self._courier: Sender
         self._loop: asyncio.AbstractEventLoop
         self._stream: Exchange | None = None
         self._opening: asyncio.Future[None] | None = None
@@ -43,7 +43,7 @@ class SseLink:
         """
         address = read_address(self._name, self._settings.url or "")
         self._loop = asyncio.get_running_loop()
-        self._courier = Courier(self._name, address, settings=self._settings, credentials=self._credentials)
+        self._courier = Sender(self._name, address, settings=self._settings, credentials=self._credentials)
         self._listener = listener
         self._opening = self._loop.create_future()
         self._stream = Exchange(self, self._courier, method="GET", headers={})

@@ -15,7 +15,7 @@ import msgspec
 from toolyard._internal.lazy import load
 from toolyard._internal.logfmt import quoted
 from toolyard.providers.upstream.link import LinkError
-from toolyard.providers.upstream.oauth.metadata import Kept, LoginError, Token, Vouched, parameter_of, wants_more
+from toolyard.providers.upstream.oauth.metadata import IdentityAssertion, LoginError, StoredLogin, Token, parameter_of, wants_more
 from toolyard.providers.upstream.oauth.vault import Vault
 from toolyard.providers.upstream.settings import Login, UpstreamSettings
 
@@ -124,7 +124,7 @@ class SignedIn:
         _log.info("login_renewed upstream=%s", self._name)
         return True
 
-    async def _fresh(self, kept: Kept | None, challenge: str) -> Kept:
+    async def _fresh(self, kept: StoredLogin | None, challenge: str) -> StoredLogin:
         """Return a new login, without a person if that can be."""
         if self._can_do_alone(kept, challenge):
             try:
@@ -133,12 +133,12 @@ class SignedIn:
                 if error.passing or not self._needs_person:
                     raise
                 _log.warning("login_not_renewed upstream=%s reason=%s", self._name, quoted(error.message))
-        noted = Kept(url=self._settings.url or "") if kept is None else kept
+        noted = StoredLogin(url=self._settings.url or "") if kept is None else kept
         if challenge and noted.challenge != challenge:
             await self._write(msgspec.structs.replace(noted, challenge=challenge))
         raise self._person_needed(challenge)
 
-    def _can_do_alone(self, kept: Kept | None, challenge: str) -> bool:
+    def _can_do_alone(self, kept: StoredLogin | None, challenge: str) -> bool:
         more = wants_more(challenge)
         if self._login.grant == "authorization_code":
             return kept is not None and kept.token is not None and kept.token.refresh_token is not None and not more
@@ -146,14 +146,14 @@ class SignedIn:
             return False  # it was asked for already, and not granted
         return not self._needs_person or (kept is not None and kept.vouched is not None)
 
-    async def _alone(self, kept: Kept | None, challenge: str) -> Kept:
-        made: Kept
+    async def _alone(self, kept: StoredLogin | None, challenge: str) -> StoredLogin:
+        made: StoredLogin
         if self._login.grant == "authorization_code":
             made = await load_signing().refresh(self._name, kept, self._login)
             return made
 
-        async def keep(vouched: Vouched) -> None:
-            await self._write(msgspec.structs.replace(kept or Kept(url=self._settings.url or ""), vouched=vouched))
+        async def keep(vouched: IdentityAssertion) -> None:
+            await self._write(msgspec.structs.replace(kept or StoredLogin(url=self._settings.url or ""), vouched=vouched))
 
         made = await load_signing().obtain(self._name, self._settings, challenge, before=kept, keep=keep)
         return msgspec.structs.replace(made, challenge=challenge if wants_more(challenge) else "")
@@ -188,7 +188,7 @@ class SignedIn:
         what = "wants somebody to sign in" if self._token is None else "does not take the login any more"
         return LoginError(f"'{self._name}' {what}: 'toolyard login {self._name}'.")
 
-    async def _read(self) -> Kept | None:
+    async def _read(self) -> StoredLogin | None:
         stamp = self._vault.stamp
         kept = await asyncio.to_thread(self._vault.read)
         self._is_refused = False
@@ -196,11 +196,11 @@ class SignedIn:
         self._take(kept)
         return kept
 
-    async def _write(self, kept: Kept) -> None:
+    async def _write(self, kept: StoredLogin) -> None:
         await asyncio.to_thread(self._vault.write, kept)
         self._stamp = self._vault.stamp  # nobody else writes while it is locked
 
-    def _take(self, kept: Kept | None) -> None:
+    def _take(self, kept: StoredLogin | None) -> None:
         self._is_read = True
         token = self._token = kept.token if kept is not None else None
         if token is None:

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from toolyard.providers.upstream.oauth.http import Asker
-from toolyard.providers.upstream.oauth.metadata import Client, LoginError, ResourcePaper, ServerPaper, parameter_of
+from toolyard.providers.upstream.oauth.http import OAuthHttp
+from toolyard.providers.upstream.oauth.metadata import Client, LoginError, ResourceMetadata, ServerMetadata, parameter_of
 from toolyard.providers.upstream.settings import Login
 
 __all__ = ["Found", "client_of", "discover", "given_client", "server_of"]
@@ -21,12 +21,12 @@ _PORTS: Final = {"http": 80, "https": 443}
 class Found(NamedTuple):
     """Where to sign in, what for, and with which scopes."""
 
-    server: ServerPaper
+    server: ServerMetadata
     resource: str
     scope: str | None
 
 
-async def discover(asker: Asker, url: str, challenge: str, *, refused: bool) -> Found:
+async def discover(asker: OAuthHttp, url: str, challenge: str, *, refused: bool) -> Found:
     """Find the authorization server of an upstream, by the challenge it was refused with, if it was.
 
     Raises:
@@ -42,14 +42,14 @@ async def discover(asker: Asker, url: str, challenge: str, *, refused: bool) -> 
     return Found(await server_of(asker, issuer), paper.resource, scope)
 
 
-async def server_of(asker: Asker, issuer: str) -> ServerPaper:
+async def server_of(asker: OAuthHttp, issuer: str) -> ServerMetadata:
     """Return what an authorization server says of itself.
 
     Raises:
         LoginError: It says nothing, or is not what it says it is.
     """
     for place in _places(issuer):
-        server = await asker.paper(place, ServerPaper)
+        server = await asker.paper(place, ServerMetadata)
         if server is not None:
             if server.issuer != issuer:
                 raise LoginError(f"The server at '{issuer}' says that it is '{server.issuer[:200]}'; one of them is not who it seems.")
@@ -57,12 +57,12 @@ async def server_of(asker: Asker, issuer: str) -> ServerPaper:
     raise LoginError(f"'{issuer}', where '{asker.name}' wants us to sign in, does not say how.")
 
 
-async def _resource_paper(asker: Asker, url: str, named: str | None) -> ResourcePaper | None:
+async def _resource_paper(asker: OAuthHttp, url: str, named: str | None) -> ResourceMetadata | None:
     """Return what the upstream publishes of itself: where the challenge says, or else in the two usual places."""
     path = urlsplit(url).path.rstrip("/")
     usual = dict.fromkeys((f"{_origin(url)}{_RESOURCE}{path}", f"{_origin(url)}{_RESOURCE}"))
     for place in (named, *usual) if named else usual:
-        paper = await asker.paper(place, ResourcePaper)
+        paper = await asker.paper(place, ResourceMetadata)
         if paper is not None:
             if not _covers(paper.resource, url):
                 raise LoginError(
@@ -72,13 +72,13 @@ async def _resource_paper(asker: Asker, url: str, named: str | None) -> Resource
     return None
 
 
-async def _older_server(asker: Asker, origin: str, *, refused: bool) -> ServerPaper:
+async def _older_server(asker: OAuthHttp, origin: str, *, refused: bool) -> ServerMetadata:
     """Return the server of an upstream that says nothing of one: as of the version of 2025-03-26 it is the upstream's own."""
-    server = await asker.paper(f"{origin}{_OAUTH}", ServerPaper)
+    server = await asker.paper(f"{origin}{_OAUTH}", ServerMetadata)
     if server is None and not refused:
         raise LoginError(f"'{asker.name}' does not want anybody to sign in.")
     if server is None:
-        return ServerPaper(
+        return ServerMetadata(
             issuer=origin,
             authorization_endpoint=f"{origin}/authorize",
             token_endpoint=f"{origin}/token",
@@ -118,7 +118,7 @@ _NONE: Final = "none"
 _WITH_SECRET: Final = ("client_secret_basic", "client_secret_post")
 
 
-def given_client(login: Login, server: ServerPaper) -> Client | None:
+def given_client(login: Login, server: ServerMetadata) -> Client | None:
     """Return the client that the settings name, if they name one."""
     if login.client_id is None:
         return None
@@ -132,7 +132,7 @@ def given_client(login: Login, server: ServerPaper) -> Client | None:
 
 
 async def client_of(
-    asker: Asker, login: Login, server: ServerPaper, *, kept: Client | None, redirect_uri: str, scope: str | None
+    asker: OAuthHttp, login: Login, server: ServerMetadata, *, kept: Client | None, redirect_uri: str, scope: str | None
 ) -> Client:
     """Return who we are: as the settings say, by our document, as it was kept, or newly registered.
 
@@ -163,7 +163,7 @@ async def client_of(
     return _registered(answer, wish["token_endpoint_auth_method"], server, redirect_uri)
 
 
-def _registered(answer: Any, wished: str, server: ServerPaper, redirect_uri: str) -> Client:
+def _registered(answer: Any, wished: str, server: ServerMetadata, redirect_uri: str) -> Client:
     client_id, secret = answer.get("client_id"), answer.get("client_secret")
     expires = answer.get("client_secret_expires_at")
     method = answer.get("token_endpoint_auth_method") or (wished if secret else _NONE)

@@ -20,7 +20,7 @@ from joserfc.jwk import ECKey, RSAKey
 from toolyard.providers.upstream.http.client import tls_context
 from toolyard.providers.upstream.oauth.metadata import Client, LoginError
 
-__all__ = ["Asker", "is_local", "opened_asker"]
+__all__ = ["OAuthHttp", "is_local", "open_http"]
 
 
 T = TypeVar("T")
@@ -77,7 +77,7 @@ class _Transport(httpx2.AsyncHTTPTransport):
         return response
 
 
-class Asker:
+class OAuthHttp:
     """Whoever asks authorization servers on behalf of one upstream."""
 
     def __init__(self, name: str, session: httpx2.AsyncClient, *, local: bool) -> None:
@@ -223,11 +223,11 @@ class Asker:
 
 
 @asynccontextmanager
-async def opened_asker(name: str, url: str) -> AsyncGenerator[Asker]:
+async def open_http(name: str, url: str) -> AsyncGenerator[OAuthHttp]:
     """Open an asker for the upstream at an address."""
     transport = _Transport(verify=tls_context())
     async with httpx2.AsyncClient(headers=_HEADERS, transport=transport, timeout=_SECONDS, trust_env=False) as session:
-        yield Asker(name, session, local=is_local(url))
+        yield OAuthHttp(name, session, local=is_local(url))
 
 
 def is_local(url: str) -> bool:

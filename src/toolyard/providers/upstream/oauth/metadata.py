@@ -8,19 +8,19 @@ import msgspec
 
 __all__ = [
     "Client",
-    "Kept",
+    "IdentityAssertion",
     "LoginError",
-    "ResourcePaper",
-    "ServerPaper",
+    "ResourceMetadata",
+    "ServerMetadata",
+    "StoredLogin",
     "Token",
-    "Vouched",
     "joined_scopes",
     "parameter_of",
     "wants_more",
 ]
 
 
-class ResourcePaper(msgspec.Struct, frozen=True, kw_only=True):
+class ResourceMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """What a server with something to protect publishes of itself (RFC 9728)."""
 
     resource: str
@@ -28,7 +28,7 @@ class ResourcePaper(msgspec.Struct, frozen=True, kw_only=True):
     scopes_supported: tuple[str, ...] | None = None
 
 
-class ServerPaper(msgspec.Struct, frozen=True, kw_only=True):
+class ServerMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """What an authorization server publishes of itself (RFC 8414, or OpenID Connect Discovery)."""
 
     issuer: str
@@ -83,7 +83,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
         return self.expires is not None and time.time() >= self.expires
 
 
-class Vouched(msgspec.Struct, frozen=True, kw_only=True):
+class IdentityAssertion(msgspec.Struct, frozen=True, kw_only=True):
     """What an identity provider says of somebody who signed in there."""
 
     id_token: str
@@ -94,7 +94,7 @@ class Vouched(msgspec.Struct, frozen=True, kw_only=True):
         return "<Vouched>"
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True):
+class StoredLogin(msgspec.Struct, frozen=True, kw_only=True):
     """All that is kept of a login at one upstream."""
 
     url: str
@@ -108,7 +108,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     """With which words the upstream last refused us, for the next login."""
     who: str = ""
     """Who signed in, if that was said."""
-    vouched: Vouched | None = None
+    vouched: IdentityAssertion | None = None
     """What the identity provider says of them, if one is asked."""
 
 

@@ -11,14 +11,14 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 
 from toolyard.providers.upstream.oauth.discovery import Found, client_of, discover, given_client, server_of
-from toolyard.providers.upstream.oauth.http import Asker, opened_asker
+from toolyard.providers.upstream.oauth.http import OAuthHttp, open_http
 from toolyard.providers.upstream.oauth.metadata import (
     Client,
-    Kept,
+    IdentityAssertion,
     LoginError,
-    ServerPaper,
+    ServerMetadata,
+    StoredLogin,
     Token,
-    Vouched,
     joined_scopes,
     parameter_of,
     wants_more,
@@ -133,7 +133,7 @@ Show = Callable[[str], None]
 
 
 async def have_person_sign_in(
-    asker: Asker, login: Login, server: ServerPaper, *, known: Client | None, wanted: Mapping[str, str], show: Show, seconds: float
+    asker: OAuthHttp, login: Login, server: ServerMetadata, *, known: Client | None, wanted: Mapping[str, str], show: Show, seconds: float
 ) -> tuple[Client, Mapping[str, Any]]:
     """Have a person sign in at a server, for what is wanted, and return who we are there and what its token endpoint answers.
 
@@ -155,7 +155,7 @@ async def have_person_sign_in(
     return client, await asker.token(server.token_endpoint, client, grant_type="authorization_code", **proof, **more)
 
 
-async def _code(redirect: Redirect, server: ServerPaper, seconds: float) -> str:
+async def _code(redirect: Redirect, server: ServerMetadata, seconds: float) -> str:
     """Return the code that the browser brings, if it is from the server that it was sent to."""
     brought = await redirect.wait(seconds)
     issuer = brought.get("iss")
@@ -169,7 +169,7 @@ async def _code(redirect: Redirect, server: ServerPaper, seconds: float) -> str:
     return brought["code"]
 
 
-Keep = Callable[[Vouched], Awaitable[None]]
+Keep = Callable[[IdentityAssertion], Awaitable[None]]
 """What is given what an identity provider renewed, to keep it whatever comes of the rest: the old one may be good no more."""
 JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
@@ -179,7 +179,7 @@ _OPENID: Final = "openid"
 _OFFLINE: Final = "offline_access"
 
 
-async def sign_in_at(asker: Asker, identity: Identity, *, port: int, show: Show, seconds: float) -> Vouched:
+async def sign_in_at(asker: OAuthHttp, identity: Identity, *, port: int, show: Show, seconds: float) -> IdentityAssertion:
     """Have a person sign in at an identity provider.
 
     Raises:
@@ -194,14 +194,14 @@ async def sign_in_at(asker: Asker, identity: Identity, *, port: int, show: Show,
 
 
 async def vouch(
-    asker: Asker, identity: Identity, *, vouched: Vouched | None, audience: str, wanted: Mapping[str, str], keep: Keep | None
-) -> tuple[str, Vouched]:
+    asker: OAuthHttp, identity: Identity, *, vouched: IdentityAssertion | None, audience: str, wanted: Mapping[str, str], keep: Keep | None
+) -> tuple[str, IdentityAssertion]:
     """Return an assertion for one authorization server, and what the identity provider says of whom it is about.
 
     Raises:
         LoginError: It gives none.
     """
-    known = Vouched(id_token=identity.id_token) if identity.id_token is not None else vouched
+    known = IdentityAssertion(id_token=identity.id_token) if identity.id_token is not None else vouched
     if known is None:
         raise LoginError(f"Nobody is signed in at '{identity.issuer}'.")
     server = await server_of(asker, identity.issuer)
@@ -216,7 +216,7 @@ async def vouch(
     return await _exchange(asker, identity, server=server, known=known, audience=audience, **wanted), known
 
 
-async def _exchange(asker: Asker, identity: Identity, *, server: ServerPaper, known: Vouched, **wanted: str) -> str:
+async def _exchange(asker: OAuthHttp, identity: Identity, *, server: ServerMetadata, known: IdentityAssertion, **wanted: str) -> str:
     kinds = {"grant_type": _EXCHANGE, "requested_token_type": _ASSERTION, "subject_token_type": _ID_TOKEN}
     answer = await _request_token(asker, identity, server=server, subject_token=known.id_token, **kinds, **wanted)
     assertion = answer.get("access_token")
@@ -225,30 +225,30 @@ async def _exchange(asker: Asker, identity: Identity, *, server: ServerPaper, kn
     return assertion
 
 
-async def _renewed(asker: Asker, identity: Identity, *, server: ServerPaper, known: Vouched) -> Vouched:
+async def _renewed(asker: OAuthHttp, identity: Identity, *, server: ServerMetadata, known: IdentityAssertion) -> IdentityAssertion:
     answer = await _request_token(asker, identity, server=server, grant_type="refresh_token", refresh_token=known.refresh_token or "")
     return _vouched(answer, identity, before=known)
 
 
-async def _request_token(asker: Asker, identity: Identity, *, server: ServerPaper, **fields: str) -> Mapping[str, Any]:
+async def _request_token(asker: OAuthHttp, identity: Identity, *, server: ServerMetadata, **fields: str) -> Mapping[str, Any]:
     client = given_client(Login(client_id=identity.client_id, client_secret=identity.client_secret), server)
     assert client is not None  # noqa: S101 - it has an id
     return await asker.token(server.token_endpoint, client, **fields)
 
 
-def _vouched(answer: Mapping[str, Any], identity: Identity, *, before: Vouched | None) -> Vouched:
+def _vouched(answer: Mapping[str, Any], identity: Identity, *, before: IdentityAssertion | None) -> IdentityAssertion:
     id_token, renewing = answer.get("id_token"), answer.get("refresh_token")
     if not isinstance(id_token, str):
         raise LoginError(f"'{identity.issuer}' does not say who signed in: it gave no id token.")
     kept = before.refresh_token if before is not None else None
-    return Vouched(id_token=id_token, refresh_token=renewing if isinstance(renewing, str) else kept)
+    return IdentityAssertion(id_token=id_token, refresh_token=renewing if isinstance(renewing, str) else kept)
 
 
 _UNAUTHORIZED: Final = 401
 _NAMES: Final = ("email", "preferred_username", "name", "sub")
 
 
-async def sign_in(name: str, settings: UpstreamSettings, kept: Kept | None, *, show: Show, seconds: float) -> Kept:
+async def sign_in(name: str, settings: UpstreamSettings, kept: StoredLogin | None, *, show: Show, seconds: float) -> StoredLogin:
     """Have a person sign in at an upstream, if it takes one, and return what to keep; `show` is given what a browser is to open.
 
     Raises:
@@ -257,12 +257,12 @@ async def sign_in(name: str, settings: UpstreamSettings, kept: Kept | None, *, s
     login = settings.login or Login()
     url = settings.url or ""
     if login.identity is not None and login.identity.id_token is None:
-        async with opened_asker(name, url) as asker:
+        async with open_http(name, url) as asker:
             vouched = await sign_in_at(asker, login.identity, port=login.redirect_port, show=show, seconds=seconds)
-        kept = msgspec.structs.replace(kept or Kept(url=url), vouched=vouched)
+        kept = msgspec.structs.replace(kept or StoredLogin(url=url), vouched=vouched)
     if login.grant != "authorization_code":
         return await obtain(name, settings, kept.challenge if kept is not None else "", before=kept)
-    async with opened_asker(name, url) as asker:
+    async with open_http(name, url) as asker:
         found = await _find(asker, settings, kept)
         scope = _scope(login, found, kept)
         known = kept.client if kept is not None else None
@@ -271,7 +271,9 @@ async def sign_in(name: str, settings: UpstreamSettings, kept: Kept | None, *, s
     return _kept(url, found, client, answer, asked=scope)
 
 
-async def obtain(name: str, settings: UpstreamSettings, challenge: str, *, before: Kept | None, keep: Keep | None = None) -> Kept:
+async def obtain(
+    name: str, settings: UpstreamSettings, challenge: str, *, before: StoredLogin | None, keep: Keep | None = None
+) -> StoredLogin:
     """Get a token without a person: for the client itself, or for somebody whom the identity provider vouches for.
 
     Raises:
@@ -279,8 +281,8 @@ async def obtain(name: str, settings: UpstreamSettings, challenge: str, *, befor
     """
     login = settings.login or Login()
     url = settings.url or ""
-    async with opened_asker(name, url) as asker:
-        refused = Kept(url=url, challenge=challenge) if before is None else msgspec.structs.replace(before, challenge=challenge)
+    async with open_http(name, url) as asker:
+        refused = StoredLogin(url=url, challenge=challenge) if before is None else msgspec.structs.replace(before, challenge=challenge)
         found = await _find(asker, settings, refused)
         client = given_client(login, found.server)
         if client is None:
@@ -296,7 +298,7 @@ async def obtain(name: str, settings: UpstreamSettings, challenge: str, *, befor
     return made if vouched is None else msgspec.structs.replace(made, vouched=vouched, who=_who(vouched.id_token))
 
 
-async def refresh(name: str, kept: Kept, login: Login) -> Kept:
+async def refresh(name: str, kept: StoredLogin, login: Login) -> StoredLogin:
     """Renew a token and return what to keep; what the server does not say stays as it was.
 
     Raises:
@@ -305,7 +307,7 @@ async def refresh(name: str, kept: Kept, login: Login) -> Kept:
     token, client = kept.token, _with_secret(kept.client, login)
     if token is None or client is None or token.refresh_token is None:
         raise LoginError(f"The login at '{name}' cannot be renewed.")
-    async with opened_asker(name, kept.url) as asker:
+    async with open_http(name, kept.url) as asker:
         fields = {"refresh_token": token.refresh_token, "resource": kept.resource}
         key = login.private_key if client.method == "private_key_jwt" else None
         answer = await asker.token(kept.token_endpoint, client, key=key, grant_type="refresh_token", **fields)
@@ -315,7 +317,7 @@ async def refresh(name: str, kept: Kept, login: Login) -> Kept:
     return msgspec.structs.replace(kept, token=fresh, challenge="")
 
 
-async def revoke(name: str, kept: Kept, login: Login) -> bool:
+async def revoke(name: str, kept: StoredLogin, login: Login) -> bool:
     """Have the authorization server forget a login, and return whether it has a way to.
 
     Raises:
@@ -324,12 +326,12 @@ async def revoke(name: str, kept: Kept, login: Login) -> bool:
     token, client = kept.token, _with_secret(kept.client, login)
     if token is None or client is None or kept.revocation_endpoint is None:
         return False
-    async with opened_asker(name, kept.url) as asker:
+    async with open_http(name, kept.url) as asker:
         await asker.revoke(kept.revocation_endpoint, client, token.refresh_token or token.access_token)
     return True
 
 
-async def _find(asker: Asker, settings: UpstreamSettings, kept: Kept | None) -> Found:
+async def _find(asker: OAuthHttp, settings: UpstreamSettings, kept: StoredLogin | None) -> Found:
     """Ask the upstream how it wants to be signed in at; what it said when it last refused us counts if it says nothing now."""
     method = "GET" if settings.carrier == "sse" else "POST"
     status, challenge = await asker.challenge_of(settings.url or "", settings.headers, method=method)
@@ -346,7 +348,7 @@ def _wanted(found: Found, scope: str | None) -> dict[str, str]:
     return {"resource": found.resource, **({"scope": scope} if scope else {})}
 
 
-def _scope(login: Login, found: Found, kept: Kept | None) -> str | None:
+def _scope(login: Login, found: Found, kept: StoredLogin | None) -> str | None:
     """Return what to ask for: what the settings or else the upstream says; if more is wanted than was granted, that on top."""
     scope = " ".join(login.scopes) or found.scope
     if kept is not None and wants_more(kept.challenge):
@@ -356,8 +358,8 @@ def _scope(login: Login, found: Found, kept: Kept | None) -> str | None:
     return joined_scopes(scope, _OFFLINE) if scope and may_stay else scope
 
 
-def _kept(url: str, found: Found, client: Client, answer: Mapping[str, Any], *, asked: str | None) -> Kept:
-    return Kept(
+def _kept(url: str, found: Found, client: Client, answer: Mapping[str, Any], *, asked: str | None) -> StoredLogin:
+    return StoredLogin(
         url=url,
         resource=found.resource,
         token_endpoint=found.server.token_endpoint,

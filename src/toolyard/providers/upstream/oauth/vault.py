@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from toolyard._internal.files import make_private, read_private, write_atomically
-from toolyard.providers.upstream.oauth.metadata import Kept, LoginError
+from toolyard.providers.upstream.oauth.metadata import LoginError, StoredLogin
 
 __all__ = ["Vault", "kept_address"]
 
@@ -35,7 +35,7 @@ class _Note(msgspec.Struct, frozen=True, tag_field="kept_in", tag="keyring"):
 class _Whole(msgspec.Struct, frozen=True, tag_field="kept_in", tag="file"):
     """What the file says otherwise."""
 
-    login: Kept
+    login: StoredLogin
 
 
 def kept_address(folder: Path) -> str | None:
@@ -64,7 +64,7 @@ class Vault:
             return None
         return found.st_mtime_ns, found.st_ino
 
-    def read(self) -> Kept | None:
+    def read(self) -> StoredLogin | None:
         """Return what is kept, unless it was for another address.
 
         Raises:
@@ -73,7 +73,7 @@ class Vault:
         kept = _read(self._path)
         return kept if kept is not None and kept.url == self._url else None
 
-    def write(self, kept: Kept) -> None:
+    def write(self, kept: StoredLogin) -> None:
         """Keep this from now on.
 
         Raises:
@@ -120,7 +120,7 @@ class Vault:
             os.close(number)
 
 
-def _read(path: Path) -> Kept | None:
+def _read(path: Path) -> StoredLogin | None:
     with suppress(OSError, msgspec.DecodeError):
         found = msgspec.json.decode(read_private(path), type=_Note | _Whole)
         return found.login if isinstance(found, _Whole) else _from_keyring(found.user)
@@ -148,7 +148,7 @@ def _keyring() -> Any:
         return None
 
 
-def _from_keyring(user: str) -> Kept | None:
+def _from_keyring(user: str) -> StoredLogin | None:
     keyring = _keyring()
     if keyring is None:
         raise LoginError("The login is kept in the keyring, which is not there now.")
@@ -156,10 +156,10 @@ def _from_keyring(user: str) -> Kept | None:
         text = keyring.get_password(_SERVICE, user)
     except Exception as error:
         raise LoginError(f"The keyring does not open: {type(error).__name__}.") from error
-    return None if text is None else msgspec.json.decode(text, type=Kept)
+    return None if text is None else msgspec.json.decode(text, type=StoredLogin)
 
 
-def _into_keyring(user: str, kept: Kept) -> bool:
+def _into_keyring(user: str, kept: StoredLogin) -> bool:
     keyring = _keyring()
     if keyring is None:
         return False
