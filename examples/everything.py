@@ -177,15 +177,15 @@ class Asking:
         answer = await call.ask({"type": "object", "properties": fields}, "Choose.")
         return f"Chosen: {answer}"
 
-    @tool(operation="query", shape="plain", question=Confirmation("What is your name?", NAME, key="user_name"))
+    @tool(operation="query", shape="plain", confirmation=Confirmation("What is your name?", NAME, key="user_name"))
     async def test_input_required_result_elicitation(self, call: Call) -> str:
         """Greet the person, whose name is asked before it runs."""
-        return f"Hello, {call.answer['name']}!"
+        return f"Hello, {call.confirmation['name']}!"
 
-    @tool(operation="query", shape="plain", question=Confirmation("What is your name?", NAME))
+    @tool(operation="query", shape="plain", confirmation=Confirmation("What is your name?", NAME))
     async def test_streaming_elicitation(self, call: Call) -> str:
         """Greet the person, too."""
-        return f"Hello, {call.answer['name']}!"
+        return f"Hello, {call.confirmation['name']}!"
 
     @plain
     async def test_input_required_result_sampling(self, call: Call) -> str:

@@ -119,9 +119,9 @@ class Served:
         self.calls: list[tuple[Yard, Serving, Authenticator | None]] = []
 
     def __call__(
-        self, yard: Yard, serving: Serving, guard: Authenticator | None, *, ready: Callable[[Any], None], **others: object
+        self, yard: Yard, serving: Serving, authenticator: Authenticator | None, *, ready: Callable[[Any], None], **others: object
     ) -> None:
-        self.calls.append((yard, serving, guard))
+        self.calls.append((yard, serving, authenticator))
         run(self._serve(yard, ready))
 
     async def _serve(self, yard: Yard, ready: Callable[[Any], None]) -> None:
@@ -263,7 +263,7 @@ def test_what_was_set_reaches_the_yard_and_the_rest_stays_as_its_code_has_it(ser
     write("profile = 'readers'\n[limits]\ndepth = 2", "toolyard.toml")
 
     assert toolyard("serve", "app.py")[0] == 0
-    yard, _, guard = served.calls[0]
+    yard, _, authenticator = served.calls[0]
     assert (yard.limits.timeout, yard.limits.depth) == (7, 2)
     assert yard.profile.name == "readers"
     assert [yard.settings()[name]["from"] for name in ("timeout", "depth", "profile", "slow")] == [
@@ -273,7 +273,7 @@ def test_what_was_set_reaches_the_yard_and_the_rest_stays_as_its_code_has_it(ser
         "default",
     ]
     assert yard.registry.allow_eval
-    assert guard is None
+    assert authenticator is None
 
 
 @pytest.mark.parametrize(("flag", "allowed"), [("--allow-eval", True), ("--no-allow-eval", False)])
@@ -473,10 +473,10 @@ def test_a_program_that_serves_wrongly_ends_with_one_sentence(settings: str, sai
 def test_a_program_brings_its_own_guard_and_logging(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     own = ApiKeys([ApiKey("ci", digest_of(KEY))])
     served.listens = True
-    serve(Yard("mine"), guard=own, transport="http", allow_eval=True, allowed_hosts=["a"])
+    serve(Yard("mine"), authenticator=own, transport="http", allow_eval=True, allowed_hosts=["a"])
 
-    yard, serving, guard = served.calls[0]
-    assert guard is own
+    yard, serving, authenticator = served.calls[0]
+    assert authenticator is own
     assert yard.registry.allow_eval
     assert serving == Serving(transport="http", allowed_hosts=("a",))
     assert "serving yard=mine" in caplog.text

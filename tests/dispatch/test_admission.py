@@ -64,7 +64,7 @@ async def test_a_policy_that_raises_denies(error: Exception, code: str, caplog: 
 
 
 async def test_the_policy_decides_before_anybody_is_asked() -> None:
-    @tool(question=Confirmation("Who?", SCHEMA))
+    @tool(confirmation=Confirmation("Who?", SCHEMA))
     async def never() -> None:
         """Never run."""
         raise AssertionError
@@ -81,11 +81,11 @@ async def test_a_declared_question_is_answered_before_the_handler_runs() -> None
     person = Person()
     entered: list[dict[str, Any]] = []
 
-    @tool(question=Confirmation("Who?", SCHEMA))
+    @tool(confirmation=Confirmation("Who?", SCHEMA))
     async def greet(call: Call) -> str:
         """Greet."""
-        entered.append(call.answer)
-        return call.answer["name"]
+        entered.append(call.confirmation)
+        return call.confirmation["name"]
 
     async with Yard(tools=[greet]) as yard:
         running = asyncio.create_task(yard.call("greet", channel=person.channel))
@@ -98,7 +98,7 @@ async def test_a_declared_question_is_answered_before_the_handler_runs() -> None
 
 
 async def test_a_declared_question_that_cannot_be_asked_runs_nothing() -> None:
-    @tool(question=Confirmation("Who?", SCHEMA))
+    @tool(confirmation=Confirmation("Who?", SCHEMA))
     async def never() -> None:
         """Never run."""
         raise AssertionError
@@ -217,10 +217,10 @@ async def test_a_call_that_is_cancelled_while_somebody_is_asked_gives_nothing_ba
 
 @pytest.mark.parametrize("given", [("sign", {}), ("run_tool", {"tool_id": "sign"}), ("run_chain", {"steps": [{"tool_id": "sign"}]})])
 async def test_a_declared_question_of_a_tool_is_put_once_through_however_many_yards_it_is_called(given: tuple[str, dict[str, Any]]) -> None:
-    @tool(question=Confirmation("Who?", SCHEMA, "who"))
+    @tool(confirmation=Confirmation("Who?", SCHEMA, "who"))
     async def sign(call: Call) -> str:
         """Sign."""
-        return call.answer["name"]
+        return call.confirmation["name"]
 
     person = Person()
     person.answers.set()

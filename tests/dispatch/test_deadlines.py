@@ -244,7 +244,7 @@ async def test_time_that_two_questions_take_at_once_is_counted_once() -> None:
         """Ask two persons at once."""
         schema: dict[str, Any] = {"type": "object", "properties": {}}
         await asyncio.gather(call.ask(schema, "Sure?", key="a"), call.ask(schema, "Sure?", key="b"))
-        seen.append(call.aside)
+        seen.append(call.paused_s)
 
     seen: list[float] = []
     people = People("a", "b")

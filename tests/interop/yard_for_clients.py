@@ -87,10 +87,10 @@ async def greet(call: Call) -> str:
     return f"Hello {(await call.ask(NAME, 'Who is there?', key='who'))['name']}"
 
 
-@tool(question=Confirmation("Who is there?", NAME, "who"))
+@tool(confirmation=Confirmation("Who is there?", NAME, "who"))
 async def greet_first(call: Call) -> str:
     """Greet the person, who is asked before anything happens."""
-    return f"Hello {(call.answer or {})['name']}"
+    return f"Hello {(call.confirmation or {})['name']}"
 
 
 @tool

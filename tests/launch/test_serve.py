@@ -21,8 +21,8 @@ class Pigeon:
     name = "pigeon"
     made: tuple[Serving, Any] | None = None
 
-    def __init__(self, serving: Serving, guard: Any) -> None:
-        type(self).made = (serving, guard)
+    def __init__(self, serving: Serving, authenticator: Any) -> None:
+        type(self).made = (serving, authenticator)
         self.seen: list[str] = []
 
     def info(self) -> Address:

@@ -34,10 +34,10 @@ async def nap(seconds: float) -> str:
     await asyncio.sleep(seconds)  # what the tool is there for
     return "rested"
 
-@tool(operation="destroy", question=Confirmation("Sure?", {"type": "object", "properties": {"yes": {"type": "boolean"}}}, "sure"))
+@tool(operation="destroy", confirmation=Confirmation("Sure?", {"type": "object", "properties": {"yes": {"type": "boolean"}}}, "sure"))
 async def wipe(call: Call) -> bool:
     "Wipe it."
-    return call.answer["yes"]
+    return call.confirmation["yes"]
 
 yard = Yard(tools=[nap, wipe], lifespan=life)
 settings = dict(transport="http", socket=sys.argv[1], workers=2, stateless=True, shutdown_seconds=0.4)

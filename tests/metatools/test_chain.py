@@ -256,7 +256,7 @@ async def test_a_chain_that_fails_says_whether_the_steps_before_may_have_changed
 
 
 async def test_a_dry_run_shows_the_plan_and_runs_nothing() -> None:
-    @tool(question=Confirmation("Sure?", {"type": "object", "properties": {}}))
+    @tool(confirmation=Confirmation("Sure?", {"type": "object", "properties": {}}))
     async def risky() -> str:
         """Do something risky."""
         raise AssertionError

@@ -31,7 +31,7 @@ async def test_what_matters_about_a_tool_is_noted() -> None:
     @tool(
         session="optional",
         deprecated="Use another.",
-        question=Confirmation("Sure?", {"type": "object", "properties": {}}),
+        confirmation=Confirmation("Sure?", {"type": "object", "properties": {}}),
         title="A Thing",
         timeout_hint="Ask for less.",
     )

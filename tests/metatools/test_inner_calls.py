@@ -234,7 +234,7 @@ async def test_a_policy_may_answer_a_step_itself_and_the_chain_goes_on() -> None
 
 
 async def test_a_dry_run_looks_into_steps_that_run_other_tools() -> None:
-    @tool(question=Confirmation("Sure?", {"type": "object", "properties": {}}))
+    @tool(confirmation=Confirmation("Sure?", {"type": "object", "properties": {}}))
     async def risky() -> str:
         """Do something risky."""
         raise AssertionError

@@ -63,7 +63,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "an output schema that is none": {"output_schema": {"type": "strnig"}},
     "an output schema that is no object": {"output_schema": True},
     "an output schema that refers elsewhere": {"output_schema": {"$ref": "http://127.0.0.1:9/x"}},
-    "a question that no form can ask": {"question": Confirmation("Sure?", {"type": "array"})},
+    "a question that no form can ask": {"confirmation": Confirmation("Sure?", {"type": "array"})},
     "eval without a rule": {"operation": "eval", "requires_eval": True},
     "eval without the flag": {"operation": "eval", "eval": EvalRule("code"), "input_schema": CODE},
     "eval of an argument that is not there": {"operation": "eval", "requires_eval": True, "eval": EvalRule("code")},

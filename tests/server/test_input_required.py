@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from toolyard import Call, Confirmation, Yard, prompt, resource, tool
-from toolyard._internal.seal import Signer
+from toolyard._internal.signed_tokens import Signer
 from toolyard.config.settings import Serving
 from toolyard.dispatch.call import Caller, Channel
 from toolyard.model.elicitation import ClientRequest
@@ -191,11 +191,11 @@ async def test_a_state_of_another_secret_is_a_fault(meet: "Meet", monkeypatch: p
 async def test_a_declared_question_can_be_answered_by_another_process(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
 
-    @tool(question=Confirmation("Who?", SCHEMA, "who"))
+    @tool(confirmation=Confirmation("Who?", SCHEMA, "who"))
     async def declared(call: Call) -> str:
         """Say what was answered."""
-        ran.append(call.answer["name"])
-        return call.answer["name"]
+        ran.append(call.confirmation["name"])
+        return call.confirmation["name"]
 
     monkeypatch.setenv("TOOLYARD_SECRET", "a secret")
     async with meet(tools=[declared]) as one, meet(tools=[declared]) as other:
@@ -232,11 +232,11 @@ async def test_what_happened_before_a_declared_question_does_not_happen_again_fo
         ran.append("charge")
         return "charged"
 
-    @tool(question=Confirmation("Who?", SCHEMA, "who"))
+    @tool(confirmation=Confirmation("Who?", SCHEMA, "who"))
     async def declared(call: Call) -> str:
         """Say what was answered."""
-        ran.append(call.answer["name"])
-        return call.answer["name"]
+        ran.append(call.confirmation["name"])
+        return call.confirmation["name"]
 
     @tool
     async def charge_and_ask(call: Call) -> object:
@@ -260,11 +260,11 @@ async def test_what_happened_before_a_declared_question_does_not_happen_again_fo
 async def test_a_declared_question_is_asked_before_the_handler_runs(meet: "Meet") -> None:
     ran: list[str] = []
 
-    @tool(question=Confirmation("Who?", SCHEMA, "who"), operation="destroy")
+    @tool(confirmation=Confirmation("Who?", SCHEMA, "who"), operation="destroy")
     async def declared(call: Call) -> str:
         """Say what was answered."""
-        ran.append(call.answer["name"])
-        return call.answer["name"]
+        ran.append(call.confirmation["name"])
+        return call.confirmation["name"]
 
     async with meet(tools=[declared]) as peer:
         state = await state_of(peer, "declared")
@@ -514,7 +514,7 @@ async def test_a_state_of_nowhere_is_refused_before_anything_begins() -> None:
     with pytest.raises(Fault):
         await parked(start, "no state")
     work = Work("m", "n", b"", start)
-    state = Signer(lambda: b"x").close("state of a request", ["gone", work.fingerprint(Caller().owner), 2**40, False])
+    state = Signer(lambda: b"x").sign("state of a request", ["gone", work.fingerprint(Caller().owner), 2**40, False])
     with pytest.raises(ToolError) as caught:
         await parked(start, state)
     assert caught.value.code == "state_error"
@@ -608,11 +608,11 @@ async def test_what_was_answered_is_remembered_for_as_long_as_a_state_lives(monk
 async def test_one_yes_to_a_declared_question_does_one_thing(meet: "Meet") -> None:
     ran: list[str] = []
 
-    @tool(question=Confirmation("Who?", SCHEMA, "who"), operation="destroy")
+    @tool(confirmation=Confirmation("Who?", SCHEMA, "who"), operation="destroy")
     async def declared(call: Call) -> str:
         """Say what was answered."""
-        ran.append(call.answer["name"])
-        return call.answer["name"]
+        ran.append(call.confirmation["name"])
+        return call.confirmation["name"]
 
     async with meet(tools=[declared]) as peer:
         state = await state_of(peer, "declared")

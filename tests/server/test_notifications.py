@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from toolyard import Profile, Toolset, Yard, prompt, resource, tool
-from toolyard._internal.seal import Signer
+from toolyard._internal.signed_tokens import Signer
 from toolyard.config.settings import Serving
 from toolyard.dispatch.call import ANYONE, Caller
 from toolyard.providers import Publish

@@ -448,7 +448,7 @@ async def serve(tools: list[Any], extra: Extra) -> AsyncGenerator[Callable[..., 
     """Return how a yard is served: by default one with the tools of the tests, over HTTP on a free port."""
     servers: list[Server] = []
 
-    async def start(yard: Yard | None = None, guard: Any = None, **settings: Any) -> Server:
+    async def start(yard: Yard | None = None, authenticator: Any = None, **settings: Any) -> Server:
         records: list[Record] = []
         readers = Profile(name="readers", toolsets=(Toolset(name="queries", operations=(Operation.QUERY,)),))
         if yard is None:
@@ -463,7 +463,7 @@ async def serve(tools: list[Any], extra: Extra) -> AsyncGenerator[Callable[..., 
             server.transport = transport
             ready.set_result(None)
 
-        server.task = asyncio.create_task(serve_forever(yard, serving, guard, ready=note))
+        server.task = asyncio.create_task(serve_forever(yard, serving, authenticator, ready=note))
         await asyncio.wait({server.task, ready}, return_when=asyncio.FIRST_COMPLETED)
         if not ready.done():
             server.task.result()

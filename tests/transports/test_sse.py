@@ -102,8 +102,8 @@ async def test_a_place_that_nobody_was_told_is_404(serve: Any) -> None:
 
 
 async def test_a_stream_belongs_to_who_opened_it(serve: Any) -> None:
-    guard = ApiKeys([ApiKey("ada", digest_of("ty_ada")), ApiKey("ben", digest_of("ty_ben"))])
-    server = await serve(guard=guard, transport="sse")
+    authenticator = ApiKeys([ApiKey("ada", digest_of("ty_ada")), ApiKey("ben", digest_of("ty_ben"))])
+    server = await serve(authenticator=authenticator, transport="sse")
     refused = await server.request("GET", "/sse")
     _, place = await open_stream(server, X_API_Key="ty_ada")
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from toolyard._internal.seal import Signer
+from toolyard._internal.signed_tokens import Signer
 from toolyard.cli.parser import Options
 from toolyard.cli.targets import opened
 from toolyard.cli.terminal import Line, Painted, Terminal, outline
@@ -50,7 +50,7 @@ def _usual_search() -> Generator[None]:
 async def _show(terminal: Terminal, width: int, *, logged: bool) -> int:
     began = time.perf_counter()
     yard = make_yard()
-    yard.seal = Signer(lambda: os.urandom(_SECRET_BYTES))  # the usual one would leave a file behind, or warn that it cannot
+    yard.signer = Signer(lambda: os.urandom(_SECRET_BYTES))  # the usual one would leave a file behind, or warn that it cannot
     async with opened(yard, logged=logged):
         lists = lists_of(yard)
         _write(terminal, _opening(lists, yard, width))

@@ -37,7 +37,7 @@ def run_serve(options: "Options", terminal: Terminal) -> int:
         if options.verbose:
             yard.add_sink(log_sink)
         again = partial(settings_of_options, options, terminal)
-        serve_configured(yard, config, terminal, command=partial(_command, options), guard=None, beginning=beginning, reread=again)
+        serve_configured(yard, config, terminal, command=partial(_command, options), authenticator=None, beginning=beginning, reread=again)
     return 0
 
 

@@ -84,9 +84,9 @@ class Admission:
         held = await self._ask_policy(call, self._decide) if self._decide is not None else None
         if held is not None:
             return held
-        question = call.spec.question
+        question = call.spec.confirmation
         if question is not None:
-            call.answer = await self._put(question, call)
+            call.confirmation = await self._put(question, call)
         await self._take_turns(call)
         return None
 
@@ -110,8 +110,8 @@ class Admission:
     async def _put(self, question: Confirmation, call: Call) -> dict[str, Any]:
         """Return what is answered to the question that a tool declares, which a yard around this one has put already if it has the tool."""
         parent = call.parent
-        if parent is not None and parent.relays and parent.spec.question == question:
-            return parent.answer
+        if parent is not None and parent.is_proxy and parent.spec.confirmation == question:
+            return parent.confirmation
         ask = ClientRequest.person(question.text, question.schema)
         return content_of(ask, (await call.ask_all({question.key: ask}, declared=_is_first(call)))[question.key])
 
@@ -133,4 +133,4 @@ class Admission:
 def _is_first(call: Call) -> bool:
     """Return whether nothing happened before a call, so that whoever came in with it can begin anew without doing something twice."""
     parent = call.parent
-    return parent is None or (parent.relays and _is_first(parent))
+    return parent is None or (parent.is_proxy and _is_first(parent))

@@ -116,7 +116,7 @@ class InvokeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     seconds: float = 0.0
     """It may take no longer, whatever its tool says; 0 is as long as that."""
-    filled: bool = False
+    refs_resolved: bool = False
     """Whether references to stored results are filled in already, so that what looks like one is data, and its size is not the caller's."""
     checked: dict[str, Any] | None = None
     """The arguments as they came out of a check, so that the same check need not look at them again."""
@@ -127,7 +127,7 @@ class InvokeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DEFAULT_OPTIONS: Final = InvokeOptions()
-REFS_RESOLVED: Final = InvokeOptions(filled=True)
+REFS_RESOLVED: Final = InvokeOptions(refs_resolved=True)
 
 T = TypeVar("T")
 EnvelopeCoroutine = Coroutine[Any, Any, Envelope]
@@ -195,23 +195,23 @@ class Call(msgspec.Struct, eq=False):
     channel: Channel
     funnel: Funnel
     started: float  # seconds of 'time.perf_counter'
-    aside: float = 0.0  # seconds that it waited for somebody outside
+    paused_s: float = 0.0  # seconds that it waited for somebody outside
     seconds: float = 0.0  # that it may take, whatever its tool says; 0 is as long as that
     parent: "Call | None" = None
     depth: int = 0
-    filled: bool = False  # whether what looks like a reference to a stored result is data, for handlers that see to those themselves
+    refs_resolved: bool = False  # whether what looks like a reference to a stored result is data, for handlers that see to those themselves
     spec: ToolSpec = NOTHING
     handler: Handler = _do_nothing
     arguments: Arguments = {}
-    answer: dict[str, Any] = {}  # to the question that the tool declares
+    confirmation: dict[str, Any] = {}  # to the question that the tool declares
     session: Session | None = None
     inner_session_id: str | None = None  # the session that an envelope of another yard names
     coerced: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    running: bool = False  # whether something may have happened: once the handler was entered, unless that one knows better
-    relays: bool = False  # whether it does nothing but make one other call, so that both may begin anew where the other may
+    may_have_run: bool = False  # whether something may have happened: once the handler was entered, unless that one knows better
+    is_proxy: bool = False  # whether it does nothing but make one other call, so that both may begin anew where the other may
     finished: bool = False
-    begun: Any = None  # what a handler keeps that must not do its work twice, whatever wraps it
+    memo: Any = None  # what a handler keeps that must not do its work twice, whatever wraps it
     stopped: CodeName | None = None
     stopped_by: Blame | None = None
     at_fault: Blame = "yard"
@@ -311,7 +311,7 @@ class Call(msgspec.Struct, eq=False):
             ToolError: `not_supported` where nobody can be asked, `approval_denied` or `cancelled` if there is no answer.
         """
         ask = ClientRequest.person(text, schema)
-        with telling_whether_it_ran(running=self.running):
+        with telling_whether_it_ran(running=self.may_have_run):
             return content_of(ask, (await self.ask_all({key: ask}))[key])
 
     async def ask_all(self, asks: Mapping[str, ClientRequest], *, declared: bool = False) -> Mapping[str, Any]:
@@ -322,7 +322,7 @@ class Call(msgspec.Struct, eq=False):
         """
         if self.channel.ask is None:
             raise unanswerable(asks, self.channel.capabilities, stateless=self.channel.stateless)
-        with telling_whether_it_ran(running=self.running):
+        with telling_whether_it_ran(running=self.may_have_run):
             return await self.funnel.wait_aside(self, self.channel.ask(asks, declared))
 
     def can_ask(self, capability: str = "elicitation") -> bool:
@@ -378,7 +378,7 @@ class Call(msgspec.Struct, eq=False):
     def finish(self) -> None:
         """Deliver the last note and interrupt what the call started and did not wait for."""
         self.finished = True
-        self._task = self.begun = None  # what a handler keeps may know the call, and neither would go before somebody collects both
+        self._task = self.memo = None  # what a handler keeps may know the call, and neither would go before somebody collects both
         if self._notes is not None:
             self._notes.close()
         if self.parent is not None and self.parent.children:

@@ -74,7 +74,7 @@ class Deadlines:
         if pause.wishes > 1:
             self._paused[call] = pause._replace(wishes=pause.wishes - 1)
             return
-        call.aside += time.perf_counter() - pause.since
+        call.paused_s += time.perf_counter() - pause.since
         if pause.left is not None:
             self.start(call, max(pause.left, _LEAST))
 

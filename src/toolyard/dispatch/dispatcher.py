@@ -87,7 +87,9 @@ class Dispatcher:
         if parent is None:
             call = Call(call_id, name, caller, profile, channel, self, now)
         else:
-            call = Call(call_id, name, caller, profile, channel, self, now, 0.0, options.seconds, parent, parent.depth + 1, options.filled)
+            call = Call(
+                call_id, name, caller, profile, channel, self, now, 0.0, options.seconds, parent, parent.depth + 1, options.refs_resolved
+            )
         try:
             tool = self._find(call)
             if options.checked_by is tool:
@@ -95,14 +97,14 @@ class Dispatcher:
                 if options.coerced:
                     call.coerced = options.coerced
             else:
-                text = written(arguments, self._filled_bytes if options.filled else self._limits.argument_bytes)
-                if (MARK in text or ESCAPE in text) and not options.filled and not tool.wraps and may_refer(text):
+                text = written(arguments, self._filled_bytes if options.refs_resolved else self._limits.argument_bytes)
+                if (MARK in text or ESCAPE in text) and not options.refs_resolved and not tool.wraps and may_refer(text):
                     text = encode(await self.results.filling(caller.owner, profile).fill_in(plain_of(text), tool.spec.input_schema))
                 self._check(call, tool, text)
             if not tool.is_simple or name != tool.spec.name:
                 self._admit(call)
             answer = to_outcome(call, tool, await self._flights.run(call, tool))
-            if self.learn is not None and call.running and tool.spec.output_schema is None:
+            if self.learn is not None and call.may_have_run and tool.spec.output_schema is None:
                 self.learn(tool.spec, answer.data, caller)
         except BaseException as error:  # noqa: BLE001 - whatever a handler does, the caller gets an answer
             answer = self._failed(call, error)

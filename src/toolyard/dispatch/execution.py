@@ -61,7 +61,7 @@ class Execution:
                 held = await self._admit(call, tool)
                 if held is not None:
                     return held
-            call.running = True
+            call.may_have_run = True
             own = call.spec.timeout
             waiting = None if call.seconds else self._deadlines.start(call, self._limits.timeout if own is None else own)
             try:
@@ -82,7 +82,7 @@ class Execution:
             ambient.reset(token)
             del self.calls[call.id]
             call.finish()
-            if call.seconds or call.aside or call.releases or self._left is not None or self._behind:
+            if call.seconds or call.paused_s or call.releases or self._left is not None or self._behind:
                 self._leave(call)
         raise stopped_by(call, self._timeout(call, tool))
 
@@ -123,7 +123,7 @@ class Execution:
         self._behind.discard(call)
         if self._left is not None:
             self._left.set()
-        if call.aside or call.seconds:
+        if call.paused_s or call.seconds:
             self._deadlines.end(call)
         if call.releases:
             self.threads.when_free(call, call.give_back)

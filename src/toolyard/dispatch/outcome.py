@@ -123,7 +123,7 @@ def _kept(call: Call, tool: Tool, envelope: Envelope) -> Outcome:
     call.inner_session_id = envelope.meta.session_id
     call.coerced = tuple(dict.fromkeys((*call.coerced, *envelope.meta.coerced)))
     call.warnings = tuple(dict.fromkeys((*call.warnings, *envelope.meta.warnings)))
-    held = envelope.held or not call.running
+    held = envelope.held or not call.may_have_run
     return Outcome(encoded.data, error, (*envelope.content, *encoded.content), encoded, envelope.passed, held)
 
 
@@ -213,7 +213,7 @@ def finish(call: Call, fitted: Outcome, sinks: Sequence[Sink], *, slow: float) -
         answer.holding()
     if sinks:
         _record(call, answer, elapsed, sinks)
-    if elapsed - call.aside > slow:
+    if elapsed - call.paused_s > slow:
         code = error.code if error is not None else "ok"
         _log.warning("slow tool=%s ms=%d code=%s id=%s", call.tool, elapsed * 1000, code, call.id)
     return answer
@@ -248,7 +248,7 @@ def _record(call: Call, answer: Envelope, elapsed: float, sinks: Sequence[Sink])
         call.profile.name,
         call.channel.name,
         call.channel.trace_id,
-        call.running if error is None else error.may_have_run,
+        call.may_have_run if error is None else error.may_have_run,
         answer.meta.estimated_tokens,
         spec.kind,
     )
@@ -262,7 +262,7 @@ def _record(call: Call, answer: Envelope, elapsed: float, sinks: Sequence[Sink])
 def failure_from(error: ToolError, call: Call) -> Outcome:
     """Return a failure with what is known of the call: whether it ran, and whether running it twice would do harm."""
     _check_reason(error, call)
-    envelope = Envelope.fail(error, tool_id=call.tool, may_have_run=call.running, safe=call.spec.safe)
+    envelope = Envelope.fail(error, tool_id=call.tool, may_have_run=call.may_have_run, safe=call.spec.safe)
     encoded = _encoded_partial(envelope.data)
     if encoded is None:
         return Outcome(None, envelope.error)
@@ -286,9 +286,9 @@ def stopped_by(call: Call, seconds: float) -> ToolError:
     return ToolError(
         "timeout",
         f"'{spec.name}' did not finish within {seconds:.3g} seconds.",
-        hint=spec.timeout_hint if not hurried else "Give it more time." if spec.safe or not call.running else None,
-        blame="caller" if hurried else "upstream" if call.at_fault == "upstream" else "tool" if call.running else "yard",
-        may_have_run=call.running,
+        hint=spec.timeout_hint if not hurried else "Give it more time." if spec.safe or not call.may_have_run else None,
+        blame="caller" if hurried else "upstream" if call.at_fault == "upstream" else "tool" if call.may_have_run else "yard",
+        may_have_run=call.may_have_run,
         timeout_ms=round(seconds * 1000),
     )
 
@@ -296,7 +296,7 @@ def stopped_by(call: Call, seconds: float) -> ToolError:
 def _check_reason(error: ToolError, call: Call) -> None:
     """Warn of a failure that does not keep to what the tool declared."""
     reason = error.details.get("reason")
-    if reason is None or not call.running or reason in OWN_REASONS:
+    if reason is None or not call.may_have_run or reason in OWN_REASONS:
         return
     known = call.spec.reasons.get(str(reason))
     if known is None:

@@ -75,7 +75,7 @@ class Threads:
             return await job.future
         finally:
             if not job.ended and job.claim():
-                call.running = False
+                call.may_have_run = False
             elif not job.ended:
                 job.abandoned = True
                 call.leftovers += 1

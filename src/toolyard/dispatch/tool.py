@@ -76,7 +76,7 @@ class Tool:
 
     def __post_init__(self) -> None:
         spec = self.spec
-        asks = spec.eval is not None or spec.session != "none" or spec.serial or spec.question is not None
+        asks = spec.eval is not None or spec.session != "none" or spec.serial or spec.confirmation is not None
         object.__setattr__(self, "is_simple", not asks and spec.deprecated is None)
 
     @property

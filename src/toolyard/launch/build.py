@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "apply_settings",
     "check_profiles",
-    "make_guard",
+    "make_authenticator",
     "make_providers",
     "named_profile",
     "read_settings",
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 
-def make_guard(config: Config) -> "Authenticator | None":
+def make_authenticator(config: Config) -> "Authenticator | None":
     """Return who decides who comes in, or nothing if nothing is said about it.
 
     Raises:
@@ -38,19 +38,19 @@ def make_guard(config: Config) -> "Authenticator | None":
     if not config.given("auth"):
         return None
     try:
-        guards = list(_guards(config.settings.auth))
+        authenticators = list(_authenticators(config.settings.auth))
     except (ImportError, ValueError) as error:
         raise LaunchError(str(error)) from error
-    if not guards:
+    if not authenticators:
         raise LaunchError("The section '[auth]' lets nobody in: it needs 'api_keys', or 'issuer' and 'audience'.")
-    if len(guards) == 1:
-        return guards[0]
+    if len(authenticators) == 1:
+        return authenticators[0]
     from toolyard.transports.auth import AnyOf  # noqa: PLC0415 - see above
 
-    return AnyOf(guards)
+    return AnyOf(authenticators)
 
 
-def _guards(auth: Authentication) -> "Iterator[Authenticator]":
+def _authenticators(auth: Authentication) -> "Iterator[Authenticator]":
     from toolyard.transports.auth import ApiKey, ApiKeys, Tokens  # noqa: PLC0415 - see above
 
     if auth.api_keys:

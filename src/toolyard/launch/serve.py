@@ -54,7 +54,14 @@ _PATIENCE: Final = 10.0
 
 
 def serve_yard(
-    yard: Yard, config: Config, notices: Notices, *, command: Command, guard: "Authenticator | None", beginning: Beginning, reread: "Reread"
+    yard: Yard,
+    config: Config,
+    notices: Notices,
+    *,
+    command: Command,
+    authenticator: "Authenticator | None",
+    beginning: Beginning,
+    reread: "Reread",
 ) -> None:
     """Serve a yard that is not open yet; `command` tells what would start this server, and its settings can be read once more.
 
@@ -93,7 +100,7 @@ def serve_yard(
     lives = bool(config.files) and not beginning  # whoever starts it anew sees to the files, too
     try:
         with redirect_stdout(sys.stderr), _one_line(wanted=not notices.attended and not notices.quiet):
-            run_server(yard, serving, guard, ready=announce, meanwhile=follow if lives else None, explain=explain)
+            run_server(yard, serving, authenticator, ready=announce, meanwhile=follow if lives else None, explain=explain)
     except Exception as error:
         raise _refusal(error, yard, serving, listening=bool(listening)) from error
 
@@ -150,7 +157,7 @@ class NotOpenedError(Exception):
     """None of several processes could open the yard; the sentence says why."""
 
 
-def make_transport(serving: Serving, guard: "Authenticator | None" = None, *, listener: socket.socket | None = None) -> Transport:
+def make_transport(serving: Serving, authenticator: "Authenticator | None" = None, *, listener: socket.socket | None = None) -> Transport:
     """Return the transport that the settings name: one of ours, or one that a package brings along, loaded now.
 
     Raises:
@@ -160,7 +167,7 @@ def make_transport(serving: Serving, guard: "Authenticator | None" = None, *, li
     if serving.transport in _OWN:
         module, name = _OWN[serving.transport]
         make: Any = getattr(import_module(module), name)
-        return make(serving) if serving.transport == "stdio" else make(serving, guard, listener=listener)
+        return make(serving) if serving.transport == "stdio" else make(serving, authenticator, listener=listener)
     from importlib.metadata import entry_points  # noqa: PLC0415 - dear, and for strangers' transports alone
 
     found = {point.name: point for point in entry_points(group=_GROUP)}
@@ -171,13 +178,13 @@ def make_transport(serving: Serving, guard: "Authenticator | None" = None, *, li
     except Exception as error:
         said = f"{type(error).__name__}: {str(error).removesuffix('.')}"
         raise ValueError(f"The transport '{serving.transport}' cannot be loaded: {said}.") from error
-    return make(serving, guard)
+    return make(serving, authenticator)
 
 
 async def serve_forever(
     yard: Yard,
     serving: Serving,
-    guard: "Authenticator | None" = None,
+    authenticator: "Authenticator | None" = None,
     *,
     ready: Ready | None = None,
     meanwhile: Meanwhile = nullcontext,
@@ -189,7 +196,7 @@ async def serve_forever(
         ValueError: The settings make no sense.
         OSError: The address cannot be listened on.
     """
-    transport = make_transport(serving, guard, listener=listener)
+    transport = make_transport(serving, authenticator, listener=listener)
     try:
         async with yard, meanwhile():
             gc.freeze()  # what is there now stays: no collection need look at it again
@@ -203,7 +210,7 @@ async def serve_forever(
 def run_server(
     yard: Yard,
     serving: Serving,
-    guard: "Authenticator | None" = None,
+    authenticator: "Authenticator | None" = None,
     *,
     ready: Ready | None = None,
     meanwhile: Meanwhile | None = None,
@@ -221,21 +228,21 @@ def run_server(
     """
     _fill_standard_streams()
     if serving.workers == 1:
-        run(serve_forever(yard, serving, guard, ready=ready, meanwhile=meanwhile or nullcontext), loop=fastest_loop())
+        run(serve_forever(yard, serving, authenticator, ready=ready, meanwhile=meanwhile or nullcontext), loop=fastest_loop())
         return
     if serving.transport != "http":
         raise ValueError(f"Only 'http' can be served by several workers, not '{serving.transport}'.")
     from toolyard.launch.workers import Parent, run_workers  # noqa: PLC0415 - only several need it
     from toolyard.transports.http.server import Http  # noqa: PLC0415 - only a server that speaks HTTP needs it
 
-    transport = Http(serving, guard)
+    transport = Http(serving, authenticator)
 
     def work(parent: Parent) -> None:
         def begin(_: Transport) -> None:
             parent.end_with()
             parent.tell_opened()
 
-        served = serve_forever(yard, serving, guard, ready=begin, meanwhile=meanwhile or nullcontext, listener=transport.listener)
+        served = serve_forever(yard, serving, authenticator, ready=begin, meanwhile=meanwhile or nullcontext, listener=transport.listener)
         try:
             run(served, loop=fastest_loop())
         except Exception as error:
@@ -249,7 +256,7 @@ def run_server(
             ready(transport)
 
     try:
-        yard.seal.prepare()  # what one worker seals another must open
+        yard.signer.prepare()  # what one worker seals another must open
         run_workers(serving.workers, work, announce, hangs_up=meanwhile is None)
     finally:
         run(transport.close())
@@ -264,7 +271,7 @@ def _fill_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # the lowest number that is free is this one
 
 
-def serve(yard: Yard, *, config: str | None = None, guard: "Authenticator | None" = None, **settings: Any) -> None:
+def serve(yard: Yard, *, config: str | None = None, authenticator: "Authenticator | None" = None, **settings: Any) -> None:
     """Serve a yard until the program is told to end, as `toolyard serve` does.
 
     The settings are those of `Serving`, and `profile` and `allow_eval`. What is not given may be in the environment or in
@@ -278,7 +285,7 @@ def serve(yard: Yard, *, config: str | None = None, guard: "Authenticator | None
         if not logging.getLogger().handlers:
             stack.enter_context(logging_to(notices, verbose=0, quiet=False))
         try:
-            _serve_program(yard, partial(settings_of_code, _keys(settings), notices, config), notices, guard=guard)
+            _serve_program(yard, partial(settings_of_code, _keys(settings), notices, config), notices, authenticator=authenticator)
         except LaunchError as error:
             notices.say(f"toolyard: {error.message}")
             raise SystemExit(error.status) from None
@@ -286,7 +293,7 @@ def serve(yard: Yard, *, config: str | None = None, guard: "Authenticator | None
             raise SystemExit(INTERRUPTED) from None
 
 
-def _serve_program(yard: Yard, read: "Reread", notices: Notices, *, guard: "Authenticator | None") -> None:
+def _serve_program(yard: Yard, read: "Reread", notices: Notices, *, authenticator: "Authenticator | None") -> None:
     _check_loop()
     beginning = beginning_of()
     config = read()
@@ -295,7 +302,7 @@ def _serve_program(yard: Yard, read: "Reread", notices: Notices, *, guard: "Auth
         run_supervisor(program.parent, config, notices)
     else:
         command = [sys.executable, str(program), *sys.argv[1:]]
-        serve_configured(yard, config, notices, command=lambda: command, guard=guard, beginning=beginning, reread=read)
+        serve_configured(yard, config, notices, command=lambda: command, authenticator=authenticator, beginning=beginning, reread=read)
 
 
 def _check_loop() -> None:
@@ -305,7 +312,14 @@ def _check_loop() -> None:
 
 
 def serve_configured(
-    yard: Yard, config: Config, notices: Notices, *, command: Command, guard: "Authenticator | None", beginning: Beginning, reread: "Reread"
+    yard: Yard,
+    config: Config,
+    notices: Notices,
+    *,
+    command: Command,
+    authenticator: "Authenticator | None",
+    beginning: Beginning,
+    reread: "Reread",
 ) -> None:
     """Apply the settings to a yard and serve it.
 
@@ -313,11 +327,11 @@ def serve_configured(
         LaunchError: It cannot be served as it was asked for, or failed meanwhile.
     """
     apply_settings(yard, config, notices)
-    if guard is None and config.settings.serve.transport != "stdio":
-        from toolyard.launch.build import make_guard  # noqa: PLC0415 - the same
+    if authenticator is None and config.settings.serve.transport != "stdio":
+        from toolyard.launch.build import make_authenticator  # noqa: PLC0415 - the same
 
-        guard = make_guard(config)
-    serve_yard(yard, config, notices, command=command, guard=guard, beginning=beginning, reread=reread)
+        authenticator = make_authenticator(config)
+    serve_yard(yard, config, notices, command=command, authenticator=authenticator, beginning=beginning, reread=reread)
 
 
 def is_supervisor(config: Config, beginning: Beginning) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
-from toolyard._internal.seal import SignatureError, Signer
+from toolyard._internal.signed_tokens import SignatureError, Signer
 from toolyard.dispatch.registry import Change, Registry
 from toolyard.model.envelope import encode_sorted
 from toolyard.model.errors import ToolError, shortened
@@ -201,7 +201,7 @@ class Cursors:
 
     def close(self, question: list[Any], end: int) -> str:
         """Return the cursor of the page that follows; the question is everything that decides what is on it."""
-        return self._seal.close(_PURPOSE, [_digest(question), end])
+        return self._seal.sign(_PURPOSE, [_digest(question), end])
 
     def open(self, question: list[Any], cursor: str | None, *, again: str) -> int:
         """Return where the page begins; without a cursor it is the first.
@@ -212,7 +212,7 @@ class Cursors:
         if cursor is None:
             return 0
         try:
-            digest, end = self._seal.open(_PURPOSE, cursor)
+            digest, end = self._seal.verify(_PURPOSE, cursor)
         except SignatureError:
             raise _refusal("unknown_cursor", "The cursor is none that was given out here.", again) from None
         if digest != _digest(question):

@@ -30,7 +30,7 @@ def preview(plan: Plan, *, can_hold: bool) -> list[dict[str, Any]]:
     for stage in plan.stages:
         for planned in stage.steps:
             spec, step = planned.tool.spec, planned.step
-            asks = True if any(one.spec.question is not None for one in (planned.tool, *planned.inner)) else None if can_hold else False
+            asks = True if any(one.spec.confirmation is not None for one in (planned.tool, *planned.inner)) else None if can_hold else False
             waits = sorted({reference.target for reference in planned.references} | ({last} if step.use_previous else set[int]()))
             one: dict[str, Any] = {"step": planned.index, "tool_id": spec.name, "operation": str(spec.operation), "stage": number}
             one |= {"needs_approval": asks, **({"waits_for": waits} if waits else {}), **({"id": step.id} if step.id else {})}
@@ -52,16 +52,16 @@ def make_chain(subject: Subject) -> Tool:
     """Return the tool `run_chain`."""
 
     async def run(call: Call) -> object:
-        if call.begun is not None:
-            return cast("_Chain", call.begun).tell_again()
+        if call.memo is not None:
+            return cast("_Chain", call.memo).tell_again()
         given = call.arguments
         plan = Plan(subject, call)
         await plan.read(given["steps"])
         if given["dry_run"]:
             return {"plan": preview(plan, can_hold=subject.dispatcher.admission.can_hold)}
-        if call.begun is not None:  # by somebody else, while stored results were read
-            return cast("_Chain", call.begun).tell_again()
-        begun = call.begun = _Chain(subject, call, plan)
+        if call.memo is not None:  # by somebody else, while stored results were read
+            return cast("_Chain", call.memo).tell_again()
+        begun = call.memo = _Chain(subject, call, plan)
         if call.channel.progress is None:
             return await begun.run()
         with Pace(call, Progress(0, len(plan.steps), "")) as pace:
@@ -98,7 +98,7 @@ class _Chain:
         if call.seconds:  # of a chain that this one is a step of
             self._seconds = min(call.seconds, self._seconds or call.seconds)
         if self._seconds:
-            self._ends = time.perf_counter() + self._seconds - call.aside
+            self._ends = time.perf_counter() + self._seconds - call.paused_s
 
     async def run(self, pace: Pace | None = None) -> Outcome:
         """Run stage after stage, and return what came of it.
@@ -176,7 +176,7 @@ class _Chain:
 
     def _left(self, step: Step) -> float:
         """Return how long a step may take: no longer than it says, nor than the chain has left."""
-        left = self._ends - time.perf_counter() + self._call.aside
+        left = self._ends - time.perf_counter() + self._call.paused_s
         if left <= 0:
             message = f"The {self._seconds:g} seconds of the chain were over before the step began."
             raise ToolError("timeout", message, hint="Give the chain more time.", blame="caller", may_have_run=False)

@@ -306,7 +306,7 @@ _DEPTH: Final = 16  # of metatools in metatools; fewer may run in each other
 class Planned(InvokeOptions, frozen=True, kw_only=True, gc=False):
     """A step that can run, and how: with arguments that are checked already, if nothing of them comes from another step."""
 
-    filled: bool = True
+    refs_resolved: bool = True
     index: int
     step: Step
     """As it was asked for, with stored results in their places unless a tool that it runs sees to that."""
@@ -459,7 +459,7 @@ class Plan:
         is_linked = bool(found) or step.use_previous
         args = step.args
         fills = wrapper is None or (is_linked and not holds_steps(args, wrapper))  # what steps of its own refer to is a chain's affair
-        if not self._call.filled and REFERENCE in text and fills:
+        if not self._call.refs_resolved and REFERENCE in text and fills:
             self._filling = filling = self._filling or self._fill()
             try:
                 args = await filling.fill_in(args, tool.spec.input_schema)
@@ -467,8 +467,8 @@ class Plan:
             except ToolError as error:
                 self._mislead(index, error)
                 return None
-        filled = fills or self._call.filled
-        planned = Planned(index=index, step=step, tool=tool, references=found, filled=filled, seconds=step.timeout_s)
+        filled = fills or self._call.refs_resolved
+        planned = Planned(index=index, step=step, tool=tool, references=found, refs_resolved=filled, seconds=step.timeout_s)
         if is_linked:
             taken = {reference.at[0] for reference in found}
             if step.use_previous:
@@ -499,7 +499,7 @@ class Plan:
         inner = cast("Arguments", inner)
         if tool.wraps:
             return (tool, *await self._look_inside(index, inner, tool.spec.name, found=found, at=here))
-        fill = None if self._call.filled else self._fill
+        fill = None if self._call.refs_resolved else self._fill
         try:
             issues = await issues_of_call(inner, tool, {one[0] for one in inside}, fill=fill, repair=self._subject.limits.repair)
         except ToolError as error:

@@ -135,7 +135,7 @@ def _notes(spec: ToolSpec) -> list[str]:
         "Nobody said what kind of tool it is, so it is taken for a command, which may change something.": spec.operation_assumed,
         "It needs a session: pass 'session_id'.": spec.session == "required",
         "It may have a session: pass 'session_id'.": spec.session == "optional",
-        "It asks a person before it runs.": spec.question,
+        "It asks a person before it runs.": spec.confirmation,
         "One call at a time runs in a session.": spec.serial,
         f"It may take {spec.timeout or 0:g} seconds.": spec.timeout,
         spec.timeout_hint or "": spec.timeout_hint,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
-from toolyard._internal.seal import Signer
+from toolyard._internal.signed_tokens import Signer
 from toolyard.dispatch.call import Handler
 from toolyard.dispatch.dispatcher import Dispatcher
 from toolyard.dispatch.registry import Registry
@@ -83,7 +83,7 @@ class Subject(Protocol):
         ...
 
     @property
-    def seal(self) -> Signer:
+    def signer(self) -> Signer:
         """Return what its cursors are sealed with."""
         ...
 

@@ -45,7 +45,7 @@ class Metatools:
             catalogue.close()
 
     def _tools(self, catalogue: Catalogue, shapes: Shapes) -> list[Tool]:
-        cursors = Cursors(self._subject.seal)
+        cursors = Cursors(self._subject.signer)
         every: list[Any] = [
             make_search(catalogue, cursors),
             *make_describe(catalogue, shapes.of, limits=self._subject.limits),

@@ -107,8 +107,8 @@ def make_run(subject: Subject) -> list[Tool]:
     repair = subject.limits.repair
 
     async def run(call: Call) -> object:
-        if call.begun is not None:  # the inner call has passed whatever wraps this one, too, and so is not made again
-            return call.begun
+        if call.memo is not None:  # the inner call has passed whatever wraps this one, too, and so is not made again
+            return call.memo
         given = call.arguments
         call.coerced += given.pop(_PUT_RIGHT, ())
         try:
@@ -116,22 +116,24 @@ def make_run(subject: Subject) -> list[Tool]:
         except ToolError as error:
             return _led_on(await call.invoke(given["tool_id"], given["args"]), error)  # so that it is recorded as any call of no tool
         _check_supported(given, tool.spec)
-        args, filled = given["args"], call.filled
+        args, filled = given["args"], call.refs_resolved
         if not filled and not tool.wraps:
             args, filled = await _filled(args, tool, subject.dispatcher.results.filling(call.caller.owner, call.profile)), True
         args, moved = unwrapped(args, tool, repair=repair)
-        if call.begun is not None:  # by somebody else, while stored results were read
-            return call.begun
+        if call.memo is not None:  # by somebody else, while stored results were read
+            return call.memo
         call.coerced += moved
-        call.begun, call.relays = _BEGUN, True
-        options = InvokeOptions(seconds=call.seconds, filled=filled) if call.seconds else REFS_RESOLVED if filled else DEFAULT_OPTIONS
+        call.memo, call.is_proxy = _BEGUN, True
+        options = (
+            InvokeOptions(seconds=call.seconds, refs_resolved=filled) if call.seconds else REFS_RESOLVED if filled else DEFAULT_OPTIONS
+        )
         with Pace(call, Progress(0, 1, f"running {tool.spec.name}"), told=tool.wraps) as pace:
             answer = await call.invoke(given["tool_id"], args, progress=_forward(call, pace), options=options)
             if pace.silent:
                 pace.note(Progress(1, 1, f"{tool.spec.name} is done"))
         included = given.get("include")
-        call.begun = _included(answer, tool.spec, included) if included and answer.success and not is_pending(answer) else answer
-        return call.begun
+        call.memo = _included(answer, tool.spec, included) if included and answer.success and not is_pending(answer) else answer
+        return call.memo
 
     check = _forgiving(check_by_schema(_TAKES)) if repair else None
     return [_run("run_tool", run, check, listed=True), _run("call_tool", run, check, tags=(OTHER_NAME,))]

@@ -122,7 +122,7 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tags: tuple[str, ...] = ()
     examples: tuple[Example, ...] = ()
     reasons: dict[str, Reason] = {}
-    question: Confirmation | None = None
+    confirmation: Confirmation | None = None
     timeout: float | None = None
     timeout_hint: str | None = None
     serial: bool = False
@@ -354,8 +354,8 @@ def _check_schemas(spec: ToolSpec, limits: Limits, *, foreign: bool) -> None:
 
 def _check_question(spec: ToolSpec, limits: Limits) -> None:
     try:
-        if spec.question is not None:
-            check_form(spec.question.schema, limits)
+        if spec.confirmation is not None:
+            check_form(spec.confirmation.schema, limits)
     except SchemaError as error:
         raise PublishError(f"Tool '{spec.name}' has a question that cannot be asked: {error}.") from error
 

@@ -76,7 +76,7 @@ class Mount:
             return plain_of(text)
 
         async def handler(call: Call) -> Envelope:
-            call.relays = True
+            call.is_proxy = True
             return await self._dispatcher.dispatch(
                 spec.name, call.arguments, caller=self._inside(call), channel=call.channel, parent=call, options=REFS_RESOLVED
             )

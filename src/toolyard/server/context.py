@@ -38,8 +38,8 @@ class ServerContext:
         """What its calls are told by from those of others."""
         self.silent_door = Channel(name=channel, front=self.number)
         self.stateless_door = Channel(name=channel, front=self.number, stateless=True)
-        self.lists = Lists(yard, serving, yard.seal)
-        self.parking = InputRequired(yard.seal, serving.ask_seconds)
+        self.lists = Lists(yard, serving, yard.signer)
+        self.parking = InputRequired(yard.signer, serving.ask_seconds)
         self.changes = ChangeNotifier(yard, self.lists)
         self.closing = asyncio.Event()
         """Set when the server ends, so that those who only listen are told."""

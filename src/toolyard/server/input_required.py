@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from toolyard._internal.seal import SignatureError, Signer
+from toolyard._internal.signed_tokens import SignatureError, Signer
 from toolyard.dispatch.call import Channel
 from toolyard.model.elicitation import ClientRequest
 from toolyard.model.envelope import Envelope, encode
@@ -234,11 +234,11 @@ class InputRequired:
 
     def state(self, key: str, fingerprint: str, until: float, *, declared: bool) -> str:
         """Return the sealed state of a call that asked, which is good for as long as the call waits."""
-        return self._seal.close(_PURPOSE, [key, fingerprint, int(until), declared])
+        return self._seal.sign(_PURPOSE, [key, fingerprint, int(until), declared])
 
     def _open(self, state: str, work: Work, exchange: RequestContext) -> tuple[str, bool]:
         try:
-            key, fingerprint, until, declared = self._seal.open(_PURPOSE, state)
+            key, fingerprint, until, declared = self._seal.verify(_PURPOSE, state)
         except SignatureError:
             raise Fault(INVALID_PARAMS, "The request state is none that was given out here.") from None
         if fingerprint != work.fingerprint(exchange.caller.owner):

@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from toolyard._internal.seal import SignatureError, Signer
+from toolyard._internal.signed_tokens import SignatureError, Signer
 from toolyard.config.settings import Serving
 from toolyard.model.profile import Profile
 from toolyard.wire.messages import INVALID_PARAMS, Fault
@@ -107,7 +107,7 @@ class Lists:
         end = start + self._serving.page_size
         items = [self._item(kind, spec, answers.version) for spec in kept.specs[start:end]]
         more = end < len(kept.specs)
-        cursor = self._seal.close(_PURPOSE, [kind, kept.fingerprint, self._serving.page_size, end]) if more else None
+        cursor = self._seal.sign(_PURPOSE, [kind, kept.fingerprint, self._serving.page_size, end]) if more else None
         return answers.listed(_KEYS[kind], items, cursor)
 
     def _item(self, kind: Kind, spec: Any, version: Version) -> bytes:
@@ -116,7 +116,7 @@ class Lists:
 
     def _start(self, kind: Kind, kept: _Encoded, cursor: str) -> int:
         try:
-            *bound, start = self._seal.open(_PURPOSE, cursor)
+            *bound, start = self._seal.verify(_PURPOSE, cursor)
         except SignatureError:
             raise Fault(INVALID_PARAMS, "The cursor is none that was given out here.") from None
         if bound != [kind, kept.fingerprint, self._serving.page_size]:

@@ -78,10 +78,10 @@ class _Client:
 class _App:
     """The two endpoints."""
 
-    def __init__(self, yard: Yard, serving: Serving, guard: Authenticator | None, *, host: str | None) -> None:
+    def __init__(self, yard: Yard, serving: Serving, authenticator: Authenticator | None, *, host: str | None) -> None:
         self._yard = yard
         self._serving = serving
-        self._gate = HostCheck(serving, guard, host=host)
+        self._gate = HostCheck(serving, authenticator, host=host)
         self._front = ServerContext(yard, serving, channel="sse")
         self._clients: dict[str, _Client] = {}
         self._shown = tuple(name.lower().encode() for name in serving.request_headers)
@@ -189,7 +189,7 @@ class Sse(Http):
     def make_app(self, yard: Yard) -> Any:
         """Return the application."""
         _log.warning("transport_deprecated name=sse instead=http")
-        return _App(yard, self.serving, self.guard, host=self.host)
+        return _App(yard, self.serving, self.authenticator, host=self.host)
 
 
 async def _gone(receive: Receive, client: _Client) -> None:

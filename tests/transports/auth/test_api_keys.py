@@ -25,10 +25,10 @@ def test_only_a_digest_is_kept_of_a_key() -> None:
 )
 async def test_a_key_is_admitted_in_either_header(headers: tuple[str | None, str | None]) -> None:
     key = new_key()
-    guard = ApiKeys([ApiKey("other", digest_of(new_key())), ApiKey("ci", digest_of(key), "readers")])
+    authenticator = ApiKeys([ApiKey("other", digest_of(new_key())), ApiKey("ci", digest_of(key), "readers")])
     authorization, api_key = (header and header.replace("KEY", key) for header in headers)
 
-    assert await guard.admit(authorization, api_key) == Admitted(identity="key:ci", claims={}, profile="readers")
+    assert await authenticator.admit(authorization, api_key) == Admitted(identity="key:ci", claims={}, profile="readers")
 
 
 @pytest.mark.parametrize("headers", [(None, None), ("", ""), ("Basic eDp5", None)])
@@ -41,11 +41,11 @@ async def test_who_brings_no_key_is_asked_for_one(headers: tuple[str | None, str
 
 @given(st.text(min_size=1).filter(lambda text: text.strip() not in {"", "a"}))
 async def test_no_other_text_is_a_key_and_none_is_repeated(text: str) -> None:
-    guard = ApiKeys([ApiKey("ci", digest_of("a"))])
+    authenticator = ApiKeys([ApiKey("ci", digest_of("a"))])
 
     for headers in ((None, text), (f"Bearer {text}", None)):
         with pytest.raises(Refusal) as refused:
-            await guard.admit(*headers)
+            await authenticator.admit(*headers)
         assert refused.value.status == 401
         assert refused.value.message in {"The API key is not known.", "The header 'Authorization' must be 'Bearer' and one word."}
 
@@ -67,9 +67,9 @@ async def test_every_key_is_compared_even_after_one_fits(monkeypatch: pytest.Mon
 
 
 async def test_two_keys_of_one_name_are_one_caller() -> None:
-    guard = ApiKeys([ApiKey("ci", digest_of("old")), ApiKey("ci", digest_of("new"))])
+    authenticator = ApiKeys([ApiKey("ci", digest_of("old")), ApiKey("ci", digest_of("new"))])
 
-    assert await guard.admit(None, "old") == await guard.admit(None, "new")
+    assert await authenticator.admit(None, "old") == await authenticator.admit(None, "new")
 
 
 @pytest.mark.parametrize("digest", ["", "ty_plain", "sha256:abc", "sha512:" + "a" * 64, "sha256:" + "A" * 64, "sha256:" + "a" * 64 + "\n"])

@@ -7,7 +7,7 @@ import pytest
 
 from toolyard.testing import FakeClock
 from toolyard.transports.auth import IssuerUnreachableError, Refusal, Tokens
-from toolyard.transports.auth.guard import UnreadError
+from toolyard.transports.auth.authenticator import UnreadError
 from toolyard.transports.auth.jwks import Issuer, fetch_object
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from jwt.algorithms import RSAAlgorithm
 
 from toolyard.testing import FakeClock
 from toolyard.transports.auth import AnyOf, ApiKey, ApiKeys, Authenticator, IssuerUnreachableError, Refusal, Tokens, digest_of, new_key
-from toolyard.transports.auth.guard import Admitted
+from toolyard.transports.auth.authenticator import Admitted
 from toolyard.transports.auth.jwks import KeySet
 from toolyard.transports.auth.tokens import Expectation, Remembered
 
@@ -342,28 +342,28 @@ KEY = new_key()
 KEYS = ApiKeys([ApiKey("ci", digest_of(KEY))])
 
 
-async def refusal_of_any_of(guard: Authenticator, authorization: str | None, api_key: str | None) -> Refusal:
+async def refusal_of_any_of(authenticator: Authenticator, authorization: str | None, api_key: str | None) -> Refusal:
     with pytest.raises(Refusal) as refused:
-        await guard.admit(authorization, api_key)
+        await authenticator.admit(authorization, api_key)
     return refused.value
 
 
 async def test_a_key_or_a_token_lets_in(issuer: "FakeIssuer", make_tokens: Make) -> None:
-    guard = AnyOf([make_tokens(), KEYS])
+    authenticator = AnyOf([make_tokens(), KEYS])
 
-    assert (await guard.admit(f"Bearer {KEY}", None)).identity == "key:ci"
-    assert (await guard.admit(None, KEY)).identity == "key:ci"
+    assert (await authenticator.admit(f"Bearer {KEY}", None)).identity == "key:ci"
+    assert (await authenticator.admit(None, KEY)).identity == "key:ci"
     assert issuer.asked == []
-    assert (await guard.admit(issuer.bearer(), None)).identity == "ada"
-    assert (await guard.admit(issuer.bearer(), "wrong")).identity == "ada"
+    assert (await authenticator.admit(issuer.bearer(), None)).identity == "ada"
+    assert (await authenticator.admit(issuer.bearer(), "wrong")).identity == "ada"
 
 
 async def test_the_refusal_of_the_tokens_is_told_when_both_refuse(issuer: "FakeIssuer", make_tokens: Make) -> None:
-    guard = AnyOf([make_tokens(scopes=["read"]), KEYS])
+    authenticator = AnyOf([make_tokens(scopes=["read"]), KEYS])
 
-    expired = await refusal_of_any_of(guard, issuer.bearer(exp=1), None)
-    scarce = await refusal_of_any_of(guard, issuer.bearer(), None)
-    nothing = await refusal_of_any_of(guard, None, None)
+    expired = await refusal_of_any_of(authenticator, issuer.bearer(exp=1), None)
+    scarce = await refusal_of_any_of(authenticator, issuer.bearer(), None)
+    nothing = await refusal_of_any_of(authenticator, None, None)
 
     assert "expired" in expired.message
     assert (scarce.status, scarce.error) == (403, "insufficient_scope")
@@ -379,12 +379,12 @@ async def test_a_wrong_key_is_called_wrong_where_no_token_came(make_tokens: Make
 
 async def test_a_key_is_admitted_while_the_issuer_is_down(issuer: "FakeIssuer", make_tokens: Make) -> None:
     issuer.stop()
-    guard = AnyOf([make_tokens(), KEYS])
+    authenticator = AnyOf([make_tokens(), KEYS])
 
-    assert (await guard.admit(None, KEY)).identity == "key:ci"
-    assert (await refusal_of_any_of(guard, "Bearer ty_wrong", None)).error == "invalid_token"
+    assert (await authenticator.admit(None, KEY)).identity == "key:ci"
+    assert (await refusal_of_any_of(authenticator, "Bearer ty_wrong", None)).error == "invalid_token"
     with pytest.raises(IssuerUnreachableError):
-        await guard.admit(issuer.bearer(), None)
+        await authenticator.admit(issuer.bearer(), None)
 
 
 def test_the_document_is_that_of_the_tokens(make_tokens: Make) -> None:

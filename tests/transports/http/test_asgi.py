@@ -169,7 +169,7 @@ async def test_a_mounted_server_names_its_resource_by_the_whole_address(run: Any
         def protected_resource(self, resource: str) -> dict[str, Any]:
             return {"resource": resource}
 
-    port, _ = await run(mounted(asgi(Yard(tools=[add]), guard=Fake()), "/tools", keeps_path=keeps_path))
+    port, _ = await run(mounted(asgi(Yard(tools=[add]), authenticator=Fake()), "/tools", keeps_path=keeps_path))
 
     refused = await ask(port, "/tools/mcp", wire_of)
     wire = await wire_of(port)

@@ -35,7 +35,7 @@ async def names(server: Any, path: str = "/mcp", **headers: str) -> set[str]:
 
 
 async def test_without_a_key_nothing_is_answered_but_how_to_come_in(serve: Any) -> None:
-    server = await serve(guard=KEYS)
+    server = await serve(authenticator=KEYS)
 
     for headers in ({}, {"X-API-Key": "ty_wrong"}, {"Authorization": "Bearer ty_wrong"}, {"Authorization": "Basic x"}):
         reply = await server.ask("add", ARGUMENTS, headers=headers)
@@ -46,7 +46,7 @@ async def test_without_a_key_nothing_is_answered_but_how_to_come_in(serve: Any) 
 
 
 async def test_every_way_in_is_guarded(serve: Any) -> None:
-    server = await serve(guard=KEYS)
+    server = await serve(authenticator=KEYS)
 
     for method, path in (
         ("POST", "/mcp"),
@@ -60,7 +60,7 @@ async def test_every_way_in_is_guarded(serve: Any) -> None:
 
 
 async def test_with_a_key_calls_are_answered_and_recorded_under_its_name(serve: Any) -> None:
-    server = await serve(guard=KEYS)
+    server = await serve(authenticator=KEYS)
 
     by_header = await server.ask("add", ARGUMENTS, headers={"X-API-Key": "ty_full"})
     by_bearer = await server.ask("add", ARGUMENTS, headers={"Authorization": "Bearer ty_full"})
@@ -70,7 +70,7 @@ async def test_with_a_key_calls_are_answered_and_recorded_under_its_name(serve: 
 
 
 async def test_a_key_selects_its_profile_and_no_other_can_be_asked_for(serve: Any) -> None:
-    server = await serve(guard=KEYS)
+    server = await serve(authenticator=KEYS)
     key = {"X-API-Key": "ty_reader"}
 
     assert await names(server, **key) == {"add"}
@@ -82,7 +82,7 @@ async def test_a_key_selects_its_profile_and_no_other_can_be_asked_for(serve: An
 
 
 async def test_a_key_without_a_profile_may_ask_for_one(serve: Any) -> None:
-    server = await serve(guard=KEYS)
+    server = await serve(authenticator=KEYS)
     key = {"X-API-Key": "ty_full"}
 
     assert len(await names(server, **key)) > 1
@@ -114,14 +114,14 @@ async def test_claims_reach_the_handler(serve: Any) -> None:
         """Show what is claimed."""
         return dict(current_call().caller.claims)
 
-    guard = Fake(Admitted(identity="ada", claims={"team": "blue"}))
+    authenticator = Fake(Admitted(identity="ada", claims={"team": "blue"}))
 
-    assert (await (await serve(Yard(tools=[claims]), guard)).ask("claims")).data == {"team": "blue"}
+    assert (await (await serve(Yard(tools=[claims]), authenticator)).ask("claims")).data == {"team": "blue"}
 
 
 async def test_a_refusal_points_to_the_metadata_and_the_metadata_are_there(serve: Any) -> None:
-    guard = Fake(Refusal("The token is over.", error="invalid_token"), {"authorization_servers": ["https://issuer.example"]})
-    server = await serve(guard=guard)
+    authenticator = Fake(Refusal("The token is over.", error="invalid_token"), {"authorization_servers": ["https://issuer.example"]})
+    server = await serve(authenticator=authenticator)
 
     refused = await server.ask("add", ARGUMENTS)
     metadata = await server.request("GET", "/.well-known/oauth-protected-resource/mcp")
@@ -135,8 +135,8 @@ async def test_a_refusal_points_to_the_metadata_and_the_metadata_are_there(serve
 
 
 async def test_the_metadata_of_a_profile_are_those_of_its_address(serve: Any) -> None:
-    guard = Fake(Refusal("No."), {})
-    server = await serve(guard=guard)
+    authenticator = Fake(Refusal("No."), {})
+    server = await serve(authenticator=authenticator)
 
     refused = await server.request("POST", "/mcp/readers")
     metadata = await server.request("GET", "/.well-known/oauth-protected-resource/mcp/readers")
@@ -146,7 +146,7 @@ async def test_the_metadata_of_a_profile_are_those_of_its_address(serve: Any) ->
 
 
 async def test_there_are_metadata_of_endpoints_alone_that_there_are(serve: Any) -> None:
-    server = await serve(guard=Fake(Refusal("No."), {}))
+    server = await serve(authenticator=Fake(Refusal("No."), {}))
 
     for path in (".evil.example/mcp", "/mcp/nobody", "/mcp/", "/mcpx", "/", "/readers", "//mcp", "/mcp/readers/"):
         assert (path, (await server.request("GET", f"/.well-known/oauth-protected-resource{path}")).status) == (path, 404)
@@ -157,7 +157,7 @@ async def test_there_are_metadata_of_endpoints_alone_that_there_are(serve: Any) 
 
 
 async def test_who_knows_the_server_by_another_address_is_told_that_one(serve: Any) -> None:
-    server = await serve(guard=Fake(Refusal("No."), {}), public_url="https://yard.example/tools/")
+    server = await serve(authenticator=Fake(Refusal("No."), {}), public_url="https://yard.example/tools/")
 
     refused = await server.ask("add", ARGUMENTS)
     metadata = await server.request("GET", "/.well-known/oauth-protected-resource/mcp")
@@ -169,7 +169,9 @@ async def test_who_knows_the_server_by_another_address_is_told_that_one(serve: A
 
 @pytest.mark.parametrize("settings", [{}, {"public_url": "https://yard.example"}])
 async def test_over_sse_a_client_finds_its_issuer_too(serve: Any, settings: dict[str, Any]) -> None:
-    server = await serve(guard=Fake(Refusal("No."), {"authorization_servers": ["https://issuer.example"]}), transport="sse", **settings)
+    server = await serve(
+        authenticator=Fake(Refusal("No."), {"authorization_servers": ["https://issuer.example"]}), transport="sse", **settings
+    )
     base = settings.get("public_url", f"http://{server.host}")
 
     refused = await server.request("GET", "/sse")
@@ -184,37 +186,37 @@ async def test_over_sse_a_client_finds_its_issuer_too(serve: Any, settings: dict
 
 
 async def test_there_are_no_metadata_where_there_is_no_issuer(serve: Any) -> None:
-    for guard in (None, KEYS):
-        server = await serve(guard=guard)
+    for authenticator in (None, KEYS):
+        server = await serve(authenticator=authenticator)
         assert (await server.request("GET", "/.well-known/oauth-protected-resource/mcp")).status == 404
 
 
 async def test_who_has_too_few_rights_is_403(serve: Any) -> None:
-    guard = Fake(Refusal("The scope is missing.", status=403, error="insufficient_scope", scopes=["yard"]))
+    authenticator = Fake(Refusal("The scope is missing.", status=403, error="insufficient_scope", scopes=["yard"]))
 
-    reply = await (await serve(guard=guard)).ask("add", ARGUMENTS)
+    reply = await (await serve(authenticator=authenticator)).ask("add", ARGUMENTS)
 
     assert reply.status == 403
     assert 'scope="yard"' in reply.headers["www-authenticate"]
 
 
 async def test_when_the_issuer_cannot_be_reached_clients_are_told_when_to_come_back(serve: Any) -> None:
-    guard = Fake(IssuerUnreachableError("The issuer does not answer.", retry_after=7))
+    authenticator = Fake(IssuerUnreachableError("The issuer does not answer.", retry_after=7))
 
-    reply = await (await serve(guard=guard)).ask("add", ARGUMENTS)
+    reply = await (await serve(authenticator=authenticator)).ask("add", ARGUMENTS)
 
     assert (reply.status, reply.headers["retry-after"]) == (503, "7")
 
 
 async def test_a_credential_for_a_profile_that_is_not_there_is_404(serve: Any) -> None:
-    guard = Fake(Admitted(identity="ada", profile="gone"))
+    authenticator = Fake(Admitted(identity="ada", profile="gone"))
 
-    assert (await (await serve(guard=guard)).ask("add", ARGUMENTS)).status == 404
+    assert (await (await serve(authenticator=authenticator)).ask("add", ARGUMENTS)).status == 404
 
 
 @pytest.mark.parametrize("name", ["Authorization", "X-API-Key"])
 async def test_a_credential_that_comes_twice_is_refused(serve: Any, name: str) -> None:
-    server = await serve(guard=KEYS)
+    server = await serve(authenticator=KEYS)
     value = "Bearer ty_full" if name == "Authorization" else "ty_full"
 
     reply = await server.ask("add", ARGUMENTS, headers={name: "Bearer other", name.lower(): value})
@@ -225,7 +227,7 @@ async def test_a_credential_that_comes_twice_is_refused(serve: Any, name: str) -
 
 async def test_the_key_is_in_no_answer_and_no_log(serve: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
-    server = await serve(guard=KEYS)
+    server = await serve(authenticator=KEYS)
 
     replies = [await server.ask("add", ARGUMENTS, headers={"X-API-Key": key}) for key in ("ty_full", "ty_secret_and_wrong")]
 
@@ -241,7 +243,7 @@ async def test_clients_that_nobody_knows_are_told_apart(serve: Any, *, guarded: 
         """Say which client it is."""
         return current_call().channel.line
 
-    server = await serve(Yard(tools=[line]), guard=KEYS if guarded else None)
+    server = await serve(Yard(tools=[line]), authenticator=KEYS if guarded else None)
     key = {"X-API-Key": "ty_full"} if guarded else {}
     asks: dict[str, Any] = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}
     newer = [(await server.ask("line", headers=key, meta=asks)).data for _ in range(2)]

@@ -308,9 +308,9 @@ async def test_what_was_refused_once_is_refused_again_and_what_passed_passes_aga
 
 
 async def test_a_server_for_others_is_known_by_any_name_unless_some_are_allowed(serve: Any) -> None:
-    guard = ApiKeys([ApiKey("ci", digest_of("ty_k"))])
-    free = await serve(guard=guard, host="0.0.0.0")  # noqa: S104 - that is the point
-    strict = await serve(guard=guard, host="0.0.0.0", allowed_hosts=["yard.example"])  # noqa: S104 - it is guarded, and ends with the test
+    authenticator = ApiKeys([ApiKey("ci", digest_of("ty_k"))])
+    free = await serve(authenticator=authenticator, host="0.0.0.0")  # noqa: S104 - that is the point
+    strict = await serve(authenticator=authenticator, host="0.0.0.0", allowed_hosts=["yard.example"])  # noqa: S104 - it is guarded, and ends with the test
 
     assert await statuses(free, "Host", "any.example", "10.0.0.1:5", **{"X-API-Key": "ty_k"}) == {"any.example": 200, "10.0.0.1:5": 200}
     assert await statuses(strict, "Host", "any.example", "yard.example", **{"X-API-Key": "ty_k"}) == {
@@ -320,7 +320,7 @@ async def test_a_server_for_others_is_known_by_any_name_unless_some_are_allowed(
 
 
 async def test_a_page_may_use_the_public_server_it_came_from(serve: Any) -> None:
-    server = await serve(guard=ApiKeys([ApiKey("ci", digest_of("ty_k"))]), host="0.0.0.0")  # noqa: S104 - that is the point
+    server = await serve(authenticator=ApiKeys([ApiKey("ci", digest_of("ty_k"))]), host="0.0.0.0")  # noqa: S104 - that is the point
     headers = {"Host": "yard.example:8", "X-API-Key": "ty_k"}
 
     assert await statuses(server, "Origin", "https://yard.example:8", "https://evil.example", **headers) == {

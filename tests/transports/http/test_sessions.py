@@ -73,8 +73,8 @@ async def test_a_session_that_is_not_known_is_404_in_every_way(serve: Any) -> No
 
 
 async def test_a_session_belongs_to_the_identity_that_began_it(serve: Any) -> None:
-    guard = ApiKeys([ApiKey("ada", digest_of("ty_ada")), ApiKey("ben", digest_of("ty_ben"))])
-    server = await serve(guard=guard)
+    authenticator = ApiKeys([ApiKey("ada", digest_of("ty_ada")), ApiKey("ben", digest_of("ty_ben"))])
+    server = await serve(authenticator=authenticator)
     session = await server.greet(X_API_Key="ty_ada")
 
     for method in ("POST", "GET", "DELETE"):

@@ -27,7 +27,7 @@ class Declared(Marks, frozen=True, kw_only=True):
     session: Literal["none", "optional", "required"] | None = None
     examples: Sequence[Example | dict[str, Any]] = ()
     reasons: Sequence[str] | Mapping[str, Reason | Sequence[str]] = ()
-    question: Confirmation | None = None
+    confirmation: Confirmation | None = None
     timeout: float | None = None
     timeout_hint: str | None = None
     serial: bool = False
@@ -56,7 +56,7 @@ def tool(
     tags: Sequence[str] = (),
     examples: Sequence[Example | dict[str, Any]] = (),
     reasons: Sequence[str] | Mapping[str, Reason | Sequence[str]] = (),
-    question: Confirmation | None = None,
+    confirmation: Confirmation | None = None,
     timeout: float | None = None,
     timeout_hint: str | None = None,
     serial: bool = False,

@@ -116,7 +116,7 @@ def _spec(
         examples=tuple(example if isinstance(example, Example) else Example(example) for example in marks.examples),
         reasons=_reasons(marks),
         timeout=marks.timeout,
-        question=marks.question,
+        confirmation=marks.confirmation,
         timeout_hint=marks.timeout_hint,
         serial=marks.serial,
         priority=marks.priority,

@@ -370,7 +370,7 @@ class Calls:
     def _behalf(self, call: Call, headers: Mapping[str, str] = NOTHING) -> CallContext:
         """Return how the upstream reaches whoever calls; of his headers it gets only those that its settings name."""
         channel = call.channel
-        call.running = False  # what is not sent yet has done nothing
+        call.may_have_run = False  # what is not sent yet has done nothing
         passed_on = {name: channel.forwarded[name] for name in self._forwarded if name in channel.forwarded}
         return CallContext(
             owner=f"{call.caller.owner}:{call.caller.client}:{channel.line}",  # two programs of one person are asked apart
@@ -413,7 +413,7 @@ def _tell(call: Call, note: Progress) -> None:
 
 
 def _note_sent(call: Call) -> None:
-    call.running = True
+    call.may_have_run = True
 
 
 def _say(call: Call, level: str, text: str) -> None:

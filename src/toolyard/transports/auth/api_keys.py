@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from toolyard._internal.logfmt import is_word
-from toolyard.transports.auth.guard import KEY_PREFIX, Admitted, Refusal, bearer_of
+from toolyard.transports.auth.authenticator import KEY_PREFIX, Admitted, Refusal, bearer_of
 
 __all__ = ["ApiKey", "ApiKeys", "digest_of", "new_key"]
 

@@ -22,7 +22,7 @@ from jwt.types import Options
 
 from toolyard._internal.logfmt import quoted
 from toolyard.state.store import Clock
-from toolyard.transports.auth.guard import IssuerUnreachableError, Refusal, UnreadError, check_address, is_loopback
+from toolyard.transports.auth.authenticator import IssuerUnreachableError, Refusal, UnreadError, check_address, is_loopback
 
 __all__ = ["ALGORITHMS", "MAX_BYTES", "FixedKeys", "Issuer", "KeySet", "Verifier", "claims_of", "fetch_object", "header_of"]
 

@@ -14,7 +14,7 @@ import msgspec
 
 from toolyard.dispatch.call import ANYONE
 from toolyard.state.store import Clock
-from toolyard.transports.auth.guard import KEY_PREFIX, Admitted, Authenticator, Refusal, bearer_of
+from toolyard.transports.auth.authenticator import KEY_PREFIX, Admitted, Authenticator, Refusal, bearer_of
 
 if TYPE_CHECKING:
     from toolyard.transports.auth.jwks import Verifier
@@ -263,11 +263,11 @@ def _verifier() -> "type[Verifier]":
 class AnyOf:
     """Asks its guards in turn, those of tokens last, so that a key never waits for an issuer."""
 
-    def __init__(self, guards: Iterable[Authenticator]) -> None:
-        self._guards = sorted(guards, key=lambda guard: isinstance(guard, Tokens))
-        if not self._guards:
+    def __init__(self, authenticators: Iterable[Authenticator]) -> None:
+        self._authenticators = sorted(authenticators, key=lambda authenticator: isinstance(authenticator, Tokens))
+        if not self._authenticators:
             raise ValueError("Without guards nobody could come in: add one.")
-        if sum(isinstance(guard, Tokens) for guard in self._guards) > 1:
+        if sum(isinstance(authenticator, Tokens) for authenticator in self._authenticators) > 1:
             # What names a person at one issuer may name somebody else at another, and they would share their sessions.
             raise ValueError("Only one issuer of tokens can be trusted at a time.")
 
@@ -279,16 +279,18 @@ class AnyOf:
             IssuerUnreachableError: None does, and one could not decide.
         """
         refusals: list[Refusal] = []
-        for guard in self._guards:
+        for authenticator in self._authenticators:
             try:
-                return await guard.admit(authorization, api_key)
+                return await authenticator.admit(authorization, api_key)
             except Refusal as refusal:
                 refusals.append(refusal)
         raise _most_telling(refusals)
 
     def protected_resource(self, resource: str) -> dict[str, Any] | None:
         """Return the document of the first guard that has one."""
-        return next((found for guard in self._guards if (found := guard.protected_resource(resource)) is not None), None)
+        return next(
+            (found for authenticator in self._authenticators if (found := authenticator.protected_resource(resource)) is not None), None
+        )
 
 
 def _most_telling(refusals: list[Refusal]) -> Refusal:

@@ -21,12 +21,12 @@ _OPEN: Final = frozenset({"/healthz", "/readyz"})
 class App:
     """Serves one yard to any ASGI server."""
 
-    def __init__(self, yard: Yard, serving: Serving, guard: Authenticator | None = None, *, host: str | None = None) -> None:
+    def __init__(self, yard: Yard, serving: Serving, authenticator: Authenticator | None = None, *, host: str | None = None) -> None:
         self.yard = yard
         self.serving = serving
         self.is_ready = True
-        self._gate = HostCheck(serving, guard, host=host)
-        self._anyone = ANYONE if guard is None else None
+        self._gate = HostCheck(serving, authenticator, host=host)
+        self._anyone = ANYONE if authenticator is None else None
         self._endpoint: Endpoint | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -128,6 +128,6 @@ class App:
         return True
 
 
-def asgi(yard: Yard, *, guard: Authenticator | None = None, **settings: Any) -> App:
+def asgi(yard: Yard, *, authenticator: Authenticator | None = None, **settings: Any) -> App:
     """Return a yard as an ASGI application, to be served or mounted; it opens the yard if the server tells it of its life."""
-    return App(yard, Serving(transport="http", **settings), guard)
+    return App(yard, Serving(transport="http", **settings), authenticator)

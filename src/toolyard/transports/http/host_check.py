@@ -14,7 +14,7 @@ import msgspec
 from toolyard.config.settings import Serving
 from toolyard.dispatch.call import ANYONE, Caller
 from toolyard.transports.auth import Authenticator
-from toolyard.transports.auth.guard import is_loopback
+from toolyard.transports.auth.authenticator import is_loopback
 from toolyard.transports.http.asgi import Headers, Target
 from toolyard.yard import Yard
 
@@ -76,8 +76,8 @@ class RefusedError(Exception):
 class HostCheck:
     """Checks the host, the origin and the credentials of requests."""
 
-    def __init__(self, serving: Serving, guard: Authenticator | None, *, host: str | None) -> None:
-        self._guard = guard
+    def __init__(self, serving: Serving, authenticator: Authenticator | None, *, host: str | None) -> None:
+        self._authenticator = authenticator
         self._hosts = frozenset(name.lower() for name in serving.allowed_hosts)
         self._origins = frozenset(origin.lower().rstrip("/") for origin in serving.allowed_origins)
         self._is_local = host is None or is_loopback(host)
@@ -107,14 +107,14 @@ class HostCheck:
         Raises:
             RefusedError: 401, 403, 404 or 503.
         """
-        if self._guard is None:
+        if self._authenticator is None:
             return ANYONE if profile is None else Caller(profile=_profile_of(yard, profile))
         from toolyard.transports.auth import IssuerUnreachableError, Refusal  # noqa: PLC0415 - only a server that asks needs it
 
         try:
-            admitted = await self._guard.admit(_text(headers, b"authorization"), _text(headers, b"x-api-key"))
+            admitted = await self._authenticator.admit(_text(headers, b"authorization"), _text(headers, b"x-api-key"))
         except Refusal as refusal:
-            metadata = None if self._guard.protected_resource(place.resource) is None else place.metadata
+            metadata = None if self._authenticator.protected_resource(place.resource) is None else place.metadata
             challenge = (b"www-authenticate", refusal.challenge(metadata).encode("latin-1", "replace"))
             raise RefusedError(refusal.status, refusal.message, (challenge,)) from None
         except IssuerUnreachableError as error:
@@ -128,7 +128,7 @@ class HostCheck:
 
     def protected_resource(self, place: EndpointUrl) -> dict[str, Any] | None:
         """Return what a client needs to know to get credentials, if there is anything."""
-        return None if self._guard is None else self._guard.protected_resource(place.resource)
+        return None if self._authenticator is None else self._authenticator.protected_resource(place.resource)
 
     def _knows(self, host: str | None) -> bool:
         if host is None or "*" in self._hosts:
@@ -138,7 +138,7 @@ class HostCheck:
             name in self._own
             or name in self._hosts
             or host in self._hosts
-            or (not self._is_local and not self._hosts and self._guard is not None)
+            or (not self._is_local and not self._hosts and self._authenticator is not None)
         )
 
     def _trusts(self, origin: str, host: str | None) -> bool:

@@ -90,10 +90,10 @@ class Http:
     name = "http"
     endpoint = "/mcp"
 
-    def __init__(self, serving: Serving, guard: Authenticator | None = None, *, listener: socket.socket | None = None) -> None:
-        check_exposure(None if serving.socket is not None else serving.host, guard)
+    def __init__(self, serving: Serving, authenticator: Authenticator | None = None, *, listener: socket.socket | None = None) -> None:
+        check_exposure(None if serving.socket is not None else serving.host, authenticator)
         self.serving = serving
-        self.guard = guard
+        self.authenticator = authenticator
         self._ssl = _tls(serving)
         self.listener = listener or listen_on(serving)
         """The socket, which listens already."""
@@ -113,7 +113,7 @@ class Http:
 
     def make_app(self, yard: Yard) -> Any:
         """Return the application."""
-        return App(yard, self.serving, self.guard, host=self.host)
+        return App(yard, self.serving, self.authenticator, host=self.host)
 
     def _place(self) -> str:
         if self.serving.socket is not None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard._internal.seal import SignatureError, Signer, own_signer
+from toolyard._internal.signed_tokens import SignatureError, Signer, own_signer
 
 SEAL = Signer(lambda: b"secret")
 JSON = st.recursive(
@@ -18,9 +18,9 @@ JSON = st.recursive(
 
 @given(JSON, st.text(st.characters(exclude_categories=["Cs"])))
 def test_what_was_sealed_comes_back(content: Any, purpose: str) -> None:
-    token = SEAL.close(purpose, content)
+    token = SEAL.sign(purpose, content)
 
-    assert SEAL.open(purpose, token) == content
+    assert SEAL.verify(purpose, token) == content
     assert token.isascii()
     assert "=" not in token
 
@@ -28,38 +28,38 @@ def test_what_was_sealed_comes_back(content: Any, purpose: str) -> None:
 @given(st.text(max_size=80))
 def test_no_text_but_a_token_can_be_opened(text: str) -> None:
     with pytest.raises(SignatureError):
-        SEAL.open("p", text)
+        SEAL.verify("p", text)
 
 
 @given(JSON, st.integers(0, 1000), st.integers(1, 255))
 def test_a_token_that_was_changed_cannot_be_opened(content: Any, place: int, change: int) -> None:
-    token = SEAL.close("p", content)
+    token = SEAL.sign("p", content)
     place %= len(token)
     changed = token[:place] + chr((ord(token[place]) + change) % 256) + token[place + 1 :]
 
     assert changed != token
     with pytest.raises(SignatureError):
-        SEAL.open("p", changed)
+        SEAL.verify("p", changed)
 
 
 @pytest.mark.parametrize("change", ["{}=", "{}==", " {}", "{}\n", "{}A", "{}AAAA", "\u00e4{}"])
 def test_a_token_can_be_written_in_one_way_only(change: str) -> None:
     with pytest.raises(SignatureError):
-        SEAL.open("p", change.format(SEAL.close("p", [1, 2])))
+        SEAL.verify("p", change.format(SEAL.sign("p", [1, 2])))
 
 
 def test_a_token_is_good_for_one_purpose_and_one_secret() -> None:
-    token = SEAL.close("p", 1)
+    token = SEAL.sign("p", 1)
 
     for seal, purpose in ((SEAL, "q"), (Signer(lambda: b"other"), "p"), (Signer(lambda: b""), "p")):
         with pytest.raises(SignatureError):
-            seal.open(purpose, token)
-    assert Signer(lambda: b"secret").open("p", token) == 1
+            seal.verify(purpose, token)
+    assert Signer(lambda: b"secret").verify("p", token) == 1
 
 
 def test_the_secret_of_the_environment_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOOLYARD_SECRET", "a secret")
-    assert own_signer().open("p", own_signer().close("p", 1)) == 1
+    assert own_signer().verify("p", own_signer().sign("p", 1)) == 1
 
 
 @pytest.mark.parametrize("given_secret", ["", None])
@@ -70,12 +70,12 @@ def test_without_one_the_secret_of_the_state_directory_is_shared(
     if given_secret is not None:
         monkeypatch.setenv("TOOLYARD_SECRET", given_secret)
     here, elsewhere = str(tmp_path / "here"), str(tmp_path / "elsewhere")
-    token = own_signer(here).close("p", 1)
+    token = own_signer(here).sign("p", 1)
 
-    assert own_signer(here).open("p", token) == 1
+    assert own_signer(here).verify("p", token) == 1
     assert stat.S_IMODE((tmp_path / "here" / "secret").stat().st_mode) == 0o600
     with pytest.raises(SignatureError):
-        own_signer(elsewhere).open("p", token)
+        own_signer(elsewhere).verify("p", token)
 
 
 def test_the_secret_is_read_when_it_is_first_needed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -84,10 +84,10 @@ def test_the_secret_is_read_when_it_is_first_needed(monkeypatch: pytest.MonkeyPa
     assert list(tmp_path.iterdir()) == []
 
     seal.prepare()
-    token = seal.close("p", 1)
+    token = seal.sign("p", 1)
     (tmp_path / "state" / "secret").unlink()
 
-    assert seal.open("p", token) == 1
+    assert seal.verify("p", token) == 1
 
 
 def test_where_no_secret_can_be_kept_the_process_has_one_and_warns_once(
@@ -97,9 +97,9 @@ def test_where_no_secret_can_be_kept_the_process_has_one_and_warns_once(
     (tmp_path / "file").write_text("in the way")
     place = str(tmp_path / "file" / "state")
 
-    assert own_signer(place).open("p", own_signer(place).close("p", 1)) == 1
+    assert own_signer(place).verify("p", own_signer(place).sign("p", 1)) == 1
     assert [record.getMessage().split()[0] for record in caplog.records] == ["secret_unkept"]
-    assert own_signer(str(tmp_path / "state")).close("p", 1) != own_signer(place).close("p", 1)
+    assert own_signer(str(tmp_path / "state")).sign("p", 1) != own_signer(place).sign("p", 1)
 
 
 def _shorten(path: Path) -> None:
@@ -115,11 +115,11 @@ def test_a_secret_that_is_none_is_not_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: Callable[[Path], None]
 ) -> None:
     monkeypatch.delenv("TOOLYARD_SECRET", raising=False)
-    token = own_signer(str(tmp_path)).close("p", 1)
+    token = own_signer(str(tmp_path)).sign("p", 1)
     spoil(tmp_path / "secret")
 
     with pytest.raises(SignatureError):
-        own_signer(str(tmp_path)).open("p", token)
+        own_signer(str(tmp_path)).verify("p", token)
     assert [record.getMessage().split()[0] for record in caplog.records] == ["secret_unkept"]
 
 
@@ -128,7 +128,7 @@ def test_a_user_without_a_home_has_a_secret_all_the_same(monkeypatch: pytest.Mon
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(Path, "expanduser", _has_no_home)
 
-    assert own_signer().open("p", own_signer().close("p", 1)) == 1
+    assert own_signer().verify("p", own_signer().sign("p", 1)) == 1
     assert len(caplog.records) == 1
 
 

@@ -41,12 +41,12 @@ class Signer:
         """Ask for the secret now, so that processes that are forked from this one have the same."""
         _ = self._secret
 
-    def close(self, purpose: str, content: Any) -> str:
+    def sign(self, purpose: str, content: Any) -> str:
         """Return the content, which must be JSON, as a token for one purpose."""
         text = msgspec.json.encode(content)
         return urlsafe_b64encode(self._mark(purpose, text) + text).rstrip(b"=").decode()
 
-    def open(self, purpose: str, token: str) -> Any:
+    def verify(self, purpose: str, token: str) -> Any:
         """Return what is in a token.
 
         Raises:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolyard.transports.auth import Admitted, ApiKey, ApiKeys, Refusal, check_exposure, digest_of
-from toolyard.transports.auth.guard import bearer_of
+from toolyard.transports.auth.authenticator import bearer_of
 
 
 def test_a_challenge_without_credentials_names_no_error() -> None:

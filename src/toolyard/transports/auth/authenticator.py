@@ -146,13 +146,13 @@ def bearer_of(authorization: str | None) -> str | None:
     return credentials[0]
 
 
-def check_exposure(host: str | None, guard: Authenticator | None) -> None:
+def check_exposure(host: str | None, authenticator: Authenticator | None) -> None:
     """Check that a host may be served with this guard; no host is a Unix socket, which is local.
 
     Raises:
         ValueError: Others can reach the host, and nothing guards it.
     """
-    if guard is not None or host is None or is_loopback(host):
+    if authenticator is not None or host is None or is_loopback(host):
         return
     raise ValueError(
         f"'{host}' can be reached from other machines, and without authentication it is not served: "
