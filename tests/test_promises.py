@@ -240,7 +240,7 @@ async def test_thousands_of_calls_cancelled_at_random_leave_nothing_behind() -> 
         assert yard.abandoned_threads == 0
         assert asyncio.all_tasks() == before
         assert yard.calls_in_flight == 0
-        assert len(yard.dispatcher.admission.serial_turns) == 0
+        assert len(yard.dispatcher.admission.serial_locks) == 0
         assert [session.busy for session in yard.sessions.of(Caller().owner)] == [0]
         assert all(isinstance(answer, Envelope | asyncio.CancelledError) for answer in answers)
         known = {answer.meta.call_id for answer in answers if isinstance(answer, Envelope)}

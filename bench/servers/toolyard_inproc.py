@@ -40,7 +40,7 @@ async def toolyard(bench: Bench) -> None:
         await bench("Yard.call of run_chain, 8 steps that pass it on", lambda: yard.call("run_chain", _PASSING), _ends_right)
     async with Yard(tools=_base()) as yard:
         await bench("Yard.call, no sinks", lambda: yard.call("add", _ARGUMENTS), _is_right)
-    async with Yard(tools=_base(), sinks=[Ring()], middleware=[_pass_on], decide=_allow, turn=_go) as yard:
+    async with Yard(tools=_base(), sinks=[Ring()], middleware=[_pass_on], policies=[_allow], limiters=[_go]) as yard:
         await bench("Yard.call, policy, turn, middleware", lambda: yard.call("add", _ARGUMENTS), _is_right)
 
 

@@ -13,9 +13,9 @@ from toolyard._internal.files import find_state_dir
 from toolyard._internal.lazy import PausedCollection
 from toolyard._internal.signed_tokens import own_signer
 from toolyard._version import VERSION
-from toolyard.dispatch.call import ANYONE, LIBRARY, Caller, Channel, Limit, Middleware, Policy
+from toolyard.dispatch.call import ANYONE, LIBRARY, Caller, CallRequest, Channel, Limiter, Middleware, Policy
 from toolyard.dispatch.dispatcher import Dispatcher
-from toolyard.dispatch.outcome import Sink
+from toolyard.dispatch.outcome import RecordSinks, Sink
 from toolyard.dispatch.progress import on_loop
 from toolyard.dispatch.registry import Registry
 from toolyard.dispatch.resource import Prompt, Resource
@@ -188,8 +188,8 @@ class Yard:
         lifespan: Lifespan | None = None,
         middleware: Sequence[Middleware] = (),
         sinks: Iterable[Sink] = (),
-        decide: Policy | None = None,
-        turn: Limit | None = None,
+        policies: Sequence[Policy] = (),
+        limiters: Sequence[Limiter] = (),
         store: Store | None = None,
         limits: Limits | None = None,
         state_dir: str | None = None,
@@ -218,8 +218,9 @@ class Yard:
         self._given = all_providers(own, providers, packs=self._packs)
         self._lifespan = lifespan
         self._middleware = tuple(middleware)
-        self._sinks = list(sinks)
-        self._policy = (decide, turn)
+        self._records = RecordSinks(sinks)
+        self._policies = tuple(policies)
+        self._limiters = tuple(limiters)
         self._dispatcher: Dispatcher | None = None
         self._open: AsyncExitStack | None = None
 
@@ -303,7 +304,7 @@ class Yard:
         given: object = arguments
         if session is not None and isinstance(cast("object", arguments or {}), Mapping):
             given = {**cast("Mapping[str, Any]", arguments or {}), "session_id": session}
-        return (self._dispatcher or self.dispatcher).dispatch(name, given, caller=caller or ANYONE, channel=channel)
+        return (self._dispatcher or self.dispatcher).dispatch(CallRequest(name, given, caller or ANYONE), channel=channel)
 
     def read(self, uri: str, *, caller: Caller | None = None, channel: Channel = LIBRARY) -> Coroutine[Any, Any, Envelope]:
         """Read a resource; the data of the envelope are its contents."""
@@ -381,8 +382,11 @@ class Yard:
 
     def add_sink(self, sink: Sink) -> Callable[[], None]:
         """Send records to the sink, too; return what stops that."""
-        self._sinks.append(sink)
-        return lambda: self._sinks.remove(sink) if sink in self._sinks else None
+        sinks = self._records.sinks
+        sinks.append(sink)
+        if self._dispatcher is not None:
+            self._dispatcher.observe(self._records)
+        return lambda: sinks.remove(sink) if sink in sinks else None
 
     @asynccontextmanager
     async def open(self, publish: Publish) -> AsyncGenerator[None]:
@@ -399,8 +403,7 @@ class Yard:
         self._store = self._given_store or MemoryStore(max_bytes=self.limits.store_bytes, clock=self._clock)
 
     def _make_dispatcher(self) -> Dispatcher:
-        decide, turn = self._policy
-        return Dispatcher(
+        dispatcher = Dispatcher(
             self.registry,
             profile=self.profile,
             limits=self.limits,
@@ -408,11 +411,13 @@ class Yard:
             results=Results(
                 self._store, self.limits, reads=lambda profile: bool(self.registry.available_actions(profile, "read_result(…)"))
             ),
-            sinks=self._sinks,
             middleware=self._middleware,
-            decide=decide,
-            turn=turn,
+            policies=self._policies,
+            limiters=self._limiters,
         )
+        if self._records.sinks:
+            dispatcher.observe(self._records)
+        return dispatcher
 
     async def _assemble(self, stack: AsyncExitStack, dispatcher: Dispatcher) -> None:
         await stack.enter_async_context(background_task(self.sessions.sweep_forever()))

@@ -39,7 +39,7 @@ async def test_a_policy_that_answers_keeps_the_handler_from_running() -> None:
     async def hold(call: Call) -> Envelope:
         return Envelope.ok({"status": "held", "tool": call.spec.name})
 
-    async with Yard(tools=[never], decide=hold) as yard:
+    async with Yard(tools=[never], policies=[hold]) as yard:
         assert (await yard.call("never")).data == {"status": "held", "tool": "never"}
 
 
@@ -56,7 +56,7 @@ async def test_a_policy_that_raises_denies(error: Exception, code: str, caplog: 
         raise error
 
     with caplog.at_level(logging.CRITICAL):
-        async with Yard(tools=[never], decide=deny) as yard:
+        async with Yard(tools=[never], policies=[deny]) as yard:
             answer = await yard.call("never")
 
     assert answer.error is not None
@@ -72,7 +72,7 @@ async def test_the_policy_decides_before_anybody_is_asked() -> None:
     async def deny(_: Call) -> None:
         raise ToolError("permission_denied", "No.")
 
-    async with connect(Yard(tools=[never], decide=deny), answers=[{"name": "Ada"}]) as client:
+    async with connect(Yard(tools=[never], policies=[deny]), answers=[{"name": "Ada"}]) as client:
         assert not (await client.call("never")).success
     assert client.questions == []
 
@@ -185,7 +185,7 @@ async def test_a_turn_of_a_policys_own_is_given_back_meanwhile() -> None:
         """Ask."""
         return (await call.ask(SCHEMA, "Who?"))["name"]
 
-    async with Yard(tools=[greet], turn=turn) as yard:
+    async with Yard(tools=[greet], limiters=[turn]) as yard:
         running = asyncio.create_task(yard.call("greet", channel=person.channel))
         await person.asked.wait()
         assert held == []
@@ -324,4 +324,4 @@ async def test_a_caller_that_goes_away_while_it_waits_leaves_no_lock_behind() ->
             await second
         gate.set()
         assert (await first).success
-        assert len(yard.dispatcher.admission.serial_turns) == 0
+        assert len(yard.dispatcher.admission.serial_locks) == 0

@@ -160,7 +160,7 @@ async def test_a_deadline_around_a_nested_call_ends_both() -> None:
 async def test_a_handler_that_stops_its_own_call_does_no_harm_to_the_next() -> None:
     async def stop(call: Call) -> int:
         """Stop myself."""
-        call.stop("cancelled")
+        yard.dispatcher.cancel(call.id)
         return 1
 
     async with Yard(tools=[stop]) as yard:
@@ -186,7 +186,7 @@ async def test_cancelling_the_caller_wins_over_a_deadline_at_the_same_time() -> 
     async with Yard(tools=[wait], sinks=[sink]) as yard:
         task = asyncio.create_task(yard.call("wait"))
         await started.wait()
-        calls[0].stop("timeout")
+        yard.dispatcher.in_flight[calls[0].id].stop("timeout")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -277,8 +277,8 @@ async def test_the_time_of_a_yard_around_stands_still_while_somebody_is_asked() 
 
     taken: list[str] = []
     people = People("a")
-    inner = Yard("inner", tools=[ask], turn=turn_inside, limits=Limits(timeout=0.03))
-    async with Yard(providers=[inner], turn=turn, limits=Limits(timeout=0.03)) as yard:
+    inner = Yard("inner", tools=[ask], limiters=[turn_inside], limits=Limits(timeout=0.03))
+    async with Yard(providers=[inner], limiters=[turn], limits=Limits(timeout=0.03)) as yard:
         running = asyncio.create_task(yard.call("ask", channel=people.channel))
         await people.asked["a"].wait()
         await pass_time(0.08)
@@ -294,11 +294,11 @@ async def test_a_time_that_nobody_has_any_more_is_forgotten() -> None:
         return 1
 
     async with Yard(tools=[quick]) as yard:
-        deadlines = yard.dispatcher._flights._deadlines  # pyright: ignore[reportPrivateUsage] - memory is what is tested
+        deadlines = yard.dispatcher._execution._deadlines  # pyright: ignore[reportPrivateUsage] - memory is what is tested
         for seconds in (3000, 2999.5, 7):
             step = {"tool_id": "run_tool", "args": {"tool_id": "quick"}, "timeout_s": 500}
             assert (await yard.call("run_chain", {"steps": [step, step], "timeout_s": seconds})).success
-        assert not deadlines._waiting  # pyright: ignore[reportPrivateUsage] - the same
+        assert not deadlines._running  # pyright: ignore[reportPrivateUsage] - the same
         assert not deadlines._timers  # pyright: ignore[reportPrivateUsage] - the same
 
 
@@ -366,12 +366,12 @@ async def test_nothing_is_kept_of_a_call_that_asked_and_is_over() -> None:
     people.answers["a"].set()
     async with Yard(tools=[ask]) as yard:
         assert (await yard.call("ask", channel=people.channel)).data == "done"
-        deadlines = yard.dispatcher._flights._deadlines  # pyright: ignore[reportPrivateUsage] - memory is what is tested
-        assert not any(deadlines._waiting.values())  # pyright: ignore[reportPrivateUsage] - the same
+        deadlines = yard.dispatcher._execution._deadlines  # pyright: ignore[reportPrivateUsage] - memory is what is tested
+        assert not any(deadlines._running.values())  # pyright: ignore[reportPrivateUsage] - the same
 
 
 async def test_a_handler_that_listened_is_not_interrupted_again(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("toolyard.dispatch.deadlines._INSIST", 0.005)
+    monkeypatch.setattr("toolyard.dispatch.deadlines._REPEAT_S", 0.005)
 
     @tool(timeout=0.005)
     async def wait() -> None:

@@ -200,7 +200,7 @@ async def test_a_policy_denies_by_raising_and_the_handler_does_not_run() -> None
         if call.arguments["a"] > 10:
             raise ToolError("permission_denied", "Too much.")
 
-    async with Yard(tools=[add], decide=decide) as yard:
+    async with Yard(tools=[add], policies=[decide]) as yard:
         assert (await yard.call("add", {"a": 1})).success
         denied = await yard.call("add", {"a": 11})
 
@@ -212,7 +212,7 @@ async def test_a_policy_that_fails_denies() -> None:
     async def decide(_: Call) -> None:
         raise ZeroDivisionError
 
-    async with Yard(tools=[add], decide=decide) as yard:
+    async with Yard(tools=[add], policies=[decide]) as yard:
         answer = await yard.call("add", {"a": 1})
 
     assert answer.error is not None
@@ -224,7 +224,7 @@ async def test_a_policy_may_answer_in_place_of_the_tool() -> None:
         return Envelope.ok({"status": "approval_required"})
 
     sink = FakeSink()
-    async with Yard(tools=[add], decide=decide, sinks=[sink]) as yard:
+    async with Yard(tools=[add], policies=[decide], sinks=[sink]) as yard:
         answer = await yard.call("add", {"a": 1})
 
     assert answer.success
@@ -244,7 +244,7 @@ async def test_a_turn_is_taken_before_and_given_back_after_every_call() -> None:
         assert held
         raise ToolError("state_error", "No.")
 
-    async with Yard(tools=[fail], turn=turn) as yard:
+    async with Yard(tools=[fail], limiters=[turn]) as yard:
         answer = await yard.call("fail")
 
     assert answer.error is not None
@@ -256,7 +256,7 @@ async def test_a_queue_that_is_full_answers_overloaded() -> None:
     async def turn(_: Call) -> Any:
         raise ToolError("overloaded", "Full.", retry_after_ms=100)
 
-    async with Yard(tools=[add], turn=turn) as yard:
+    async with Yard(tools=[add], limiters=[turn]) as yard:
         answer = await yard.call("add", {"a": 1})
 
     assert answer.error is not None
@@ -692,9 +692,9 @@ async def test_a_turn_that_cannot_be_given_back_does_not_keep_the_others(caplog:
         """Work."""
         return 1
 
-    async with Yard(tools=[work], turn=turn) as yard:
+    async with Yard(tools=[work], limiters=[turn]) as yard:
         answers = [await yard.call("work") for _ in range(2)]
-        assert len(yard.dispatcher.admission.serial_turns) == 0
+        assert len(yard.dispatcher.admission.serial_locks) == 0
 
     assert [answer.data for answer in answers] == [1, 1]
     assert "release_failed" in caplog.text

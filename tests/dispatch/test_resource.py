@@ -230,7 +230,7 @@ async def test_a_reading_takes_the_whole_funnel() -> None:
         seen.append(f"policy {call.tool}")
         return Envelope.ok({"status": "approval_required"}) if call.caller.identity == "guest" else None
 
-    async with Yard(resources=[today], middleware=[noting], decide=decide) as yard:
+    async with Yard(resources=[today], middleware=[noting], policies=[decide]) as yard:
         await yard.read("notes://today")
         held = await yard.read("notes://today", caller=Caller(identity="guest"))
 

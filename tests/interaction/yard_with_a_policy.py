@@ -48,4 +48,4 @@ def keep(record: Record) -> None:
     note(tool=record.tool, id=record.call_id, parent=record.parent_id, code=record.code, depth=record.depth, channel=record.channel)
 
 
-yard = Yard("guarded", tools=[add, wipe, wait], decide=decide, sinks=[keep])
+yard = Yard("guarded", tools=[add, wipe, wait], policies=[decide], sinks=[keep])

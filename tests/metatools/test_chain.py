@@ -79,7 +79,7 @@ async def test_a_policy_sees_the_steps_as_they_were_given() -> None:
         return None
 
     steps = [{"id": "x", **ADD}, {"tool_id": "echo", "use_previous": True, "timeout_s": 5}]
-    async with Yard(tools=[Bench()], decide=decide) as yard:
+    async with Yard(tools=[Bench()], policies=[decide]) as yard:
         await ask(yard, "run_chain", steps=steps)
 
     assert seen == [steps, {"a": 1, "b": 1}, {"previous": 2}]
@@ -284,7 +284,7 @@ async def test_a_dry_run_knows_that_a_queue_asks_nobody() -> None:
     async def turn(_: Call) -> Callable[[], None]:
         return lambda: None
 
-    async with Yard(tools=[Bench()], turn=turn) as yard:
+    async with Yard(tools=[Bench()], limiters=[turn]) as yard:
         plan = (await ask(yard, "run_chain", steps=[ADD], dry_run=True))["plan"]
 
     assert plan[0]["needs_approval"] is False
@@ -294,7 +294,7 @@ async def test_a_dry_run_does_not_claim_to_know_what_a_policy_will_say() -> None
     async def decide(_: Call) -> Envelope | None:
         return None
 
-    async with Yard(tools=[Bench()], decide=decide) as yard:
+    async with Yard(tools=[Bench()], policies=[decide]) as yard:
         plan = (await ask(yard, "run_chain", steps=[ADD], dry_run=True))["plan"]
 
     assert plan[0]["needs_approval"] is None
@@ -305,7 +305,7 @@ async def test_a_chain_stops_where_a_step_waits_for_a_person() -> None:
         return Envelope.ok({"status": "approval_required", "approval_id": "a_1"}) if call.spec.name == "wipe" else None
 
     bench = Bench()
-    async with Yard(tools=[bench], decide=decide) as yard:
+    async with Yard(tools=[bench], policies=[decide]) as yard:
         data = await ask(yard, "run_chain", steps=[ADD, {"tool_id": "wipe"}, ADD])
 
     assert (data["status"], data["step_index"], data["pending"]["approval_id"]) == ("approval_required", 1, "a_1")

@@ -140,7 +140,7 @@ async def test_a_step_that_waits_for_a_person_is_told_even_if_its_neighbour_fail
         return Envelope.ok({"status": "approval_required", "approval_id": "a1"}) if call.name == "wipe" else None
 
     steps = [{"tool_id": "wipe", "parallel": "x"}, {"tool_id": "fail", "parallel": "x"}]
-    async with Yard(tools=[Bench()], decide=decide) as yard:
+    async with Yard(tools=[Bench()], policies=[decide]) as yard:
         error = failure(await yard.call("run_chain", {"steps": steps}))
 
     assert error.details["pending"] == [{"step_index": 0, "pending": {"status": "approval_required", "approval_id": "a1"}}]

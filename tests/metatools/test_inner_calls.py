@@ -202,7 +202,7 @@ async def hold(call: Call) -> Envelope | None:
 )
 async def test_a_chain_stops_at_a_step_that_waits_for_a_person_however_it_is_run(step: dict[str, Any]) -> None:
     bench = Bench()
-    async with Yard(tools=[bench], decide=hold) as yard:
+    async with Yard(tools=[bench], policies=[hold]) as yard:
         data = await ask(yard, "run_chain", steps=[step, ADD])
 
     assert (data["status"], data["step_index"], bench.ran) == ("approval_required", 0, [])
@@ -225,7 +225,7 @@ async def test_a_policy_may_answer_a_step_itself_and_the_chain_goes_on() -> None
     async def decide(call: Call) -> Envelope | None:
         return Envelope.ok(41) if call.spec.name == "add" and call.arguments["a"] == 1 else None
 
-    async with Yard(tools=[Bench()], decide=decide) as yard:
+    async with Yard(tools=[Bench()], policies=[decide]) as yard:
         data = await ask(yard, "run_chain", steps=[ADD, {"tool_id": "add", "args": {"a": FILTER}}], final_only=True)
         included = (await yard.call("run_tool", {**ADD, "include": ["backend"]})).data
 

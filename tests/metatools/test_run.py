@@ -123,7 +123,7 @@ async def test_policy_and_records_see_the_inner_tool() -> None:
 
     bench = Bench()
     steps = [{"tool_id": "wipe"}]
-    async with Yard(tools=[bench], sinks=[sink], decide=decide) as yard:
+    async with Yard(tools=[bench], sinks=[sink], policies=[decide]) as yard:
         alone = failure(await yard.call("run_tool", {"tool_id": "wipe"}))
         wrapped = failure(await yard.call("run_tool", {"tool_id": "run_tool", "args": {"tool_id": "wipe"}}))
         chained = failure(await yard.call("run_tool", {"tool_id": "run_chain", "args": {"steps": steps}}))

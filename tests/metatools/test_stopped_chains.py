@@ -130,7 +130,7 @@ async def test_a_chain_inside_keeps_to_the_shorter_of_two_times() -> None:
 
 
 async def test_a_metatool_that_is_held_up_itself_ends_soon_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolyard.dispatch.execution._LONGER", 0.01)
+    monkeypatch.setattr("toolyard.dispatch.execution._EXTRA_S", 0.01)
 
     def stall(handler: Handler) -> Handler:
         async def run(call: Call) -> object:
@@ -148,7 +148,7 @@ async def test_a_metatool_that_is_held_up_itself_ends_soon_after_its_time(monkey
 
 @pytest.mark.parametrize(("end", "stopped"), [(FAIL, "chain_step_failed"), (WIPE, None)])
 async def test_pictures_follow_the_answer_of_a_chain_that_stops(end: dict[str, Any], stopped: str | None) -> None:
-    async with Yard(tools=[Bench(), draw], decide=hold) as yard:
+    async with Yard(tools=[Bench(), draw], policies=[hold]) as yard:
         answer = await yard.call("run_chain", {"steps": [PICTURE, end]})
 
     assert (answer.error.code if answer.error else None) == stopped
@@ -174,7 +174,7 @@ async def test_earlier_results_are_not_kept_for_who_wants_the_last_one_alone() -
 @pytest.mark.parametrize("inside", [False, True])
 async def test_that_a_chain_waits_for_a_person_is_told_however_much_came_before(inside: bool) -> None:  # noqa: FBT001 - a case
     made, wiped = {"tool_id": "make", "args": {"letters": 30_000}}, [{"tool_id": "make", "args": {"letters": 60_000}}, WIPE]
-    async with Yard(tools=[Bench(), make], decide=hold) as yard:
+    async with Yard(tools=[Bench(), make], policies=[hold]) as yard:
         data = await ask(yard, "run_chain", steps=[made, made, chain_of(*wiped)] if inside else [made, *wiped])
 
     assert data["status"] == "approval_required"
@@ -198,7 +198,7 @@ async def test_what_a_step_did_before_it_failed_is_kept_apart_if_all_is_too_larg
 
 async def test_every_approval_that_a_group_waits_for_is_told() -> None:
     steps = [{**step, "parallel": "g"} for step in (WIPE, ADD, WIPE)]
-    async with Yard(tools=[Bench()], decide=hold) as yard:
+    async with Yard(tools=[Bench()], policies=[hold]) as yard:
         data = await ask(yard, "run_chain", steps=steps)
 
     pending = [data["pending"], *(one["pending"] for one in data["also_pending"])]

@@ -1,15 +1,16 @@
-"""Admission: what a call must pass between its arguments being right and its handler running.
+"""Admission: what a call must pass before its handler runs.
 
-The policy decides, a declared question is asked, and a turn is waited for. While a person answers, turns are given back.
+Policies decide, a person confirms what the tool declares, and limiters make the call wait. An approval is asked for here.
 """
 
 import logging
 from asyncio import Lock
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
-from toolyard.dispatch.call import Call, Limit, Policy, Release
+from toolyard.dispatch.call import Call, Limiter, Policy, Release
 from toolyard.dispatch.deadlines import Deadlines
+from toolyard.dispatch.run import Run
 from toolyard.model.elicitation import ClientRequest, Confirmation, content_of
 from toolyard.model.envelope import Envelope
 from toolyard.model.errors import ToolError
@@ -27,7 +28,7 @@ class SerialLocks:
         return len(self._locks)
 
     async def __call__(self, call: Call) -> Release:
-        """Wait until no other call has the turn."""
+        """Wait until no other call holds the lock."""
         key = self._key(call)
         lock, users = self._locks.setdefault(key, (Lock(), []))
         users.append(call)
@@ -68,69 +69,75 @@ _log = logging.getLogger(__name__)
 
 
 class Admission:
-    """The policy and the turns of one yard."""
+    """The policies and limiters of one yard."""
 
-    def __init__(self, decide: Policy | None, turn: Limit | None, deadlines: Deadlines) -> None:
-        self.serial_turns = SerialLocks()
-        self.has_policy = decide is not None or turn is not None
-        self.can_hold = decide is not None
-        """Whether somebody decides about each call, and so may hold it for a person."""
-        self._decide = decide
-        self._turn = turn
+    def __init__(self, policies: Sequence[Policy], limiters: Sequence[Limiter], deadlines: Deadlines) -> None:
+        self.serial_locks = SerialLocks()
+        self.policies = tuple(policies)
+        self._limiters = tuple(limiters)
+        self.applies_to_all = bool(self.policies or self._limiters)
+        """Whether every call must be admitted, and not only those whose tool asks or is serial."""
         self._deadlines = deadlines
 
-    async def admit(self, call: Call) -> Envelope | None:
-        """Ask the policy, then the question that the tool declares, and wait for a turn; the policy's own answer is returned."""
-        held = await self._ask_policy(call, self._decide) if self._decide is not None else None
-        if held is not None:
-            return held
-        question = call.spec.confirmation
-        if question is not None:
-            call.confirmation = await self._put(question, call)
-        await self._take_turns(call)
+    async def admit(self, call: Run) -> Envelope | None:
+        """Ask the policies, then for the declared confirmation, and wait for the limiters.
+
+        Returns:
+            The answer of a policy that answers in place of the tool.
+        """
+        for policy in self.policies:
+            held = await self._decide(call, policy)
+            if held is not None:
+                return held
+        if call.spec.confirmation is not None:
+            call.confirmation = await self._confirm(call, call.spec.confirmation)
+        await self._acquire(call)
         return None
 
-    async def wait_aside(self, call: Call, answer: Awaitable[T]) -> T:
-        """Wait for somebody outside: meanwhile no deadline runs, and others may have the turns of the call and of those it is in."""
-        line = [call]
-        while (parent := line[-1].parent) is not None and parent.funnel is call.funnel:
-            line.append(parent)
-        if parent is not None:  # of a yard around this one, which has deadlines and turns of its own
-            answer = parent.funnel.wait_aside(parent, answer)
-        with self._deadlines.paused(line):
-            held = [one for one in reversed(line) if one.releases]
-            for one in held:
-                one.give_back()
-                one.releases = ()
+    async def wait_outside(self, call: Run, answer: Awaitable[T]) -> T:
+        """Wait for a person or client: meanwhile the deadlines stand still, and others may pass the limiters."""
+        chain: list[Run] = [call]
+        parent: Any = call.parent
+        while parent is not None and parent.funnel is call.funnel:
+            chain.append(parent)
+            parent = parent.parent
+        if parent is not None:  # a call of a yard around this one, which has deadlines and limiters of its own
+            answer = parent.funnel.wait_outside(parent, answer)
+        with self._deadlines.paused(chain):
+            holders = [run for run in reversed(chain) if run.releases]
+            for run in holders:
+                run.release()
             result = await answer
-            for one in held:
-                await self._take_turns(one)
+            for run in holders:
+                await self._acquire(run)
         return result
 
-    async def _put(self, question: Confirmation, call: Call) -> dict[str, Any]:
-        """Return what is answered to the question that a tool declares, which a yard around this one has put already if it has the tool."""
+    async def _confirm(self, call: Run, confirmation: Confirmation) -> dict[str, Any]:
+        """Return the person's answer, which a mounting yard may have asked for already."""
         parent = call.parent
-        if parent is not None and parent.is_proxy and parent.spec.confirmation == question:
+        if parent is not None and parent.is_proxy and parent.spec.confirmation == confirmation:
             return parent.confirmation
-        ask = ClientRequest.person(question.text, question.schema)
-        return content_of(ask, (await call.ask_all({question.key: ask}, declared=_is_first(call)))[question.key])
+        request = ClientRequest.person(confirmation.text, confirmation.schema)
+        results = await call.ask_all({confirmation.key: request}, declared=_is_first(call))
+        return content_of(request, results[confirmation.key])
 
-    async def _take_turns(self, call: Call) -> None:
-        for turn in (self.serial_turns if call.spec.serial else None, self._turn):
-            if turn is not None:
-                call.releases = (*call.releases, await turn(call))
+    async def _acquire(self, call: Run) -> None:
+        if call.spec.serial:
+            call.releases = (*call.releases, await self.serial_locks(call))
+        for limiter in self._limiters:
+            call.releases = (*call.releases, await limiter(call))
 
-    async def _ask_policy(self, call: Call, decide: Policy) -> Envelope | None:
+    async def _decide(self, call: Run, policy: Policy) -> Envelope | None:
         try:
-            return await decide(call)
+            return await policy(call)
         except ToolError:
             raise
-        except Exception:  # noqa: BLE001 - whatever a policy raises denies
+        except Exception:  # noqa: BLE001 - a policy that fails denies
             _log.exception("policy_failed tool=%s id=%s", call.spec.name, call.id)
             raise ToolError("permission_denied", "The policy could not decide, so the call is denied.") from None
 
 
 def _is_first(call: Call) -> bool:
-    """Return whether nothing happened before a call, so that whoever came in with it can begin anew without doing something twice."""
+    """Return whether nothing ran before this call, so that the client may send its request again."""
     parent = call.parent
     return parent is None or (parent.is_proxy and _is_first(parent))

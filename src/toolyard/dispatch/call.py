@@ -13,13 +13,13 @@ from typing import Any, Final, Protocol, TypeVar, cast
 import msgspec
 
 from toolyard._internal.logfmt import facts_of, is_word, quoted
-from toolyard.dispatch.progress import NOOP, Noop, Progress, ProgressThrottle, SendProgress, call_safely, on_loop
+from toolyard.dispatch.progress import NOOP, Noop, Progress, SendProgress, call_safely, on_loop
 from toolyard.dispatch.sessions import Session, Sessions
 from toolyard.model.elicitation import ClientRequest, content_of, telling_whether_it_ran, unanswerable
 from toolyard.model.envelope import Envelope
 from toolyard.model.errors import Blame, CodeName, ToolError
 from toolyard.model.profile import Profile
-from toolyard.model.spec import NOTHING, ToolSpec
+from toolyard.model.spec import NOTHING, Kind, ToolSpec
 
 __all__ = [
     "ANYONE",
@@ -28,13 +28,14 @@ __all__ = [
     "REFS_RESOLVED",
     "Arguments",
     "Call",
+    "CallRequest",
     "Caller",
     "Channel",
     "EnvelopeCoroutine",
     "Funnel",
     "Handler",
     "InvokeOptions",
-    "Limit",
+    "Limiter",
     "Middleware",
     "Policy",
     "Release",
@@ -76,7 +77,7 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because o
     line: str = ""
     """Which client it is, where callers of one identity and one name may be several."""
     front: int = 0
-    """Which of the fronts that serve clients it belongs to, by number; without one it is 0."""
+    """The number of the server context that the call belongs to; 0 is none."""
     progress: SendProgress | None = None
     log: Callable[[str, str, Mapping[str, object]], None] | None = None
     ask: Callable[[Mapping[str, ClientRequest], bool], Awaitable[Mapping[str, Any]]] | None = None
@@ -111,6 +112,23 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because o
 LIBRARY: Final = Channel()
 
 
+class CallRequest(msgspec.Struct, frozen=True):
+    """A call as data, before it runs. It can be stored, sent elsewhere and run again."""
+
+    name: str
+    """The tool, the prompt, or the URI of the resource."""
+    arguments: Any = None
+    """JSON: as data, or as text in a `msgspec.Raw`."""
+    caller: Caller = ANYONE
+    kind: Kind = "tool"
+    channel: str = "library"
+    """The name of the channel that the call came in by."""
+    session_id: str | None = None
+    parent_id: str | None = None
+    trace: Mapping[str, str] = {}
+    """`traceparent`, `tracestate` and `baggage`."""
+
+
 class InvokeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a call from inside a call is run, where that differs from any other."""
 
@@ -137,8 +155,8 @@ Middleware = Callable[[Handler], Handler]
 Policy = Callable[["Call"], Awaitable[Envelope | None]]
 """A policy: return nothing to allow, an envelope to answer instead of running, raise to deny."""
 Release = Callable[[], None]
-Limit = Callable[["Call"], Awaitable[Release]]
-"""Waits until the call may run; what it returns is called once it no longer does."""
+Limiter = Callable[["Call"], Awaitable[Release]]
+"""Waits until the call may run, and returns what to call when it has ended."""
 _log = logging.getLogger("toolyard.tool")
 ambient: Final[ContextVar["Call"]] = ContextVar("toolyard.call")
 """Set by the dispatcher alone; everything else reads it with `current_call`."""
@@ -166,14 +184,16 @@ class Funnel(Protocol):
         """Let another thread be made while this one waits."""
         ...
 
-    def dispatch(
-        self, name: str, arguments: object, *, caller: Caller, channel: Channel, parent: "Call", options: InvokeOptions
-    ) -> EnvelopeCoroutine:
+    def dispatch(self, request: CallRequest, *, channel: Channel, parent: "Call", options: InvokeOptions) -> EnvelopeCoroutine:
         """Answer one call from inside another."""
         ...
 
-    def wait_aside(self, call: "Call", answer: Awaitable[T]) -> Awaitable[T]:
+    def wait_outside(self, call: "Call", answer: Awaitable[T]) -> Awaitable[T]:
         """Wait for somebody outside, while no deadline runs and others may have the call's turns."""
+        ...
+
+    def send_progress(self, call: "Call", progress: Progress, *, own: bool) -> None:
+        """Send progress of a call to its client, throttled."""
         ...
 
     def in_thread(self, call: "Call", function: Callable[[], object]) -> Awaitable[object]:
@@ -181,53 +201,61 @@ class Funnel(Protocol):
         ...
 
 
-async def _do_nothing(call: "Call") -> object:
-    raise LookupError(call.name)
-
-
 class Call(msgspec.Struct, eq=False):
-    """One run of one tool: what it was given, for whom, and what it can do meanwhile."""
+    """One admitted run of one request, as its handler sees it. Its run state is in `run`."""
 
     id: str
-    name: str
-    caller: Caller
+    request: CallRequest
     profile: Profile
     channel: Channel
     funnel: Funnel
-    started: float  # seconds of 'time.perf_counter'
-    paused_s: float = 0.0  # seconds that it waited for somebody outside
-    seconds: float = 0.0  # that it may take, whatever its tool says; 0 is as long as that
     parent: "Call | None" = None
-    depth: int = 0
-    refs_resolved: bool = False  # whether what looks like a reference to a stored result is data, for handlers that see to those themselves
+    options: InvokeOptions = DEFAULT_OPTIONS
     spec: ToolSpec = NOTHING
-    handler: Handler = _do_nothing
     arguments: Arguments = {}
-    confirmation: dict[str, Any] = {}  # to the question that the tool declares
+    """The arguments after check and repair."""
+    confirmation: dict[str, Any] = {}
+    """What a person answered to the confirmation that the tool declares."""
     session: Session | None = None
-    inner_session_id: str | None = None  # the session that an envelope of another yard names
     coerced: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    may_have_run: bool = False  # whether something may have happened: once the handler was entered, unless that one knows better
-    is_proxy: bool = False  # whether it does nothing but make one other call, so that both may begin anew where the other may
-    finished: bool = False
-    memo: Any = None  # what a handler keeps that must not do its work twice, whatever wraps it
-    stopped: CodeName | None = None
-    stopped_by: Blame | None = None
+    may_have_run: bool = False
+    """Whether a side effect is possible. Set before the handler runs; a handler that knows better may reset it."""
+    is_proxy: bool = False
+    """Whether the handler only makes one other call, so that both can start again together."""
+    memo: Any = None
+    """State of a handler that must not do its work twice when a middleware calls it again."""
     at_fault: Blame = "yard"
-    """Who is to blame for what nobody foresaw at this point."""
-    children: "set[Call] | None" = None
-    leftovers: int = 0  # threads of this call that run on after its answer
-    releases: tuple[Release, ...] = ()
-    """What gives back the turns that the call holds."""
-    _notes: ProgressThrottle | None = None
-    _task: "asyncio.Task[Any] | None" = None
-    _cancelling: int = 0
-    _interruptions: int = 0
+    """Who is to blame for an unexpected exception at this point."""
+    stopped: CodeName | None = None
+    """The code that the call was stopped with, if it was."""
+    finished: bool = False
+    paused_s: float = 0.0
+    """How long the deadline stood still because a person or client was asked."""
 
     def __repr__(self) -> str:
-        """Return what may be shown of a call: never what it was given."""
+        """Return the id and the tool, never the arguments."""
         return f"<Call {self.id} of '{self.tool}'>"
+
+    @property
+    def name(self) -> str:
+        """Return the name that was called: of a tool or prompt, or a URI."""
+        return self.request.name
+
+    @property
+    def caller(self) -> Caller:
+        """Return who is calling."""
+        return self.request.caller
+
+    @property
+    def seconds(self) -> float:
+        """Return the timeout set by the caller of a nested call; 0 uses the tool's own."""
+        return self.options.seconds
+
+    @property
+    def depth(self) -> int:
+        """Return how many calls this one is nested in."""
+        return 0 if self.parent is None else self.parent.depth + 1
 
     @property
     def tool(self) -> str:
@@ -255,9 +283,8 @@ class Call(msgspec.Struct, eq=False):
         options: InvokeOptions = DEFAULT_OPTIONS,
     ) -> EnvelopeCoroutine:
         """Call another tool from inside this one, through the whole funnel; its notes go nowhere else than to `progress`."""
-        return self.funnel.dispatch(
-            name, arguments, caller=self.caller, channel=self.channel.inside(progress), parent=self, options=options
-        )
+        request = CallRequest(name, arguments, self.request.caller)
+        return self.funnel.dispatch(request, channel=self.channel.inside(progress), parent=self, options=options)
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for something async, such as `invoke` or `ask`, from a handler that runs in a thread.
@@ -291,7 +318,7 @@ class Call(msgspec.Struct, eq=False):
     def progress(self, done: float, total: float | None = None, text: str = "", *, own: bool = False) -> Noop:
         """Say how far the call has come; may be awaited, and works from a thread, too. `own` is for notes the yard makes itself."""
         if self.channel.progress is not None:
-            self._on_loop(lambda: self._note(Progress(done, total, text), own=own))
+            self._on_loop(lambda: self.funnel.send_progress(self, Progress(done, total, text), own=own))
         return NOOP
 
     def log(self, level: str, text: str, **facts: object) -> Noop:
@@ -323,7 +350,7 @@ class Call(msgspec.Struct, eq=False):
         if self.channel.ask is None:
             raise unanswerable(asks, self.channel.capabilities, stateless=self.channel.stateless)
         with telling_whether_it_ran(running=self.may_have_run):
-            return await self.funnel.wait_aside(self, self.channel.ask(asks, declared))
+            return await self.funnel.wait_outside(self, self.channel.ask(asks, declared))
 
     def can_ask(self, capability: str = "elicitation") -> bool:
         """Return whether the client can be asked this: `elicitation` for a person, `sampling` for its model, `roots`."""
@@ -333,67 +360,6 @@ class Call(msgspec.Struct, eq=False):
         """Let go of the client's connection before a long wait, where it can come back for the answer."""
         if self.channel.hang_up is not None:
             self.channel.hang_up()
-
-    def stop(self, code: CodeName, *, blame: Blame | None = None) -> None:
-        """Interrupt the handler; the call is answered with this code, and with this one to blame if it is not who the code says."""
-        if self.finished or self.stopped is not None:
-            return
-        self.stopped = code
-        self.stopped_by = blame
-        self.interrupt()
-
-    def interrupt(self) -> None:
-        """Interrupt the handler once more, if it is running."""
-        if self._task is not None:
-            self._interruptions += 1
-            self._task.cancel()
-
-    def run_in(self, task: "asyncio.Task[Any]") -> None:
-        """Note the task that the call runs in from now on; the call that this one came from is told, unless it waits in the same."""
-        self._task = task
-        if cancelling := task.cancelling():
-            self._cancelling = cancelling
-        parent = self.parent
-        if parent is not None and parent._task is not task:  # noqa: SLF001 - one of its own kind
-            if parent.children is None:
-                parent.children = {self}
-            else:
-                parent.children.add(self)
-
-    def take_back(self, task: "asyncio.Task[Any]") -> bool:
-        """Take this call's own interruptions of the task back, and return whether somebody else's remain."""
-        while self._interruptions:
-            self._interruptions -= 1
-            task.uncancel()
-        return task.cancelling() > self._cancelling
-
-    def give_back(self) -> None:
-        """Give back the turns, the last one taken first, even if some fail."""
-        for release in reversed(self.releases):
-            try:
-                release()
-            except Exception:  # noqa: BLE001 - a release may raise anything, and must not keep the others
-                _log.exception("release_failed tool=%s id=%s", self.tool, self.id)
-
-    def finish(self) -> None:
-        """Deliver the last note and interrupt what the call started and did not wait for."""
-        self.finished = True
-        self._task = self.memo = None  # what a handler keeps may know the call, and neither would go before somebody collects both
-        if self._notes is not None:
-            self._notes.close()
-        if self.parent is not None and self.parent.children:
-            self.parent.children.discard(self)
-        if self.children:
-            for child in tuple(self.children):
-                child.stop("cancelled")
-
-    def _note(self, note: Progress, *, own: bool) -> None:
-        if self.finished or self.channel.progress is None:
-            return
-        if self._notes is None:
-            send = self.channel.progress
-            self._notes = ProgressThrottle(lambda note: call_safely(lambda: send(note)), self.funnel.loop)
-        self._notes.add(note, own=own)
 
     def _on_loop(self, send: Callable[[], None]) -> None:
         if on_loop(self.funnel.loop):

@@ -1,7 +1,7 @@
-"""Deadlines: one shared timer for all calls that may take equally long.
+"""Deadlines: stops calls that take too long.
 
-Calls of one duration end in the order they began, so only the first of them needs a timer. A timer for each would cost more than
-the rest of the funnel.
+Calls with the same timeout expire in the order in which they began, so one timer serves all of them. A timer for each call would
+cost more than the rest of the funnel.
 """
 
 import asyncio
@@ -12,107 +12,113 @@ from contextlib import contextmanager
 from itertools import takewhile
 from typing import Final, NamedTuple
 
-from toolyard.dispatch.call import Call
+from toolyard.dispatch.run import Run
 
 __all__ = ["Deadlines"]
 
-_INSIST: Final = 1.0
-_LEAST: Final = 0.001
+_REPEAT_S: Final = 1.0
+_LEAST_S: Final = 0.001
 _log = logging.getLogger(__name__)
 
 
 class _Pause(NamedTuple):
-    """The time of a call stands still: how many wish that, since when, and how many seconds it has left, if it has a deadline."""
+    """A stopped clock."""
 
-    wishes: int
+    holders: int
+    """How many waits stop it."""
     since: float
     left: float | None
+    """Seconds left, if there is a deadline."""
 
 
 class Deadlines:
-    """Stops calls that take too long, and goes on stopping those that do not listen."""
+    """The deadlines of all running calls; a handler that swallows its cancellation is cancelled again."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._waiting: dict[float, dict[Call, float]] = {}
+        self._running: dict[float, dict[Run, float]] = {}
         self._timers: dict[float, asyncio.TimerHandle] = {}
-        self._paused: dict[Call, _Pause] = {}
+        self._paused: dict[Run, _Pause] = {}
 
-    def start(self, call: Call, seconds: float) -> dict[Call, float]:
-        """Stop the call in so many seconds, unless it leaves those who wait, which are returned, before that; 0 is never."""
+    def start(self, call: Run, seconds: float) -> dict[Run, float]:
+        """Stop the call after so many seconds; 0 is never.
+
+        Returns:
+            The table from which the call removes itself when it ends in time.
+        """
         if not seconds:
             return {}
-        waiting = self._waiting.get(seconds)
-        if waiting is None:
-            waiting = self._waiting[seconds] = {}
+        running = self._running.get(seconds)
+        if running is None:
+            running = self._running[seconds] = {}
             self._timers[seconds] = self._loop.call_later(seconds, self._expire, seconds)
-        waiting[call] = time.monotonic() + seconds
-        return waiting
+        running[call] = time.monotonic() + seconds
+        return running
 
-    def end(self, call: Call) -> None:
-        """Forget a call that is over and waits among others than those it was told of, because it was paused or is in a hurry."""
+    def end(self, call: Run) -> None:
+        """Forget a finished call that may have moved to another table, because it was paused or had a timeout of its own."""
         self._paused.pop(call, None)
         self._take_out(call)
 
     @contextmanager
-    def paused(self, calls: Sequence[Call]) -> Generator[None]:
-        """Let the time that these calls have left stand still meanwhile, however many wish that, and count it once as time aside."""
+    def paused(self, calls: Sequence[Run]) -> Generator[None]:
+        """Stop the clocks of these calls meanwhile; waits that overlap count once."""
         now = time.perf_counter()
         for call in calls:
             pause = self._paused.get(call)
-            self._paused[call] = _Pause(1, now, self._take_out(call)) if pause is None else pause._replace(wishes=pause.wishes + 1)
+            self._paused[call] = _Pause(1, now, self._take_out(call)) if pause is None else pause._replace(holders=pause.holders + 1)
         try:
             yield
         finally:
             for call in calls:
-                self._go_on(call)
+                self._resume(call)
 
-    def _go_on(self, call: Call) -> None:
+    def _resume(self, call: Run) -> None:
         pause = self._paused.pop(call, None)
         if pause is None or call.finished:
             return
-        if pause.wishes > 1:
-            self._paused[call] = pause._replace(wishes=pause.wishes - 1)
+        if pause.holders > 1:
+            self._paused[call] = pause._replace(holders=pause.holders - 1)
             return
         call.paused_s += time.perf_counter() - pause.since
         if pause.left is not None:
-            self.start(call, max(pause.left, _LEAST))
+            self.start(call, max(pause.left, _LEAST_S))
 
     def close(self) -> None:
         """Forget everything."""
-        self._waiting.clear()
+        self._running.clear()
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
 
-    def _take_out(self, call: Call) -> float | None:
-        """Return how many seconds a call has left, which is then waited for no more; nothing if it has no deadline."""
-        for seconds, waiting in self._waiting.items():
-            if call in waiting:
-                left = waiting.pop(call) - time.monotonic()
-                if not waiting:  # hardly anybody will have as much time again
-                    del self._waiting[seconds]
+    def _take_out(self, call: Run) -> float | None:
+        """Remove a call and return how many seconds it has left, or `None` if it has no deadline."""
+        for seconds, running in self._running.items():
+            if call in running:
+                left = running.pop(call) - time.monotonic()
+                if not running:  # a remaining time is hardly ever shared
+                    del self._running[seconds]
                     self._timers.pop(seconds).cancel()
                 return left
         return None
 
     def _expire(self, seconds: float) -> None:
-        waiting = self._waiting.get(seconds, {})
+        running = self._running.get(seconds, {})
         now = time.monotonic()
-        due = list(takewhile(lambda call: waiting[call] <= now, waiting))
+        due = list(takewhile(lambda call: running[call] <= now, running))
         for call in due:
-            del waiting[call]
+            del running[call]
             call.stop("timeout")
-            self._loop.call_later(_INSIST, self._insist, call)
-        if waiting:
-            self._timers[seconds] = self._loop.call_later(next(iter(waiting.values())) - now, self._expire, seconds)
+            self._loop.call_later(_REPEAT_S, self._cancel_again, call)
+        if running:
+            self._timers[seconds] = self._loop.call_later(next(iter(running.values())) - now, self._expire, seconds)
         else:
-            self._waiting.pop(seconds, None)
+            self._running.pop(seconds, None)
             self._timers.pop(seconds, None)
 
-    def _insist(self, call: Call) -> None:
-        """Interrupt a handler again that swallowed its interruption."""
+    def _cancel_again(self, call: Run) -> None:
+        """Cancel again a handler that swallowed its cancellation."""
         if not call.finished:
             _log.warning("handler_ignores_cancellation tool=%s id=%s", call.spec.name, call.id)
-            call.interrupt()
-            self._loop.call_later(_INSIST, self._insist, call)
+            call.cancel()
+            self._loop.call_later(_REPEAT_S, self._cancel_again, call)

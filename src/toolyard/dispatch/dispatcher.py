@@ -9,6 +9,7 @@ It promises three things and does nothing else:
 """
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -17,24 +18,39 @@ from functools import partial
 from itertools import count
 from typing import Any, Literal, TypeVar
 
-from toolyard.dispatch.call import ANYONE, DEFAULT_OPTIONS, LIBRARY, Call, Caller, Channel, InvokeOptions, Limit, Middleware, Policy
+from toolyard.dispatch.call import (
+    ANYONE,
+    DEFAULT_OPTIONS,
+    LIBRARY,
+    Call,
+    Caller,
+    CallRequest,
+    Channel,
+    InvokeOptions,
+    Limiter,
+    Middleware,
+    Policy,
+)
 from toolyard.dispatch.eval_guard import guard
 from toolyard.dispatch.execution import Execution
-from toolyard.dispatch.outcome import Outcome, Query, Sink, defect_from, failure_from, finish, room_for_data, to_outcome, to_read_outcome
+from toolyard.dispatch.outcome import Outcome, Query, defect_from, failure_from, finish, room_for_data, to_outcome, to_read_outcome
+from toolyard.dispatch.progress import Progress
 from toolyard.dispatch.registry import Registry
 from toolyard.dispatch.resource import contents_of, messages_of, suggest
 from toolyard.dispatch.results import ESCAPE, MARK, Results, may_refer, too_large
+from toolyard.dispatch.run import Run
 from toolyard.dispatch.sessions import Sessions
 from toolyard.dispatch.tool import InvalidArgumentsError, Tool, plain_of, written
 from toolyard.model.envelope import Encoded, Envelope, encode
 from toolyard.model.errors import ToolError
 from toolyard.model.limits import Limits
 from toolyard.model.profile import Profile
-from toolyard.model.spec import Kind, ToolSpec, unknown
+from toolyard.model.spec import unknown
 
 __all__ = ["Dispatcher"]
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 
 class Dispatcher:
@@ -48,75 +64,81 @@ class Dispatcher:
         limits: Limits,
         sessions: Sessions,
         results: Results,
-        sinks: Sequence[Sink],
         middleware: Sequence[Middleware] = (),
-        decide: Policy | None = None,
-        turn: Limit | None = None,
+        policies: Sequence[Policy] = (),
+        limiters: Sequence[Limiter] = (),
     ) -> None:
-        self._flights = Execution(limits, middleware=middleware, decide=decide, turn=turn)
-        self.loop = self._flights.loop
-        self.threads = self._flights.threads
-        self.admission = self._flights.admission
-        self.in_flight = self._flights.calls
+        self._execution = Execution(limits, middleware=middleware, policies=policies, limiters=limiters)
+        self.loop = self._execution.loop
+        self.threads = self._execution.threads
+        self.admission = self._execution.admission
+        self.in_flight = self._execution.calls
         self.sessions = sessions
-        self.sinks = sinks
         self.state: Any = None
-        self.learn: Callable[[ToolSpec, object, Caller], None] | None = None
-        """Told what tools answer that do not say so themselves, and whom."""
-        self._closed: set[int] = set()  # fronts by number; 0 is everything
+        self._on_started: list[Callable[[Call], None]] = []
+        self._on_finished: list[Callable[[Any, Envelope, Outcome], None]] = []
+        self._closed: set[int] = set()  # server contexts by number; 0 is all of them
         self._registry = registry
         self.profile = profile
         self._limits = limits
-        self._filled_bytes = max(limits.argument_bytes, limits.stored_bytes)
+        self._resolved_bytes = max(limits.argument_bytes, limits.stored_bytes)
         self.results = results
         self._ids = count(int.from_bytes(os.urandom(5)))
 
+    def observe(self, observer: object) -> Callable[[], None]:
+        """Let an `Observer` see every call begin and end; return what stops that."""
+        added: list[tuple[list[Any], Any]] = []
+        for methods, name in ((self._on_started, "started"), (self._on_finished, "finished")):
+            method = getattr(observer, name, None)
+            if method is not None and method not in methods:
+                methods.append(method)
+                added.append((methods, method))
+
+        def stop() -> None:
+            for methods, method in added:
+                if method in methods:
+                    methods.remove(method)
+
+        return stop
+
     async def dispatch(
-        self,
-        name: str,
-        arguments: object = None,
-        *,
-        caller: Caller = ANYONE,
-        channel: Channel = LIBRARY,
-        parent: Call | None = None,
-        options: InvokeOptions = DEFAULT_OPTIONS,
+        self, request: CallRequest, *, channel: Channel = LIBRARY, parent: Call | None = None, options: InvokeOptions = DEFAULT_OPTIONS
     ) -> Envelope:
         """Answer one call, from outside or, with its parent, from inside another."""
-        # written out here, and without names, because what '_begin' does would be felt by every call
-        call_id, profile, now = f"c_{next(self._ids):x}", caller.profile or self.profile, time.perf_counter()
-        if parent is None:
-            call = Call(call_id, name, caller, profile, channel, self, now)
-        else:
-            call = Call(
-                call_id, name, caller, profile, channel, self, now, 0.0, options.seconds, parent, parent.depth + 1, options.refs_resolved
-            )
+        # not shared with '_begin', because another function call would be felt by every call
+        profile = request.caller.profile or self.profile
+        call = Run(f"c_{next(self._ids):x}", request, profile, channel, self)
+        call.started = time.perf_counter()
+        if parent is not None:
+            call.parent, call.options = parent, options
+        if self._on_started:
+            self._tell_started(call)
         try:
             tool = self._find(call)
             if options.checked_by is tool:
-                call.arguments = options.checked  # pyright: ignore[reportAttributeAccessIssue] - there, if checked
+                call.arguments = options.checked  # pyright: ignore[reportAttributeAccessIssue] - set together with 'checked_by'
                 if options.coerced:
                     call.coerced = options.coerced
             else:
-                text = written(arguments, self._filled_bytes if options.refs_resolved else self._limits.argument_bytes)
+                text = written(request.arguments, self._resolved_bytes if options.refs_resolved else self._limits.argument_bytes)
                 if (MARK in text or ESCAPE in text) and not options.refs_resolved and not tool.wraps and may_refer(text):
-                    text = encode(await self.results.filling(caller.owner, profile).fill_in(plain_of(text), tool.spec.input_schema))
+                    filling = self.results.filling(request.caller.owner, profile)
+                    text = encode(await filling.fill_in(plain_of(text), tool.spec.input_schema))
                 self._check(call, tool, text)
-            if not tool.is_simple or name != tool.spec.name:
+            if not tool.is_simple or request.name != tool.spec.name:
                 self._admit(call)
-            answer = to_outcome(call, tool, await self._flights.run(call, tool))
-            if self.learn is not None and call.may_have_run and tool.spec.output_schema is None:
-                self.learn(tool.spec, answer.data, caller)
-        except BaseException as error:  # noqa: BLE001 - whatever a handler does, the caller gets an answer
-            answer = self._failed(call, error)
-        if parent is None and (encoded := answer.encoded) is not None:
+            result = outcome = to_outcome(call, tool, await self._execution.run(call, tool))
+        except BaseException as error:  # noqa: BLE001 - the caller gets an answer, whatever a handler raises
+            result = outcome = self._failed(call, error)
+        if parent is None and (encoded := outcome.encoded) is not None:
             room = None if channel.result_characters is None else room_for_data(call, channel.result_characters)
             if encoded.characters > (self._limits.result_characters if room is None else room):
-                answer = await self._shorten(call, answer, encoded, room)
-        return finish(call, answer, self.sinks, slow=self._limits.slow) if call.session is None else self._end(call, answer)
+                outcome = await self._shorten(call, outcome, encoded, room)
+        return self._finish(call, outcome, result)
 
     async def read(self, uri: str, *, caller: Caller = ANYONE, channel: Channel = LIBRARY, parent: Call | None = None) -> Envelope:
         """Answer one reading of a resource: the same funnel, and data that say what the contents are."""
-        call = self._begin("resource", str(uri), caller, channel, parent=parent)
+        call = self._begin(CallRequest(str(uri), None, caller, "resource"), channel, parent)
 
         def find() -> Query:
             resource, variables = self._registry.find_resource(call.name, call.profile)
@@ -128,7 +150,7 @@ class Dispatcher:
         self, name: str, arguments: object = None, *, caller: Caller = ANYONE, channel: Channel = LIBRARY, parent: Call | None = None
     ) -> Envelope:
         """Answer one request for a prompt: the same funnel, and data that say what the messages are."""
-        call = self._begin("prompt", name, caller, channel, parent=parent)
+        call = self._begin(CallRequest(name, arguments, caller, "prompt"), channel, parent)
 
         def find() -> Query:
             prompt = self._registry.find_prompt(name, call.profile)
@@ -151,10 +173,14 @@ class Dispatcher:
         Raises:
             ToolError: There is no such thing, or what completes it failed.
         """
-        call = self._begin(kind, name, caller, LIBRARY)
+        call = self._begin(CallRequest(name, None, caller, kind), LIBRARY)
         self._check_place(call)
         find = self._registry.find_prompt if kind == "prompt" else self._registry.find_template
         return await suggest(call, find(name, call.profile), argument, value, settled=settled, seconds=self._limits.timeout)
+
+    def send_progress(self, call: Any, progress: Progress, *, own: bool) -> None:
+        """Send progress of a call to its client, throttled."""
+        call.add_progress(progress, own=own)
 
     def in_thread(self, call: Call, function: Callable[[], object]) -> Awaitable[object]:
         """Run something that blocks in a worker thread."""
@@ -164,9 +190,9 @@ class Dispatcher:
         """Let another thread be made while this one waits."""
         return self.threads.lent()
 
-    def wait_aside(self, call: Call, answer: Awaitable[T]) -> Awaitable[T]:
+    def wait_outside(self, call: Any, answer: Awaitable[T]) -> Awaitable[T]:
         """Wait for somebody outside, while no deadline runs and others may have the call's turns."""
-        return self.admission.wait_aside(call, answer)
+        return self.admission.wait_outside(call, answer)
 
     def cancel(self, call_id: str) -> bool:
         """Interrupt a call, which is then answered with `cancelled`; return whether it was in flight."""
@@ -175,18 +201,19 @@ class Dispatcher:
             call.stop("cancelled")
         return call is not None
 
-    async def close(self, front: int = 0) -> None:
+    async def close(self, server: int = 0) -> None:
         """Take no more calls, of one front or at all, interrupt those there are and wait, as long as cleaning up may take, for answers."""
-        self._closed.add(front)
-        await self._flights.stop(front)
+        self._closed.add(server)
+        await self._execution.stop(server)
 
     def refuse(self, name: str, error: ToolError, *, caller: Caller = ANYONE, channel: Channel = LIBRARY) -> Envelope:
         """Answer a call that cannot even begin, and record it."""
-        call = self._begin("tool", name, caller, channel)
-        return self._end(call, failure_from(error, call))
+        call = self._begin(CallRequest(name, None, caller), channel)
+        outcome = failure_from(error, call)
+        return self._finish(call, outcome, outcome)
 
-    async def _shorten(self, call: Call, answer: Outcome, encoded: Encoded, room: int | None) -> Outcome:
-        """Return the answer with a handle in place of data that are too long; why a call failed is told whatever becomes of those."""
+    async def _shorten(self, call: Run, answer: Outcome, encoded: Encoded, room: int | None) -> Outcome:
+        """Return the outcome with a handle in place of data that are too long; the reason of a failure is always kept."""
         try:
             return answer.cut(await self.results.keep(encoded, call.caller.owner, call.profile, room=room))
         except BaseException as error:  # noqa: BLE001 - a store may raise anything
@@ -194,33 +221,26 @@ class Dispatcher:
                 return answer.cut(too_large(encoded))
             return self._failed(call, error)
 
-    async def _answer(self, call: Call, find: "Callable[[], Query]") -> Envelope:
+    async def _answer(self, call: Run, find: "Callable[[], Query]") -> Envelope:
         """Answer a call of something that only tells: it has no session and no eval, and is never cut to a handle."""
         try:
             self._check_place(call)
             query = find()
             call.spec, call.handler = query.tool.spec, query.tool.handler
             self._take_texts(call, query.tool, written(query.arguments, self._limits.argument_bytes))
-            answer = to_read_outcome(call, query, await self._flights.run(call, query.tool))
+            outcome = to_read_outcome(call, query, await self._execution.run(call, query.tool))
         except BaseException as error:  # noqa: BLE001 - as in 'dispatch'
-            answer = self._failed(call, error)
-        return self._end(call, answer)
+            outcome = self._failed(call, error)
+        return self._finish(call, outcome, outcome)
 
-    def _begin(self, kind: Kind, name: str, caller: Caller, channel: Channel, *, parent: Call | None = None) -> Call:
-        return Call(
-            id=f"c_{next(self._ids):x}",
-            name=name,
-            caller=caller,
-            profile=caller.profile or self.profile,
-            channel=channel,
-            funnel=self,
-            started=time.perf_counter(),
-            parent=parent,
-            depth=0 if parent is None else parent.depth + 1,
-            spec=unknown(kind, name),
-        )
+    def _begin(self, request: CallRequest, channel: Channel, parent: Call | None = None) -> Run:
+        call = Run(f"c_{next(self._ids):x}", request, request.caller.profile or self.profile, channel, self)
+        call.started, call.parent, call.spec = time.perf_counter(), parent, unknown(request.kind, request.name)
+        if self._on_started:
+            self._tell_started(call)
+        return call
 
-    def _take_texts(self, call: Call, query: Tool, text: bytes) -> None:
+    def _take_texts(self, call: Run, query: Tool, text: bytes) -> None:
         """Check the arguments, which are texts on every wire: reading them as what is wanted is no repair."""
         call.at_fault = "tool"
         try:
@@ -229,7 +249,7 @@ class Dispatcher:
             call.arguments = query.mend(text, error.issues, repair=True).arguments
         call.at_fault = "yard"
 
-    def _find(self, call: Call) -> Tool:
+    def _find(self, call: Run) -> Tool:
         parent = call.parent
         if self._closed or (parent is not None and (parent.finished or call.depth > self._limits.depth)):
             self._check_place(call)
@@ -239,7 +259,7 @@ class Dispatcher:
         call.spec, call.handler = tool.spec, tool.handler
         return tool
 
-    def _check_place(self, call: Call) -> None:
+    def _check_place(self, call: Run) -> None:
         if not self._closed.isdisjoint((0, call.channel.front)):
             raise ToolError("overloaded", "The yard is closing.")
         if call.parent is not None and call.parent.finished:
@@ -248,7 +268,7 @@ class Dispatcher:
             message = f"Calls may be nested {self._limits.depth} deep."
             raise ToolError("limit_exceeded", message, may_have_run=False, limit="depth", maximum=self._limits.depth)
 
-    def _check(self, call: Call, tool: Tool, text: bytes) -> None:
+    def _check(self, call: Run, tool: Tool, text: bytes) -> None:
         try:
             call.arguments = tool.check(text)
         except InvalidArgumentsError as error:
@@ -259,7 +279,7 @@ class Dispatcher:
             call.at_fault = "tool"
             raise
 
-    def _admit(self, call: Call) -> None:
+    def _admit(self, call: Run) -> None:
         """Warn of names that are old, guard what would be evaluated and find the session."""
         spec = call.spec
         if call.name != spec.name:
@@ -271,21 +291,35 @@ class Dispatcher:
         if spec.session != "none":
             self._enter_session(call)
 
-    def _enter_session(self, call: Call) -> None:
+    def _enter_session(self, call: Run) -> None:
         named = call.arguments.get("session_id")
         session = self.sessions.resolve(named, call.caller.owner, required=call.spec.session == "required")
         if session is not None:
             call.session = session
             self.sessions.enter(session)
 
-    def _failed(self, call: Call, error: BaseException) -> Outcome:
-        """Return the failure as an answer; being cancelled is recorded and goes on."""
+    def _failed(self, call: Run, error: BaseException) -> Outcome:
+        """Return the failure as an outcome; a cancellation of the dispatcher itself is recorded and raised again."""
         if isinstance(error, asyncio.CancelledError):
-            self._end(call, failure_from(ToolError("cancelled", "The caller went away."), call))
+            outcome = failure_from(ToolError("cancelled", "The caller went away."), call)
+            self._finish(call, outcome, outcome)
             raise error
         return failure_from(error if isinstance(error, ToolError) else defect_from(error, call), call)
 
-    def _end(self, call: Call, answer: Outcome) -> Envelope:
+    def _finish(self, call: Run, outcome: Outcome, result: Outcome) -> Envelope:
         if call.session is not None:
-            self.sessions.leave(call.session, None if answer.error is None else answer.error.code)
-        return finish(call, answer, self.sinks, slow=self._limits.slow)
+            self.sessions.leave(call.session, None if outcome.error is None else outcome.error.code)
+        answer = finish(call, outcome, slow=self._limits.slow)
+        for finished in self._on_finished:
+            try:
+                finished(call, answer, result)
+            except BaseException:  # noqa: BLE001 - an observer may raise anything, and must not fail the call
+                _log.exception("observer_failed id=%s", call.id)
+        return answer
+
+    def _tell_started(self, call: Run) -> None:
+        for started in self._on_started:
+            try:
+                started(call)
+            except BaseException:  # noqa: BLE001 - as above
+                _log.exception("observer_failed id=%s", call.id)

@@ -1,18 +1,20 @@
-"""Flights: calls that were admitted, from the moment they enter their task until they leave it.
+"""Execution: runs admitted calls under their deadline.
 
-It runs a call under its deadline and makes of an interruption what it stands for. It finds no tool and answers nobody.
+It finds no tool and makes no answer.
 """
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Sequence
 from threading import get_ident
 from typing import Any, Final
 
 from toolyard.dispatch.admission import Admission
-from toolyard.dispatch.call import Call, Handler, Limit, Middleware, Policy, ambient
+from toolyard.dispatch.call import Handler, Limiter, Middleware, Policy, ambient
 from toolyard.dispatch.deadlines import Deadlines
 from toolyard.dispatch.outcome import stopped_by
+from toolyard.dispatch.run import Run
 from toolyard.dispatch.threads import Threads
 from toolyard.dispatch.tool import Tool
 from toolyard.model.envelope import Envelope
@@ -21,125 +23,134 @@ from toolyard.model.limits import Limits
 
 __all__ = ["Execution"]
 
-_LONGER: Final = 1.0  # seconds
+_EXTRA_S: Final = 1.0
 _log = logging.getLogger(__name__)
 
 
 class Execution:
-    """The calls of one yard that are running."""
+    """The running calls of one yard."""
 
-    def __init__(self, limits: Limits, *, middleware: Sequence[Middleware], decide: Policy | None, turn: Limit | None) -> None:
+    def __init__(
+        self, limits: Limits, *, middleware: Sequence[Middleware], policies: Sequence[Policy], limiters: Sequence[Limiter]
+    ) -> None:
         self.loop = asyncio.get_running_loop()
         self._thread = get_ident()
         self.threads = Threads(limits, self.loop)
-        self.calls: dict[str, Call] = {}
+        self.calls: dict[str, Run] = {}
         self._limits = limits
         self._deadlines = Deadlines(self.loop)
-        self.admission = Admission(decide, turn, self._deadlines)
+        self.admission = Admission(policies, limiters, self._deadlines)
         self._wrapped = _compose(middleware) if middleware else None
-        self._left: asyncio.Event | None = None
-        """There while somebody waits for calls to leave."""
+        self._ended: asyncio.Event | None = None
+        """Set when a call ends; there only while `stop` waits."""
         self._stopping = 0
-        self._behind: set[Call] = set()
-        """Calls that were waited for in vain, and are not again."""
+        self._abandoned: set[Run] = set()
+        """Calls that `stop` waited for in vain."""
 
-    async def run(self, call: Call, tool: Tool) -> object:
-        """Run the call in this task; an interruption of our own becomes the failure it stands for.
+    async def run(self, call: Run, tool: Tool) -> object:
+        """Run the call in this task, under its deadline; cancellation of our own becomes the failure that it stands for.
 
         Raises:
-            ToolError: It was stopped, or denied.
+            ToolError: The call was stopped, or denied.
         """
-        task = asyncio.current_task(self.loop) if get_ident() == self._thread else None  # to ask for the loop would ask the system
+        # comparing threads is cheaper than asking for the running loop, which is a system call
+        task = asyncio.current_task(self.loop) if get_ident() == self._thread else None
         if task is None:
             raise ToolError("not_supported", "The yard was opened in another event loop than the one that calls it.")
         call.run_in(task)
         self.calls[call.id] = call
         token = ambient.set(call)
-        waiting: dict[Call, float] | None = None
+        seconds = call.options.seconds
+        running: dict[Run, float] | None = None
         try:
-            if self.admission.has_policy or call.seconds or not tool.is_simple:
+            if self.admission.applies_to_all or seconds or not tool.is_simple:
                 held = await self._admit(call, tool)
                 if held is not None:
                     return held
             call.may_have_run = True
             own = call.spec.timeout
-            waiting = None if call.seconds else self._deadlines.start(call, self._limits.timeout if own is None else own)
+            running = None if seconds else self._deadlines.start(call, self._limits.timeout if own is None else own)
             try:
                 result = await (call.handler(call) if self._wrapped is None else self._wrapped(call))
             except BaseException:
-                call.at_fault = "upstream" if call.at_fault == "upstream" else "tool"  # a handler that waits for one says so
+                call.at_fault = "upstream" if call.at_fault == "upstream" else "tool"  # set by a handler that waits for one
                 raise
             if call.stopped is None:
                 return result
-            await asyncio.sleep(0)  # an interruption that the handler did not take arrives here, where it does no harm
-            call.take_back(task)
+            await asyncio.sleep(0)  # a cancellation that the handler did not see arrives here, where it does no harm
+            call.uncancel(task)
         except BaseException as error:
             if not _is_own(call, task, error):
                 raise
         finally:
-            if waiting is not None:
-                waiting.pop(call, None)
+            if running is not None:
+                running.pop(call, None)
             ambient.reset(token)
             del self.calls[call.id]
             call.finish()
-            if call.seconds or call.paused_s or call.releases or self._left is not None or self._behind:
+            if seconds or call.paused_s or call.releases or self._ended is not None or self._abandoned:
                 self._leave(call)
         raise stopped_by(call, self._timeout(call, tool))
 
-    async def stop(self, front: int) -> None:
-        """Interrupt every call, or those of one front, and wait, for as long as a clean-up may take, until each is answered."""
-        for call in self._calls_of(front):
+    async def stop(self, server: int) -> None:
+        """Cancel every call, or those of one server, and wait until they are answered, at most as long as a clean-up may take."""
+        for call in self._calls_of(server):
             call.stop("cancelled", blame="yard")
-        self._left = left = self._left or asyncio.Event()
+        self._ended = ended = self._ended or asyncio.Event()
         self._stopping += 1
         try:
             async with asyncio.timeout(self._limits.cleanup or None):
-                while self._calls_of(front):
-                    left.clear()
-                    await left.wait()
+                while self._calls_of(server):
+                    ended.clear()
+                    await ended.wait()
         except TimeoutError:
-            behind = self._calls_of(front)
-            self._behind.update(behind)
-            _log.warning("calls_left_behind count=%d", len(behind))
+            abandoned = self._calls_of(server)
+            self._abandoned.update(abandoned)
+            _log.warning("calls_left_behind count=%d", len(abandoned))
         finally:
             self._stopping -= 1
             if not self._stopping:
-                self._left = None  # so that calls of others, who go on, need not tell
-        if not front:
+                self._ended = None  # so that calls of other servers cost no more than before
+        if not server:
             self._deadlines.close()
             self.threads.close()
 
-    def _calls_of(self, front: int) -> list[Call]:
-        return [call for call in self.calls.values() if (not front or call.channel.front == front) and call not in self._behind]
+    def _calls_of(self, server: int) -> list[Run]:
+        return [call for call in self.calls.values() if (not server or call.channel.front == server) and call not in self._abandoned]
 
-    async def _admit(self, call: Call, tool: Tool) -> Envelope | None:
-        """Wait until a call may run, and return what a policy answers instead; the time that its caller gives it runs meanwhile."""
-        if call.seconds:
+    async def _admit(self, call: Run, tool: Tool) -> Envelope | None:
+        """Admit a call; a timeout that its caller set runs meanwhile."""
+        if call.options.seconds:
             self._deadlines.start(call, self._timeout(call, tool))
-        return await self.admission.admit(call)
+        began, paused = time.perf_counter(), call.paused_s
+        try:
+            return await self.admission.admit(call)
+        finally:
+            call.queued_s = time.perf_counter() - began - (call.paused_s - paused)
 
-    def _leave(self, call: Call) -> None:
-        """Let go of what only some calls hold."""
-        self._behind.discard(call)
-        if self._left is not None:
-            self._left.set()
-        if call.paused_s or call.seconds:
+    def _leave(self, call: Run) -> None:
+        """Release what only some calls hold."""
+        self._abandoned.discard(call)
+        if self._ended is not None:
+            self._ended.set()
+        if call.paused_s or call.options.seconds:
             self._deadlines.end(call)
         if call.releases:
-            self.threads.when_free(call, call.give_back)
+            self.threads.when_free(call, call.release)
 
-    def _timeout(self, call: Call, tool: Tool) -> float:
-        """Return how long a call may take; one that runs others has a little longer than these, so that it can tell what came of them."""
+    def _timeout(self, call: Run, tool: Tool) -> float:
+        """Return the timeout of a call; a tool that runs others gets a little longer, so that it can report what they did."""
+        seconds = call.options.seconds
         if tool.wraps:
-            return call.seconds + _LONGER if call.seconds else 0.0
+            return seconds + _EXTRA_S if seconds else 0.0
         timeout = call.spec.timeout
         own = self._limits.timeout if timeout is None else timeout
-        return min(call.seconds, own or call.seconds) if call.seconds else own
+        return min(seconds, own or seconds) if seconds else own
 
 
-def _is_own(call: Call, task: "asyncio.Task[Any]", error: BaseException) -> bool:
-    """Return whether a handler ended by an interruption of our own."""
-    if call.take_back(task):
+def _is_own(call: Run, task: "asyncio.Task[Any]", error: BaseException) -> bool:
+    """Return whether the handler ended by a cancellation of our own."""
+    if call.uncancel(task):
         call.stopped = call.stopped or "cancelled"
         return False
     if call.stopped is None and isinstance(error, asyncio.CancelledError):
@@ -150,7 +161,7 @@ def _is_own(call: Call, task: "asyncio.Task[Any]", error: BaseException) -> bool
 def _compose(middleware: Sequence[Middleware]) -> Handler:
     """Return one handler: the first middleware is the outermost, the tool's own handler the innermost."""
 
-    def innermost(call: Call) -> Awaitable[object]:
+    def innermost(call: Any) -> Awaitable[object]:
         return call.handler(call)
 
     handler: Handler = innermost

@@ -2,23 +2,26 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, cast
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 import msgspec
 
 from toolyard.dispatch.call import Call
+from toolyard.dispatch.run import Run
 from toolyard.dispatch.tool import Tool
 from toolyard.model.content import Block, Text, block_of
 from toolyard.model.elicitation import OWN_REASONS
 from toolyard.model.envelope import WRAPPING, Content, Encoded, Envelope, Failure, Meta, Passed, encode, encode_data, estimate_tokens
-from toolyard.model.errors import CODES, CodeName, ToolError
+from toolyard.model.errors import CODES, Blame, CodeName, ToolError
 from toolyard.model.spec import NOTHING, Kind
 
 __all__ = [
+    "Observer",
     "Outcome",
     "Query",
     "Record",
+    "RecordSinks",
     "Sink",
     "defect_from",
     "failure_from",
@@ -62,7 +65,7 @@ class Query(NamedTuple):
     tell: Callable[[object], dict[str, Any]]
 
 
-def to_outcome(call: Call, tool: Tool, result: object) -> Outcome:
+def to_outcome(call: Run, tool: Tool, result: object) -> Outcome:
     """Return a result as an answer can carry it.
 
     Raises:
@@ -92,7 +95,7 @@ def to_outcome(call: Call, tool: Tool, result: object) -> Outcome:
     return Outcome(encoded.data, None, encoded.content, encoded)
 
 
-def to_read_outcome(call: Call, query: Query, result: object) -> Outcome:
+def to_read_outcome(call: Run, query: Query, result: object) -> Outcome:
     """Return what was read or made as an answer can carry it, told in the words of MCP.
 
     Raises:
@@ -113,7 +116,7 @@ def to_read_outcome(call: Call, query: Query, result: object) -> Outcome:
     return Outcome(data, None, (), Encoded(data, text, len(text) if text.isascii() else len(text.decode())))
 
 
-def _kept(call: Call, tool: Tool, envelope: Envelope) -> Outcome:
+def _kept(call: Run, tool: Tool, envelope: Envelope) -> Outcome:
     """Return a ready envelope as it is, once it is sure that it can be sent, with what it says of another yard's call."""
     error = envelope.error
     if envelope.success is not (error is None) or (error is not None and error.code not in CODES):
@@ -124,7 +127,8 @@ def _kept(call: Call, tool: Tool, envelope: Envelope) -> Outcome:
     call.coerced = tuple(dict.fromkeys((*call.coerced, *envelope.meta.coerced)))
     call.warnings = tuple(dict.fromkeys((*call.warnings, *envelope.meta.warnings)))
     held = envelope.held or not call.may_have_run
-    return Outcome(encoded.data, error, (*envelope.content, *encoded.content), encoded, envelope.passed, held)
+    content = (*envelope.content, *encoded.content)
+    return Outcome(encoded.data, error, content, encoded, passed=envelope.passed, held=held)
 
 
 def _encoded(tool: Tool, value: object) -> Encoded:
@@ -176,7 +180,16 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     may_have_run: bool = False
     estimated_tokens: int = 0
     kind: Kind = "tool"
-    """What was called."""
+    blame: Blame | None = None
+    """Who is to blame, if it failed."""
+    coerced: int = 0
+    """How many arguments were repaired."""
+    waited_ms: float = 0.0
+    """How long it waited for policies, limiters and people."""
+    bytes: int = 0
+    """The size of its data as JSON."""
+    held: bool = False
+    """Whether a policy answered in place of the tool."""
 
     @property
     def success(self) -> bool:
@@ -185,7 +198,38 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 Sink = Callable[[Record], None]
-"""Takes every record; it must be quick, and its failures are logged and go no further."""
+"""Takes every record. It must be quick; its failures are logged and go no further."""
+
+
+class Observer(Protocol):
+    """Sees every call begin and end. It must be quick; its failures are logged. Either method may be missing."""
+
+    def started(self, call: Call) -> None:
+        """Take a call that has just come in."""
+        ...
+
+    def finished(self, call: Call, envelope: Envelope, result: Outcome) -> None:
+        """Take a call with its answer, and with its result before a large one became a handle."""
+        ...
+
+
+class RecordSinks:
+    """The observer that hands a record of each call to the sinks."""
+
+    def __init__(self, sinks: Iterable[Sink] = ()) -> None:
+        self.sinks = list(sinks)
+
+    def finished(self, call: Run, envelope: Envelope, result: Outcome) -> None:
+        """Record a call."""
+        if not self.sinks:
+            return
+        record = _record_of(call, envelope, result)
+        for sink in self.sinks:
+            try:
+                sink(record)
+            except BaseException:  # noqa: BLE001 - a sink may raise anything, and must not fail the call
+                _log.exception("sink_failed id=%s", call.id)
+
 
 _DEFECTS: Final = frozenset({"internal_error", "invalid_output"})
 """What is to be reported, by the id that the log has: an answer may go through other calls, which have ids of their own."""
@@ -195,24 +239,28 @@ _LONG_MS: Final = 10**8
 _log = logging.getLogger(__name__)
 
 
-def finish(call: Call, fitted: Outcome, sinks: Sequence[Sink], *, slow: float) -> Envelope:
-    """Return the stamped answer, having recorded the call."""
-    elapsed = time.perf_counter() - call.started
-    error, encoded = fitted.error, fitted.encoded
+def finish(call: Run, outcome: Outcome, *, slow: float) -> Envelope:
+    """Return the answer of a call, stamped with what the call cost."""
+    call.elapsed_s = elapsed = time.perf_counter() - call.started
+    error, encoded = outcome.error, outcome.encoded
     if error is not None and error.code in _DEFECTS:
         error = msgspec.structs.replace(error, details={"call_id": call.id, **error.details})
-    tokens = -(-(WRAPPING + encoded.characters) // 4) if encoded is not None and error is None else estimate_tokens(fitted.data, error)
-    session_id = call.inner_session_id if call.session is None else call.session.id
-    meta = Meta(call.id, int(elapsed * 1000), tokens, session_id, call.coerced, call.warnings)
-    answer = Envelope(error is None, fitted.data, error, meta)
-    if fitted.content:
-        answer.beside(fitted.content)
-    if fitted.passed is not None:
-        answer.passing(fitted.passed)
-    if fitted.held:
+    tokens = -(-(WRAPPING + encoded.characters) // 4) if encoded is not None and error is None else estimate_tokens(outcome.data, error)
+    meta = Meta(
+        call_id=call.id,
+        elapsed_ms=int(elapsed * 1000),
+        estimated_tokens=tokens,
+        session_id=call.inner_session_id if call.session is None else call.session.id,
+        coerced=call.coerced,
+        warnings=call.warnings,
+    )
+    answer = Envelope(error is None, outcome.data, error, meta)
+    if outcome.content:
+        answer.beside(outcome.content)
+    if outcome.passed is not None:
+        answer.passing(outcome.passed)
+    if outcome.held:
         answer.holding()
-    if sinks:
-        _record(call, answer, elapsed, sinks)
     if elapsed - call.paused_s > slow:
         code = error.code if error is not None else "ok"
         _log.warning("slow tool=%s ms=%d code=%s id=%s", call.tool, elapsed * 1000, code, call.id)
@@ -220,43 +268,44 @@ def finish(call: Call, fitted: Outcome, sinks: Sequence[Sink], *, slow: float) -
 
 
 def room_for_data(call: Call, characters: int) -> int:
-    """Return how many characters of a good answer its data may be, where the whole may have so many; less than none if nothing fits."""
-    coerced, warnings, one = call.coerced, call.warnings, call
-    while one.parent is not None:  # whose answer this one may become
-        one = one.parent
-        coerced, warnings = coerced + one.coerced, warnings + one.warnings
-    session_id = call.inner_session_id if call.session is None else call.session.id
-    meta = Meta(call.id, _LONG_MS, characters, session_id, coerced, warnings)
+    """Return how many characters the data may have in an answer of so many characters; negative if nothing fits."""
+    coerced, warnings, parent = call.coerced, call.warnings, call.parent
+    while parent is not None:  # this answer may become the answer of its parent
+        coerced, warnings = coerced + parent.coerced, warnings + parent.warnings
+        parent = parent.parent
+    run: Any = call
+    session_id = run.inner_session_id if call.session is None else call.session.id
+    meta = Meta(call.id, _LONG_MS, characters, session_id=session_id, coerced=coerced, warnings=warnings)
     return characters - WRAPPING - _META - len(encode(meta).decode())
 
 
-def _record(call: Call, answer: Envelope, elapsed: float, sinks: Sequence[Sink]) -> None:
-    spec, caller, parent, error = call.spec, call.caller, call.parent, answer.error
-    record = Record(
-        call.id,
-        spec.name if spec is not NOTHING else call.tool,
-        time.time() - elapsed,
-        elapsed * 1000,
-        None if error is None else error.code,
-        spec.source,
-        spec.operation if spec is not NOTHING else "",
-        None if parent is None else parent.id,
-        call.depth,
-        answer.meta.session_id,
-        caller.identity,
-        caller.scope,
-        call.profile.name,
-        call.channel.name,
-        call.channel.trace_id,
-        call.may_have_run if error is None else error.may_have_run,
-        answer.meta.estimated_tokens,
-        spec.kind,
+def _record_of(call: Run, answer: Envelope, result: Outcome) -> Record:
+    spec, caller, parent, error, meta = call.spec, call.request.caller, call.parent, answer.error, answer.meta
+    return Record(
+        call_id=call.id,
+        tool=spec.name if spec is not NOTHING else call.tool,
+        started=time.time() - call.elapsed_s,
+        elapsed_ms=call.elapsed_s * 1000,
+        code=None if error is None else error.code,
+        source=spec.source,
+        operation=spec.operation if spec is not NOTHING else "",
+        parent_id=None if parent is None else parent.id,
+        depth=call.depth,
+        session_id=meta.session_id,
+        identity=caller.identity,
+        scope=caller.scope,
+        profile=call.profile.name,
+        channel=call.channel.name,
+        trace_id=call.channel.trace_id,
+        may_have_run=call.may_have_run if error is None else error.may_have_run,
+        estimated_tokens=meta.estimated_tokens,
+        kind=spec.kind,
+        blame=None if error is None else error.blame,
+        coerced=len(meta.coerced),
+        waited_ms=(call.queued_s + call.paused_s) * 1000,
+        bytes=0 if result.encoded is None else len(result.encoded.text),
+        held=answer.held,
     )
-    for sink in sinks:
-        try:
-            sink(record)
-        except BaseException:  # noqa: BLE001 - a sink may raise anything, and must not fail the call
-            _log.exception("sink_failed id=%s", call.id)
 
 
 def failure_from(error: ToolError, call: Call) -> Outcome:
@@ -275,14 +324,14 @@ def defect_from(error: BaseException, call: Call) -> ToolError:
     return ToolError("internal_error", f"The {call.at_fault} failed in a way it did not foresee.", blame=call.at_fault)
 
 
-def stopped_by(call: Call, seconds: float) -> ToolError:
+def stopped_by(call: Run, seconds: float) -> ToolError:
     """Return the failure that the interruption of a call stands for; the seconds are those it had."""
     spec = call.spec
     if call.stopped == "cancelled":
         why = "The yard is closing" if call.stopped_by == "yard" else f"'{spec.name}' was cancelled"
         return ToolError("cancelled", f"{why}.", blame=call.stopped_by)
-    hurried = 0 < call.seconds <= seconds
-    seconds = call.seconds if hurried else seconds
+    hurried = 0 < call.options.seconds <= seconds
+    seconds = call.options.seconds if hurried else seconds
     return ToolError(
         "timeout",
         f"'{spec.name}' did not finish within {seconds:.3g} seconds.",

@@ -15,6 +15,7 @@ import msgspec
 
 from toolyard.dispatch.call import Call, Handler
 from toolyard.dispatch.outcome import defect_from, stopped_by
+from toolyard.dispatch.run import Run
 from toolyard.dispatch.tool import Check, Complete, Tool, query_of, texts_of
 from toolyard.model.content import Block, Embedded, Message, ResourceLink, Text, block_of, to_mcp
 from toolyard.model.envelope import encode
@@ -180,7 +181,7 @@ def _blob(uri: str, mime_type: str, data: bytes) -> dict[str, Any]:
 _MOST: Final = 1000
 
 
-async def suggest(call: Call, of: Resource | Prompt, argument: str, value: str, *, settled: Mapping[str, str], seconds: float) -> list[str]:
+async def suggest(call: Run, of: Resource | Prompt, argument: str, value: str, *, settled: Mapping[str, str], seconds: float) -> list[str]:
     """Return what a value may become, within bounds.
 
     Raises:

@@ -8,6 +8,7 @@ import asyncio
 import contextvars
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from queue import SimpleQueue
@@ -54,6 +55,8 @@ class Threads:
         self._lending = threading.Lock()
         self.abandoned = 0
         """Threads that still run for calls that were answered."""
+        self._busy: Counter[Call] = Counter()
+        """Abandoned threads by call."""
         self._on_free: dict[Call, list[Callable[[], None]]] = {}
 
     async def run(self, call: Call, function: Callable[[], object]) -> object:
@@ -78,13 +81,13 @@ class Threads:
                 call.may_have_run = False
             elif not job.ended:
                 job.abandoned = True
-                call.leftovers += 1
+                self._busy[call] += 1
                 self.abandoned += 1
                 _log.warning("abandoned_thread tool=%s id=%s abandoned=%d", call.spec.name, call.id, self.abandoned)
 
     def when_free(self, call: Call, then: Callable[[], None]) -> None:
         """Run this once no thread works for the call any more."""
-        if call.leftovers:
+        if call in self._busy:
             self._on_free.setdefault(call, []).append(then)
         else:
             then()
@@ -147,9 +150,10 @@ class Threads:
         if not job.abandoned:  # it ended as its call did, which has not come to count it yet
             return
         self.abandoned -= 1
-        call.leftovers -= 1
+        self._busy[call] -= 1
         _log.warning("late_result_dropped tool=%s id=%s", call.spec.name, call.id)
-        if not call.leftovers:
+        if not self._busy[call]:
+            del self._busy[call]
             for then in self._on_free.pop(call, ()):
                 then()
 

@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from toolyard.dispatch.call import Arguments, Call, Channel
+from toolyard.dispatch.call import Arguments, Call, CallRequest, Channel
 from toolyard.dispatch.outcome import room_for_data
 from toolyard.dispatch.progress import Progress
 from toolyard.dispatch.results import too_large
@@ -58,7 +58,7 @@ def make_chain(subject: Subject) -> Tool:
         plan = Plan(subject, call)
         await plan.read(given["steps"])
         if given["dry_run"]:
-            return {"plan": preview(plan, can_hold=subject.dispatcher.admission.can_hold)}
+            return {"plan": preview(plan, can_hold=bool(subject.dispatcher.admission.policies))}
         if call.memo is not None:  # by somebody else, while stored results were read
             return cast("_Chain", call.memo).tell_again()
         begun = call.memo = _Chain(subject, call, plan)
@@ -127,7 +127,7 @@ class _Chain:
             if planned.checked is None or timed:
                 answer = await self._begin(planned, channel)
             else:
-                answer = await dispatch(step.tool_id, step.args, caller=caller, channel=channel, parent=call, options=planned)
+                answer = await dispatch(CallRequest(step.tool_id, step.args, caller), channel=channel, parent=call, options=planned)
             if answer.error is not None or answer.held:
                 pending = await self._settle([planned], [answer])
                 if pending is not None:
@@ -165,7 +165,7 @@ class _Chain:
                 planned = msgspec.structs.replace(planned, seconds=self._left(step))
         except ToolError as error:
             return _refused(error, step.tool_id)
-        return call.funnel.dispatch(step.tool_id, args, caller=call.caller, channel=channel, parent=call, options=planned)
+        return call.funnel.dispatch(CallRequest(step.tool_id, args, call.caller), channel=channel, parent=call, options=planned)
 
     def _filled(self, planned: Planned) -> Arguments:
         """Return the arguments of a step with what the steps before answered."""

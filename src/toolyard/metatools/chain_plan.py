@@ -459,7 +459,7 @@ class Plan:
         is_linked = bool(found) or step.use_previous
         args = step.args
         fills = wrapper is None or (is_linked and not holds_steps(args, wrapper))  # what steps of its own refer to is a chain's affair
-        if not self._call.refs_resolved and REFERENCE in text and fills:
+        if not self._call.options.refs_resolved and REFERENCE in text and fills:
             self._filling = filling = self._filling or self._fill()
             try:
                 args = await filling.fill_in(args, tool.spec.input_schema)
@@ -467,7 +467,7 @@ class Plan:
             except ToolError as error:
                 self._mislead(index, error)
                 return None
-        filled = fills or self._call.refs_resolved
+        filled = fills or self._call.options.refs_resolved
         planned = Planned(index=index, step=step, tool=tool, references=found, refs_resolved=filled, seconds=step.timeout_s)
         if is_linked:
             taken = {reference.at[0] for reference in found}
@@ -499,7 +499,7 @@ class Plan:
         inner = cast("Arguments", inner)
         if tool.wraps:
             return (tool, *await self._look_inside(index, inner, tool.spec.name, found=found, at=here))
-        fill = None if self._call.refs_resolved else self._fill
+        fill = None if self._call.options.refs_resolved else self._fill
         try:
             issues = await issues_of_call(inner, tool, {one[0] for one in inside}, fill=fill, repair=self._subject.limits.repair)
         except ToolError as error:

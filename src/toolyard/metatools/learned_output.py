@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final, cast
 
-from toolyard.dispatch.call import Caller
-from toolyard.model.envelope import encode
+from toolyard.dispatch.call import Call, Caller
+from toolyard.dispatch.outcome import Outcome
+from toolyard.model.envelope import Envelope, encode
 from toolyard.model.spec import ToolSpec
 
 __all__ = ["Shapes"]
@@ -177,6 +178,11 @@ class Shapes:
 
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
+
+    def finished(self, call: Call, envelope: Envelope, result: Outcome) -> None:  # noqa: ARG002 - the shape of an observer
+        """Learn from the result of a tool that declares no output schema."""
+        if result.error is None and call.may_have_run and call.spec.output_schema is None:
+            self.learn(call.spec, result.data, call.request.caller)
 
     def learn(self, spec: ToolSpec, data: object, caller: Caller) -> None:
         """Note what a tool answered a caller; never fails, and soon costs next to nothing."""

@@ -35,7 +35,7 @@ class Metatools:
         """Publish, and follow what the yard's other tools are, while open."""
         catalogue, shapes = Catalogue(self._subject.registry, self._subject.search), Shapes()
         if LEARNING in self._names and "describe_tool" in self._names:
-            self._subject.dispatcher.learn = shapes.learn
+            self._subject.dispatcher.observe(shapes)
         try:
             publish(self._tools(catalogue, shapes))
             if "search_tools" in self._names:

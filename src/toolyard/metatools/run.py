@@ -116,7 +116,7 @@ def make_run(subject: Subject) -> list[Tool]:
         except ToolError as error:
             return _led_on(await call.invoke(given["tool_id"], given["args"]), error)  # so that it is recorded as any call of no tool
         _check_supported(given, tool.spec)
-        args, filled = given["args"], call.refs_resolved
+        args, filled = given["args"], call.options.refs_resolved
         if not filled and not tool.wraps:
             args, filled = await _filled(args, tool, subject.dispatcher.results.filling(call.caller.owner, call.profile)), True
         args, moved = unwrapped(args, tool, repair=repair)

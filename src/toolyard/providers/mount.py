@@ -8,7 +8,7 @@ from typing import cast
 
 import msgspec
 
-from toolyard.dispatch.call import REFS_RESOLVED, Arguments, Call, Caller
+from toolyard.dispatch.call import REFS_RESOLVED, Arguments, Call, Caller, CallRequest
 from toolyard.dispatch.dispatcher import Dispatcher
 from toolyard.dispatch.registry import Registry
 from toolyard.dispatch.resource import Prompt, Resource
@@ -77,9 +77,8 @@ class Mount:
 
         async def handler(call: Call) -> Envelope:
             call.is_proxy = True
-            return await self._dispatcher.dispatch(
-                spec.name, call.arguments, caller=self._inside(call), channel=call.channel, parent=call, options=REFS_RESOLVED
-            )
+            request = CallRequest(spec.name, call.arguments, self._inside(call))
+            return await self._dispatcher.dispatch(request, channel=call.channel, parent=call, options=REFS_RESOLVED)
 
         outside = msgspec.structs.replace(spec, source=self._name, session="none", serial=False)
         return Tool(spec=outside, handler=handler, check=check, may_return_none=True)

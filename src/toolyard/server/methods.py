@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from toolyard.dispatch.call import Caller, Channel, EnvelopeCoroutine
+from toolyard.dispatch.call import Caller, CallRequest, Channel, EnvelopeCoroutine
 from toolyard.model.envelope import Envelope, Failure, encode, encode_sorted
 from toolyard.model.errors import ToolError
 from toolyard.server.context import ServerContext
@@ -59,7 +59,7 @@ def start_tool(exchange: RequestContext, params: given.CallTool) -> EnvelopeCoro
     """Return the call of a tool whose client is asked, if at all, while its request stays open."""
     raw = params.arguments
     channel = exchange.ready or exchange.channel()
-    return exchange.front.dispatch(params.name, None if raw == _NULL else raw, caller=exchange.caller, channel=channel)
+    return exchange.front.dispatch(CallRequest(params.name, None if raw == _NULL else raw, exchange.caller), channel=channel)
 
 
 def answer_of(exchange: RequestContext, name: str, outcome: Envelope) -> bytes:
@@ -77,7 +77,7 @@ def answer_of(exchange: RequestContext, name: str, outcome: Envelope) -> bytes:
 
 
 def _start_with(exchange: RequestContext, name: str, raw: msgspec.Raw | None, channel: Channel) -> EnvelopeCoroutine:
-    return exchange.front.dispatch(name, raw, caller=exchange.caller, channel=channel)
+    return exchange.front.dispatch(CallRequest(name, raw, exchange.caller), channel=channel)
 
 
 def _sorted(raw: msgspec.Raw | None) -> bytes:
