@@ -79,7 +79,7 @@ async def test_the_policy_decides_before_anybody_is_asked() -> None:
 
 async def test_a_declared_question_is_answered_before_the_handler_runs() -> None:
     person = Person()
-    entered: list[dict[str, Any]] = []
+    entered: list[Any] = []
 
     @tool(confirmation=Confirmation("Who?", SCHEMA))
     async def greet(call: Call) -> str:

@@ -5,7 +5,7 @@ Policies decide, a person confirms what the tool declares, and limiters make the
 
 import logging
 from asyncio import Lock
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from toolyard.dispatch.call import Call, Limiter, Policy, Release
@@ -112,7 +112,7 @@ class Admission:
                 await self._acquire(run)
         return result
 
-    async def _confirm(self, call: Run, confirmation: Confirmation) -> dict[str, Any]:
+    async def _confirm(self, call: Run, confirmation: Confirmation) -> Mapping[str, Any]:
         """Return the person's answer, which a mounting yard may have asked for already."""
         parent = call.parent
         if parent is not None and parent.is_proxy and parent.spec.confirmation == confirmation:

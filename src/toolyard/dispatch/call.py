@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeVar, cast
 
 import msgspec
@@ -112,7 +113,11 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because o
 LIBRARY: Final = Channel()
 
 
-class CallRequest(msgspec.Struct, frozen=True):
+_EMPTY: Final[Any] = MappingProxyType({})
+"""Shared, because a default of `{}` would be made anew for each call."""
+
+
+class CallRequest(msgspec.Struct, frozen=True, gc=False):  # nothing in a request refers to it, so no cycle needs the collector
     """A call as data, before it runs. It can be stored, sent elsewhere and run again."""
 
     name: str
@@ -125,7 +130,7 @@ class CallRequest(msgspec.Struct, frozen=True):
     """The name of the channel that the call came in by."""
     session_id: str | None = None
     parent_id: str | None = None
-    trace: Mapping[str, str] = {}
+    trace: dict[str, str] | None = None
     """`traceparent`, `tracestate` and `baggage`."""
 
 
@@ -212,9 +217,9 @@ class Call(msgspec.Struct, eq=False):
     parent: "Call | None" = None
     options: InvokeOptions = DEFAULT_OPTIONS
     spec: ToolSpec = NOTHING
-    arguments: Arguments = {}
+    arguments: Arguments = _EMPTY
     """The arguments after check and repair."""
-    confirmation: dict[str, Any] = {}
+    confirmation: Mapping[str, Any] = _EMPTY
     """What a person answered to the confirmation that the tool declares."""
     session: Session | None = None
     coerced: tuple[str, ...] = ()

@@ -134,6 +134,8 @@ class Dispatcher:
             room = None if channel.result_characters is None else room_for_data(call, channel.result_characters)
             if encoded.characters > (self._limits.result_characters if room is None else room):
                 outcome = await self._shorten(call, outcome, encoded, room)
+        if call.session is None and not self._on_finished:  # a function call less
+            return finish(call, outcome, slow=self._limits.slow)
         return self._finish(call, outcome, result)
 
     async def read(self, uri: str, *, caller: Caller = ANYONE, channel: Channel = LIBRARY, parent: Call | None = None) -> Envelope:
@@ -141,8 +143,8 @@ class Dispatcher:
         call = self._begin(CallRequest(str(uri), None, caller, "resource"), channel, parent)
 
         def find() -> Query:
-            resource, variables = self._registry.find_resource(call.name, call.profile)
-            return Query(resource.query, variables, partial(contents_of, resource.spec, call.name))
+            resource, variables = self._registry.find_resource(call.request.name, call.profile)
+            return Query(resource.query, variables, partial(contents_of, resource.spec, call.request.name))
 
         return await self._answer(call, find)
 
@@ -253,9 +255,9 @@ class Dispatcher:
         parent = call.parent
         if self._closed or (parent is not None and (parent.finished or call.depth > self._limits.depth)):
             self._check_place(call)
-        tool = None if call.profile.toolsets else self._registry.named(call.name)  # a profile without rules has every tool
+        tool = None if call.profile.toolsets else self._registry.named(call.request.name)  # a profile without rules has every tool
         if tool is None:
-            tool = self._registry.find(call.name, call.profile)
+            tool = self._registry.find(call.request.name, call.profile)
         call.spec, call.handler = tool.spec, tool.handler
         return tool
 
@@ -282,8 +284,8 @@ class Dispatcher:
     def _admit(self, call: Run) -> None:
         """Warn of names that are old, guard what would be evaluated and find the session."""
         spec = call.spec
-        if call.name != spec.name:
-            call.warnings += (f"'{call.name}' is now called '{spec.name}'.",)
+        if call.request.name != spec.name:
+            call.warnings += (f"'{call.request.name}' is now called '{spec.name}'.",)
         if spec.deprecated is not None:
             call.warnings += (f"'{spec.name}' is deprecated. {spec.deprecated}",)
         if spec.eval is not None:

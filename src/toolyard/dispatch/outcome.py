@@ -246,14 +246,11 @@ def finish(call: Run, outcome: Outcome, *, slow: float) -> Envelope:
     if error is not None and error.code in _DEFECTS:
         error = msgspec.structs.replace(error, details={"call_id": call.id, **error.details})
     tokens = -(-(WRAPPING + encoded.characters) // 4) if encoded is not None and error is None else estimate_tokens(outcome.data, error)
-    meta = Meta(
-        call_id=call.id,
-        elapsed_ms=int(elapsed * 1000),
-        estimated_tokens=tokens,
-        session_id=call.inner_session_id if call.session is None else call.session.id,
-        coerced=call.coerced,
-        warnings=call.warnings,
-    )
+    session_id = call.inner_session_id if call.session is None else call.session.id
+    if session_id is None and not call.coerced and not call.warnings:  # as nearly always, and keywords cost a tenth of this function
+        meta = Meta(call.id, int(elapsed * 1000), tokens)
+    else:
+        meta = Meta(call.id, int(elapsed * 1000), tokens, session_id, call.coerced, warnings=call.warnings)
     answer = Envelope(error is None, outcome.data, error, meta)
     if outcome.content:
         answer.beside(outcome.content)
