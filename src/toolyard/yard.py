@@ -1,4 +1,4 @@
-"""The yard: everything assembled and alive, from its first provider to its last session."""
+"""The yard: assembles registry, providers, sessions, store and dispatcher, and opens and closes them."""
 
 import asyncio
 import time
@@ -56,40 +56,40 @@ LOCK: Final = "toolyard.lock"
 
 
 class YardOverrides(TypedDict, total=False):
-    """What may be settled of a yard after its code, besides its limits."""
+    """What configuration may change in a yard before it opens, besides its limits."""
 
     profile: str | None
     profiles: Iterable[Profile]
-    """Profiles besides those it has, or in their place."""
+    """More profiles; one of the same name replaces the yard's."""
     allow_eval: bool
     metatools: bool | tuple[str, ...]
     packs: Iterable[str]
-    """Packs besides those it has."""
+    """More packs."""
     providers: Iterable[Provider]
-    """Providers besides those it has."""
+    """More providers."""
     search: Mapping[str, Any]
     state_dir: str | None
 
 
 def own_provider(name: str, tools: object, *, resources: object, prompts: object) -> Provider | None:
-    """Return who publishes what a yard is given, if it is given anything.
+    """Return the provider of the yard's own tools, resources and prompts, if it has any.
 
-    What is ready-made needs no reading of functions, so a yard without functions starts sooner.
+    A yard of ready-made tools does not load the reading of function signatures, and starts sooner.
     """
     if _are(tools, Tool) and _are(resources, Resource) and _are(prompts, Prompt):
-        given = StaticProvider(name, _listed(tools), resources=_listed(resources), prompts=_listed(prompts))
-        return given if any((tools, resources, prompts)) else None
-    from toolyard.providers.functions import Functions  # noqa: PLC0415 - ready-made things need no reading of functions
+        provider = StaticProvider(name, _listed(tools), resources=_listed(resources), prompts=_listed(prompts))
+        return provider if any((tools, resources, prompts)) else None
+    from toolyard.providers.functions import Functions  # noqa: PLC0415 - see above
 
     return Functions(name, tools, resources=resources, prompts=prompts)
 
 
-def _are(given: object, kind: type) -> bool:
-    return isinstance(given, list | tuple) and all(isinstance(one, kind) for one in cast("Sequence[object]", given))
+def _are(things: object, kind: type) -> bool:
+    return isinstance(things, list | tuple) and all(isinstance(thing, kind) for thing in cast("Sequence[object]", things))
 
 
-def _listed(given: object) -> list[Any]:
-    return list(cast("Sequence[Any]", given))
+def _listed(things: object) -> list[Any]:
+    return list(cast("Sequence[Any]", things))
 
 
 def all_providers(own: Provider | None, providers: Iterable[Provider], *, packs: Sequence[str]) -> list[Provider]:
@@ -107,10 +107,10 @@ def all_providers(own: Provider | None, providers: Iterable[Provider], *, packs:
 
 
 def known_packs(packs: Iterable[str]) -> list[str]:
-    """Return the packs that were named.
+    """Return the names of packs as a list.
 
     Raises:
-        ValueError: There is none of that name.
+        ValueError: There is no pack of that name.
     """
     named = [packs] if isinstance(packs, str) else list(packs)
     if not named:
@@ -126,10 +126,10 @@ def known_packs(packs: Iterable[str]) -> list[str]:
 def upstream_providers(
     upstreams: Mapping[str, "UpstreamSettings"], *, state_dir: str | None, lock: Path | None, longest: int
 ) -> list[Provider]:
-    """Return who publishes what other servers offer; `lock` is the file that says what of it was accepted.
+    """Return the providers of upstreams; `lock` is the file of accepted definitions.
 
     Raises:
-        OSError: There is no place to keep what must last.
+        OSError: The state directory cannot be used.
     """
     if not upstreams:
         return []
@@ -143,7 +143,7 @@ def upstream_providers(
 
 @asynccontextmanager
 async def background_task(work: Any) -> AsyncGenerator[None]:
-    """Let something run meanwhile."""
+    """Run a coroutine in a task while the context is open."""
     task = asyncio.create_task(work)
     try:
         yield
@@ -153,17 +153,17 @@ async def background_task(work: Any) -> AsyncGenerator[None]:
             await task
 
 
-def told(values: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Return a yard's settings; one without an origin is from code where it differs from the default."""
-    plain = {"name": "yard", "version": VERSION, "profile": EVERYTHING.name, "packs": list[str](), "allow_eval": False, "state_dir": None}
-    defaults = {**plain, "search.strategy": SearchSettings().strategy, "metatools": True, **Limits().as_dict()}
+def describe_settings(values: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Return settings with their origins; one without an origin is from code where it differs from the default."""
+    own = {"name": "yard", "version": VERSION, "profile": EVERYTHING.name, "packs": list[str](), "allow_eval": False, "state_dir": None}
+    defaults = {**own, "search.strategy": SearchSettings().strategy, "metatools": True, **Limits().as_dict()}
     return {
         key: {"value": value, "from": origins.get(key, "default" if value == defaults[key] else "code")} for key, value in values.items()
     }
 
 
-_SUGGESTED: Final = 100
-_SETTLED: Final = 2.0  # seconds that opening waits for who publishes later: clients wait three for their first answer
+_COMPLETIONS: Final = 100
+_READY_S: Final = 2.0  # how long opening waits for slow providers: clients wait three seconds for their first answer
 Lifespan = Callable[["Yard"], AbstractAsyncContextManager[Any]]
 Completed = Literal["resource", "prompt"]
 Settled = Mapping[str, str] | None
@@ -205,17 +205,17 @@ class Yard:
         self.limits = msgspec.structs.replace(limits or Limits())
         self.search = search or SearchSettings()
         self.origins: dict[str, str] = {}
-        """Where settings came from that were not given in code."""
+        """The origins of settings that do not come from code."""
         self.state_dir = state_dir
-        """Where what must outlive the yard is kept, if not in the usual place."""
+        """The state directory, if not the usual one."""
         self._clock = clock
-        self._given_store = store
+        self._own_store = store
         self._equip(allow_eval=allow_eval)
         self._profiles = Profiles(profile, profiles)
         self._packs = known_packs(packs)
         self._metatools = known_metatools(metatools)
         own = own_provider(name, tools, resources=resources, prompts=prompts)
-        self._given = all_providers(own, providers, packs=self._packs)
+        self._providers = all_providers(own, providers, packs=self._packs)
         self._lifespan = lifespan
         self._middleware = tuple(middleware)
         self._records = RecordSinks(sinks)
@@ -224,28 +224,28 @@ class Yard:
         self._dispatcher: Dispatcher | None = None
         self._open: AsyncExitStack | None = None
 
-    def configure(self, *, origins: Mapping[str, str], limits: Mapping[str, Any], **given: Unpack[YardOverrides]) -> None:
-        """Settle before opening what was left open in code: some limits, the yard's own profile, whether code may run and so on.
+    def configure(self, *, origins: Mapping[str, str], limits: Mapping[str, Any], **overrides: Unpack[YardOverrides]) -> None:
+        """Apply settings before the yard opens; what they leave out stays as the code has it.
 
         Raises:
             KeyError: There is no profile of that name.
-            ValueError: A limit or another setting makes no sense, or two providers have the same name.
+            ValueError: A setting is invalid, or two providers have the same name.
             RuntimeError: The yard is open.
         """
         if self._dispatcher is not None:
             raise RuntimeError(f"The yard '{self.name}' is open: it can be configured only before.")
-        self.adopt(given.get("profiles", ()), profile=given.get("profile"))
-        self._packs = known_packs(dict.fromkeys([*self._packs, *given.get("packs", ())]))
-        self._given = all_providers(None, [*self._given, *given.get("providers", ())], packs=self._packs)
+        self.adopt(overrides.get("profiles", ()), profile=overrides.get("profile"))
+        self._packs = known_packs(dict.fromkeys([*self._packs, *overrides.get("packs", ())]))
+        self._providers = all_providers(None, [*self._providers, *overrides.get("providers", ())], packs=self._packs)
         self.limits = Limits(**{**self.limits.as_dict(), **limits})
-        self.search = msgspec.structs.replace(self.search, **given.get("search", {}))
-        self._metatools = known_metatools(given.get("metatools", self._metatools))
+        self.search = msgspec.structs.replace(self.search, **overrides.get("search", {}))
+        self._metatools = known_metatools(overrides.get("metatools", self._metatools))
         self.origins = dict(origins)
-        self.state_dir = given.get("state_dir") or self.state_dir
-        self._equip(allow_eval=given.get("allow_eval", self.registry.allow_eval))
+        self.state_dir = overrides.get("state_dir") or self.state_dir
+        self._equip(allow_eval=overrides.get("allow_eval", self.registry.allow_eval))
 
     def adopt(self, profiles: Iterable[Profile], *, profile: str | None = None) -> None:
-        """Know these profiles beside those of the code, before those of the same names, and take one as the yard's own; at any time."""
+        """Add or replace profiles, and select the yard's own by name; also while the yard is open."""
         self.profile = self._profiles.adopt(profiles, own=profile)
         if self._dispatcher is not None:
             self._dispatcher.profile = self.profile
@@ -272,7 +272,7 @@ class Yard:
 
     @property
     def dispatcher(self) -> Dispatcher:
-        """Return the funnel that every call passes.
+        """Return the dispatcher.
 
         Raises:
             RuntimeError: The yard is not open.
@@ -283,7 +283,7 @@ class Yard:
 
     @property
     def abandoned_threads(self) -> int:
-        """Return how many threads run on past their deadlines."""
+        """Return how many threads still run past their deadlines."""
         return self.dispatcher.threads.abandoned
 
     @property
@@ -300,11 +300,11 @@ class Yard:
         caller: Caller | None = None,
         channel: Channel = LIBRARY,
     ) -> Coroutine[Any, Any, Envelope]:
-        """Call a tool, with arguments as data or as JSON; what is awaited is always an envelope."""
-        given: object = arguments
+        """Call a tool, with arguments as data or as JSON; the answer is always an envelope."""
+        data: object = arguments
         if session is not None and isinstance(cast("object", arguments or {}), Mapping):
-            given = {**cast("Mapping[str, Any]", arguments or {}), "session_id": session}
-        return (self._dispatcher or self.dispatcher).dispatch(CallRequest(name, given, caller or ANYONE), channel=channel)
+            data = {**cast("Mapping[str, Any]", arguments or {}), "session_id": session}
+        return (self._dispatcher or self.dispatcher).dispatch(CallRequest(name, data, caller or ANYONE), channel=channel)
 
     def read(self, uri: str, *, caller: Caller | None = None, channel: Channel = LIBRARY) -> Coroutine[Any, Any, Envelope]:
         """Read a resource; the data of the envelope are its contents."""
@@ -324,16 +324,16 @@ class Yard:
     async def complete(
         self, kind: Completed, name: str, *, argument: str, value: str, arguments: Settled = None, caller: Caller | None = None
     ) -> Sequence[str]:
-        """Return what a value may become: of an argument of the prompt of that name, or of a variable of the template of that URI.
+        """Return completions for an argument of a prompt, or for a variable of a resource template.
 
         Raises:
             ToolError: `not_found` if there is no such prompt, template or argument.
         """
-        asked = self.dispatcher.complete(kind, name, argument=argument, value=value, settled=arguments or {}, caller=caller or ANYONE)
-        return (await asked)[:_SUGGESTED]
+        completions = self.dispatcher.complete(kind, name, argument=argument, value=value, settled=arguments or {}, caller=caller or ANYONE)
+        return (await completions)[:_COMPLETIONS]
 
     def notify_updated(self, uri: str) -> None:
-        """Tell who watches that the content of a resource changed; works from a thread, too."""
+        """Notify subscribers that the content of a resource changed. Thread-safe."""
         loop = self.dispatcher.loop
         if on_loop(loop):
             self.registry.updated(uri)
@@ -357,7 +357,7 @@ class Yard:
         return self.registry.list_prompts(self.profile_of(profile))
 
     def instructions_for(self, profile: Profile) -> str:
-        """Return what a client is told of the yard: its own words, and where most tools are not listed how to find them."""
+        """Return the instructions for clients: the yard's own, how to find tools that are not listed, and those of upstreams."""
         seen = [spec.name for spec in self.list(profile) if spec.source == METATOOLS] if self.registry.is_short(profile) else []
         return "\n\n".join(part for part in (self.instructions, guide(seen), self.providers.instructions()) if part)
 
@@ -371,17 +371,17 @@ class Yard:
 
     @property
     def profiles(self) -> Sequence[Profile]:
-        """Return the profiles that the yard knows by name, its own first."""
+        """Return the profiles, the yard's own first."""
         return self._profiles.known
 
     def settings(self) -> dict[str, dict[str, Any]]:
-        """Return every setting with its value and where it came from: 'code' where it differs from the default."""
+        """Return every setting with its value and its origin."""
         own: dict[str, Any] = {"name": self.name, "version": self.version, "profile": self.profile.name, "packs": self._packs}
         own |= {"metatools": tell_metatools(self._metatools), "search.strategy": self.search.strategy, "state_dir": self.state_dir}
-        return told({**own, "allow_eval": self.registry.allow_eval, **self.limits.as_dict()}, self.origins)
+        return describe_settings({**own, "allow_eval": self.registry.allow_eval, **self.limits.as_dict()}, self.origins)
 
     def add_sink(self, sink: Sink) -> Callable[[], None]:
-        """Send records to the sink, too; return what stops that."""
+        """Send records to one more sink; return a function that removes it."""
         sinks = self._records.sinks
         sinks.append(sink)
         if self._dispatcher is not None:
@@ -390,7 +390,7 @@ class Yard:
 
     @asynccontextmanager
     async def open(self, publish: Publish) -> AsyncGenerator[None]:
-        """Be a provider of another yard: every call passes both funnels."""
+        """Act as a provider of another yard: every call passes both dispatchers."""
         async with self:
             with Mount(self.name, self.registry, self.dispatcher, profile=self.profile).shown(publish):
                 yield
@@ -400,7 +400,7 @@ class Yard:
         self.registry = Registry(self.limits, allow_eval=allow_eval)
         self.providers = ProviderSet(self.registry, notify=self.notify_updated)
         self.sessions = Sessions(self.limits, clock=self._clock)
-        self._store = self._given_store or MemoryStore(max_bytes=self.limits.store_bytes, clock=self._clock)
+        self._store = self._own_store or MemoryStore(max_bytes=self.limits.store_bytes, clock=self._clock)
 
     def _make_dispatcher(self) -> Dispatcher:
         dispatcher = Dispatcher(
@@ -425,7 +425,7 @@ class Yard:
             dispatcher.state = await stack.enter_async_context(self._lifespan(self))
         stack.push_async_callback(self.providers.remove_all)
         with PausedCollection():
-            for provider in self._given:
+            for provider in self._providers:
                 await self.providers.add(provider)
             for pack in self._packs:
                 await self.providers.add(make_pack(pack, self), gives_way=True)
@@ -433,6 +433,6 @@ class Yard:
                 from toolyard.metatools.provider import Metatools  # noqa: PLC0415 - only a yard that opens with them needs them
 
                 await self.providers.add(Metatools(self, self._metatools), gives_way=True)
-        await self.providers.settled(_SETTLED, unless_known=True)
+        await self.providers.settled(_READY_S, unless_known=True)
         stack.push_async_callback(self.sessions.end_all)
         stack.push_async_callback(dispatcher.close)

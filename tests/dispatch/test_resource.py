@@ -137,7 +137,7 @@ async def test_contents_that_are_too_long_are_refused_and_never_cut(monkeypatch:
 
     limits = Limits(result_characters=10)
     whole = await read(give, "a://b", limits=limits)
-    monkeypatch.setattr("toolyard.dispatch.outcome._TOLD_BYTES", 500)
+    monkeypatch.setattr("toolyard.dispatch.outcome._READ_BYTES", 500)
     refused = await read(give, "a://b", limits=limits)
 
     assert len(whole.data["contents"][0]["text"]) == 1000

@@ -1,6 +1,6 @@
-"""A call: one admitted run of one tool, in flight, and the shapes that everything on its path has.
+"""A call and what surrounds it: who calls, by which channel, as which request.
 
-It does not know how calls are admitted or answered; what it needs of that is the `Funnel` it is handed.
+It does not know how calls are admitted, run or answered: what it needs of the dispatcher is the `Funnel` protocol.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ __all__ = [
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is calling; the scope is one conversation of that identity, and without a profile the yard's own holds."""
+    """Who is calling. The scope is one conversation of the identity; without a profile the yard's own applies."""
 
     identity: str = "local"
     scope: str = ""
@@ -59,12 +59,12 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
             raise TypeError("The profile of a caller must be a 'Profile'.")
 
     def __repr__(self) -> str:
-        """Return who it is, without what is claimed of him."""
+        """Return identity and scope, without the claims."""
         return f"<Caller '{self.identity}' '{self.scope}'>"
 
     @property
     def owner(self) -> str:
-        """Return what the caller's sessions and results are kept under."""
+        """Return the key of the caller's sessions and stored results."""
         return f"{len(self.identity)}:{self.identity}:{self.scope}"
 
 
@@ -72,48 +72,48 @@ ANYONE: Final = Caller()
 
 
 class Channel(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because one is made for nearly every call
-    """The way a call came in, and what it can do while the call runs."""
+    """How a call came in, and what can be sent back while it runs."""
 
     name: str = "library"
     line: str = ""
-    """Which client it is, where callers of one identity and one name may be several."""
+    """The connection, where several clients share one identity and name."""
     front: int = 0
     """The number of the server context that the call belongs to; 0 is none."""
     progress: SendProgress | None = None
     log: Callable[[str, str, Mapping[str, object]], None] | None = None
     ask: Callable[[Mapping[str, ClientRequest], bool], Awaitable[Mapping[str, Any]]] | None = None
-    """Puts asks, each under its key, to the client; whether it is a declared question and nothing happened yet; returns MCP's results."""
+    """Sends requests to the client and returns its results by key; the flag says that nothing ran yet, so the client may start again."""
     capabilities: frozenset[str] = frozenset()
-    """What the client says it can be asked."""
+    """The client requests that the client supports."""
     stateless: bool = False
-    """Whether nothing is kept of a client that begins with a handshake, so that it cannot be asked, whatever it said then."""
+    """Whether the server keeps no session for a handshake-era client, so that it cannot be asked."""
     hang_up: Callable[[], None] | None = None
-    """Lets go of the connection before the answer, which the client then comes back for."""
+    """Closes the connection before the answer, which the client then polls for."""
     headers: Mapping[str, str] = {}
     """The request headers that handlers may see."""
     forwarded: Mapping[str, str] = {}
-    """Those that some upstream wants to have passed on, which may be credentials."""
+    """The request headers that upstreams have forwarded; they may be credentials."""
     meta: Mapping[str, Any] = {}
-    """What the client said beside the arguments, without what the protocol reserves for itself."""
+    """The request's `_meta`, without the keys that MCP reserves."""
     trace: Mapping[str, str] = {}
-    """The trace that the call is part of: `traceparent`, `tracestate` and `baggage`, as they came."""
+    """`traceparent`, `tracestate` and `baggage`, as they came."""
     trace_id: str | None = None
     result_characters: int | None = None
-    """How long a whole answer may be that this way in takes, if not one with as much data as the yard's limit says."""
+    """The longest answer that the client accepts, where it states one."""
 
     def __repr__(self) -> str:
-        """Return which way in it is, without what came along."""
-        return f"<Door '{self.name}'>"
+        """Return the name, without headers and metadata."""
+        return f"<Channel '{self.name}'>"
 
     def inside(self, progress: SendProgress | None = None) -> "Channel":
-        """Return the way in of calls from inside of one that came this way; their notes go nowhere else than to `progress`."""
+        """Return the channel of nested calls, whose progress goes to `progress` alone."""
         return self if self.progress is progress else msgspec.structs.replace(self, progress=progress)
 
 
 LIBRARY: Final = Channel()
 
 
-_EMPTY: Final[Any] = MappingProxyType({})
+_EMPTY: Final[Any] = MappingProxyType[str, Any]({})
 """Shared, because a default of `{}` would be made anew for each call."""
 
 
@@ -135,18 +135,18 @@ class CallRequest(msgspec.Struct, frozen=True, gc=False):  # nothing in a reques
 
 
 class InvokeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a call from inside a call is run, where that differs from any other."""
+    """How a nested call differs from one that comes from outside."""
 
     seconds: float = 0.0
-    """It may take no longer, whatever its tool says; 0 is as long as that."""
+    """Timeout in seconds set by the caller; 0 uses the tool's own."""
     refs_resolved: bool = False
-    """Whether references to stored results are filled in already, so that what looks like one is data, and its size is not the caller's."""
+    """Whether references to stored results are resolved already: what looks like one is data, and its size is not the caller's."""
     checked: dict[str, Any] | None = None
-    """The arguments as they came out of a check, so that the same check need not look at them again."""
+    """The arguments after a check, so that they are not checked again."""
     checked_by: object = None
-    """The tool whose check that was: by the time of the call the name may be another's."""
+    """The tool whose check that was: by the time of the call the name may belong to another tool."""
     coerced: tuple[str, ...] = ()
-    """What was put right before they passed it."""
+    """The arguments that were repaired."""
 
 
 DEFAULT_OPTIONS: Final = InvokeOptions()
@@ -158,13 +158,13 @@ Arguments = dict[str, Any]
 Handler = Callable[["Call"], Awaitable[object]]
 Middleware = Callable[[Handler], Handler]
 Policy = Callable[["Call"], Awaitable[Envelope | None]]
-"""A policy: return nothing to allow, an envelope to answer instead of running, raise to deny."""
+"""Returns `None` to allow, an envelope to answer in place of the tool, or raises to deny."""
 Release = Callable[[], None]
 Limiter = Callable[["Call"], Awaitable[Release]]
 """Waits until the call may run, and returns what to call when it has ended."""
 _log = logging.getLogger("toolyard.tool")
 ambient: Final[ContextVar["Call"]] = ContextVar("toolyard.call")
-"""Set by the dispatcher alone; everything else reads it with `current_call`."""
+"""Set by the dispatcher; everything else reads it with `current_call`."""
 
 
 class Funnel(Protocol):
@@ -182,11 +182,11 @@ class Funnel(Protocol):
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """Return the loop that calls run on."""
+        """Return the event loop that calls run on."""
         ...
 
     def lent(self) -> AbstractContextManager[None]:
-        """Let another thread be made while this one waits."""
+        """Allow one more worker thread while this one waits."""
         ...
 
     def dispatch(self, request: CallRequest, *, channel: Channel, parent: "Call", options: InvokeOptions) -> EnvelopeCoroutine:
@@ -194,7 +194,7 @@ class Funnel(Protocol):
         ...
 
     def wait_outside(self, call: "Call", answer: Awaitable[T]) -> Awaitable[T]:
-        """Wait for somebody outside, while no deadline runs and others may have the call's turns."""
+        """Wait for a person or client: meanwhile deadlines stand still and limiters let others pass."""
         ...
 
     def send_progress(self, call: "Call", progress: Progress, *, own: bool) -> None:
@@ -202,7 +202,7 @@ class Funnel(Protocol):
         ...
 
     def in_thread(self, call: "Call", function: Callable[[], object]) -> Awaitable[object]:
-        """Run something that blocks in a worker thread."""
+        """Run a blocking function in a worker thread."""
         ...
 
 
@@ -264,14 +264,14 @@ class Call(msgspec.Struct, eq=False):
 
     @property
     def tool(self) -> str:
-        """Return the tool's name, or what may be repeated of a name that is none."""
+        """Return the tool's name, or '?' for a name that is not safe to log."""
         if self.spec is not NOTHING:
             return self.spec.name
         return str(self.name) if is_word(str(self.name)) else "?"
 
     @property
     def cancelled(self) -> bool:
-        """Return whether nobody waits for the result any more; for handlers that cannot be interrupted."""
+        """Return whether the call was stopped; for handlers in threads, which cannot be cancelled."""
         return self.stopped is not None
 
     @property
@@ -287,15 +287,15 @@ class Call(msgspec.Struct, eq=False):
         progress: SendProgress | None = None,
         options: InvokeOptions = DEFAULT_OPTIONS,
     ) -> EnvelopeCoroutine:
-        """Call another tool from inside this one, through the whole funnel; its notes go nowhere else than to `progress`."""
+        """Call another tool from inside this one, through the whole funnel; its progress goes to `progress` alone."""
         request = CallRequest(name, arguments, self.request.caller)
         return self.funnel.dispatch(request, channel=self.channel.inside(progress), parent=self, options=options)
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for something async, such as `invoke` or `ask`, from a handler that runs in a thread.
+        """Wait for a coroutine, such as `invoke` or `ask`, from a handler that runs in a thread.
 
         Raises:
-            RuntimeError: The handler is async: it can await.
+            RuntimeError: The handler is async, so it must await instead.
         """
         if on_loop(self.funnel.loop):
             work.close()
@@ -304,7 +304,7 @@ class Call(msgspec.Struct, eq=False):
             return asyncio.run_coroutine_threadsafe(work, self.funnel.loop).result()
 
     def start_session(self, *, kind: str = "", session_id: str | None = None) -> Session:
-        """Start a session of this caller, which this call then belongs to."""
+        """Start a session of this caller and make it the session of this call."""
         if self.finished:
             raise ToolError("state_error", "The call is over, so it can start no session.")
         sessions = self.funnel.sessions
@@ -316,18 +316,18 @@ class Call(msgspec.Struct, eq=False):
         return session
 
     async def end_session(self, session_id: str | None = None) -> bool:
-        """End one of this caller's sessions, by default the one this call belongs to."""
+        """End a session of this caller, by default the one of this call."""
         mine = self.session.id if self.session is not None and session_id is None else session_id
         return mine in self.funnel.sessions.ids(self.caller.owner) and await self.funnel.sessions.end(str(mine))
 
     def progress(self, done: float, total: float | None = None, text: str = "", *, own: bool = False) -> Noop:
-        """Say how far the call has come; may be awaited, and works from a thread, too. `own` is for notes the yard makes itself."""
+        """Send progress to the client. Thread-safe; may be awaited. `own` marks progress that the yard reports itself."""
         if self.channel.progress is not None:
             self._on_loop(lambda: self.funnel.send_progress(self, Progress(done, total, text), own=own))
         return NOOP
 
     def log(self, level: str, text: str, **facts: object) -> Noop:
-        """Say something to whoever watches the call; may be awaited, and works from a thread, too."""
+        """Send a log line to the client, or to the log where the client takes none. Thread-safe; may be awaited."""
         send = self.channel.log
         if send is None:
             number = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
@@ -337,20 +337,20 @@ class Call(msgspec.Struct, eq=False):
         return NOOP
 
     async def ask(self, schema: Mapping[str, Any], text: str, *, key: str = "answer") -> dict[str, Any]:
-        """Ask the person behind the caller for what the schema describes; meanwhile the deadline stands still.
+        """Ask the person behind the client to fill in a form; meanwhile the deadline stands still.
 
         Raises:
-            ToolError: `not_supported` where nobody can be asked, `approval_denied` or `cancelled` if there is no answer.
+            ToolError: `not_supported` if nobody can be asked, `approval_denied` or `cancelled` if there is no answer.
         """
         ask = ClientRequest.person(text, schema)
         with telling_whether_it_ran(running=self.may_have_run):
             return content_of(ask, (await self.ask_all({key: ask}))[key])
 
     async def ask_all(self, asks: Mapping[str, ClientRequest], *, declared: bool = False) -> Mapping[str, Any]:
-        """Put several asks to the client at once and return its results as they came, under the same keys.
+        """Send several requests to the client at once and return its raw results, under the same keys.
 
         Raises:
-            ToolError: `not_supported` where the client cannot be asked.
+            ToolError: `not_supported` if the client lacks the capability.
         """
         if self.channel.ask is None:
             raise unanswerable(asks, self.channel.capabilities, stateless=self.channel.stateless)
@@ -358,11 +358,11 @@ class Call(msgspec.Struct, eq=False):
             return await self.funnel.wait_outside(self, self.channel.ask(asks, declared))
 
     def can_ask(self, capability: str = "elicitation") -> bool:
-        """Return whether the client can be asked this: `elicitation` for a person, `sampling` for its model, `roots`."""
+        """Return whether the client has a capability: `elicitation`, `sampling` or `roots`."""
         return self.channel.ask is not None and capability in self.channel.capabilities
 
     def hang_up(self) -> None:
-        """Let go of the client's connection before a long wait, where it can come back for the answer."""
+        """Close the client's connection before a long wait, where the client can poll for the answer."""
         if self.channel.hang_up is not None:
             self.channel.hang_up()
 
@@ -374,9 +374,9 @@ class Call(msgspec.Struct, eq=False):
 
 
 def current_call() -> Call:
-    """Return the call that this code runs for.
+    """Return the call that the current code runs in.
 
     Raises:
-        LookupError: It runs for none.
+        LookupError: It runs in none.
     """
     return ambient.get()

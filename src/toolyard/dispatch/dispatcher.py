@@ -1,11 +1,10 @@
-"""The one funnel: every call, from every door, passes `Dispatcher.dispatch`.
+"""The one funnel: every call, from every way in, passes `Dispatcher.dispatch`.
 
-Reading a resource (`read`) and asking for a prompt (`prompt`) are calls, too, and take the same steps.
-It promises three things and does nothing else:
+Reading a resource (`read`) and getting a prompt (`prompt`) take the same steps. The dispatcher promises three things:
 
 1. it never raises, unless it is itself cancelled: the answer is always an `Envelope`;
-2. nothing runs that the caller's profile and policy do not allow;
-3. every call ends in exactly one `Record`.
+2. nothing runs that the caller's profile and the policies do not allow;
+3. observers see every call end exactly once.
 """
 
 import asyncio
@@ -54,7 +53,7 @@ _log = logging.getLogger(__name__)
 
 
 class Dispatcher:
-    """From name and arguments to envelope, for one yard."""
+    """Turns requests into envelopes, for one yard."""
 
     def __init__(
         self,
@@ -112,13 +111,11 @@ class Dispatcher:
         if parent is not None:
             call.parent, call.options = parent, options
         if self._on_started:
-            self._tell_started(call)
+            self._notify_started(call)
         try:
             tool = self._find(call)
             if options.checked_by is tool:
-                call.arguments = options.checked  # pyright: ignore[reportAttributeAccessIssue] - set together with 'checked_by'
-                if options.coerced:
-                    call.coerced = options.coerced
+                call.arguments, call.coerced = options.checked or {}, options.coerced
             else:
                 text = written(request.arguments, self._resolved_bytes if options.refs_resolved else self._limits.argument_bytes)
                 if (MARK in text or ESCAPE in text) and not options.refs_resolved and not tool.wraps and may_refer(text):
@@ -131,15 +128,15 @@ class Dispatcher:
         except BaseException as error:  # noqa: BLE001 - the caller gets an answer, whatever a handler raises
             result = outcome = self._failed(call, error)
         if parent is None and (encoded := outcome.encoded) is not None:
-            room = None if channel.result_characters is None else room_for_data(call, channel.result_characters)
-            if encoded.characters > (self._limits.result_characters if room is None else room):
-                outcome = await self._shorten(call, outcome, encoded, room)
+            most = channel.result_characters
+            if encoded.characters > (self._limits.result_characters if most is None else room_for_data(call, most)):
+                outcome = await self._shorten(call, outcome, encoded)
         if call.session is None and not self._on_finished:  # a function call less
             return finish(call, outcome, slow=self._limits.slow)
         return self._finish(call, outcome, result)
 
     async def read(self, uri: str, *, caller: Caller = ANYONE, channel: Channel = LIBRARY, parent: Call | None = None) -> Envelope:
-        """Answer one reading of a resource: the same funnel, and data that say what the contents are."""
+        """Read a resource; the data of the answer are its contents in the words of MCP."""
         call = self._begin(CallRequest(str(uri), None, caller, "resource"), channel, parent)
 
         def find() -> Query:
@@ -151,7 +148,7 @@ class Dispatcher:
     async def prompt(
         self, name: str, arguments: object = None, *, caller: Caller = ANYONE, channel: Channel = LIBRARY, parent: Call | None = None
     ) -> Envelope:
-        """Answer one request for a prompt: the same funnel, and data that say what the messages are."""
+        """Get a prompt; the data of the answer are its messages in the words of MCP."""
         call = self._begin(CallRequest(name, arguments, caller, "prompt"), channel, parent)
 
         def find() -> Query:
@@ -170,13 +167,13 @@ class Dispatcher:
         settled: Mapping[str, str],
         caller: Caller = ANYONE,
     ) -> list[str]:
-        """Return what the value of a variable or argument may become.
+        """Return completions for the value of a template variable or a prompt argument.
 
         Raises:
-            ToolError: There is no such thing, or what completes it failed.
+            ToolError: There is no such resource, prompt or argument, or its completion failed.
         """
         call = self._begin(CallRequest(name, None, caller, kind), LIBRARY)
-        self._check_place(call)
+        self._check_nesting(call)
         find = self._registry.find_prompt if kind == "prompt" else self._registry.find_template
         return await suggest(call, find(name, call.profile), argument, value, settled=settled, seconds=self._limits.timeout)
 
@@ -185,51 +182,53 @@ class Dispatcher:
         call.add_progress(progress, own=own)
 
     def in_thread(self, call: Call, function: Callable[[], object]) -> Awaitable[object]:
-        """Run something that blocks in a worker thread."""
+        """Run a blocking function in a worker thread."""
         return self.threads.run(call, function)
 
     def lent(self) -> AbstractContextManager[None]:
-        """Let another thread be made while this one waits."""
+        """Allow one more worker thread while this one waits."""
         return self.threads.lent()
 
     def wait_outside(self, call: Any, answer: Awaitable[T]) -> Awaitable[T]:
-        """Wait for somebody outside, while no deadline runs and others may have the call's turns."""
+        """Wait for a person or client: meanwhile deadlines stand still and limiters let others pass."""
         return self.admission.wait_outside(call, answer)
 
     def cancel(self, call_id: str) -> bool:
-        """Interrupt a call, which is then answered with `cancelled`; return whether it was in flight."""
+        """Cancel a call, which is then answered with `cancelled`; return whether it was in flight."""
         call = self.in_flight.get(call_id)
         if call is not None:
             call.stop("cancelled")
         return call is not None
 
     async def close(self, server: int = 0) -> None:
-        """Take no more calls, of one front or at all, interrupt those there are and wait, as long as cleaning up may take, for answers."""
+        """Refuse new calls, of one server context or all, cancel the running ones and wait for their answers."""
         self._closed.add(server)
         await self._execution.stop(server)
 
     def refuse(self, name: str, error: ToolError, *, caller: Caller = ANYONE, channel: Channel = LIBRARY) -> Envelope:
-        """Answer a call that cannot even begin, and record it."""
+        """Answer a call that cannot begin with a failure, and record it."""
         call = self._begin(CallRequest(name, None, caller), channel)
         outcome = failure_from(error, call)
         return self._finish(call, outcome, outcome)
 
-    async def _shorten(self, call: Run, answer: Outcome, encoded: Encoded, room: int | None) -> Outcome:
+    async def _shorten(self, call: Run, outcome: Outcome, encoded: Encoded) -> Outcome:
         """Return the outcome with a handle in place of data that are too long; the reason of a failure is always kept."""
+        most = call.channel.result_characters
+        room = None if most is None else room_for_data(call, most)
         try:
-            return answer.cut(await self.results.keep(encoded, call.caller.owner, call.profile, room=room))
+            return outcome.cut(await self.results.keep(encoded, call.request.caller.owner, call.profile, room=room))
         except BaseException as error:  # noqa: BLE001 - a store may raise anything
-            if answer.error is not None and isinstance(error, ToolError):
-                return answer.cut(too_large(encoded))
+            if outcome.error is not None and isinstance(error, ToolError):
+                return outcome.cut(too_large(encoded))
             return self._failed(call, error)
 
     async def _answer(self, call: Run, find: "Callable[[], Query]") -> Envelope:
-        """Answer a call of something that only tells: it has no session and no eval, and is never cut to a handle."""
+        """Answer a call of a resource or prompt: it has no session and no eval, and never becomes a handle."""
         try:
-            self._check_place(call)
+            self._check_nesting(call)
             query = find()
             call.spec, call.handler = query.tool.spec, query.tool.handler
-            self._take_texts(call, query.tool, written(query.arguments, self._limits.argument_bytes))
+            self._check_texts(call, query.tool, written(query.arguments, self._limits.argument_bytes))
             outcome = to_read_outcome(call, query, await self._execution.run(call, query.tool))
         except BaseException as error:  # noqa: BLE001 - as in 'dispatch'
             outcome = self._failed(call, error)
@@ -239,11 +238,11 @@ class Dispatcher:
         call = Run(f"c_{next(self._ids):x}", request, request.caller.profile or self.profile, channel, self)
         call.started, call.parent, call.spec = time.perf_counter(), parent, unknown(request.kind, request.name)
         if self._on_started:
-            self._tell_started(call)
+            self._notify_started(call)
         return call
 
-    def _take_texts(self, call: Run, query: Tool, text: bytes) -> None:
-        """Check the arguments, which are texts on every wire: reading them as what is wanted is no repair."""
+    def _check_texts(self, call: Run, query: Tool, text: bytes) -> None:
+        """Check arguments, which are strings on every wire: converting them is no repair."""
         call.at_fault = "tool"
         try:
             call.arguments = query.check(text)
@@ -254,14 +253,14 @@ class Dispatcher:
     def _find(self, call: Run) -> Tool:
         parent = call.parent
         if self._closed or (parent is not None and (parent.finished or call.depth > self._limits.depth)):
-            self._check_place(call)
+            self._check_nesting(call)
         tool = None if call.profile.toolsets else self._registry.named(call.request.name)  # a profile without rules has every tool
         if tool is None:
             tool = self._registry.find(call.request.name, call.profile)
         call.spec, call.handler = tool.spec, tool.handler
         return tool
 
-    def _check_place(self, call: Run) -> None:
+    def _check_nesting(self, call: Run) -> None:
         if not self._closed.isdisjoint((0, call.channel.front)):
             raise ToolError("overloaded", "The yard is closing.")
         if call.parent is not None and call.parent.finished:
@@ -282,7 +281,7 @@ class Dispatcher:
             raise
 
     def _admit(self, call: Run) -> None:
-        """Warn of names that are old, guard what would be evaluated and find the session."""
+        """Warn of old names, guard an eval payload and find the session."""
         spec = call.spec
         if call.request.name != spec.name:
             call.warnings += (f"'{call.request.name}' is now called '{spec.name}'.",)
@@ -319,7 +318,7 @@ class Dispatcher:
                 _log.exception("observer_failed id=%s", call.id)
         return answer
 
-    def _tell_started(self, call: Run) -> None:
+    def _notify_started(self, call: Run) -> None:
         for started in self._on_started:
             try:
                 started(call)

@@ -1,4 +1,4 @@
-"""Fitting a result: from whatever a handler returned to plain data that an answer can carry."""
+"""Outcome: from what a handler returned or raised to the envelope and the record of its call."""
 
 import logging
 import time
@@ -34,49 +34,49 @@ __all__ = [
 
 
 _BLOCK_BYTES: Final = 32 * 1024 * 1024
-_TOLD_BYTES: Final = _BLOCK_BYTES // 3 * 4
-"""The same, once it is written as base64."""
+_READ_BYTES: Final = _BLOCK_BYTES // 3 * 4
+"""The most bytes of a resource or prompt: as many as blocks, as base64."""
 _BYTES: Final = (bytes, bytearray, memoryview)
 _PLAIN: Final = frozenset({int, float, str, bool, list, dict, type(None)})
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
-    """What an envelope will say, and the text of its data where there is one."""
+    """The result of a call before it becomes an envelope."""
 
     data: Any
     error: Failure | None = None
     content: tuple[Content, ...] = ()
     encoded: Encoded | None = None
     passed: Passed | None = None
-    """What another server answered, where that is what it is."""
+    """The result of another MCP server, if it passes through."""
     held: bool = False
-    """Whether a policy answered."""
+    """Whether a policy answered in place of the tool."""
 
     def cut(self, instead: dict[str, Any]) -> "Outcome":
-        """Return the same with something short in place of its data."""
+        """Return the outcome with something short in place of its data."""
         return Outcome(instead, self.error, self.content, held=self.held)
 
 
 class Query(NamedTuple):
-    """What reads a resource or makes a prompt, what it is given, and how its result is told."""
+    """A resource or prompt to read: its handler as a tool, the arguments, and how its result becomes MCP's."""
 
     tool: Tool
     arguments: object
-    tell: Callable[[object], dict[str, Any]]
+    to_mcp: Callable[[object], dict[str, Any]]
 
 
 def to_outcome(call: Run, tool: Tool, result: object) -> Outcome:
-    """Return a result as an answer can carry it.
+    """Return the outcome of a handler's result.
 
     Raises:
-        ToolError: `invalid_output` if it cannot.
+        ToolError: `invalid_output` if the result does not fit.
     """
-    if type(result) not in _PLAIN:  # asked first because asking for an envelope costs more than the rest
+    if type(result) not in _PLAIN:  # checked first: five instance checks cost more than the rest
         if isinstance(result, Passed):
             encoded = Encoded(result.data, encode(result.data), result.characters, result.content)
             return Outcome(result.data, None, result.content, encoded, result)
         if isinstance(result, Envelope):
-            return _kept(call, tool, result)
+            return _from_envelope(call, tool, result)
         if isinstance(result, Encoded):
             return Outcome(result.data, None, result.content, result)
         if isinstance(result, _BYTES):
@@ -96,28 +96,28 @@ def to_outcome(call: Run, tool: Tool, result: object) -> Outcome:
 
 
 def to_read_outcome(call: Run, query: Query, result: object) -> Outcome:
-    """Return what was read or made as an answer can carry it, told in the words of MCP.
+    """Return the outcome of reading a resource or prompt.
 
     Raises:
-        ToolError: `invalid_output` if it cannot, `too_large` if it is too long.
+        ToolError: `invalid_output` if the result does not fit, `too_large` if it is too long.
     """
     if isinstance(result, Envelope):
-        return _kept(call, query.tool, result)
+        return _from_envelope(call, query.tool, result)
     if result is None:
         raise _invalid(query.tool, "answered nothing")
     try:
-        data = query.tell(result)
+        data = query.to_mcp(result)
         text = encode(data)
     except TypeError:
         raise _invalid(query.tool, f"answered what no {query.tool.spec.kind} can hold") from None
-    if len(text) > _TOLD_BYTES:
-        message = f"The answer has {len(text)} bytes; at most {_TOLD_BYTES} are sent."
-        raise ToolError("too_large", message, may_have_run=True, bytes=len(text), limit=_TOLD_BYTES)
+    if len(text) > _READ_BYTES:
+        message = f"The answer has {len(text)} bytes; at most {_READ_BYTES} are sent."
+        raise ToolError("too_large", message, may_have_run=True, bytes=len(text), limit=_READ_BYTES)
     return Outcome(data, None, (), Encoded(data, text, len(text) if text.isascii() else len(text.decode())))
 
 
-def _kept(call: Run, tool: Tool, envelope: Envelope) -> Outcome:
-    """Return a ready envelope as it is, once it is sure that it can be sent, with what it says of another yard's call."""
+def _from_envelope(call: Run, tool: Tool, envelope: Envelope) -> Outcome:
+    """Return the outcome of a handler that answered with an envelope, such as that of another yard."""
     error = envelope.error
     if envelope.success is not (error is None) or (error is not None and error.code not in CODES):
         raise _invalid(tool, "answered with an envelope that contradicts itself")
@@ -157,16 +157,16 @@ def _invalid(tool: Tool, what: str) -> ToolError:
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """One finished call: never an argument, never a result."""
+    """One finished call, without arguments and results."""
 
     call_id: str
     tool: str
-    """The name of what was called: a tool, a resource or a prompt."""
+    """The name of the tool or prompt, or the URI of the resource."""
     started: float
     """Seconds since the epoch."""
     elapsed_ms: float
     code: CodeName | None = None
-    """Why it failed, if it did."""
+    """The code of its failure, if it failed."""
     source: str = ""
     operation: str = ""
     parent_id: str | None = None
@@ -232,10 +232,10 @@ class RecordSinks:
 
 
 _DEFECTS: Final = frozenset({"internal_error", "invalid_output"})
-"""What is to be reported, by the id that the log has: an answer may go through other calls, which have ids of their own."""
+"""Failures whose details carry the call id, so that they can be found in the log after passing through other calls."""
 _META: Final = len(',"_meta":')
 _LONG_MS: Final = 10**8
-"""More milliseconds than a call takes whose answer anybody waits for."""
+"""An upper bound of `elapsed_ms`, to reserve room for its digits."""
 _log = logging.getLogger(__name__)
 
 
@@ -306,7 +306,7 @@ def _record_of(call: Run, answer: Envelope, result: Outcome) -> Record:
 
 
 def failure_from(error: ToolError, call: Call) -> Outcome:
-    """Return a failure with what is known of the call: whether it ran, and whether running it twice would do harm."""
+    """Return the outcome of a failure."""
     _check_reason(error, call)
     envelope = Envelope.fail(error, tool_id=call.tool, may_have_run=call.may_have_run, safe=call.spec.safe)
     encoded = _encoded_partial(envelope.data)
@@ -316,13 +316,13 @@ def failure_from(error: ToolError, call: Call) -> Outcome:
 
 
 def defect_from(error: BaseException, call: Call) -> ToolError:
-    """Log what nobody foresaw, and return the one plain sentence that is said of it."""
+    """Log an unexpected exception with its traceback, and return a failure without it."""
     _log.error("defect tool=%s id=%s type=%s", call.tool, call.id, type(error).__name__, exc_info=error)
     return ToolError("internal_error", f"The {call.at_fault} failed in a way it did not foresee.", blame=call.at_fault)
 
 
 def stopped_by(call: Run, seconds: float) -> ToolError:
-    """Return the failure that the interruption of a call stands for; the seconds are those it had."""
+    """Return the failure of a call that was stopped: `cancelled`, or `timeout` after so many seconds."""
     spec = call.spec
     if call.stopped == "cancelled":
         why = "The yard is closing" if call.stopped_by == "yard" else f"'{spec.name}' was cancelled"
@@ -340,7 +340,7 @@ def stopped_by(call: Run, seconds: float) -> ToolError:
 
 
 def _check_reason(error: ToolError, call: Call) -> None:
-    """Warn of a failure that does not keep to what the tool declared."""
+    """Log a failure whose reason the tool does not declare."""
     reason = error.details.get("reason")
     if reason is None or not call.may_have_run or reason in OWN_REASONS:
         return
@@ -352,7 +352,7 @@ def _check_reason(error: ToolError, call: Call) -> None:
 
 
 def _encoded_partial(data: object) -> Encoded | None:
-    """Return partial results as JSON, or nothing if they cannot be."""
+    """Return partial results as JSON, or `None` if they cannot be written."""
     try:
         return None if data is None else encode_data(data)
     except TypeError:

@@ -1,6 +1,6 @@
-"""Progress of one call: notes that only grow, thinned out, the last one always delivered.
+"""Progress of one call: throttled, only ever growing, the last one always delivered.
 
-It decides when a note may go out; where it goes is a function it is given.
+It decides when progress is sent, not where. Also: thread-safe, fire-and-forget callbacks.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ __all__ = ["NOOP", "Noop", "Progress", "ProgressThrottle", "SendProgress", "call
 
 _BURST: Final = 4
 _PER_SECOND: Final = 4.0
-_OWN_NOTES: Final = 12
+_OWN_BURST: Final = 12
 _OWN_PER_SECOND: Final = 0.2
-"""How many of our own there are once they are many: nobody asked for them, but a client may give up on a call that falls silent."""
+"""The rate after that: nobody asked for our own progress, but a client may give up on a silent call."""
 _ROUNDING: Final = 1e-6
 
 
@@ -31,36 +31,36 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 SendProgress = Callable[[Progress], None]
-"""Takes a note to whoever is told."""
+"""Sends progress to the client."""
 
 
 class ProgressThrottle:
-    """Sends a call's notes on: four at once, then four a second, with the last one never lost."""
+    """Sends four at once, then four a second, and always the last one."""
 
-    __slots__ = ("_last", "_loop", "_own", "_pending", "_send", "_timer", "_tokens", "_when")
+    __slots__ = ("_last", "_loop", "_own", "_pending", "_refilled_at", "_send", "_timer", "_tokens")
 
     def __init__(self, send: SendProgress, loop: asyncio.AbstractEventLoop) -> None:
         self._send = send
         self._loop = loop
         self._last = -math.inf
         self._tokens = float(_BURST)
-        self._when = loop.time()
+        self._refilled_at = loop.time()
         self._own = 0
         self._pending: Progress | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, note: Progress, *, own: bool = False) -> None:
-        """Send the note now or soon; one that does not grow is dropped. After twelve of our own making they are slowed down."""
-        if not math.isfinite(note.done) or note.done <= self._last:
+    def add(self, progress: Progress, *, own: bool = False) -> None:
+        """Send progress now or soon, and drop it if it does not grow. After twelve of the yard's own the rate falls."""
+        if not math.isfinite(progress.done) or progress.done <= self._last:
             return
-        self._last = note.done
+        self._last = progress.done
         self._own += own
-        self._pending = note
+        self._pending = progress
         if self._timer is None:
             self._deliver_if_due()
 
     def close(self) -> None:
-        """Send what is still waiting and stop."""
+        """Send what is pending and stop."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -69,9 +69,9 @@ class ProgressThrottle:
     def _deliver_if_due(self) -> None:
         self._timer = None
         now = self._loop.time()
-        per_second = _PER_SECOND if self._own <= _OWN_NOTES else _OWN_PER_SECOND
-        self._tokens = min(_BURST, self._tokens + (now - self._when) * per_second)
-        self._when = now
+        per_second = _PER_SECOND if self._own <= _OWN_BURST else _OWN_PER_SECOND
+        self._tokens = min(_BURST, self._tokens + (now - self._refilled_at) * per_second)
+        self._refilled_at = now
         if self._tokens >= 1 - _ROUNDING:
             self._tokens -= 1
             self._deliver()
@@ -79,16 +79,16 @@ class ProgressThrottle:
             self._timer = self._loop.call_later((1 - self._tokens) / per_second, self._deliver_if_due)
 
     def _deliver(self) -> None:
-        note, self._pending = self._pending, None
-        if note is not None:
-            self._send(note)
+        progress, self._pending = self._pending, None
+        if progress is not None:
+            self._send(progress)
 
 
 _log = logging.getLogger(__name__)
 
 
 def on_loop(loop: asyncio.AbstractEventLoop) -> bool:
-    """Return whether this code runs on that loop."""
+    """Return whether the current code runs on that event loop."""
     try:
         return asyncio.get_running_loop() is loop
     except RuntimeError:
@@ -96,15 +96,15 @@ def on_loop(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 def call_safely(send: Callable[[], None]) -> None:
-    """Send something that the sender does not depend on: a door that fails must not fail the call."""
+    """Call a channel's function; its failure must not fail the call."""
     try:
         send()
-    except Exception:  # noqa: BLE001 - a door may raise anything
+    except Exception:  # noqa: BLE001 - a channel may raise anything
         _log.exception("door_failed")
 
 
 class Noop:
-    """Something that may be awaited and need not be."""
+    """Can be awaited, and need not be: the result of sending progress or a log line."""
 
     __slots__ = ()
 

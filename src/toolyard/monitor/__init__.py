@@ -1,4 +1,4 @@
-"""Where records go: sinks, each a function that takes a record."""
+"""What becomes of records: logs and other sinks."""
 
 from toolyard.monitor.sinks import Ring, log_sink
 

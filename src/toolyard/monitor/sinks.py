@@ -1,4 +1,4 @@
-"""The log as a sink: one line for each call, an event and then facts."""
+"""Sinks: functions that take the record of each finished call."""
 
 import logging
 from collections import deque
@@ -12,7 +12,7 @@ _log = logging.getLogger("toolyard.calls")
 
 
 def log_sink(record: Record) -> None:
-    """Log a call."""
+    """Log one line for a call."""
     if not _log.isEnabledFor(logging.INFO):
         return
     facts = [
@@ -28,7 +28,7 @@ def log_sink(record: Record) -> None:
 
 
 class Ring:
-    """Keeps the last records and forgets the oldest."""
+    """Keeps the latest records in memory."""
 
     def __init__(self, size: int = 1000) -> None:
         self.records: deque[Record] = deque(maxlen=size)
