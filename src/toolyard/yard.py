@@ -44,9 +44,9 @@ __all__ = [
     "YardOverrides",
     "all_providers",
     "background_task",
+    "describe_settings",
     "known_packs",
     "own_provider",
-    "told",
     "upstream_providers",
 ]
 
