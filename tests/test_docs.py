@@ -220,12 +220,24 @@ def test_every_event_of_the_log_is_told() -> None:
     assert sorted(event for event in events if f"`{event}" not in told) == []
 
 
-def test_the_staircase_is_the_one_that_is_checked() -> None:
+def test_the_layers_of_the_architecture_page_are_those_that_are_checked() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
     layers: list[str] = contracts[0]["layers"]
-    stairs = (DOCS / "architecture.md").read_text(encoding="utf-8").partition("## The path")[0]
+    picture = next(block.text for block in _blocks(DOCS / "architecture.md") if block.info == "text")
 
-    assert re.findall(r"^\| `(\w+)`", stairs, re.MULTILINE) == [name for layer in layers for name in layer.split(" | ")]
+    assert [line.partition("  ")[0] for line in picture.splitlines()] == layers
+
+
+def test_the_architecture_page_lists_every_folder_and_only_files_that_exist() -> None:
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    source = ROOT / "src" / "toolyard"
+    paths = [path.relative_to(source).as_posix() for path in source.rglob("*.py")]
+    tree = re.findall(r"^      ([\w.]+)(?:/| ) ", text, re.MULTILINE)
+    top = [path.name for path in source.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()]
+    files = re.findall(r"`([\w/]+\.py)`", text)
+
+    assert sorted(tree) == sorted(top)
+    assert [file for file in files if not any(f"/{path}".endswith(f"/{file}") for path in paths) and not (ROOT / file).exists()] == []
 
 
 def test_every_page_is_in_the_index() -> None:
