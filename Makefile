@@ -1,4 +1,4 @@
-# Two commands do everything: `make run` and `make test`. Both make the virtual environment they need.
+# 'make run' starts an example, 'make test' checks everything. Each command makes the virtual environment it needs.
 
 VENV ?= .venv
 PYTHON ?= python3
@@ -7,16 +7,16 @@ UV := $(BIN)/uv
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-# tests of whole programs, other people's clients and servers, and every door: 'make test' runs them, too
-WHOLE := cli conformance interop interaction transports providers/upstream test_docs.py test_examples.py test_promises.py test_start.py
+# Slow tests, which start programs, real clients and real servers. 'make check' leaves them out, 'make test' runs them.
+WHOLE := cli conformance interop interaction launch transports providers/upstream test_docs.py test_examples.py test_promises.py test_start.py
 
-.PHONY: help run demo test check lint types house unit generate lock clean
+.PHONY: help run demo test soak check lint types house unit generate lock clean
 
 help: ## Show these commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 $(READY): pyproject.toml requirements/bootstrap.txt requirements/dev.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Toolyard needs Python 3.11 or newer. Name one with PYTHON=…")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Toolyard needs Python 3.11 or newer. Set it with PYTHON=…")'
 	@test -x $(UV) || { $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/bootstrap.txt; }
 	@$(UV) pip install --quiet --python $(BIN)/python --require-hashes --requirement requirements/dev.txt
 	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
@@ -29,10 +29,14 @@ run: $(READY) ## Serve the example yard over HTTP, at http://127.0.0.1:8321/mcp
 demo: $(READY) ## Show what an agent sees of a yard with hundreds of tools
 	@$(BIN)/toolyard demo
 
-test: $(READY) ## Everything: gates, all tests, coverage, other Pythons that are installed
+test: $(READY) ## Everything: lint, types, layers, all tests, coverage, core tests on other Pythons; at most 20 minutes
 	@scripts/test
 
-check: $(READY) ## The fast part: lint, types, house, unit tests
+soak: $(READY) ## Long runs: property tests with ten times the examples
+	CI_EXAMPLES=20000 $(BIN)/pytest -q -n 2 tests/test_promises.py
+	CI_EXAMPLES=1000 $(BIN)/pytest -q -n 2 $$(grep -rlE '^from hypothesis' tests --include='test_*.py' | grep -v test_promises.py)
+
+check: $(READY) ## The fast part: lint, types, layers, unit tests; under two minutes
 	@$(MAKE) --no-print-directory --output-sync=target -j 2 types lint house unit
 
 lint: $(READY)
@@ -47,13 +51,13 @@ house: $(READY)
 	$(BIN)/python scripts/generate.py --check
 
 unit: $(READY)
-	$(BIN)/pytest -q -n 2 $(addprefix --ignore=tests/,$(WHOLE))
+	CI_EXAMPLES=100 $(BIN)/pytest -q -n 2 $(addprefix --ignore=tests/,$(WHOLE))
 
-generate: $(READY) ## Write the generated pages of docs/reference anew
+generate: $(READY) ## Write the generated pages of docs/reference
 	$(BIN)/python scripts/generate.py
 
-lock: $(READY) ## Lock the dependencies anew, with hashes and without addresses
+lock: $(READY) ## Lock the dependencies, with hashes and without addresses of package indexes
 	scripts/lock
 
-clean: ## Remove what the other commands made
-	rm -rf $(VENV) .coverage .coverage.* .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
+clean: ## Remove the virtual environments and everything else the commands made
+	rm -rf $(VENV) .venv-3.* .coverage .coverage.* .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist

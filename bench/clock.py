@@ -1,4 +1,4 @@
-"""What a server has used so far: the CPU time and the memory of a process and everything below it, as the kernel counts them."""
+"""CPU time and memory of a process tree, as the kernel counts them."""
 
 import time
 from contextlib import suppress
@@ -9,16 +9,16 @@ __all__ = ["cpu_seconds", "memory_kb"]
 
 
 def cpu_seconds(pid: int, *, below: bool = True) -> float:
-    """Return the CPU time of a process tree, or of its top alone, threads that have ended included."""
+    """Return the CPU time of a process tree, or of its root alone, including ended threads."""
     spent = 0.0
     for member in _tree(pid) if below else [pid]:
         with suppress(OSError):  # it may have just ended
-            spent += time.clock_gettime((~member << 3) | 2)  # Linux numbers the clock of each process so
+            spent += time.clock_gettime((~member << 3) | 2)  # Linux derives the clock id from the process id
     return spent
 
 
 def memory_kb(pid: int, field: Literal["VmRSS", "VmHWM"] = "VmRSS") -> int:
-    """Return the resident memory of a process tree, now or at its highest."""
+    """Return the resident memory of a process tree, now or at its peak."""
     total = 0
     for member in _tree(pid):
         with suppress(OSError):
@@ -28,7 +28,7 @@ def memory_kb(pid: int, field: Literal["VmRSS", "VmHWM"] = "VmRSS") -> int:
 
 
 def _tree(pid: int) -> list[int]:
-    """Return a process and all below it."""
+    """Return a process and its descendants."""
     found = [pid]
     with suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():

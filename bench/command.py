@@ -1,4 +1,4 @@
-"""What a command is: options in, a report out."""
+"""The interface of a command: options in, a report out."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -7,7 +7,7 @@ __all__ = ["Command", "Options", "Report"]
 
 
 class Options(NamedTuple):
-    """What the command line asked for."""
+    """The options of the command line."""
 
     rounds: int
     calls: int
@@ -17,7 +17,7 @@ class Options(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a command found: all of it as data, its table, and whether something is wrong."""
+    """The result of a command: rows as data, a table, and whether something failed."""
 
     data: dict[str, Any]
     table: str

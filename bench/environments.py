@@ -1,4 +1,4 @@
-"""The environments that are measured: pinned peers and this checkout, side by side, all made with one Python."""
+"""The measured environments: pinned peers and this checkout, all made with one Python."""
 
 import os
 import shutil
@@ -34,11 +34,11 @@ OPTIONAL: Final = ("tmcp",)
 
 
 class InstallError(RuntimeError):
-    """An environment could not be made; the installer has said why."""
+    """An environment could not be made; the installer has printed the reason."""
 
 
 def cache() -> Path:
-    """Return the directory that everything is written to."""
+    """Return the directory for all output."""
     own = os.environ.get("TOOLYARD_BENCH")
     if own:
         return Path(own)
@@ -51,18 +51,18 @@ def python_of(name: str) -> str:
 
 
 def node_folder() -> Path:
-    """Return where the packages of Node are."""
+    """Return the folder of the Node packages."""
     return cache() / "tmcp"
 
 
 def is_ready(name: str) -> bool:
-    """Return whether the environment is there as it should be."""
+    """Return whether the environment exists with the right pins."""
     mark = _mark(name)
     return mark.is_file() and mark.read_text() == _pins(name)
 
 
 def set_up(name: str) -> None:
-    """Make an environment anew.
+    """Make an environment from scratch.
 
     Raises:
         InstallError: The installer failed.
@@ -79,7 +79,7 @@ def set_up(name: str) -> None:
 
 
 def _install(name: str, folder: Path) -> None:
-    """Make a virtual environment and fill it."""
+    """Make a virtual environment and install its packages."""
     uv = Path(sys.executable).with_name("uv")
     if uv.is_file():
         _run([str(uv), "venv", "--quiet", "--python", sys.executable, str(folder)])
@@ -99,7 +99,7 @@ def _mark(name: str) -> Path:
 
 
 def _pins(name: str) -> str:
-    """Return what the environment depends on, as one text."""
+    """Return the dependencies of the environment as one text."""
     wanted = [" ".join(arguments) for arguments in _INSTALLS[name]]
     return "\n".join([sys.version, *wanted, _LOCK.read_text() if name == "toolyard" else ""])
 

@@ -1,4 +1,4 @@
-"""Findings: what rounds of measurements came to, one for each cell and peer, and tables of them with ours as the measure."""
+"""Findings: the results of all rounds for each cell and peer, and tables that compare them with ours."""
 
 import statistics
 import sys
@@ -17,7 +17,7 @@ Probe = Callable[[], dict[str, Any]]
 
 
 class Column(NamedTuple):
-    """A column of a table: which number, divided by what, with how many digits; the first of a table is the one that is compared."""
+    """A column of a table: its number, divisor and digits. The first column of a table is the one that is compared."""
 
     title: str
     key: str
@@ -26,7 +26,7 @@ class Column(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """One peer in one cell: every round, and what went wrong."""
+    """The rounds and failures of one peer in one cell."""
 
     cell: str
     peer: str
@@ -35,7 +35,7 @@ class Finding(NamedTuple):
     rounds: list[dict[str, Any]]
 
     def of(self, key: str) -> list[float]:
-        """Return a number of every round."""
+        """Return one number of every round."""
         return [float(found[key]) for found in self.rounds]
 
     def median(self, key: str) -> float:
@@ -62,7 +62,7 @@ def measure(probes: Mapping[tuple[str, str], tuple[str, Probe]], rounds: int) ->
 
 
 def report(command: str, findings: Sequence[Finding], columns: Sequence[Column], *, skipped: Mapping[str, str], **facts: Any) -> Report:
-    """Return a table for each cell, and below them who is missing and what went wrong."""
+    """Return a table for each cell, then the missing peers and the failures."""
     parts = [_table(cell, [row for row in findings if row.cell == cell], columns) for cell in dict.fromkeys(row.cell for row in findings)]
     parts += [f"'{name}' is not measured: {reason}" for name, reason in skipped.items()]
     faults = [f"'{row.peer}' failed in '{row.cell}': {row.fault}" for row in findings if row.fault]

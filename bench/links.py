@@ -1,4 +1,4 @@
-"""The ways to a server that the load generator has: a socket with one request at a time, and a pair of pipes with many in flight."""
+"""Connections of the load generator: a socket with one request at a time, and a pair of pipes with many in flight."""
 
 import os
 import re
@@ -23,7 +23,7 @@ _SHOWN: Final = 400
 
 
 class Shot(NamedTuple):
-    """A request cut where its id belongs, and what the reply must have."""
+    """A request, split at its id, and the text that its reply must contain."""
 
     before: bytes
     after: bytes
@@ -31,17 +31,17 @@ class Shot(NamedTuple):
 
     @classmethod
     def of(cls, head: str, body: str, expect: str) -> "Shot":
-        """Return what a message is sent as; its body was written with the first id, and all ids are equally long."""
+        """Return the shot for a message. Its body has the first id, and all ids have the same length."""
         before, _, after = body.encode().partition(_PLACE)
         return cls(head.encode() + before + b'"id":', after, expect.encode())
 
     def numbered(self, number: int) -> bytes:
-        """Return the request with an id of its own."""
+        """Return the request with the given id."""
         return b"%b%d%b" % (self.before, number, self.after)
 
 
 class Replies:
-    """What came back, and how long each took."""
+    """The replies and their latencies."""
 
     def __init__(self) -> None:
         self.open = 0
@@ -53,11 +53,11 @@ class Replies:
 
     @property
     def count(self) -> int:
-        """Return how many replies there are."""
+        """Return the number of replies."""
         return len(self._took)
 
     def add(self, started: int, reply: bytes, *, right: bool) -> None:
-        """Count a reply to what was sent at that time."""
+        """Count a reply to a request sent at that time."""
         self.open -= 1
         self._took.append(time.perf_counter_ns() - started)
         self._bytes += len(reply)
@@ -66,7 +66,7 @@ class Replies:
             self._first_wrong = self._first_wrong or reply[:_SHOWN].decode(errors="replace")
 
     def forget(self) -> None:
-        """Forget the right replies so far; a wrong one is never forgotten."""
+        """Drop the correct replies so far; a wrong one is kept."""
         self._took.clear()
         self._bytes = 0
 
@@ -84,7 +84,7 @@ class Replies:
 
 
 class Link(Protocol):
-    """A way to a server."""
+    """A connection to a server."""
 
     @property
     def room(self) -> int:
@@ -92,20 +92,20 @@ class Link(Protocol):
         ...
 
     def watched(self) -> Iterator[tuple[int, int]]:
-        """Return what to wait for: descriptors, and the events of each."""
+        """Return the descriptors to poll, and the events of each."""
         ...
 
     def send(self, requests: int) -> int:
-        """Send so many requests, and return the number."""
+        """Send up to so many requests, and return how many were sent."""
         ...
 
     def ready(self, events: int) -> int:
-        """Read and write what can be, and return how many requests were answered."""
+        """Read and write without blocking, and return how many requests were answered."""
         ...
 
 
 class Connection:
-    """A socket that stays open, with one request in flight."""
+    """A persistent socket with one request in flight."""
 
     room = 1
 
@@ -124,7 +124,7 @@ class Connection:
         self._started = 0
 
     def watched(self) -> Iterator[tuple[int, int]]:
-        """Return the socket; it tells once whenever there is something new."""
+        """Return the socket, edge-triggered."""
         yield self._socket.fileno(), select.EPOLLIN | select.EPOLLOUT | select.EPOLLET
 
     def send(self, requests: int) -> int:
@@ -140,7 +140,7 @@ class Connection:
         return 1
 
     def ready(self, events: int) -> int:
-        """Go on with the request or its reply."""
+        """Continue with the request or its reply."""
         if events & select.EPOLLOUT and self._unsent:
             self._write()
         if not events & ~select.EPOLLOUT:
@@ -165,7 +165,7 @@ class Connection:
             return
 
     def _is_whole(self, piece: bytes) -> bool:
-        """Take a piece of the reply, and count the reply if that was the last."""
+        """Read a piece of the reply, and count the reply if it is complete."""
         if self._missing < 0 and self._parts:
             self._parts = [piece := b"".join((*self._parts, piece))]
         else:
@@ -190,7 +190,7 @@ class Connection:
 
 
 class Pipe:
-    """A pair of pipes, with many requests in flight; what can be sent together is one write."""
+    """A pair of pipes with many requests in flight; requests that are sent together are one write."""
 
     def __init__(self, write: int, read: int, *, room: int, shots: list[Shot], numbers: Iterator[int], replies: Replies) -> None:
         os.set_blocking(write, False)
@@ -205,12 +205,12 @@ class Pipe:
         self._parts: list[bytes] = []
 
     def watched(self) -> Iterator[tuple[int, int]]:
-        """Return both pipes; the one for writing tells once whenever there is room again."""
+        """Return both pipes; the one for writing is edge-triggered."""
         yield self._read_fd, select.EPOLLIN
         yield self._write_fd, select.EPOLLOUT | select.EPOLLET
 
     def send(self, requests: int) -> int:
-        """Send requests, all in one piece."""
+        """Send requests in one write."""
         started = time.perf_counter_ns()
         pieces = [bytes(self._unsent)] if self._unsent else []
         for _ in range(requests):
@@ -223,7 +223,7 @@ class Pipe:
         return requests
 
     def ready(self, events: int) -> int:
-        """Write what waits, or read lines and count them."""
+        """Write the buffer, or read lines and count them."""
         if events & (select.EPOLLOUT | select.EPOLLERR):
             self._write()
             return 0

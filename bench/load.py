@@ -1,7 +1,8 @@
-"""The load generator: a process that keeps a server busy, checks every reply, and says what the requests cost.
+"""The load generator: a process that sends requests to a server, checks every reply, and reports latencies.
 
-It reads one plan as JSON from stdin and prints one result. The loop is closed: a connection, or a place in flight on a pipe, sends its
-next request when the last was answered. Sockets and pipes are used bare, so that the server is the slower side.
+It reads one plan as JSON from stdin and prints one result. The loop is closed: a connection, or a slot in flight on a pipe, sends its
+next request after the last reply. It uses sockets and pipes
+directly, so that the server is the slower side.
 """
 
 import json
@@ -84,7 +85,7 @@ def _run(plan: dict[str, Any]) -> dict[str, Any]:
 def main() -> int:
     try:
         result = _run(json.load(sys.stdin))
-    except OSError as error:  # a server that is stuck, or gone
+    except OSError as error:  # the server hangs, or is gone
         result = {"fault": str(error) or type(error).__name__}
     print(json.dumps(result))
     return 0

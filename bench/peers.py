@@ -1,4 +1,4 @@
-"""What is served and measured side by side: Toolyard, its peers, and the limits."""
+"""The measured servers: Toolyard, its peers, and the limits."""
 
 import shutil
 import subprocess
@@ -20,7 +20,7 @@ LIMIT: Final = "limit"
 
 
 class Peer(NamedTuple):
-    """A server program in an environment, and what it can do."""
+    """A server program in an environment, and its features."""
 
     name: str
     label: str
@@ -36,13 +36,13 @@ class Peer(NamedTuple):
         return [*self._program(), "--stdio", *self.options, *more]
 
     def http(self, mode: str, *more: str) -> list[str]:
-        """Return the command that serves HTTP; the port goes where it says PORT."""
+        """Return the command that serves HTTP, with PORT as the placeholder for the port."""
         return [*self._program(), "--http", "PORT", "--mode", mode, *self.options, *more]
 
     def _program(self) -> list[str]:
         if self.environment == "tmcp":
             script = node_folder() / self.script
-            shutil.copyfile(_SERVERS / self.script, script)  # node looks for packages beside the script
+            shutil.copyfile(_SERVERS / self.script, script)  # node looks for packages next to the script
             return ["node", str(script)]
         return [python_of(self.environment), str(_SERVERS / self.script)]
 
@@ -73,7 +73,7 @@ GATEWAYS: Final = {
 
 
 def absent(peers: Sequence[Peer]) -> dict[str, str]:
-    """Return which of them cannot run here, and why."""
+    """Return the peers that cannot run here, with the reasons."""
     reasons = {peer.name: "It is not set up." for peer in peers if not is_ready(peer.environment)}
     ours = [peer.name for peer in peers if peer.environment == "toolyard" and peer.name not in reasons]
     if ours:

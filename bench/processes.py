@@ -1,4 +1,4 @@
-"""Servers that are measured: each a process of its own on one core, while whoever asks runs on another."""
+"""The measured servers: each is a process on one core, while the load generator runs on another."""
 
 import http.client
 import json
@@ -30,16 +30,16 @@ _QUIET: Final = {"FASTMCP_CHECK_FOR_UPDATES": "off", "FASTMCP_SHOW_SERVER_BANNER
 
 
 class ServerError(RuntimeError):
-    """A server did not start or did not answer; the text says what it said last."""
+    """A server did not start or did not answer; the text has the end of its output."""
 
 
 def environment() -> dict[str, str]:
-    """Return our environment without what would change how Python runs, and with what keeps servers quiet."""
+    """Return our environment without Python's own variables, and with variables that silence servers."""
     return {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")} | _QUIET
 
 
 class Server:
-    """A process that answers, what it says on stderr in a file, and what it has used, with what is below it or alone."""
+    """A server process, with its stderr in a file and its CPU time and memory, with or without its children."""
 
     transport = ""
 
@@ -79,13 +79,13 @@ class Server:
         return memory_kb(self.process.pid)
 
     def fail(self, what: str) -> ServerError:
-        """Return that something went wrong, with the last words of the server."""
+        """Return an error with the end of the server's output."""
         return ServerError(f"'{self.name}' {what} {self._said.read_text(errors='replace')[-1500:]}".strip())
 
     def load(
         self, messages: Sequence[Message], era: str, *, width: int, seconds: float = 0.0, warm: float = 0.0, count: int = 0
     ) -> dict[str, Any]:
-        """Have the generator send these messages, in turn, and return what it found; `fault` says what was wrong, if anything."""
+        """Let the generator send these messages in turn, and return its result; `fault` has the first failure, if any."""
         plan = {
             "transport": self.transport,
             "pid": self.process.pid,
@@ -134,7 +134,7 @@ class HttpServer(Server):
 
     @property
     def url(self) -> str:
-        """Return where it is asked."""
+        """Return the address of the endpoint."""
         return f"http://127.0.0.1:{self._port}/mcp"
 
     def wait(self) -> None:
@@ -146,11 +146,11 @@ class HttpServer(Server):
         while time.perf_counter() - self.started < _STARTING and self.process.poll() is None:
             with suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 1):
                 return
-            time.sleep(0.02)  # it says by its port alone that it is up
+            time.sleep(0.02)  # an open port is the only sign that it is up
         raise self.fail("did not start.")
 
     def wait_for_tool(self, name: str) -> None:
-        """Wait until it lists a tool: a gateway has those of what is behind it only after a while.
+        """Wait until it lists a tool: a gateway gets the tools of its upstream only after a while.
 
         Raises:
             ServerError: It took too long.
@@ -158,14 +158,14 @@ class HttpServer(Server):
         while f'"{name}"' not in self.ask(listing(name), "2026"):
             if time.perf_counter() - self.started > _STARTING:
                 raise self.fail(f"did not list '{name}'.")
-            time.sleep(0.05)  # it says by its list alone that it is there
+            time.sleep(0.05)  # a list is the only sign that it is ready
 
     def ask(self, message: Message, era: str) -> str:
         """Return the answer to one request."""
         return self._post(body_of(message, era), headers_of(message, era, self._session(era)))[1]
 
     def _session(self, era: str) -> str:
-        """Return the session of the older era, opened when first needed; a server may give none."""
+        """Return the session id of the older era, after a handshake if needed; a server may send none."""
         if era not in self._sessions:
             self._sessions[era] = ""
             if era == "2025":
@@ -209,7 +209,7 @@ class StdioServer(Server):
         super().__init__(name, command, piped=True)
 
     def open(self, era: str) -> None:
-        """Shake hands, if the era asks for it."""
+        """Do the handshake, if the era has one."""
         if era == "2025":
             first, then = handshake()
             self._write(first)
@@ -256,7 +256,7 @@ def _free_port() -> int:
 
 @contextmanager
 def _on_core(core: int) -> Generator[None]:
-    """Start what is started here on one core; whoever is started stays there."""
+    """Run processes that are started in this block on one core."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     try:

@@ -1,4 +1,4 @@
-"""What is sent to a server, in both eras of the protocol: the older shakes hands first, the newer says everything in each request."""
+"""Messages to a server in both eras: the older has a handshake, the newer has all facts in each request."""
 
 import json
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _META: Final = {
 
 
 class Message(NamedTuple):
-    """A request, and a text that every right answer to it has."""
+    """A request, and a text that every correct answer contains."""
 
     method: str
     params: Mapping[str, Any]
@@ -55,7 +55,7 @@ def headers_of(message: Message, era: str, session: str = "") -> dict[str, str]:
 
 
 def handshake() -> tuple[str, str]:
-    """Return the two messages that open a connection in the older era: a request, and a notification for when it was answered."""
+    """Return the two messages of the handshake in the older era: a request, and a notification after its answer."""
     params = {"protocolVersion": ERAS["2025"], "capabilities": {}, "clientInfo": _CLIENT}
     first = _compact({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params})
     return first, _compact({"jsonrpc": "2.0", "method": "notifications/initialized"})

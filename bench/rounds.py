@@ -1,4 +1,4 @@
-"""Rounds: every path in a process of its own, all of them up, and measured in turn, each round beginning with the next one."""
+"""Rounds: every path has its own process. All run at the same time and are measured in turn; each round starts with the next one."""
 
 import json
 import os
@@ -27,7 +27,7 @@ _BATCH_US: Final = 100_000
 
 
 class WorkerError(RuntimeError):
-    """A worker process failed; the text is the end of what it said."""
+    """A worker process failed; the text is the end of its output."""
 
 
 class Row(NamedTuple):
@@ -41,7 +41,7 @@ class Row(NamedTuple):
     rounds: list[float]
 
     def divided(self, by: float) -> "Row":
-        """Return the row for one of so many things that were measured together."""
+        """Return the row divided by the number of things that were measured together."""
         return Row(self.subject, self.path, self.median / by, self.low / by, self.high / by, [value / by for value in self.rounds])
 
 
@@ -57,7 +57,7 @@ class Subject(NamedTuple):
         return [python_of(self.environment), str(_HERE / f"worker_{self.environment}.py"), self.job, str(self.tools), path]
 
     def paths(self) -> list[str]:
-        """Return the paths that the job has to offer, whatever the number of tools."""
+        """Return the paths of the job, for any number of tools."""
         return json.loads(_run(self._replace(tools=min(self.tools, 10)).command("")))
 
 
@@ -73,7 +73,7 @@ def measure_paths(subjects: Mapping[str, Subject], rounds: int, calls: int) -> l
 
 
 def in_rounds(measures: Mapping[tuple[str, str], Measure], rounds: int) -> list[Row]:
-    """Measure each once in every round; keys are subject and path."""
+    """Measure each path once in every round; keys are subject and path."""
     found: dict[tuple[str, str], list[float]] = {key: [] for key in measures}
     for number in range(rounds):
         print(f"round {number + 1} of {rounds}", file=sys.stderr)
@@ -87,13 +87,13 @@ def in_rounds(measures: Mapping[tuple[str, str], Measure], rounds: int) -> list[
 
 
 def rotated(items: Sequence[T], by: int) -> list[T]:
-    """Return the items from another one on, the first ones last."""
+    """Return the items rotated by an offset."""
     start = by % len(items)
     return [*items[start:], *items[:start]]
 
 
 def cpu_ms_of(environment: str, code: str) -> tuple[float, str]:
-    """Return the CPU time of a process that runs this code, in milliseconds, and what it printed."""
+    """Return the CPU time of a process that runs this code, in milliseconds, and its output."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     printed = _run([python_of(environment), "-c", code])
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -102,7 +102,7 @@ def cpu_ms_of(environment: str, code: str) -> tuple[float, str]:
 
 @contextmanager
 def _worker(command: Sequence[str], calls: int) -> Generator[Measure]:
-    """Start a worker, warm it up, and lend what measures one batch."""
+    """Start a worker, warm it up, and yield a function that measures one batch."""
     with tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(  # noqa: S603 - our own worker
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True, bufsize=1, env=_environment()
@@ -132,5 +132,5 @@ def _run(command: Sequence[str]) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Return our environment without what would change how Python runs."""
+    """Return our environment without Python's own variables."""
     return {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}

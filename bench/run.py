@@ -63,7 +63,7 @@ def publish(options: Options) -> Report:
 
 
 def start(options: Options) -> Report:
-    """CPU time of importing, less that of Python itself, and what must not be imported."""
+    """CPU time of importing, minus that of Python itself, and heavy imports."""
     heavy: dict[str, list[str]] = {}
 
     def measure(name: str, environment: str, code: str) -> Measure:
@@ -72,7 +72,7 @@ def start(options: Options) -> Report:
             heavy[name] = sorted(_HEAVY & set(printed.split()))
             return cpu
 
-        once()  # whatever is not compiled yet
+        once()  # compiles what is not compiled yet
         return once
 
     rows = in_rounds({(how[0], name): measure(name, *how) for name, how in _STARTS.items()}, options.rounds)
@@ -90,7 +90,7 @@ def _middle(row: Row, digits: int = 2) -> str:
 
 
 def _times_ours(row: Row, of: dict[str, float]) -> str:
-    """Return the ratio to the path of ours that does the same: blocking tools are compared with blocking ones."""
+    """Return the ratio to the same path of ours: blocking tools are compared with blocking ones."""
     return ratio(row.median, of[f"{_OURS} {_SYNC}" if row.path.endswith(_SYNC) else _OURS])
 
 
@@ -137,7 +137,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _options(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Options:
-    """Return what the command line asks for, once it is sure that it makes sense."""
+    """Return the checked options of the command line."""
     peers = tuple(name for name in given.peers.split(",") if name)
     unknown = [name for name in peers if name not in PEERS]
     if unknown:

@@ -1,6 +1,6 @@
-"""The tools and the questions that search is measured with: the bundled catalogue many times over, in other words each time.
+"""The tools and queries for the measurement of search: the bundled catalogue, repeated many times in other words.
 
-They are the same in every environment and at every time, and need nothing but the standard library.
+They are the same in every environment and every run, and need only the standard library.
 """
 
 import json
@@ -24,7 +24,7 @@ _SHORTEST_MISSPELT: Final = 5
 
 
 class Searched(NamedTuple):
-    """A tool as every framework takes it; its name has its namespace in front."""
+    """A tool for every framework; its name starts with its namespace."""
 
     name: str
     namespace: str
@@ -33,7 +33,7 @@ class Searched(NamedTuple):
 
 
 class _Words:
-    """English words, drawn so that few of them are common and most are rare."""
+    """English words with a realistic distribution: few are common and most are rare."""
 
     def __init__(self, seed: int) -> None:
         text = zlib.decompress((_PACKAGE / "search" / "thesaurus.bin").read_bytes()).decode()
@@ -46,7 +46,7 @@ class _Words:
 
 
 def make_tools(many: int) -> list[Searched]:
-    """Return so many tools, about as long as those of real catalogues: fifty words each, in names, sentences and parameters."""
+    """Return so many tools of realistic length: fifty words each, in names, sentences and parameters."""
     words = _Words(_SEED)
     entries = [json.loads(line) for line in (_PACKAGE / "demo" / "catalogue.jsonl").read_text().splitlines()]
     tools: dict[str, Searched] = {}
@@ -62,7 +62,7 @@ def make_tools(many: int) -> list[Searched]:
 
 
 def make_questions(tools: list[Searched]) -> list[str]:
-    """Return questions about some of the tools: short and long ones, of one or two clauses, some with a word misspelt."""
+    """Return queries for some of the tools: short and long, of one or two clauses, some with a misspelt word."""
     words = _Words(_SEED + 1)
     pick = words.random
     questions: list[str] = []
@@ -74,7 +74,7 @@ def make_questions(tools: list[Searched]) -> list[str]:
 
 
 def _vary(entry: dict[str, Any], namespace: str, words: _Words) -> Searched:
-    """Return a tool of the catalogue as another server might have it: about other things, and with more to say."""
+    """Return a variation of a catalogue tool: about other things, and with a longer description."""
     about, rest = words.draw(2), words.draw(5)
     schema = entry["input_schema"]
     properties = {name: inner | {"description": _explained(name, inner, words)} for name, inner in schema["properties"].items()}
@@ -92,14 +92,14 @@ def _explained(name: str, inner: dict[str, Any], words: _Words) -> str:
 
 
 def _said(tool: Searched, pick: random.Random) -> str:
-    """Return what a tool does as somebody would ask for it: some of its words, in their order."""
+    """Return a query for a tool: some words of its description, in their order."""
     said = tool.description.replace(".", "").replace(",", "").lower().split()
     kept = sorted(pick.sample(range(len(said)), min(len(said), pick.randint(3, 9))))
     return " ".join(said[place] for place in kept)
 
 
 def _misspell(question: str, pick: random.Random) -> str:
-    """Return the question with two letters swapped in one of its longer words, if there is one."""
+    """Return the query with two letters swapped in one of its longer words, if there is one."""
     said = question.split()
     long: Iterator[int] = (place for place, word in enumerate(said) if len(word) >= _SHORTEST_MISSPELT and word.isalpha())
     place = next(long, None)

@@ -1,4 +1,4 @@
-"""Search, measured: what a question, an index and one more tool cost among many tools, beside FastMCP's search by BM25."""
+"""The measurement of search: a query, an index and an added tool among many, compared with FastMCP's BM25."""
 
 import statistics
 from pathlib import Path
@@ -23,7 +23,7 @@ _MEMORY: Final = "import sys; sys.path.insert(0, {folder!r}); from worker_{name}
 
 
 def search(options: Options) -> Report:
-    """CPU time of a question among very many tools, of the index, and of one more tool; and the memory of the index."""
+    """CPU time of a query among very many tools, of the index, and of an added tool; and the memory of the index."""
     asked = _measure(("search", "search_tools"), options.rounds)
     changed = _measure(("make_index",), max(2, options.rounds // _FEWER)) + _measure(("add_tool",), options.rounds, ("toolyard",))
     memory = {name: _memory_of(name) for name in ("toolyard", "fastmcp")}
@@ -35,7 +35,7 @@ def search(options: Options) -> Report:
 
 
 def _measure(jobs: tuple[str, ...], rounds: int, environments: tuple[str, ...] = ("toolyard", "fastmcp")) -> list[Row]:
-    """Measure one question, or one change, at a time, in milliseconds."""
+    """Measure one query, or one change, at a time, in milliseconds."""
     subjects = {f"{name}, {job}": Subject(name, job, _TOOLS) for name in environments for job in jobs}
     return [row.divided(1000) for row in measure_paths(subjects, rounds, 1)]
 

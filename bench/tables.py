@@ -1,4 +1,4 @@
-"""Tables: rows as text for people, and as JSON for the next program."""
+"""Tables: rows as text for people, and as JSON for programs."""
 
 import json
 import os
@@ -19,21 +19,21 @@ class Kept(Protocol):
 
 
 def as_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Return a table in Markdown, its first column to the left and the numbers to the right."""
+    """Return a Markdown table with the first column left-aligned and the numbers right-aligned."""
     widths = [max(len(line[column]) for line in (head, *lines)) for column in range(len(head))]
     ruler = [":" + "-" * (widths[0] - 1), *("-" * (width - 1) + ":" for width in widths[1:])]
     return "\n".join(_line(cells, widths) for cells in (head, ruler, *lines))
 
 
 def ratio(value: float, ours: float) -> str:
-    """Return how many times ours something is."""
+    """Return a number divided by ours."""
     times = value / ours
     digits = 2 if times < 0.995 else 1 if times < 10 else 0
     return f"{times:.{digits}f}x"
 
 
 def keep(command: str, rows: Sequence[Kept], **facts: Any) -> dict[str, Any]:
-    """Write the rows into the cache directory, and return what was written."""
+    """Write the rows into the cache directory, and return the text."""
     result = {
         "command": command,
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

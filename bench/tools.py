@@ -1,4 +1,4 @@
-"""The tools that every framework is measured with: plain functions, so that each sees the same signatures."""
+"""The measured tools: plain functions, so that every framework gets the same signatures."""
 
 import asyncio
 from collections.abc import Callable
@@ -33,7 +33,7 @@ async def measure(text: str) -> int:
 
 async def slow(seconds: float) -> str:
     """Take a while."""
-    await asyncio.sleep(seconds)  # what the tool is there for
+    await asyncio.sleep(seconds)  # the purpose of the tool
     return "awake"
 
 
@@ -41,7 +41,7 @@ BASE: Final[tuple[Function, ...]] = (add, add_sync, blob, measure, slow)
 
 
 def filler(number: int) -> Function:
-    """Return one more function, with a name of its own."""
+    """Return one more function with a different name."""
 
     async def fill(query: str, limit: int = 10, *, exact: bool = False) -> str:
         return f"{query} {limit} {exact}"

@@ -1,4 +1,4 @@
-"""Measurements from outside: servers in processes of their own, asked over pipes and sockets as a client would."""
+"""Measurements of servers in their own processes, over pipes and sockets."""
 
 import json
 import sys
@@ -66,7 +66,7 @@ def stdio(options: Options) -> Report:
 
 
 def proxy(options: Options) -> Report:
-    """CPU time of a gateway for one call over HTTP that it passes on."""
+    """CPU time of a gateway for one call over HTTP."""
     gateways, skipped = _choose(options, "http", GATEWAYS)
     probes: Probes = {}
     with ExitStack() as stack:
@@ -128,7 +128,7 @@ def cold(options: Options) -> Report:
             probes[era, peer.name] = peer.label, lambda peer=peer, era=era: probe(peer, era)
     columns = (Column("wall ms", "wall_ms", digits=0), Column("CPU ms", "cpu_ms", digits=0), Column("RSS MB", "rss_kb", 1024, 0))
     for _, once in probes.values():
-        once()  # whatever is not compiled yet
+        once()  # compiles what is not compiled yet
     return report("cold", measure(_in_order(probes), options.rounds), columns, skipped=skipped)
 
 
@@ -154,7 +154,7 @@ def large(options: Options) -> Report:
 
 
 def slow(options: Options) -> Report:
-    """What 1,000 calls at once cost that take a second each, over HTTP; every round with a fresh server."""
+    """The cost of 1,000 calls at once that take a second each, over HTTP; every round has a new server."""
     peers, skipped = _choose(options, "http")
     probes: Probes = {}
     message = call("slow", {"seconds": 1.0}, "awake")
@@ -196,7 +196,7 @@ WIRE: Final[dict[str, tuple[Command, int]]] = {
 
 
 def _choose(options: Options, transport: str, of: Mapping[str, Peer] = PEERS) -> tuple[list[Peer], dict[str, str]]:
-    """Return the peers that are wanted, speak the transport and can run here, and why the others cannot."""
+    """Return the selected peers that support the transport and can run here, and why the others cannot."""
     wanted = [peer for peer in of.values() if transport in peer.transports and (not options.peers or peer.name in options.peers)]
     missing = absent(wanted)
     return [peer for peer in wanted if peer.name not in missing], missing
@@ -207,7 +207,7 @@ def _spoken(options: Options, peer: Peer) -> list[str]:
 
 
 def _up(stack: ExitStack, peer: Peer, skipped: dict[str, str], make: Callable[[], S], era: str = "") -> tuple[S, ...]:
-    """Start a server that stays up for all rounds, and return it; if it cannot, it is skipped."""
+    """Start a server for all rounds and return it; if it cannot start, it is skipped."""
     print(f"starting {peer.name}", file=sys.stderr)
     server = stack.enter_context(make())
     try:
@@ -222,7 +222,7 @@ def _up(stack: ExitStack, peer: Peer, skipped: dict[str, str], make: Callable[[]
 
 
 def _heard(stack: ExitStack, peer: Peer, skipped: dict[str, str], *, transport: str, eras: Sequence[str]) -> Iterator[tuple[Server, str]]:
-    """Start what serves a peer in these eras: over HTTP one server does for all, on stdio each has its own."""
+    """Start the servers of a peer for these eras: over HTTP one for all, on stdio one for each."""
     if transport == "http":
         yield from product(_up(stack, peer, skipped, lambda: HttpServer(peer.name, peer.http("json"))), eras)
     else:
@@ -231,7 +231,7 @@ def _heard(stack: ExitStack, peer: Peer, skipped: dict[str, str], *, transport: 
 
 
 def _gateway(way: str, command: Sequence[str]) -> HttpServer:
-    return HttpServer(f"gateway-{way}", command, below=False)  # an upstream on stdio is below its gateway, and does not count
+    return HttpServer(f"gateway-{way}", command, below=False)  # an upstream on stdio is a child of its gateway, and does not count
 
 
 def _add(peer: Peer) -> Message:
@@ -260,7 +260,7 @@ def _walking(server: HttpServer, pages: Sequence[Message], era: str, *, seconds:
 
 
 def _listing_peers(peers: Iterable[Peer]) -> list[Peer]:
-    """Return the peers with ours twice, in pages and in one; the limit is last, since it repeats what another has said."""
+    """Return the peers with ours twice, in pages and in one page. The limit is last, because it repeats another's answer."""
     ours = PEERS[OURS]
     paged = ours._replace(label=f"Toolyard, pages of {_PAGE:,}", options=(*ours.options, "--page", str(_PAGE)))
     whole = ours._replace(name="toolyard-whole", label="Toolyard, one page")
@@ -269,7 +269,7 @@ def _listing_peers(peers: Iterable[Peer]) -> list[Peer]:
 
 
 def _starting_peers(peers: Iterable[Peer]) -> list[Peer]:
-    """Return the peers with ours twice, with functions and with ready-made tools; what a call answers makes no difference."""
+    """Return the peers with ours twice, with functions and with ready-made tools."""
     ours = PEERS[OURS]
     ready = ours._replace(name="toolyard-ready", label="Toolyard, ready-made tools", script="toolyard_ready_server.py", options=())
     return [row for peer in peers if peer.name != "toolyard-plain" for row in ((peer, ready) if peer.name == OURS else (peer,))]
@@ -289,7 +289,7 @@ def _walk(server: HttpServer, era: str) -> list[Message]:
 
 
 def _reply() -> Path:
-    """Return where a whole list is kept for the limit to repeat: our own, or else that of the first."""
+    """Return the file with the list that the limit repeats: ours, or else that of the first peer."""
     return cache() / "reply.json"
 
 

@@ -1,4 +1,4 @@
-"""A worker process: holds one path of one framework ready, and measures a batch of calls whenever it is told to."""
+"""A worker process: prepares one path of one framework, and measures a batch of calls on request."""
 
 import asyncio
 import json
@@ -12,14 +12,14 @@ __all__ = ["Bench", "Job", "has_three", "work"]
 
 
 class Bench:
-    """Takes every path that a job has to offer, and stays with the one that is wanted."""
+    """Gets every path of a job, and measures the selected one."""
 
     def __init__(self, wanted: str) -> None:
         self.labels: list[str] = []
         self._wanted = wanted
 
     async def __call__(self, label: str, call: Callable[[], Awaitable[Any]], check: Callable[[Any], bool] | None = None) -> None:
-        """Offer a path: `call` returns something to await, and `check` is content with its answer."""
+        """Offer a path: `call` returns an awaitable, and `check` accepts its answer."""
         self.labels.append(label)
         if label == self._wanted:
             answer = await call()
@@ -33,7 +33,7 @@ Job = Callable[[Bench, int], Coroutine[Any, Any, None]]
 
 
 def work(jobs: Mapping[str, Job]) -> None:
-    """Do the job that the command line names: its name, a number of tools, and the path; without a path, say which there are."""
+    """Run the job of the command line: its name, a number of tools, and the path; without a path, list the paths."""
     job, tools, wanted = jobs[sys.argv[1]], int(sys.argv[2]), sys.argv[3]
     _stay_on_one_core()
     bench = Bench(wanted)
@@ -43,12 +43,12 @@ def work(jobs: Mapping[str, Job]) -> None:
 
 
 def has_three(answer: object) -> bool:
-    """Return whether the sum of one and two is somewhere in the answer."""
+    """Return whether the answer contains a 3, the sum of one and two."""
     return "3" in str(answer)
 
 
 async def _serve(call: Callable[[], Awaitable[Any]]) -> None:
-    """Answer each number of calls with the microseconds of CPU time that one took; nothing else runs meanwhile, so reading may block."""
+    """Answer each number of calls with the CPU time of one in microseconds. Nothing else runs meanwhile, so reading may block."""
     print("ready", flush=True)
     for line in sys.stdin:
         count = int(line)
@@ -59,6 +59,6 @@ async def _serve(call: Callable[[], Awaitable[Any]]) -> None:
 
 
 def _stay_on_one_core() -> None:
-    """Run where all other workers run, so that a busy neighbour hits all alike."""
+    """Run on the core of all workers, so that other load affects all equally."""
     if sys.platform == "linux":
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})

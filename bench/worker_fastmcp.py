@@ -1,4 +1,4 @@
-"""FastMCP, measured: calls in the same process, publishing, and its search by BM25."""
+"""The worker for FastMCP: calls in the same process, publishing, and its BM25 search."""
 
 import os
 from importlib import import_module
@@ -38,7 +38,7 @@ def _searched(tools: int) -> list[Any]:
 
 
 def _indexed(searched: list[Any]) -> Any:
-    """Return its index, made as its search makes it."""
+    """Return its index, made as its search does."""
     text_of = import_module("fastmcp.server.transforms.search.base")._extract_searchable_text  # noqa: SLF001 - it has no other
     index = import_module("fastmcp.server.transforms.search.bm25")._BM25Index()  # noqa: SLF001 - it has no other
     index.build([text_of(tool) for tool in searched])
@@ -72,7 +72,7 @@ async def _make_index(bench: Bench, tools: int) -> None:
 
 
 def measure_memory(tools: int) -> float:
-    """Return the kilobytes that the index takes for each tool, beside the tool itself."""
+    """Return the kilobytes of the index for each tool, without the tool itself."""
     searched = _searched(tools)
     _indexed(searched[:10])
     before = memory_kb(os.getpid())

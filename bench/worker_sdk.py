@@ -1,4 +1,4 @@
-"""The MCP SDK, measured: calls in the same process, and publishing."""
+"""The worker for the MCP SDK: calls in the same process, and publishing."""
 
 from importlib import import_module
 from typing import Any

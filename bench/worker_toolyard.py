@@ -1,4 +1,4 @@
-"""Toolyard, measured: calls in the same process, growth with the number of tools, publishing, and search."""
+"""The worker for Toolyard: calls in the same process, growth with the number of tools, publishing, and search."""
 
 import os
 import random
@@ -37,7 +37,7 @@ async def _growth(bench: Bench, tools: int) -> None:
     called = random.Random(_SEED).sample(names, min(len(names), _CALLED))  # noqa: S311 - an order, not a secret
     turns = cycle(called)
     async with Yard(tools=functions, sinks=[Ring()]) as yard:
-        for name in called:  # the first call of a tool makes what the others use
+        for name in called:  # the first call of a tool fills its caches
             await yard.call(name, _QUERY)
         await bench("the same tool", lambda: yard.call("add", ARGUMENTS), lambda answer: answer.data == 3)
         await bench("another tool each time", lambda: yard.call(next(turns), _QUERY), lambda answer: answer.success)
@@ -111,8 +111,8 @@ async def _add_tool(bench: Bench, tools: int) -> None:
 
 
 def measure_memory(tools: int) -> float:
-    """Return the kilobytes that the index takes for each tool, beside the tool itself."""
-    _indexed(_specs(10))  # what is loaded once is not the index's
+    """Return the kilobytes of the index for each tool, without the tool itself."""
+    _indexed(_specs(10))  # loads the modules, which are not part of the index
     specs = _specs(tools)
     before = memory_kb(os.getpid())
     index = _indexed(specs)

@@ -1,4 +1,4 @@
-"""A small bank as a yard: queries, commands, a session, reasons, progress and a result too large to answer with."""
+"""A small bank as a yard: queries, commands, a session, reasons, progress and a result that is too large for an answer."""
 
 import asyncio
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ PURPOSES = ("Groceries", "Rent", "Salary", "Train", "Books", "Insurance", "Coffe
 
 @dataclass(slots=True)
 class Account:
-    """What the bank knows of one account."""
+    """One account."""
 
     name: str
     owner: str
@@ -178,7 +178,7 @@ class Bank:
 
 
 def _bookings(account: Account, days: int) -> Iterator[Booking]:
-    """Make up bookings, the same ones every time."""
+    """Return invented bookings, the same every time."""
     for number in range(days * 3):
         purpose = PURPOSES[(number * 5 + len(account.name)) % len(PURPOSES)]
         cents = 310_000 if purpose == "Salary" else -(100 + number * 37 % 9000)
@@ -189,7 +189,7 @@ yard = Yard("bank", tools=[Bank()], packs=["system"])
 
 
 async def main() -> None:
-    """Make a few calls and print what they answer."""
+    """Make a few calls and print their answers."""
     async with yard:
         for name, arguments in (
             ("list_accounts", {}),

@@ -1,4 +1,4 @@
-"""A program that embeds a yard: a lifespan, callers with profiles of their own, and a sink for the records."""
+"""A program with an embedded yard: a lifespan, two callers with different profiles, and a sink for the records."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -17,7 +17,7 @@ class Database:
     notes: list[str] = field(default_factory=list[str])
 
     async def close(self) -> None:
-        """Say goodbye."""
+        """Close the connection."""
         print("database closed")
 
 
@@ -51,20 +51,20 @@ def print_record(record: Record) -> None:
     print(f"  record: {record.identity} called {record.tool}: {record.code or 'ok'}")
 
 
-def told(answer: Envelope) -> str:
-    """Return an answer in a few words."""
+def summary(answer: Envelope) -> str:
+    """Return the data of an answer, or its failure."""
     return str(answer.data) if answer.error is None else f"{answer.error.code}: {answer.error.message}"
 
 
 async def main() -> None:
-    """Let two callers use one yard."""
+    """Call one yard as two callers."""
     ada = Caller(identity="ada")
     guest = Caller(identity="guest", profile=READERS)
     async with Yard("notes", tools=[list_notes, add_note], profiles=[READERS], lifespan=lifespan, sinks=[print_record]) as yard:
         for caller in (ada, guest):
             print(f"{caller.identity} sees {', '.join(spec.name for spec in yard.list(caller.profile))}")
-            print(f"  add_note answers {told(await yard.call('add_note', {'text': 'Buy bread'}, caller=caller))}")
-            print(f"  list_notes answers {told(await yard.call('list_notes', caller=caller))}")
+            print(f"  add_note answers {summary(await yard.call('add_note', {'text': 'Buy bread'}, caller=caller))}")
+            print(f"  list_notes answers {summary(await yard.call('list_notes', caller=caller))}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Everything that MCP knows, in one yard: what the protocol's official conformance suite calls by name.
+"""A yard with every feature of MCP, for the official conformance suite.
 
-Run it alone to serve on stdio, or with `--port 8000` to serve over HTTP. The names are the suite's; how each thing is
-written is ours: content of every kind, progress and log, questions to the person, the model and the client, resources, prompts,
-and a provider that publishes anew while clients watch.
+Run it without arguments to serve over stdio, or with `--port 8000` to serve over HTTP. The suite defines the names of the tools.
+The yard has content of every kind, progress, log lines, questions to the person, the model and the client, resources,
+prompts, and a provider that changes its lists while clients are connected.
 """
 
 import argparse
@@ -63,11 +63,11 @@ TEXT = {"type": "string"}
 NAME = form(name=TEXT)
 
 plain = tool(operation="query", shape="plain")
-"""Says of a function that its answer is sent as it is, not in an envelope."""
+"""Marks a function whose answer is sent without an envelope."""
 
 
 class Content:
-    """Answers of every kind that clients can show."""
+    """Tools that return each kind of content."""
 
     @plain
     async def test_simple_text(self) -> str:
@@ -76,62 +76,62 @@ class Content:
 
     @plain
     async def test_image_content(self) -> Image:
-        """Answer with a picture."""
+        """Answer with an image."""
         return Image(RED_DOT)
 
     @plain
     async def test_audio_content(self) -> Audio:
-        """Answer with a sound."""
+        """Answer with audio."""
         return Audio(SILENCE)
 
     @plain
     async def test_embedded_resource(self) -> Embedded:
-        """Answer with a resource and what is in it."""
-        return Embedded("test://embedded-resource", text="Here is what the resource says.")
+        """Answer with an embedded resource."""
+        return Embedded("test://embedded-resource", text="The content of the resource.")
 
     @plain
     async def test_multiple_content_types(self) -> list[Text | Image | Embedded]:
-        """Answer with a text, a picture and a resource."""
+        """Answer with a text, an image and a resource."""
         mixed = Embedded("test://mixed-content-resource", text='{"answer": 42}', mime_type="application/json")
         return [Text("Three kinds of content:"), Image(RED_DOT), mixed]
 
     @tool(operation="query")
     async def test_error_handling(self) -> str:
-        """Fail, as always."""
-        raise ToolError("state_error", "This tool fails, and means to.")
+        """Fail always."""
+        raise ToolError("state_error", "This tool fails on purpose.")
 
 
 class Running:
-    """What a call can do while it runs: say how far it is, say something, let go of the connection."""
+    """Tools that send progress and log lines, or close the connection, while they run."""
 
     @plain
     async def test_tool_with_progress(self, call: Call) -> str:
-        """Say three times how far it has come."""
+        """Send progress three times."""
         for done in (0, 50, 100):
             call.progress(done, 100, f"{done} of 100 are done")
-            await asyncio.sleep(0.05)  # the suite wants them apart
+            await asyncio.sleep(0.05)  # the suite needs separate messages
         return "Done."
 
     @plain
     async def test_tool_with_logging(self, call: Call) -> str:
-        """Say three things to whoever watches."""
+        """Send three log lines."""
         for text in ("Beginning", "Still at it", "Nearly done"):
             call.log("info", text)
-            await asyncio.sleep(0.05)  # the suite wants them apart
+            await asyncio.sleep(0.05)  # the suite needs separate messages
         return "Done."
 
     @plain
     async def test_logging_tool(self, call: Call) -> str:
-        """Say something that only those hear who want to."""
-        call.log("info", "Not everybody wants to know this.")
+        """Send a log line to clients that asked for log lines."""
+        call.log("info", "Only clients that asked for log lines get this.")
         return "Done."
 
     @plain
     async def test_reconnection(self, call: Call) -> str:
-        """Let go of the connection; the client comes back for the answer."""
+        """Close the connection; the client reconnects for the answer."""
         call.hang_up()
-        await asyncio.sleep(0.1)  # so that the client has to come back
-        return "You came back."
+        await asyncio.sleep(0.1)  # so that the client has to reconnect
+        return "You reconnected."
 
 
 class Asking:
@@ -151,7 +151,7 @@ class Asking:
 
     @plain
     async def test_elicitation_sep1034_defaults(self, call: Call) -> str:
-        """Ask the person with answers filled in already."""
+        """Ask the person, with default answers."""
         fields = {
             "name": {"type": "string", "default": "John Doe"},
             "age": {"type": "integer", "default": 30},
@@ -159,12 +159,12 @@ class Asking:
             "status": {"type": "string", "enum": ["active", "inactive", "pending"], "default": "active"},
             "verified": {"type": "boolean", "default": True},
         }
-        answer = await call.ask({"type": "object", "properties": fields}, "Look through what is filled in.")
+        answer = await call.ask({"type": "object", "properties": fields}, "Check the defaults.")
         return f"Filled in: {answer}"
 
     @plain
     async def test_elicitation_sep1330_enums(self, call: Call) -> str:
-        """Ask the person to choose, in each way that a choice can be written."""
+        """Ask the person to choose, with each form of an enumeration."""
         words = ["option1", "option2", "option3"]
         titled = [{"const": f"value{number}", "title": f"Value {number}"} for number in (1, 2, 3)]
         fields = {
@@ -179,12 +179,12 @@ class Asking:
 
     @tool(operation="query", shape="plain", confirmation=Confirmation("What is your name?", NAME, key="user_name"))
     async def test_input_required_result_elicitation(self, call: Call) -> str:
-        """Greet the person, whose name is asked before it runs."""
+        """Greet the person, whose name is asked before the tool runs."""
         return f"Hello, {call.confirmation['name']}!"
 
     @tool(operation="query", shape="plain", confirmation=Confirmation("What is your name?", NAME))
     async def test_streaming_elicitation(self, call: Call) -> str:
-        """Greet the person, too."""
+        """Greet the person, with the default key of the question."""
         return f"Hello, {call.confirmation['name']}!"
 
     @plain
@@ -202,13 +202,13 @@ class Asking:
 
     @plain
     async def test_input_required_result_request_state(self, call: Call) -> str:
-        """Ask for a confirmation; that the call goes on shows that the client brought its state back."""
+        """Ask for a confirmation; the call goes on only if the client returns the request state."""
         answer = await call.ask(form(ok={"type": "boolean"}), "Confirm.", key="confirm")
         return f"state-ok: {answer['ok']}"
 
     @plain
     async def test_input_required_result_tampered_state(self, call: Call) -> str:
-        """Ask for a confirmation; a state that was changed on the way is refused."""
+        """Ask for a confirmation; a changed request state is refused."""
         answer = await call.ask(form(ok={"type": "boolean"}), "Confirm.", key="confirm")
         return f"Confirmed: {answer['ok']}"
 
@@ -226,14 +226,14 @@ class Asking:
 
     @plain
     async def test_input_required_result_multi_round(self, call: Call) -> str:
-        """Ask one thing after the other."""
+        """Ask two questions, one after the other."""
         first = await call.ask(NAME, "First: what is your name?", key="step1")
         second = await call.ask(form(color=TEXT), "And then: which colour do you like best?", key="step2")
         return f"{first['name']} likes {second['color']}."
 
     @plain
     async def test_input_required_result_capabilities(self, call: Call) -> str:
-        """Ask only what the client says it can be asked."""
+        """Ask only for what the client has a capability for."""
         asks: dict[str, ClientRequest] = {}
         if call.can_ask("sampling"):
             asks["greeting"] = ClientRequest.model("Greet somebody in one sentence.", max_tokens=50)
@@ -244,14 +244,14 @@ class Asking:
 
     @plain
     async def test_missing_capability(self, call: Call) -> str:
-        """Ask the client's model, which not every client has: the yard tells those that do not."""
+        """Ask the client's model; clients without the capability get a fault."""
         answers = await call.ask_all({"answer": ClientRequest.model("Say yes.", max_tokens=10)})
         return str(answers["answer"]["content"]["text"])
 
 
 @plain
 async def run_in_region(region: Annotated[str, Field(json_schema_extra={"x-mcp-header": "Region"})]) -> str:
-    """Tell the region, which a gateway reads from the header 'Mcp-Param-Region'."""
+    """Return the region, which a gateway reads from the header 'Mcp-Param-Region'."""
     return region
 
 
@@ -274,7 +274,7 @@ CONTACT: dict[str, Any] = {
 }
 
 
-async def _tell_contact(call: Call) -> dict[str, Any]:
+async def _return_contact(call: Call) -> dict[str, Any]:
     return call.arguments
 
 
@@ -285,13 +285,13 @@ contact = Tool(
         input_schema=CONTACT,
         operation=Operation.QUERY,
     ),
-    handler=_tell_contact,
+    handler=_return_contact,
     check=check_by_schema(CONTACT),
 )
 
 
 class Documents:
-    """What can be read."""
+    """Resources of each kind."""
 
     @resource("test://static-text", mime_type="text/plain")
     async def static_text(self) -> str:
@@ -300,65 +300,65 @@ class Documents:
 
     @resource("test://static-binary", mime_type="image/png")
     async def static_binary(self) -> bytes:
-        """A picture."""
+        """An image."""
         return RED_DOT
 
     @resource("test://template/{id}/data", mime_type="application/json", complete={"id": lambda _, __: ["123", "456"]})
     async def template_data(self, id: str) -> dict[str, Any]:  # noqa: A002 - the suite names the variable
-        """One of many."""
-        return {"id": id, "templateTest": True, "data": f"What is known of {id}."}
+        """One document of a template."""
+        return {"id": id, "templateTest": True, "data": f"The data of {id}."}
 
     @resource("test://watched-resource", mime_type="text/plain")
     async def watched_resource(self) -> str:
-        """A text that clients may watch."""
+        """A text that clients may subscribe to."""
         return "A text that may change."
 
 
 class Prompts:
-    """Messages to begin with, of every kind."""
+    """Prompts of each kind."""
 
     @prompt
     async def test_simple_prompt(self) -> str:
-        """Make a message."""
+        """Return one message."""
         return "Say hello."
 
     @prompt(complete={"arg1": lambda written, _: [word for word in ("paris", "park", "party", "test") if word.startswith(written)]})
     async def test_prompt_with_arguments(self, arg1: str, arg2: str) -> str:
-        """Make a message of two arguments."""
+        """Return a message with two arguments."""
         return f"Compare {arg1} with {arg2}."
 
     @prompt
     async def test_prompt_with_embedded_resource(self, resourceUri: str) -> list[Message]:  # noqa: N803 - the suite names the argument
-        """Make a message with a resource in it."""
-        embedded = Embedded(resourceUri, text="Here is what the resource says.")
+        """Return a message with an embedded resource."""
+        embedded = Embedded(resourceUri, text="The content of the resource.")
         return [Message("user", embedded), Message("user", "Sum up the resource.")]
 
     @prompt
     async def test_prompt_with_image(self) -> list[Message]:
-        """Make a message with a picture in it."""
-        return [Message("user", Image(RED_DOT)), Message("user", "Say what the picture shows.")]
+        """Return a message with an image."""
+        return [Message("user", Image(RED_DOT)), Message("user", "Describe the image.")]
 
     @prompt
     async def test_input_required_result_prompt(self, call: Call) -> str:
-        """Make a message of what the person says it is about."""
+        """Ask the person for a topic and return a message about it."""
         answer = await call.ask(form(context=TEXT), "What is it about?", key="user_context")
         return f"Write something about {answer['context']}."
 
 
 @tool(operation="query")
 async def now_and_then() -> str:
-    """Be there every other time."""
+    """Exist every other time."""
     return "Here."
 
 
 @prompt
 async def on_and_off() -> str:
-    """Be there every other time, too."""
+    """Exist every other time."""
     return "Here."
 
 
 class Changing:
-    """Publishes a tool and a prompt that come and go, each with a tool to make it so."""
+    """Publishes a tool and a prompt that come and go, and a tool that changes each."""
 
     name = "changing"
 
@@ -368,7 +368,7 @@ class Changing:
 
     @asynccontextmanager
     async def open(self, publish: Publish) -> AsyncGenerator[None]:
-        """Publish what is there at first."""
+        """Publish the first lists."""
         self._publish = publish
         self._change()
         yield
@@ -384,7 +384,7 @@ class Changing:
         return self._change("prompt")
 
     def _change(self, *kinds: str) -> str:
-        assert self._publish is not None  # noqa: S101 - its tools are there only while it is open
+        assert self._publish is not None  # noqa: S101 - its tools exist only while it is open
         self._shown ^= set(kinds)
         tools = [now_and_then] if "tool" in self._shown else []
         prompts = [on_and_off] if "prompt" in self._shown else []
@@ -404,8 +404,8 @@ yard = Yard(
 
 def main() -> None:
     """Serve the yard on stdio, or over HTTP if there is a port."""
-    parser = argparse.ArgumentParser(description="Serve everything that MCP knows.")
-    parser.add_argument("--port", type=int, help="serve over HTTP on this port of this machine, instead of on stdio")
+    parser = argparse.ArgumentParser(description="Serve a yard with every feature of MCP.")
+    parser.add_argument("--port", type=int, help="serve over HTTP on this port of 127.0.0.1 instead of stdio")
     port = parser.parse_args().port
     if port is None:
         serve(yard)

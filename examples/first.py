@@ -12,7 +12,7 @@ def long_words(text: str, letters: int = 5) -> list[str]:
 
 
 async def main() -> None:
-    """Call it well, nearly well, and wrongly."""
+    """Call it correctly, with a repairable mistake, and with a mistake."""
     async with Yard(tools=[long_words]) as yard:
         for change in ({}, {"letters": "4"}, {"leters": 4}):
             answer = await yard.call("long_words", {"text": "a yard full of tools", **change})

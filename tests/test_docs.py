@@ -1,4 +1,4 @@
-"""The documents are true: what they show runs, what exists is told, and what they point to is there."""
+"""The documents are true: their examples run, they cover every public name, and their links exist."""
 
 import ast
 import asyncio
@@ -46,7 +46,7 @@ _VOLATILE = (
 
 
 class Block(NamedTuple):
-    """A fenced part of a page, the line its text begins at, and what the next block says if it follows at once."""
+    """A fenced block of a page, its first line, and the `text` block that directly follows it: the shown output."""
 
     info: str
     text: str
@@ -70,7 +70,7 @@ def _shown(text: str, match: re.Match[str], follower: re.Match[str] | None) -> s
 
 
 def _commands(page: Path) -> Iterator[tuple[str, str]]:
-    """Return every command of the page's shell blocks with the output that is shown for it."""
+    """Return every command of the page's shell blocks with its shown output."""
     for block in _blocks(page):
         if block.info == "console":
             for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
@@ -78,12 +78,12 @@ def _commands(page: Path) -> Iterator[tuple[str, str]]:
                 yield command, output
 
 
-def _matches(shown: str, told: str) -> bool:
-    """Return whether an output is what a page shows, where '…' stands for anything and ids and times for themselves."""
-    for pattern, instead in _VOLATILE:
-        shown, told = pattern.sub(instead, shown), pattern.sub(instead, told)
-    wanted = ".*?".join(re.escape(part) for part in shown.strip().split("…"))
-    return re.fullmatch(wanted, told.strip(), re.DOTALL) is not None
+def _matches(shown: str, output: str) -> bool:
+    """Return whether an output is what a page shows; '…' matches anything, and ids and times match any others."""
+    for pattern, replacement in _VOLATILE:
+        shown, output = pattern.sub(replacement, shown), pattern.sub(replacement, output)
+    expected = ".*?".join(re.escape(part) for part in shown.strip().split("…"))
+    return re.fullmatch(expected, output.strip(), re.DOTALL) is not None
 
 
 def _name(page: Path) -> str:
@@ -102,17 +102,17 @@ def _shell_commands() -> list[tuple[Path, str, str]]:
 @pytest.mark.parametrize("page", _python_pages(), ids=_name)
 def test_the_python_of_a_page_runs_and_prints_what_is_shown(page: Path) -> None:
     namespace: dict[str, Any] = {"__name__": "page"}
-    with asyncio.Runner() as runner, chdir(ROOT), _levels_kept():
+    with asyncio.Runner() as runner, chdir(ROOT), _log_levels_restored():
         for block in _blocks(page):
             if block.info.startswith("python"):
                 assert block.info == "python", f"line {block.line}: every block of Python runs"
-                told = _run(block, page, namespace, runner)
-                assert block.shown is None or _matches(block.shown, told), f"line {block.line} prints:\n{told}"
+                output = _run(block, page, namespace, runner)
+                assert block.shown is None or _matches(block.shown, output), f"line {block.line} prints:\n{output}"
 
 
 @contextmanager
-def _levels_kept() -> Generator[None]:
-    """Put the levels of the loggers back, which pages may change."""
+def _log_levels_restored() -> Generator[None]:
+    """Restore the levels of the loggers, which pages may change."""
     names = [name for name in logging.root.manager.loggerDict if name.startswith("toolyard")]
     before = [(logger, logger.level) for logger in (logging.root, *map(logging.getLogger, names))]
     try:
@@ -125,16 +125,16 @@ def _levels_kept() -> Generator[None]:
 def _run(block: Block, page: Path, namespace: dict[str, Any], runner: asyncio.Runner) -> str:
     source = "\n" * (block.line - 1) + block.text
     code = compile(source, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    with redirect_stdout(io.StringIO()) as told:
+    with redirect_stdout(io.StringIO()) as output:
         result = eval(code, namespace)  # noqa: S307 - our own pages
         if code.co_flags & inspect.CO_COROUTINE:
             runner.run(result)
-    return told.getvalue()
+    return output.getvalue()
 
 
 @pytest.mark.parametrize(("page", "command", "shown"), _shell_commands(), ids=[command for _, command, _ in _shell_commands()])
 def test_a_command_of_a_page_prints_what_is_shown(page: Path, command: str, shown: str) -> None:
-    """A command that does not exit with 0 says so, as in `toolyard call …  # exits 10`."""
+    """A page marks a command that does not exit with 0, as in `toolyard call …  # exits 10`."""
     program, *arguments = shlex.split(command, comments=True)
     path = sys.executable if program == "python" else str(Path(sys.executable).parent / program)
 
@@ -153,7 +153,7 @@ def test_the_example_of_the_readme_is_the_first_example() -> None:
 
 
 def _bare(source: str) -> ast.Module:
-    """Return a program without the docstrings that only its readers in an editor need."""
+    """Return a program without its docstrings, which the README leaves out."""
     tree = ast.parse(source)
     tree.body = [node for node in tree.body if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Constant)]
     for node in tree.body:
@@ -187,7 +187,7 @@ def _is_part(part: object, whole: object) -> bool:
     ],
     ids=["codes", "settings", "public names", "options of @tool"],
 )
-def test_everything_is_told(page: str, names: list[str]) -> None:
+def test_a_page_has_a_row_for_each_name(page: str, names: list[str]) -> None:
     text = (DOCS / page).read_text(encoding="utf-8")
 
     assert [name for name in names if f"| `{name}`" not in text] == []
@@ -201,31 +201,64 @@ def test_the_settings_page_gives_every_setting_a_meaning() -> None:
 
 
 @pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md"])
-def test_the_codes_are_counted_right(page: str) -> None:
+def test_the_number_of_codes_is_right(page: str) -> None:
     assert re.findall(r"(\d+) codes", (ROOT / page).read_text(encoding="utf-8")) == [str(len(CODES))]
 
 
-def test_every_command_is_told() -> None:
+def test_every_command_is_documented() -> None:
     text = (DOCS / "reference" / "cli.md").read_text(encoding="utf-8")
 
     assert [name for name in make_parsers().commands if f"## toolyard {name}\n" not in text] == []
 
 
-def test_every_event_of_the_log_is_told() -> None:
-    told = (DOCS / "guides" / "logging-and-records.md").read_text(encoding="utf-8")
-    core = [path for path in (ROOT / "src" / "toolyard").rglob("*.py") if "cli" not in path.parts]
-    events = {event for path in core for event in _EVENT.findall(path.read_text(encoding="utf-8"))}
+def _events_by_logger() -> dict[str, set[str]]:
+    """Return the events that the source logs, by the name of their logger."""
+    source = ROOT / "src"
+    events: dict[str, set[str]] = {}
+    for path in (source / "toolyard").rglob("*.py"):
+        if "cli" in path.parts:
+            continue
+        text = path.read_text(encoding="utf-8")
+        module = ".".join(path.relative_to(source).with_suffix("").parts)
+        names = re.findall(r'^_(?:log|audit) = logging\.getLogger\((?:"([\w.]+)"|__name__)\)', text, re.MULTILINE)
+        if names:
+            events[names[0] or module] = set(_EVENT.findall(text))
+    return events
 
-    assert {"slow", "defect", "eval_blocked"} <= events
-    assert sorted(event for event in events if f"`{event}" not in told) == []
+
+def test_the_table_of_loggers_has_every_event_in_the_row_of_its_logger() -> None:
+    rows = [row for row in (DOCS / "guides" / "logging-and-records.md").read_text(encoding="utf-8").splitlines() if "| `toolyard." in row]
+    events = _events_by_logger()
+    missing = [
+        f"{logger}: {event}"
+        for logger, names in events.items()
+        for event in names
+        if not any(f"`{logger}`" in row.split("|")[1] and f"`{event}`" in row.split("|")[2] for row in rows)
+    ]
+    unknown = [name for row in rows for name in re.findall(r"`([\w.]+)`", row.split("|")[1]) if name not in events]
+
+    assert {"slow", "defect"} <= events["toolyard.dispatch.outcome"]
+    assert (sorted(missing), sorted(unknown)) == ([], [])
 
 
-def test_the_staircase_is_the_one_that_is_checked() -> None:
+def test_the_layers_of_the_architecture_page_are_those_that_are_checked() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
     layers: list[str] = contracts[0]["layers"]
-    stairs = (DOCS / "architecture.md").read_text(encoding="utf-8").partition("## The path")[0]
+    picture = next(block.text for block in _blocks(DOCS / "architecture.md") if block.info == "text")
 
-    assert re.findall(r"^\| `(\w+)`", stairs, re.MULTILINE) == [name for layer in layers for name in layer.split(" | ")]
+    assert [line.partition("  ")[0] for line in picture.splitlines()] == layers
+
+
+def test_the_architecture_page_lists_every_folder_and_only_files_that_exist() -> None:
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    source = ROOT / "src" / "toolyard"
+    paths = [path.relative_to(source).as_posix() for path in source.rglob("*.py")]
+    tree = re.findall(r"^      ([\w.]+)(?:/| ) ", text, re.MULTILINE)
+    top = [path.name for path in source.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()]
+    files = re.findall(r"`([\w/]+\.py)`", text)
+
+    assert sorted(tree) == sorted(top)
+    assert [file for file in files if not any(f"/{path}".endswith(f"/{file}") for path in paths) and not (ROOT / file).exists()] == []
 
 
 def test_every_page_is_in_the_index() -> None:
@@ -236,7 +269,7 @@ def test_every_page_is_in_the_index() -> None:
 
 
 @pytest.mark.parametrize("page", ALL, ids=_name)
-def test_every_link_leads_somewhere(page: Path) -> None:
+def test_every_link_exists(page: Path) -> None:
     text = _FENCE.sub("", page.read_text(encoding="utf-8"))
     links = [link for link in _LINK.findall(text) if not re.match(r"[a-z]+:", link)]
 
@@ -256,7 +289,7 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-def test_every_word_of_the_glossary_is_there_once() -> None:
+def test_the_glossary_is_sorted_and_has_each_word_once() -> None:
     words = _WORD.findall((DOCS / "glossary.md").read_text(encoding="utf-8"))
 
     assert words

@@ -1,6 +1,7 @@
-"""The rules of the house that no other tool checks."""
+"""Rules about the source that no other tool checks: sizes, docstrings, imports, codes, and no side effects of an import."""
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -28,12 +29,12 @@ def _targets(node: ast.Assign | ast.AnnAssign) -> list[str]:
 
 
 @pytest.mark.parametrize("path", MODULES)
-def test_a_file_is_short_enough_to_be_one_thing(path: Path) -> None:
+def test_a_file_has_at_most_600_lines(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= FILE_LINES
 
 
 @pytest.mark.parametrize("path", MODULES)
-def test_a_function_fits_on_a_screen(path: Path) -> None:
+def test_a_function_has_at_most_50_lines(path: Path) -> None:
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             body = node.body[1:] if ast.get_docstring(node) else node.body
@@ -42,9 +43,9 @@ def test_a_function_fits_on_a_screen(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", MODULES)
-def test_a_module_says_what_it_is_and_what_it_offers(path: Path) -> None:
+def test_a_module_has_a_docstring_and_a_list_of_public_names(path: Path) -> None:
     tree = tree_of(path)
-    assert ast.get_docstring(tree), f"{path.name} does not say what it is."
+    assert ast.get_docstring(tree), f"{path.name} has no docstring."
     targets = [target for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign) for target in _targets(node)]
     assert "__all__" in targets, f"{path.name} has no '__all__'."
 
@@ -56,21 +57,21 @@ def test_nothing_prints_outside_the_command_line(path: Path) -> None:
 
 
 def codes_in(tree: ast.Module) -> set[str]:
-    """Return the codes that a module writes down: in failures, reasons, stops and keywords."""
-    found: set[str] = set()
+    """Return the codes in the source of a module: in failures, reasons, stops and keyword arguments."""
+    codes: set[str] = set()
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
-        called = getattr(node.func, "id", getattr(node.func, "attr", ""))
-        named = [word.value for word in node.keywords if word.arg == "code"]
-        if called in {"ToolError", "Reason", "stop"} and node.args:
-            named.append(node.args[0])
-        found |= {value.value for value in named if isinstance(value, ast.Constant) and isinstance(value.value, str)}
-    return found
+        function = getattr(node.func, "id", getattr(node.func, "attr", ""))
+        values = [keyword.value for keyword in node.keywords if keyword.arg == "code"]
+        if function in {"ToolError", "Reason", "stop"} and node.args:
+            values.append(node.args[0])
+        codes |= {value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)}
+    return codes
 
 
 @pytest.mark.parametrize("path", MODULES)
-def test_every_code_that_is_written_down_is_registered(path: Path) -> None:
+def test_every_code_in_the_source_is_registered(path: Path) -> None:
     assert codes_in(tree_of(path)) <= set(CODES)
 
 
@@ -84,42 +85,42 @@ def test_every_code_that_is_written_down_is_registered(path: Path) -> None:
         'f(code="made_up")',
     ],
 )
-def test_a_code_that_is_not_registered_would_be_seen(line: str) -> None:
+def test_an_unregistered_code_is_found_in_source(line: str) -> None:
     assert codes_in(ast.parse(line)) == {"made_up"}
 
 
-def test_a_failure_of_a_code_that_is_not_registered_cannot_be_made() -> None:
+def test_a_failure_needs_a_registered_code() -> None:
     with pytest.raises(ValueError, match="made_up"):
-        toolyard.ToolError("made_up", "No.")  # pyright: ignore[reportArgumentType] - that is the point
+        toolyard.ToolError("made_up", "No.")  # pyright: ignore[reportArgumentType] - the wrong code is the test
 
 
-def test_the_type_of_codes_and_the_table_of_codes_agree() -> None:
+def test_the_type_and_the_table_of_codes_agree() -> None:
     assert list(CodeName.__args__) == list(CODES)
 
 
 @pytest.mark.parametrize("path", [path for path in SOURCES if path.name != "pydantic.py"], ids=str)
-def test_pydantic_itself_is_imported_in_one_place_only(path: Path) -> None:
-    found = [
+def test_only_one_module_imports_pydantic(path: Path) -> None:
+    imports = [
         name
         for node in ast.walk(tree_of(path))
         for name in ([alias.name for alias in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", None) or ""])
         if isinstance(node, ast.Import | ast.ImportFrom) and name.split(".")[0] == "pydantic"
     ]
-    assert not found
+    assert not imports
 
 
-def test_the_public_names_are_sorted_loaded_when_used_and_there() -> None:
+def test_every_public_name_is_loaded_when_first_used() -> None:
     for name in toolyard.__all__:
         assert getattr(toolyard, name) is not None
     with pytest.raises(AttributeError, match="nothing_of_ours"):
-        toolyard.nothing_of_ours  # noqa: B018 - that it is not there
+        toolyard.nothing_of_ours  # noqa: B018 - the access raises
     assert dir(toolyard) == sorted(toolyard.__all__)
 
 
 def imported_by(code: str) -> set[str]:
     script = f"{code}\nimport sys\nprint('\\n'.join(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)  # noqa: S603 - our own code
-    return {name.split(".")[0] for name in done.stdout.split()}
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)  # noqa: S603 - our own code
+    return {name.split(".")[0] for name in ran.stdout.split()}
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
@@ -143,12 +144,55 @@ asyncio.run(main())
     assert not heavy & imported_by(code)
 
 
+HOST_STATE = """
+import asyncio, gc, json, logging, os, signal, sys, warnings
+
+def host_state():
+    ours = logging.getLogger("toolyard")
+    return {
+        "gc enabled": gc.isenabled(),
+        "gc threshold": gc.get_threshold(),
+        "gc frozen objects": gc.get_freeze_count(),
+        "gc callbacks": len(gc.callbacks),
+        # 'gc.freeze' and 'gc.unfreeze' move every young object to the oldest generation; with the collector off nothing else does
+        "young object stays young": gc.isenabled() or any(item is young for item in gc.get_objects(generation=0)),
+        "event loop policy": repr(asyncio.get_event_loop_policy()),
+        "root logger": [logging.root.level, repr(logging.root.handlers), repr(logging.root.filters), logging.root.manager.disable],
+        "toolyard logger": [ours.level, repr(ours.handlers), repr(ours.filters), ours.propagate, ours.disabled],
+        "logger class": repr(logging.getLoggerClass()),
+        "signal handlers": {number.name: repr(signal.getsignal(number)) for number in signal.valid_signals() if hasattr(number, "name")},
+        "environment": dict(os.environ),
+        "exception hooks": [repr(sys.excepthook), repr(sys.unraisablehook), repr(sys.displayhook)],
+        "warning filters": repr(warnings.filters),
+        "recursion limit": sys.getrecursionlimit(),
+        "switch interval": sys.getswitchinterval(),
+    }
+
+gc.disable() if COLLECTOR_OFF else gc.enable()
+young = [object()]
+before = host_state()
+import toolyard
+for name in toolyard.__all__:
+    getattr(toolyard, name)
+import toolyard.testing
+print(json.dumps([before, host_state()]))
+"""
+
+
+@pytest.mark.parametrize("collector_off", [False, True], ids=["collector on", "collector off"])
+def test_importing_every_public_name_changes_nothing_in_the_host_process(collector_off: bool) -> None:  # noqa: FBT001 - a parameter of a test
+    script = HOST_STATE.replace("COLLECTOR_OFF", str(collector_off))
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)  # noqa: S603 - our own code
+    before, after = json.loads(ran.stdout)
+    assert after == before
+
+
 TEXTS = [
     path for pattern in ("*.md", "docs/**/*.md", "src/**/*.py", "scripts/*", "Makefile", "pyproject.toml") for path in ROOT.glob(pattern)
 ]
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=[str(path.relative_to(ROOT)) for path in TEXTS])
-def test_nothing_in_the_repository_needs_what_is_outside_it(path: Path) -> None:
+def test_no_text_names_a_path_of_a_machine_or_a_package_index(path: Path) -> None:
     text = path.read_text()
     assert not re.search(r"/(root|home/\w+)/|index-url *=|https?://[^ ]*/simple", text)

@@ -1,6 +1,6 @@
-"""What every server here has in common: the options it is started with, and the functions it serves.
+"""The contract of every server here: its options, and the functions it serves.
 
-It knows no framework. The functions are those of a module `bench_tools` if whoever measures has one, or else of `tools.py` one folder up.
+It imports no framework. The functions come from a module `bench_tools` if there is one, or else from `tools.py` one folder up.
 """
 
 import argparse
@@ -15,7 +15,7 @@ __all__ = ["Start", "functions", "parse", "serve_asgi"]
 
 
 class Start(NamedTuple):
-    """How a server is to start."""
+    """The options of a server."""
 
     stdio: bool
     port: int
@@ -27,7 +27,7 @@ class Start(NamedTuple):
 
 
 def parse() -> Start:
-    """Return what the command line asks for."""
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser()
     way = parser.add_mutually_exclusive_group(required=True)
     way.add_argument("--stdio", action="store_true", help="serve on stdin and stdout")
@@ -50,6 +50,6 @@ def functions(count: int) -> Sequence[Callable[..., Any]]:
 
 
 def serve_asgi(app: object, port: int, **options: Any) -> None:
-    """Serve an ASGI application with the fastest parts that uvicorn has, alike for all."""
+    """Serve an ASGI application with uvicorn's fastest parts, the same for all."""
     run = import_module("uvicorn").run
     run(app, host="127.0.0.1", port=port, access_log=False, log_level="warning", loop="uvloop", http="httptools", **options)

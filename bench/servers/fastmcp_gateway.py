@@ -1,4 +1,4 @@
-"""FastMCP in front of another MCP server, by its own proxy, with the options that our gateway takes."""
+"""FastMCP's own proxy in front of another MCP server, with the options of our gateway."""
 
 import argparse
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""FastMCP, served: its own server with the tools that are measured."""
+"""FastMCP's server with the measured tools."""
 
 from importlib import import_module
 

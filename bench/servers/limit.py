@@ -1,6 +1,6 @@
-"""The limits: read a request, look up what was written beforehand, send it; no protocol, no checks and no tools.
+"""The limits: read a request and send a prepared answer, without a protocol, checks or tools.
 
-Nothing that parses JSON in Python and answers it over the same pipes and sockets can be much faster.
+No program that parses JSON in Python and answers over the same pipes and sockets can be much faster.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ _decode: Final = msgspec.json.Decoder(_Request).decode
 
 
 class Limit:
-    """Answers that were written beforehand, all but the id."""
+    """Prepared answers, except for the id."""
 
     def __init__(self, reply: str) -> None:
         texts = {"add": "3", "blob": "." * _MEGABYTE, "measure": str(_MEGABYTE), "slow": "awake"}
@@ -49,7 +49,7 @@ class Limit:
         self._other = _split(Path(reply).read_bytes()) if reply else self._parts["add"]
 
     def answer(self, body: bytes | bytearray) -> tuple[bytes, float]:
-        """Return what to send, nothing for a notification, and after how many seconds."""
+        """Return the answer, or nothing for a notification, and the seconds to wait before it."""
         request = _decode(body)
         if request.id is None:
             return b"", 0.0
@@ -59,7 +59,7 @@ class Limit:
         return b'%b"id":%d%b' % (before, request.id, after), wait
 
     async def __call__(self, _scope: object, receive: Receive, send: Send) -> None:
-        """Answer one HTTP request, as ASGI has it."""
+        """Answer one ASGI request."""
         event = await receive()
         body: bytes = event["body"]
         if event.get("more_body"):
@@ -76,7 +76,7 @@ class Limit:
         await send({"type": "http.response.body", "body": answer})
 
     async def stdio(self) -> None:
-        """Answer the lines of stdin until it ends, all that come in one piece with one write."""
+        """Answer the lines of stdin until it ends, with one write for all lines of one read."""
         loop = asyncio.get_running_loop()
         ended = loop.create_future()
         parts: list[bytes] = []

@@ -1,4 +1,4 @@
-"""The MCP SDK, served: its low-level server, which leaves schemas and checks to whoever uses it; here they cost as little as they can."""
+"""The MCP SDK's low-level server, which leaves schemas and checks to its user; here they are as cheap as possible."""
 
 import inspect
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from pydantic_core import ArgsKwargs
 
 
 class Tools:
-    """The functions as the low-level server wants them: a list made once, and one checked way into each."""
+    """The functions for the low-level server: a list that is made once, and a checked call of each."""
 
     def __init__(self, count: int) -> None:
         self._types = import_module("mcp_types")
@@ -21,7 +21,7 @@ class Tools:
 
     def _add(self, function: Callable[..., Any]) -> Any:
         name = function.__name__
-        kind: Any = function  # pydantic takes functions where its annotations say types
+        kind: Any = function  # pydantic accepts functions although its annotations say types
         adapter: TypeAdapter[Any] = TypeAdapter(kind)
         self._checks[name] = adapter.validator.validate_python
         self.schemas[name] = adapter.json_schema()

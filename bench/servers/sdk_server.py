@@ -1,4 +1,4 @@
-"""The MCP SDK, served: its high-level server with the tools that are measured."""
+"""The MCP SDK's high-level server with the measured tools."""
 
 from importlib import import_module
 

@@ -1,4 +1,4 @@
-"""Toolyard in front of another MCP server, whose tools it publishes by their own names.
+"""Toolyard in front of another MCP server, whose tools keep their names.
 
 It takes `--http PORT` or `--stdio`, then `--up-http URL` or `--up-stdio COMMAND ARGUMENT...`.
 """

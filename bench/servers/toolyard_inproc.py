@@ -1,4 +1,4 @@
-"""Toolyard, called in the same process: every path that `bench` is to measure, the whole funnel first."""
+"""Toolyard, called in the same process: every path for `bench`, the whole funnel first."""
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -22,12 +22,12 @@ class Bench(Protocol):
     """Measures one path."""
 
     async def __call__(self, label: str, call: Callable[[], Awaitable[Any]], check: Callable[[Any], bool], /) -> None:
-        """Measure what `call` returns, once `check` is content with its first answer."""
+        """Measure `call`, after `check` has accepted its first answer."""
         ...
 
 
 async def toolyard(bench: Bench) -> None:
-    """Measure the ways through one yard with two sinks, of which the log is off, then through yards with less and with more."""
+    """Measure calls of a yard with two sinks, one of them a log that is off, then of yards with fewer and more parts."""
     logging.getLogger("toolyard.calls").setLevel(logging.WARNING)
     async with Yard(tools=[*_base(), add_by_invoking], sinks=[log_sink, Ring()]) as yard:
         await bench("Yard.call", lambda: yard.call("add", _ARGUMENTS), _is_right)
@@ -51,7 +51,7 @@ async def add_by_invoking(a: int, b: int, call: Call) -> int:
 
 
 def _base() -> Sequence[Callable[..., Any]]:
-    """Return the tools of whoever measures: those of the harness that runs this file, or else our own."""
+    """Return the tools of the harness that runs this file, or else our own."""
     theirs = find_spec("bench_tools") is not None
     return import_module("bench_tools" if theirs else "tools").BASE
 

@@ -1,4 +1,4 @@
-"""Toolyard, served over stdio with tools that are ready-made: a spec, a check and a handler each, and no signature to read."""
+"""Toolyard over stdio with ready-made tools: a spec, a check and a handler each, without a signature to read."""
 
 import inspect
 from collections.abc import Callable

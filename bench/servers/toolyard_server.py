@@ -1,4 +1,4 @@
-"""Toolyard, served: one yard with the tools that are measured."""
+"""Toolyard's server: one yard with the measured tools."""
 
 import logging
 
