@@ -16,6 +16,7 @@ ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src" / "toolyard").rglob("*.py"))
 FILE_LINES = 600
 FUNCTION_LINES = 50
+CALL_FIELDS = 20
 MODULES = [pytest.param(path, id=str(path.relative_to(ROOT / "src" / "toolyard"))) for path in SOURCES]
 
 
@@ -196,3 +197,7 @@ TEXTS = [
 def test_no_text_names_a_path_of_a_machine_or_a_package_index(path: Path) -> None:
     text = path.read_text()
     assert not re.search(r"/(root|home/\w+)/|index-url *=|https?://[^ ]*/simple", text)
+
+
+def test_a_call_has_few_enough_fields_to_be_known_by_heart() -> None:
+    assert len(toolyard.Call.__struct_fields__) <= CALL_FIELDS
