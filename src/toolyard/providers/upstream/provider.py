@@ -98,9 +98,9 @@ class Upstream:
             yield
         finally:
             unfollow()
-            await self.part()
+            await self.disconnect()
 
-    async def part(self) -> None:
+    async def disconnect(self) -> None:
         """Let go of the connection for good."""
         if self._caring is not None:
             self._caring.cancel()
@@ -108,7 +108,7 @@ class Upstream:
         await self.supervisor.close()
         await self._credentials.close()
 
-    async def settled(self) -> None:
+    async def wait_ready(self) -> None:
         """Wait until something was published for the first time, or it is clear that nothing can be for now."""
         await self._first.wait()
 
@@ -117,7 +117,7 @@ class Upstream:
         await self.supervisor.restart()
         await self.supervisor.refresh()
 
-    def trouble(self) -> str | None:
+    def unavailable_reason(self) -> str | None:
         """Return why nothing is known of what it offers, or nothing if something is."""
         return None if self._catalogue is not None else self.supervisor.health.reason or None
 
