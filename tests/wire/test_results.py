@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from toolyard import Audio, Blob, Embedded, Envelope, Image, ResourceLink, Text, ToolError, tool
 from toolyard.model.content import to_mcp
 from toolyard.model.elicitation import ClientRequest
-from toolyard.model.envelope import Content, Passed
+from toolyard.model.envelope import Content, UpstreamResult
 from toolyard.model.spec import Operation, PromptSpec, ResourceSpec, ToolSpec
 from toolyard.providers.functions import Functions
 from toolyard.wire.params import SERVER
@@ -91,8 +91,9 @@ def test_a_plain_answer_of_blocks_is_those_blocks() -> None:
 
 @EVERY
 def test_what_another_server_answered_is_passed_on_as_clients_of_the_era_understand_it(version: Version) -> None:
-    passed = Passed([1], b'{"content":[],"structuredContent":[1]}', 3, older=b'{"content":[]}')
-    result = json.loads(answers(version).plain(Envelope.ok([1]).passing(passed)))
+    envelope = Envelope.ok([1])
+    envelope.passthrough = UpstreamResult([1], b'{"content":[],"structuredContent":[1]}', 3, handshake_result=b'{"content":[]}')
+    result = json.loads(answers(version).plain(envelope))
 
     assert ("structuredContent" in result, result["isError"]) == (version.modern, False)
 
@@ -209,10 +210,11 @@ def test_blocks_that_came_later_are_text_for_older_clients_wherever_they_come_fr
     answers = ResultEncoder(VERSIONS[version], Server("s", "1"))
     sound = {"type": "audio", "data": "", "mimeType": "audio/wav"}
     link = {"type": "resource_link", "uri": "a://b", "name": "b"}
-    passed = Passed(None, json.dumps({"content": [sound, link]}).encode(), 0)
+    envelope = Envelope.ok(None)
+    envelope.passthrough = UpstreamResult(None, json.dumps({"content": [sound, link]}).encode(), 0)
     prompt = {"description": "", "messages": [{"role": "user", "content": sound}, {"role": "user", "content": link}, {"role": "user"}]}
 
-    whole = json.loads(answers.plain(Envelope.ok(None).passing(passed)))
+    whole = json.loads(answers.plain(envelope))
     said = json.loads(answers.messages(prompt))
 
     assert [block["type"] for block in whole["content"]] == kinds

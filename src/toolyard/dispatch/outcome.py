@@ -11,7 +11,18 @@ from toolyard.dispatch.call import Call
 from toolyard.dispatch.tool import Tool
 from toolyard.model.content import Block, Text, block_of
 from toolyard.model.elicitation import OWN_REASONS
-from toolyard.model.envelope import WRAPPING, Content, Encoded, Envelope, Failure, Meta, Passed, encode, encode_data, estimate_tokens
+from toolyard.model.envelope import (
+    WRAPPER_CHARACTERS,
+    Content,
+    Encoded,
+    Envelope,
+    Failure,
+    Meta,
+    UpstreamResult,
+    encode,
+    encode_data,
+    estimate_tokens,
+)
 from toolyard.model.errors import CODES, CodeName, ToolError
 from toolyard.model.spec import NOTHING, Kind
 
@@ -44,7 +55,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     error: Failure | None = None
     content: tuple[Content, ...] = ()
     encoded: Encoded | None = None
-    passed: Passed | None = None
+    passed: UpstreamResult | None = None
     """What another server answered, where that is what it is."""
     held: bool = False
     """Whether a policy answered."""
@@ -69,7 +80,7 @@ def to_outcome(call: Call, tool: Tool, result: object) -> Outcome:
         ToolError: `invalid_output` if it cannot.
     """
     if type(result) not in _PLAIN:  # asked first because asking for an envelope costs more than the rest
-        if isinstance(result, Passed):
+        if isinstance(result, UpstreamResult):
             encoded = Encoded(result.data, encode(result.data), result.characters, result.content)
             return Outcome(result.data, None, result.content, encoded, result)
         if isinstance(result, Envelope):
@@ -124,7 +135,7 @@ def _kept(call: Call, tool: Tool, envelope: Envelope) -> Outcome:
     call.coerced = tuple(dict.fromkeys((*call.coerced, *envelope.meta.coerced)))
     call.warnings = tuple(dict.fromkeys((*call.warnings, *envelope.meta.warnings)))
     held = envelope.held or not call.may_have_run
-    return Outcome(encoded.data, error, (*envelope.content, *encoded.content), encoded, envelope.passed, held)
+    return Outcome(encoded.data, error, (*envelope.content, *encoded.content), encoded, envelope.passthrough, held)
 
 
 def _encoded(tool: Tool, value: object) -> Encoded:
@@ -201,16 +212,18 @@ def finish(call: Call, fitted: Outcome, sinks: Sequence[Sink], *, slow: float) -
     error, encoded = fitted.error, fitted.encoded
     if error is not None and error.code in _DEFECTS:
         error = msgspec.structs.replace(error, details={"call_id": call.id, **error.details})
-    tokens = -(-(WRAPPING + encoded.characters) // 4) if encoded is not None and error is None else estimate_tokens(fitted.data, error)
+    tokens = (
+        -(-(WRAPPER_CHARACTERS + encoded.characters) // 4) if encoded is not None and error is None else estimate_tokens(fitted.data, error)
+    )
     session_id = call.inner_session_id if call.session is None else call.session.id
     meta = Meta(call.id, int(elapsed * 1000), tokens, session_id, call.coerced, call.warnings)
     answer = Envelope(error is None, fitted.data, error, meta)
     if fitted.content:
-        answer.beside(fitted.content)
+        answer.content = fitted.content
     if fitted.passed is not None:
-        answer.passing(fitted.passed)
+        answer.passthrough = fitted.passed
     if fitted.held:
-        answer.holding()
+        answer.held = True
     if sinks:
         _record(call, answer, elapsed, sinks)
     if elapsed - call.paused_s > slow:
@@ -227,7 +240,7 @@ def room_for_data(call: Call, characters: int) -> int:
         coerced, warnings = coerced + one.coerced, warnings + one.warnings
     session_id = call.inner_session_id if call.session is None else call.session.id
     meta = Meta(call.id, _LONG_MS, characters, session_id, coerced, warnings)
-    return characters - WRAPPING - _META - len(encode(meta).decode())
+    return characters - WRAPPER_CHARACTERS - _META - len(encode(meta).decode())
 
 
 def _record(call: Call, answer: Envelope, elapsed: float, sinks: Sequence[Sink]) -> None:

@@ -205,7 +205,8 @@ class _Chain:
         first, *others = pending
         held = {"status": PENDING, **first, **({"also_pending": others} if others else {})}
         told = await self._tell(held, most=self._room())
-        self._outcome = Envelope.ok(told.data, content=told.content).holding()
+        self._outcome = Envelope.ok(told.data, content=told.content)
+        self._outcome.held = True
         return self._outcome
 
     def _keep(self, planned: Planned, answer: Envelope) -> None:

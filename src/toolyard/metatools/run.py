@@ -253,4 +253,6 @@ def _included(answer: Envelope, spec: ToolSpec, include: list[str]) -> Envelope:
         "raw": lambda: msgspec.json.decode(answer.to_json()),
     }
     data = {"result": answer.data, **{part: parts[part]() for part in parts if part in include}}
-    return Envelope(True, data, None, answer.meta).beside(answer.content)  # noqa: FBT003 - the field of a struct
+    included = Envelope(success=True, data=data, meta=answer.meta)
+    included.content = answer.content
+    return included

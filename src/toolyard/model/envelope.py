@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
-from typing import Any, ClassVar, Final, Self, cast
+from typing import Any, Final, Self, cast
 
 import msgspec
 
@@ -16,13 +16,13 @@ from toolyard.model.content import Block, ResourceLink, Text
 from toolyard.model.errors import CODES, Blame, Code, CodeName, ToolError
 
 __all__ = [
-    "WRAPPING",
+    "WRAPPER_CHARACTERS",
     "Content",
     "Encoded",
     "Envelope",
     "Failure",
     "Meta",
-    "Passed",
+    "UpstreamResult",
     "encode",
     "encode_data",
     "encode_own",
@@ -34,8 +34,8 @@ __all__ = [
 Content = Block | Text | ResourceLink
 
 _log = logging.getLogger(__name__)
-WRAPPING: Final = len('{"success":true,"data":,"error":null}')
-"""How many characters of a good answer are not its data."""
+WRAPPER_CHARACTERS: Final = len('{"success":true,"data":,"error":null}')
+"""Characters of a successful envelope around its data."""
 _DETAILS_BYTES: Final = 100_000
 _SCALARS: Final = frozenset({int, str, bool, type(None)})
 
@@ -67,38 +67,44 @@ class Meta(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     warnings: tuple[str, ...] = ()
 
 
-class Passed(msgspec.Struct, frozen=True, gc=False):
-    """What another MCP server answered: its result as it came, and what of it an envelope says."""
+class UpstreamResult(msgspec.Struct, frozen=True, gc=False):
+    """Result of a tool on another MCP server: as it came, and as an envelope shows it."""
 
     data: Any
-    said: bytes
-    """Content and structured content, as an object in JSON."""
+    result: bytes
+    """Content and structured content, as a JSON object."""
     characters: int
-    """How much of it an agent reads."""
+    """Characters that an agent reads."""
     content: tuple[Content, ...] = ()
     meta: dict[str, Any] = {}
-    older: bytes = b""
-    """The same for clients of the older era, where they would not understand what is structured."""
+    handshake_result: bytes = b""
+    """The same for clients of versions with a handshake, if they cannot read the structured content."""
 
 
-class Envelope(msgspec.Struct, frozen=True, dict=True):
-    """What every call answers: success, data, error and `_meta`, all always present."""
+class Envelope(msgspec.Struct, dict=True):
+    """What every call answers: success, data, error and `_meta`, all always present.
+
+    It also carries three attributes that are not fields, so that they are not written as JSON.
+    """
 
     success: bool
     data: Any = None
     error: Failure | None = None
     meta: Meta = msgspec.field(default=Meta("", 0, 0), name="_meta")
-    content: ClassVar[tuple[Content, ...]] = ()
-    """The blocks that follow the envelope; they are no part of its JSON, so one that has some keeps them beside its fields."""
-    passed: ClassVar[Passed | None] = None
-    """What another server answered, if the answer is that and was not cut; kept in the same way."""
-    held: ClassVar[bool] = False
-    """Whether a policy answered in place of the tool, or of one that this one ran; kept in the same way."""
+    content = cast("tuple[Content, ...]", ())
+    """Content blocks that follow the envelope."""
+    passthrough = cast("UpstreamResult | None", None)
+    """Result of an upstream that is passed on unchanged."""
+    held = False
+    """Whether a policy answered in place of the tool, or in place of a tool that it ran."""
 
     @classmethod
     def ok(cls, data: object, *, content: Sequence[Content] = ()) -> Self:
-        """Return a good answer for a handler to return."""
-        return cls(success=True, data=data).beside(content)
+        """Return a successful answer, for a handler to return."""
+        envelope = cls(success=True, data=data)
+        if content:
+            envelope.content = tuple(content)
+        return envelope
 
     @classmethod
     def fail(cls, error: ToolError, *, tool_id: str | None = None, may_have_run: bool | None = None, safe: bool = False) -> Self:
@@ -126,25 +132,11 @@ class Envelope(msgspec.Struct, frozen=True, dict=True):
             tool_id=tool_id,
         )
         data = error.data
-        if isinstance(data, Encoded):
-            return cls(success=False, data=data.data, error=failure).beside(data.content)
-        return cls(success=False, data=data, error=failure)
-
-    def passing(self, passed: Passed) -> Self:
-        """Return the envelope with what another server answered beside it."""
-        vars(self)["passed"] = passed  # pyright: ignore[reportIndexIssue] - a frozen struct still has its dictionary
-        return self
-
-    def holding(self) -> Self:
-        """Return the envelope as the answer of a policy."""
-        vars(self)["held"] = True  # pyright: ignore[reportIndexIssue] - a frozen struct still has its dictionary
-        return self
-
-    def beside(self, content: Sequence[Content]) -> Self:
-        """Return the envelope with these blocks beside it."""
-        if content:
-            vars(self)["content"] = tuple(content)  # pyright: ignore[reportIndexIssue] - a frozen struct still has its dictionary
-        return self
+        if not isinstance(data, Encoded):
+            return cls(success=False, data=data, error=failure)
+        envelope = cls(success=False, data=data.data, error=failure)
+        envelope.content = data.content
+        return envelope
 
     def to_json(self) -> bytes:
         """Return the envelope as compact JSON."""

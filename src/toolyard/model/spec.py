@@ -12,7 +12,7 @@ import msgspec
 from toolyard._internal.logfmt import is_word
 from toolyard.model.elicitation import Confirmation, check_form
 from toolyard.model.envelope import encode
-from toolyard.model.errors import CODES, COMMON_CODES, CodeName
+from toolyard.model.errors import CODES, CodeName
 from toolyard.model.limits import Limits
 from toolyard.model.schema import SchemaError, check_schema
 from toolyard.model.uri_template import check_uri
@@ -251,7 +251,7 @@ def unknown(kind: Kind, name: str) -> ToolSpec:
 
 def with_codes(spec: ToolSpec) -> ToolSpec:
     """Return the spec with its description ended by the codes that an agent would not expect."""
-    codes = [code for code in spec.codes() if code not in COMMON_CODES]
+    codes = [code for code in spec.codes() if not CODES[code].common]
     return msgspec.structs.replace(spec, description=f"{spec.description}\n\nMay answer with: {', '.join(codes)}.") if codes else spec
 
 

@@ -78,11 +78,11 @@ class ResultEncoder:
 
     def plain(self, envelope: Envelope) -> bytes:
         """Return the good answer of a plain tool: its blocks, or its data as text; data that is an object is structured content, too."""
-        passed = envelope.passed
+        passed = envelope.passthrough
         if passed is not None:
             warnings = envelope.meta.warnings
             beside = {**passed.meta, **({"warnings": warnings} if warnings else {})} if passed.meta or warnings else None
-            said = passed.older if passed.older and not self.version.modern else passed.said
+            said = passed.handshake_result if passed.handshake_result and not self.version.modern else passed.result
             if not self.version.structured:
                 said = self._older(said)
             return self.whole(said[:-1] + b',"isError":false}', meta=beside)

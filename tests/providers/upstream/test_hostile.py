@@ -71,8 +71,8 @@ def test_whatever_is_answered_is_an_answer_or_an_error_of_the_upstream() -> None
         except Exception as error:  # noqa: BLE001 - any other is the defect that is looked for
             wrong.append((raw, error))
         else:
-            if not is_well_formed(passed.said):
-                wrong.append((raw, passed.said))
+            if not is_well_formed(passed.result):
+                wrong.append((raw, passed.result))
 
     assert wrong == []
 

@@ -14,7 +14,7 @@ from toolyard.dispatch.resource import Prompt, Resource
 from toolyard.dispatch.tool import Check, Complete, InvalidArgumentsError, Tool, plain_of
 from toolyard.model.content import Foreign
 from toolyard.model.elicitation import CLIENT_METHODS, ClientRequest, unanswerable
-from toolyard.model.envelope import Envelope, Failure, Passed
+from toolyard.model.envelope import Envelope, Failure, UpstreamResult
 from toolyard.model.errors import ToolError
 from toolyard.model.schema import Schema, SchemaValidator
 from toolyard.model.spec import PromptSpec, ResourceSpec
@@ -172,7 +172,7 @@ def asks_of(name: str, answer: Answer) -> dict[str, ClientRequest] | None:
     return asks
 
 
-def passed_of(name: str, answer: Answer, prefix: str) -> Passed:
+def passed_of(name: str, answer: Answer, prefix: str) -> UpstreamResult:
     """Return a good answer, to be passed on as it is.
 
     Raises:
@@ -194,13 +194,15 @@ def passed_of(name: str, answer: Answer, prefix: str) -> Passed:
         raise refusal_of(name, "\n".join(texts), structured)
     others = tuple(Foreign(block) for block in blocks if block.get("type") != "text")
     parts = (b'{"content":', raw, b',"structuredContent":' if has_structured else b"", answer.structured_content, b"}")
-    return Passed(
+    return UpstreamResult(
         structured if has_structured else _data(blocks, texts, others),
         b"".join(parts if has_structured else (*parts[:2], b"}")),
         max(len(answer.structured_content), sum(map(len, texts))),
         others,
-        unreserved(answer.meta) if answer.meta else {},
-        b"" if not has_structured or isinstance(structured, dict) else _unstructured(raw, blocks, answer.structured_content),
+        meta=unreserved(answer.meta) if answer.meta else {},
+        handshake_result=b""
+        if not has_structured or isinstance(structured, dict)
+        else _unstructured(raw, blocks, answer.structured_content),
     )
 
 
@@ -271,7 +273,7 @@ class Calls:
         headers = param_names(foreign.schema) if self._over_http else {}
         output = SchemaValidator(spec.output_schema) if spec.output_schema is not None and self._checks_outputs else None
 
-        async def handler(call: Call) -> Passed:
+        async def handler(call: Call) -> UpstreamResult:
             arguments = {**call.arguments, **foreign.fixed} if foreign.fixed else call.arguments
             beside = param_headers(headers, arguments) if headers else {}
             params = {"name": foreign.own, "arguments": arguments}
