@@ -136,12 +136,25 @@ def make_run(subject: Subject) -> list[Tool]:
         return call.memo
 
     check = _forgiving(check_by_schema(_TAKES)) if repair else None
-    return [_run("run_tool", run, check, listed=True), _run("call_tool", run, check, tags=(OTHER_NAME,))]
+    return [_run("run_tool", run, check, alias="call_tool"), _run("call_tool", run, check, alias_of="run_tool")]
 
 
-def _run(name: str, handler: Handler, check: Check | None, *, listed: bool = False, tags: tuple[str, ...] = ()) -> Tool:
+def _run(name: str, handler: Handler, check: Check | None, *, alias: str = "", alias_of: str = "") -> Tool:
     text = "Call a tool, listed or not. It answers what the tool answers."
-    return make(name, text, handler, takes=_TAKES, answers={}, listed=listed, wraps=True, check=check, tags=tags, reasons=_REASONS)
+    return make(
+        name,
+        text,
+        handler,
+        takes=_TAKES,
+        answers={},
+        listed=not alias_of,
+        wraps=True,
+        alias_of=alias_of,
+        alias=alias,
+        check=check,
+        tags=(OTHER_NAME,) if alias_of else (),
+        reasons=_REASONS,
+    )
 
 
 def _led_on(answer: Envelope, missing: ToolError) -> Envelope:

@@ -15,7 +15,7 @@ import msgspec
 from toolyard.model.envelope import encode
 from toolyard.model.spec import AnySpec, Operation, ToolSpec
 
-__all__ = ["EVERYTHING", "METATOOLS", "OTHER_NAMES", "PINNED", "UNLISTED", "Profile", "Profiles", "Surface", "Toolset", "cost", "listed"]
+__all__ = ["EVERYTHING", "METATOOLS", "PINNED", "UNLISTED", "Profile", "Profiles", "Surface", "Toolset", "cost", "listed"]
 
 METATOOLS: Final = "metatools"
 """The source of the tools about tools, which are listed where the rest is not."""
@@ -23,15 +23,10 @@ METATOOLS: Final = "metatools"
 UNLISTED: Final = "unlisted"
 """The tag of a metatool that is on no list."""
 
-OTHER_NAMES: Final = {"call_tool": "run_tool", "get_tool_schema": "describe_tool"}
-"""Metatools that are another one, under a name that agents know from elsewhere."""
-
 PINNED: Final = "pinned"
 """The tag of a tool that is on every list."""
 
 _SLACK: Final = 0.25
-_FINDS: Final = "search_tools"
-_CALLS: Final = frozenset({"run_tool", "run_chain"})
 
 
 def _make_tuples(rule: msgspec.Struct, *names: str) -> None:
@@ -90,10 +85,11 @@ class Toolset(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether something is in the set, under any of its names; a denial beats everything."""
         if _any_fits(spec, self.deny) or _fits(spec.source, self.deny_sources) or any(tag in self.deny_tags for tag in spec.tags):
             return False
-        if spec.source == METATOOLS:
-            return not _fits(OTHER_NAMES.get(spec.name, ""), self.deny) and all(OTHER_NAMES.get(name) != spec.name for name in self.deny)
-        if isinstance(spec, ToolSpec) and not self._may_do(spec.operation):
-            return False
+        if isinstance(spec, ToolSpec):
+            if spec.source == METATOOLS:
+                return spec.metatool.alias not in self.deny and not _fits(spec.metatool.alias_of, self.deny)
+            if not self._may_do(spec.operation):
+                return False
         return (
             (not self.names or _any_fits(spec, self.names))
             and (not self.sources or _fits(spec.source, self.sources))
@@ -184,8 +180,8 @@ def listed(profile: Profile, specs: Sequence[ToolSpec], *, budget: int, was_meta
     rest = [spec for spec in specs if spec.source != METATOOLS or _any_fits(spec, profile.pins)]
     if profile.surface is Surface.META:
         return pinned, True
-    shown = {spec.name for spec in pinned if _shows(spec)}
-    if profile.surface is Surface.DIRECT or _FINDS not in shown or not shown & _CALLS:
+    uses = {spec.metatool.use for spec in pinned if _shows(spec)}
+    if profile.surface is Surface.DIRECT or not uses >= {"find", "call"}:
         return rest, False
     spent = cost(spec for spec in rest if spec.source != METATOOLS)
     line = budget if was_meta is None else budget * (1 - _SLACK) if was_meta else budget * (1 + _SLACK)

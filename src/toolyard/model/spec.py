@@ -24,6 +24,7 @@ __all__ = [
     "EvalRule",
     "Example",
     "Kind",
+    "Metatool",
     "Operation",
     "PromptArgument",
     "PromptSpec",
@@ -97,6 +98,17 @@ class Annotations(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     open_world_hint: bool
 
 
+class Metatool(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a profile must know of a metatool to list and to deny it; profiles know no metatool by its name."""
+
+    use: Literal["find", "call", "other"] = "other"
+    """What it does with tools that are not listed; a short list needs one that finds them and one that calls them."""
+    alias_of: str = ""
+    """Metatool that it is an alias of; a rule that denies that one denies the alias."""
+    alias: str = ""
+    """Its own alias; a rule that denies exactly this name denies the metatool."""
+
+
 def _make_tuples(spec: msgspec.Struct, *fields: str) -> None:
     """Read one name where several may stand as a tuple of it, so that it is not taken letter by letter."""
     for field in fields:
@@ -134,6 +146,8 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     annotations: Annotations | None = None
     extra: dict[str, Any] = {}
     """What lists show of it besides, in the words of MCP, such as icons."""
+    metatool: Metatool = Metatool()
+    """Set by the provider of metatools, ignored for other tools."""
     kind: Kind = "tool"
     """What is called: the query that reads a resource or makes a prompt has a spec, too, and is never listed as a tool."""
 
