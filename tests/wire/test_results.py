@@ -14,7 +14,7 @@ from toolyard.model.envelope import Content, UpstreamResult
 from toolyard.model.spec import Operation, PromptSpec, ResourceSpec, ToolSpec
 from toolyard.providers.functions import Functions
 from toolyard.wire.params import SERVER
-from toolyard.wire.results import ResultEncoder, Server, prompt_item, resource_item, template_item, tool_item, understood
+from toolyard.wire.results import ResultEncoder, Server, downgrade_block, prompt_item, resource_item, template_item, tool_item
 from toolyard.wire.versions import VERSIONS, Version
 
 SERVER_SAYS = Server("yard", "1")
@@ -37,9 +37,9 @@ def spec_of(function: Any) -> ToolSpec:
 @EVERY
 def test_a_result_of_the_newer_era_says_more(version: Version) -> None:
     plain, full, listed = (
-        json.loads(answers(version).whole(b"{}")),
-        json.loads(answers(version).whole(b'{"a":1}')),
-        json.loads(answers(version).whole(b"{}", cacheable=True)),
+        json.loads(answers(version).complete(b"{}")),
+        json.loads(answers(version).complete(b'{"a":1}')),
+        json.loads(answers(version).complete(b"{}", cacheable=True)),
     )
     more = {"resultType": "complete", "_meta": {SERVER: {"name": "yard", "version": "1"}}} if version.modern else {}
 
@@ -127,7 +127,7 @@ def test_a_discovery_names_the_versions() -> None:
 
 
 def test_a_list_says_where_it_goes_on() -> None:
-    more, last = (json.loads(answers(LATE).listed("tools", [b"1", b"2"], cursor)) for cursor in ("x", None))
+    more, last = (json.loads(answers(LATE).page("tools", [b"1", b"2"], cursor)) for cursor in ("x", None))
 
     assert more == {"tools": [1, 2], "nextCursor": "x"}
     assert last == {"tools": [1, 2]}
@@ -135,7 +135,7 @@ def test_a_list_says_where_it_goes_on() -> None:
 
 def test_a_question_is_an_answer() -> None:
     result = json.loads(
-        answers(NEW).asked(
+        answers(NEW).input_required(
             {"who": ClientRequest.person("Who?", {"type": "object", "properties": {}}), "where": ClientRequest.roots()}, "state"
         )
     )
@@ -279,7 +279,7 @@ def test_bytes_that_have_no_uri_get_the_same_one_every_time() -> None:
 )
 def test_a_block_that_a_version_does_not_have_is_told_as_text(version: str, kinds: list[str]) -> None:
     blocks = [to_mcp(block) for block in (Audio(b"abc"), ResourceLink("a://b", "b"), Image(b"abc"))]
-    told = [understood(block, VERSIONS[version]) for block in blocks]
+    told = [downgrade_block(block, VERSIONS[version]) for block in blocks]
 
     assert [block["type"] for block in told] == kinds
     assert all("a://b" in block["text"] or "audio/wav" in block["text"] for block in told if block["type"] == "text")

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from toolyard.dispatch.call import Call, Limit, Policy, Release
 from toolyard.dispatch.deadlines import Deadlines
-from toolyard.model.elicitation import ClientRequest, Confirmation, content_of
+from toolyard.model.elicitation import ClientRequest, Confirmation, form_content
 from toolyard.model.envelope import Envelope
 from toolyard.model.errors import ToolError
 
@@ -113,7 +113,7 @@ class Admission:
         if parent is not None and parent.is_proxy and parent.spec.confirmation == question:
             return parent.confirmation
         ask = ClientRequest.person(question.text, question.schema)
-        return content_of(ask, (await call.ask_all({question.key: ask}, declared=_is_first(call)))[question.key])
+        return form_content(ask, (await call.ask_all({question.key: ask}, declared=_is_first(call)))[question.key])
 
     async def _take_turns(self, call: Call) -> None:
         for turn in (self.serial_turns if call.spec.serial else None, self._turn):

@@ -15,11 +15,11 @@ import msgspec
 from toolyard._internal.logfmt import facts_of, is_word, quoted
 from toolyard.dispatch.progress import NOOP, Noop, Progress, ProgressThrottle, SendProgress, call_safely, on_loop
 from toolyard.dispatch.sessions import Session, Sessions
-from toolyard.model.elicitation import ClientRequest, content_of, telling_whether_it_ran, unanswerable
+from toolyard.model.elicitation import ClientRequest, form_content, set_may_have_run, unsupported_by_client
 from toolyard.model.envelope import Envelope
 from toolyard.model.errors import Blame, CodeName, ToolError
 from toolyard.model.profile import Profile
-from toolyard.model.spec import NOTHING, ToolSpec
+from toolyard.model.spec import UNKNOWN_TOOL, ToolSpec
 
 __all__ = [
     "ANYONE",
@@ -200,7 +200,7 @@ class Call(msgspec.Struct, eq=False):
     parent: "Call | None" = None
     depth: int = 0
     refs_resolved: bool = False  # whether what looks like a reference to a stored result is data, for handlers that see to those themselves
-    spec: ToolSpec = NOTHING
+    spec: ToolSpec = UNKNOWN_TOOL
     handler: Handler = _do_nothing
     arguments: Arguments = {}
     confirmation: dict[str, Any] = {}  # to the question that the tool declares
@@ -232,7 +232,7 @@ class Call(msgspec.Struct, eq=False):
     @property
     def tool(self) -> str:
         """Return the tool's name, or what may be repeated of a name that is none."""
-        if self.spec is not NOTHING:
+        if self.spec is not UNKNOWN_TOOL:
             return self.spec.name
         return str(self.name) if is_word(str(self.name)) else "?"
 
@@ -311,8 +311,8 @@ class Call(msgspec.Struct, eq=False):
             ToolError: `not_supported` where nobody can be asked, `approval_denied` or `cancelled` if there is no answer.
         """
         ask = ClientRequest.person(text, schema)
-        with telling_whether_it_ran(running=self.may_have_run):
-            return content_of(ask, (await self.ask_all({key: ask}))[key])
+        with set_may_have_run(running=self.may_have_run):
+            return form_content(ask, (await self.ask_all({key: ask}))[key])
 
     async def ask_all(self, asks: Mapping[str, ClientRequest], *, declared: bool = False) -> Mapping[str, Any]:
         """Put several asks to the client at once and return its results as they came, under the same keys.
@@ -321,8 +321,8 @@ class Call(msgspec.Struct, eq=False):
             ToolError: `not_supported` where the client cannot be asked.
         """
         if self.channel.ask is None:
-            raise unanswerable(asks, self.channel.capabilities, stateless=self.channel.stateless)
-        with telling_whether_it_ran(running=self.may_have_run):
+            raise unsupported_by_client(asks, self.channel.capabilities, stateless=self.channel.stateless)
+        with set_may_have_run(running=self.may_have_run):
             return await self.funnel.wait_aside(self, self.channel.ask(asks, declared))
 
     def can_ask(self, capability: str = "elicitation") -> bool:

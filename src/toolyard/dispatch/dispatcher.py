@@ -30,7 +30,7 @@ from toolyard.model.envelope import Encoded, Envelope, encode
 from toolyard.model.errors import ToolError
 from toolyard.model.limits import Limits
 from toolyard.model.profile import Profile
-from toolyard.model.spec import Kind, ToolSpec, unknown
+from toolyard.model.spec import Kind, ToolSpec, unknown_spec
 
 __all__ = ["Dispatcher"]
 
@@ -217,7 +217,7 @@ class Dispatcher:
             started=time.perf_counter(),
             parent=parent,
             depth=0 if parent is None else parent.depth + 1,
-            spec=unknown(kind, name),
+            spec=unknown_spec(kind, name),
         )
 
     def _take_texts(self, call: Call, query: Tool, text: bytes) -> None:

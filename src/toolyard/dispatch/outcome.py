@@ -9,7 +9,7 @@ import msgspec
 
 from toolyard.dispatch.call import Call
 from toolyard.dispatch.tool import Tool
-from toolyard.model.content import Block, Text, block_of
+from toolyard.model.content import Block, Text, block_from_bytes
 from toolyard.model.elicitation import OWN_REASONS
 from toolyard.model.envelope import (
     WRAPPER_CHARACTERS,
@@ -24,7 +24,7 @@ from toolyard.model.envelope import (
     estimate_tokens,
 )
 from toolyard.model.errors import CODES, CodeName, ToolError
-from toolyard.model.spec import NOTHING, Kind
+from toolyard.model.spec import UNKNOWN_TOOL, Kind
 
 __all__ = [
     "Outcome",
@@ -88,7 +88,7 @@ def to_outcome(call: Call, tool: Tool, result: object) -> Outcome:
         if isinstance(result, Encoded):
             return Outcome(result.data, None, result.content, result)
         if isinstance(result, _BYTES):
-            result = block_of(bytes(cast("bytes", result)))
+            result = block_from_bytes(bytes(cast("bytes", result)))
     elif result is None and not tool.may_return_none:
         raise _invalid(tool, "answered nothing")
     as_text = tool.spec.shape == "plain" and isinstance(result, str)
@@ -247,12 +247,12 @@ def _record(call: Call, answer: Envelope, elapsed: float, sinks: Sequence[Sink])
     spec, caller, parent, error = call.spec, call.caller, call.parent, answer.error
     record = Record(
         call.id,
-        spec.name if spec is not NOTHING else call.tool,
+        spec.name if spec is not UNKNOWN_TOOL else call.tool,
         time.time() - elapsed,
         elapsed * 1000,
         None if error is None else error.code,
         spec.source,
-        spec.operation if spec is not NOTHING else "",
+        spec.operation if spec is not UNKNOWN_TOOL else "",
         None if parent is None else parent.id,
         call.depth,
         answer.meta.session_id,

@@ -17,7 +17,7 @@ from toolyard.dispatch.tool import Check, InvalidArgumentsError, Tool, check_by_
 from toolyard.metatools.catalogue import OTHER_NAME
 from toolyard.metatools.metatool import TEXT, Subject, fields, make
 from toolyard.metatools.signature import signature
-from toolyard.model.envelope import Envelope, encode, encode_plain
+from toolyard.model.envelope import Envelope, encode, encode_unchecked
 from toolyard.model.errors import ToolError
 from toolyard.model.spec import Reason, ToolSpec
 
@@ -167,7 +167,7 @@ def _led_on(answer: Envelope, missing: ToolError) -> Envelope:
 
 async def _filled(args: Arguments, tool: Tool, filling: Filling) -> Arguments:
     """Return the arguments of an inner call with stored results in the places that refer to them."""
-    return await filling.fill_in(args, tool.spec.input_schema) if REFERENCE in encode_plain(args) else args
+    return await filling.fill_in(args, tool.spec.input_schema) if REFERENCE in encode_unchecked(args) else args
 
 
 def unwrapped(args: Arguments, tool: Tool, *, repair: bool) -> tuple[Arguments, tuple[str, ...]]:

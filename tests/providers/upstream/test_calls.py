@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from toolyard.model.content import Foreign
+from toolyard.model.content import UpstreamBlock
 from toolyard.model.errors import ToolError
 from toolyard.providers.upstream.calls import asks_of, failure_of, passed_of, read_answer
 from toolyard.providers.upstream.link import LinkError
@@ -49,7 +49,7 @@ def test_what_is_passed_on_is_what_came_and_blocks_ride_beside() -> None:
     passed = passed_of("up", answer(**came, isError=False, resultType="complete"), "")
 
     assert msgspec.json.decode(passed.result) == {"content": came["content"], "structuredContent": {"n": 1}}
-    assert [block.told for block in passed.content if isinstance(block, Foreign)] == [IMAGE]
+    assert [block.raw for block in passed.content if isinstance(block, UpstreamBlock)] == [IMAGE]
     assert passed.meta == {"vendor/x": 1}
 
 

@@ -22,7 +22,7 @@ from toolyard.providers.upstream.pins import Judgement, Key, Pins
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.providers.upstream.supervisor import Observer, Supervisor
 from toolyard.providers.upstream.translate import ForeignTool, prefix_of, prompts_of, resources_of, tools_of
-from toolyard.wire.headers import is_misnamed
+from toolyard.wire.headers import has_invalid_param_headers
 from toolyard.wire.versions import MODERN
 
 __all__ = ["Upstream", "make_upstream"]
@@ -220,7 +220,7 @@ class Upstream:
         }
         withheld = {ours[key]: reason for key, reason in reasons.items() if key in ours}
         if self.settings.carrier == "http" and catalogue.version in MODERN:
-            withheld |= {("tool", tool.spec.name): _MISNAMED for tool in tools if is_misnamed(tool.schema)}
+            withheld |= {("tool", tool.spec.name): _MISNAMED for tool in tools if has_invalid_param_headers(tool.schema)}
         return withheld
 
     def _update(self, uri: str) -> None:
