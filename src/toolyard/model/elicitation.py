@@ -30,11 +30,7 @@ ClientMethod = Literal["elicitation/create", "sampling/createMessage", "roots/li
 OWN_REASONS: Final = frozenset({"declined", "dismissed"})
 """Reasons that a tool need not declare, because the yard sets them."""
 
-_CAPABILITIES: Final[dict[str, str]] = {
-    "elicitation/create": "elicitation",
-    "sampling/createMessage": "sampling",
-    "roots/list": "roots",
-}
+_CAPABILITIES: Final[dict[str, str]] = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}
 CLIENT_METHODS: Final = frozenset(_CAPABILITIES)
 """Every method that a client can be asked."""
 

@@ -35,13 +35,7 @@ class Publisher:
     ) -> None:
         """Replace the tools, resources and prompts of the provider."""
         self._registry.publish(
-            self._source,
-            tools,
-            resources=resources,
-            prompts=prompts,
-            withheld=withheld,
-            foreign=foreign,
-            gives_way=self._gives_way,
+            self._source, tools, resources=resources, prompts=prompts, withheld=withheld, foreign=foreign, gives_way=self._gives_way
         )
 
     def updated(self, uri: str) -> None:
