@@ -24,7 +24,7 @@ import toolyard
 from toolyard import CODES, Limits, Toolset
 from toolyard.cli.parser import make_parsers
 from toolyard.config.profiles import ProfileTable
-from toolyard.providers.functions.decorators import Declared
+from toolyard.providers.functions.decorators import ToolOptions
 from toolyard.providers.upstream.settings import Identity, Login, Reshape, UpstreamSettings
 
 ROOT = Path(__file__).parent.parent
@@ -183,7 +183,7 @@ def _is_part(part: object, whole: object) -> bool:
         ("reference/codes.md", list(CODES)),
         ("reference/settings.md", list(Limits.__struct_fields__)),
         ("reference/api.md", list(toolyard.__all__)),
-        ("guides/write-a-tool.md", list(Declared.__struct_fields__)),
+        ("guides/write-a-tool.md", list(ToolOptions.__struct_fields__)),
     ],
     ids=["codes", "settings", "public names", "options of @tool"],
 )

@@ -1,4 +1,4 @@
-"""What a user tests tools with, and what our own tests are written with."""
+"""Helpers for tests of tools: a client in the same process, and fakes of a clock, a sink and a provider."""
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -19,7 +19,7 @@ __all__ = ["Client", "FakeClock", "FakeProvider", "FakeSink", "connect"]
 
 
 class FakeClock:
-    """A clock that stands still until it is moved."""
+    """A clock that changes only by `advance`."""
 
     def __init__(self, now: float = 1000.0) -> None:
         self._now = now
@@ -29,28 +29,28 @@ class FakeClock:
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Move the clock."""
+        """Move the clock forward."""
         self._now += seconds
 
 
 class FakeSink:
-    """Remembers every record."""
+    """Collects every record."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
 
     def __call__(self, record: Record) -> None:
-        """Remember a record."""
+        """Collect a record."""
         self.records.append(record)
 
     @property
     def codes(self) -> list[str | None]:
-        """Return how the calls ended, in order."""
+        """Return the codes of the calls in order; None for a success."""
         return [record.code for record in self.records]
 
 
 class FakeProvider:
-    """Publishes the tools, resources and prompts it is told to, whenever it is told to."""
+    """A provider whose tools, resources and prompts a test can change while it is open."""
 
     def __init__(
         self, name: str, tools: Iterable[object] = (), *, resources: Iterable[object] = (), prompts: Iterable[object] = ()
@@ -58,17 +58,17 @@ class FakeProvider:
         self.name = name
         self.is_open = False
         self.subscribed: AbstractSet[str] = frozenset()
-        """The resources that somebody is subscribed to now."""
+        """URIs of its resources that clients are subscribed to."""
         self._functions = Functions(name, tools, resources=resources, prompts=prompts)
         self._publish: Publish | None = None
 
     @asynccontextmanager
     async def open(self, publish: Publish) -> AsyncGenerator[None]:
-        """Publish what there is so far."""
+        """Publish the current tools, resources and prompts."""
         self._publish = publish
         self.is_open = True
-        self._show(publish)
-        stop = publish.watch_subscriptions(self._follow)
+        self._publish_all(publish)
+        stop = publish.watch_subscriptions(self._subscribe)
         try:
             yield
         finally:
@@ -77,26 +77,26 @@ class FakeProvider:
             self._publish = None
 
     def change(self, tools: Iterable[object] = (), *, resources: Iterable[object] = (), prompts: Iterable[object] = ()) -> None:
-        """Publish these instead, functions or what they would become."""
+        """Publish these instead: functions, or ready tools, resources and prompts."""
         self._functions = Functions(self.name, tools, resources=resources, prompts=prompts)
         if self._publish is not None:
-            self._show(self._publish)
+            self._publish_all(self._publish)
 
     def update(self, uri: str) -> None:
-        """Say that the content of a resource changed."""
+        """Notify subscribers that the content of a resource changed."""
         if self._publish is not None:
             self._publish.updated(uri)
 
-    def _follow(self, uris: AbstractSet[str]) -> None:
+    def _subscribe(self, uris: AbstractSet[str]) -> None:
         self.subscribed = uris
 
-    def _show(self, publish: Publish) -> None:
+    def _publish_all(self, publish: Publish) -> None:
         functions = self._functions
         publish(functions.tools(), resources=functions.resources(), prompts=functions.prompts())
 
 
 class Client:
-    """A caller in the same process, with everything it was told on the way."""
+    """A caller in the same process that collects progress, log lines and questions."""
 
     def __init__(self, yard: Yard, *, caller: Caller = ANYONE, answers: Sequence[dict[str, Any]] = ()) -> None:
         self.yard = yard
@@ -105,7 +105,7 @@ class Client:
         self.lines: list[tuple[str, str, dict[str, object]]] = []
         self.questions: list[str] = []
         self._answers = list(answers)
-        self._door = Channel(
+        self._channel = Channel(
             name="test",
             progress=self.notes.append,
             log=lambda level, text, facts: self.lines.append((level, text, dict(facts))),
@@ -114,18 +114,18 @@ class Client:
 
     async def call(self, name: str, /, **arguments: Any) -> Envelope:
         """Call a tool."""
-        return await self.yard.call(name, arguments, caller=self.caller, channel=self._door)
+        return await self.yard.call(name, arguments, caller=self.caller, channel=self._channel)
 
     async def read(self, uri: str) -> Envelope:
         """Read a resource."""
-        return await self.yard.read(uri, caller=self.caller, channel=self._door)
+        return await self.yard.read(uri, caller=self.caller, channel=self._channel)
 
     async def prompt(self, name: str, /, **arguments: Any) -> Envelope:
-        """Ask for a prompt."""
-        return await self.yard.prompt(name, arguments, caller=self.caller, channel=self._door)
+        """Get a prompt."""
+        return await self.yard.prompt(name, arguments, caller=self.caller, channel=self._channel)
 
     def list(self) -> Sequence[ToolSpec]:
-        """Return what the caller's profile lists."""
+        """Return the tools that the caller's profile lists."""
         return self.yard.list(self.caller.profile)
 
     async def _answer(self, asks: Mapping[str, ClientRequest], _: object) -> dict[str, Any]:
@@ -135,6 +135,6 @@ class Client:
 
 @asynccontextmanager
 async def connect(yard: Yard, *, caller: Caller = ANYONE, answers: Sequence[dict[str, Any]] = ()) -> AsyncGenerator[Client]:
-    """Open a yard and connect to it; the answers are given to the questions its tools ask."""
+    """Open a yard and connect to it; `answers` are the replies to its tools' questions, in order."""
     async with yard:
         yield Client(yard, caller=caller, answers=answers)

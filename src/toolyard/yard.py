@@ -433,6 +433,6 @@ class Yard:
                 from toolyard.metatools.provider import Metatools  # noqa: PLC0415 - only a yard that opens with them needs them
 
                 await self.providers.add(Metatools(self, self._metatools), gives_way=True)
-        await self.providers.settled(_READY_S, unless_known=True)
+        await self.providers.wait_ready(_READY_S, unless_known=True)
         stack.push_async_callback(self.sessions.end_all)
         stack.push_async_callback(dispatcher.close)

@@ -21,7 +21,7 @@ async def test_a_function_is_a_tool() -> None:
     assert answer.data == 3
 
 
-async def test_its_signature_is_its_schema_and_its_docstring_what_an_agent_reads() -> None:
+async def test_the_signature_is_the_schema_and_the_docstring_is_the_description() -> None:
     async def greet(name: str, times: int = 1) -> str:
         """Greet somebody.
 
@@ -46,7 +46,7 @@ async def test_its_signature_is_its_schema_and_its_docstring_what_an_agent_reads
     }
 
 
-async def test_a_wrong_call_is_told_everything_that_is_wrong() -> None:
+async def test_an_invalid_call_gets_every_issue_at_once() -> None:
     async def order(item: str, count: Annotated[int, Field(ge=1)]) -> str:
         """Order something."""
         return f"{count} {item}"
@@ -62,7 +62,7 @@ async def test_a_wrong_call_is_told_everything_that_is_wrong() -> None:
     assert issues["item"]["code"] == "missing"
 
 
-async def test_what_models_often_get_wrong_is_put_right_and_noted() -> None:
+async def test_common_mistakes_of_models_are_corrected_and_reported() -> None:
     async def wait(seconds: int, tags: list[str]) -> int:
         """Wait."""
         return seconds + len(tags)
@@ -89,7 +89,7 @@ async def test_a_tool_fails_with_a_code_and_says_what_to_do() -> None:
     assert answer.error.hint == "Pay it out first."
 
 
-async def test_a_tool_that_breaks_tells_the_log_and_not_the_agent() -> None:
+async def test_a_defect_is_logged_and_not_shown_to_the_agent() -> None:
     async def broken() -> int:
         """Break."""
         raise ValueError("the password is tea")
@@ -102,7 +102,7 @@ async def test_a_tool_that_breaks_tells_the_log_and_not_the_agent() -> None:
     assert b"tea" not in answer.to_json()
 
 
-async def test_models_come_in_and_go_out() -> None:
+async def test_a_tool_takes_and_returns_pydantic_models() -> None:
     class Point(BaseModel):
         x: float
         y: float

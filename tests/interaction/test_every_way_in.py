@@ -1,4 +1,4 @@
-"""The same call gets the same answer, whatever the door."""
+"""The same call gets the same answer over every way in."""
 
 import asyncio
 import http.client
@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ HELLO = {
     "jsonrpc": "2.0",
     "id": 0,
     "method": "initialize",
-    "params": {"protocolVersion": OLD, "capabilities": {}, "clientInfo": {"name": "door", "version": "1"}},
+    "params": {"protocolVersion": OLD, "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}},
 }
 META: dict[str, Any] = {
     "io.modelcontextprotocol/protocolVersion": MODERN,
@@ -71,7 +72,7 @@ META: dict[str, Any] = {
 
 
 def request(era: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return a call as a client of this era writes it."""
+    """Return a call as a client of this protocol version sends it."""
     params: dict[str, Any] = {"name": name, "arguments": arguments}
     if era == MODERN:
         params["_meta"] = META
@@ -79,7 +80,7 @@ def request(era: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def envelope_in(answer: Any) -> Answer:
-    """Return the envelope in an answer, which says it twice and says whether it is an error."""
+    """Return the envelope of an answer, which has it as text and as structured content."""
     result = answer["result"]
     envelope = json.loads(result["content"][0]["text"])
     assert result["structuredContent"] == envelope
@@ -121,10 +122,10 @@ async def served(**settings: Any) -> AsyncGenerator[int]:
 
 
 def post(port: int, message: Any, headers: dict[str, str]) -> tuple[Any, str | None]:
-    """Post a message, and return the last thing that is said to it and the session that was begun."""
+    """Post a message, and return the last message of the response and the id of the session, if there is one."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-    said = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json", **headers}
-    connection.request("POST", "/mcp", json.dumps(message), said)
+    sent = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json", **headers}
+    connection.request("POST", "/mcp", json.dumps(message), sent)
     response = connection.getresponse()
     body = response.read()
     connection.close()
@@ -144,71 +145,43 @@ async def by_http(era: str, name: str, arguments: dict[str, Any], **settings: An
     return envelope_in(answer)
 
 
-async def by_memory_in_the_older_era(name: str, arguments: dict[str, Any]) -> Answer:
-    return await by_memory(OLD, name, arguments)
-
-
-async def by_memory_in_the_newer_era(name: str, arguments: dict[str, Any]) -> Answer:
-    return await by_memory(MODERN, name, arguments)
-
-
-async def by_stdio_in_the_older_era(name: str, arguments: dict[str, Any]) -> Answer:
-    return await by_stdio(OLD, name, arguments)
-
-
-async def by_stdio_in_the_newer_era(name: str, arguments: dict[str, Any]) -> Answer:
-    return await by_stdio(MODERN, name, arguments)
-
-
-async def by_http_in_the_older_era(name: str, arguments: dict[str, Any]) -> Answer:
-    return await by_http(OLD, name, arguments)
-
-
-async def by_http_in_the_older_era_without_a_session(name: str, arguments: dict[str, Any]) -> Answer:
-    return await by_http(OLD, name, arguments, stateless=True)
-
-
-async def by_http_in_the_newer_era(name: str, arguments: dict[str, Any]) -> Answer:
-    return await by_http(MODERN, name, arguments)
-
-
-DOORS = [
-    by_the_library,
-    by_a_test_client,
-    by_another_tool,
-    by_a_yard_around_it,
-    by_the_command_line,
-    by_memory_in_the_older_era,
-    by_memory_in_the_newer_era,
-    by_stdio_in_the_older_era,
-    by_stdio_in_the_newer_era,
-    by_http_in_the_older_era,
-    by_http_in_the_older_era_without_a_session,
-    by_http_in_the_newer_era,
-]
+WAYS_IN: dict[str, Callable[[str, dict[str, Any]], Awaitable[Answer]]] = {
+    "library": by_the_library,
+    "test client": by_a_test_client,
+    "another tool": by_another_tool,
+    "outer yard": by_a_yard_around_it,
+    "command line": by_the_command_line,
+    "memory, handshake": partial(by_memory, OLD),
+    "memory, stateless": partial(by_memory, MODERN),
+    "stdio, handshake": partial(by_stdio, OLD),
+    "stdio, stateless": partial(by_stdio, MODERN),
+    "http, handshake": partial(by_http, OLD),
+    "http, handshake without a session": partial(by_http, OLD, stateless=True),
+    "http, stateless": partial(by_http, MODERN),
+}
 CALLS: dict[str, tuple[str, dict[str, Any], str | None]] = {
-    "a good call": ("add", {"a": 1, "b": 2}, None),
+    "a valid call": ("add", {"a": 1, "b": 2}, None),
     "a call with a default": ("add", {"a": 1}, None),
     "a number as text": ("add", {"a": "1"}, None),
     "a wrong argument": ("add", {"a": 1, "bb": 2}, "invalid_input"),
     "several wrong arguments": ("add", {"x": [1]}, "invalid_input"),
-    "a tool that is not there": ("ad", {}, "tool_not_found"),
+    "a tool that does not exist": ("ad", {}, "tool_not_found"),
     "a failure of the tool's own": ("refuse", {}, "state_error"),
     "a defect": ("break_down", {}, "internal_error"),
     "a deadline": ("wait", {}, "timeout"),
-    "a session that is not there": ("look", {"session_id": "s_1"}, "not_running"),
+    "a session that does not exist": ("look", {"session_id": "s_1"}, "not_running"),
     "no session": ("look", {}, "not_running"),
-    "a broken promise": ("say_nothing", {}, "invalid_output"),
+    "no result": ("say_nothing", {}, "invalid_output"),
     "a defect inside another call": ("run_tool", {"tool_id": "break_down"}, "internal_error"),
-    "a description of a tool that is not there": ("describe_tool", {"tool_id": "ad"}, "tool_not_found"),
-    "a tool that is nothing like any": ("run_tool", {"tool_id": "zzzz"}, "tool_not_found"),
+    "a description of a tool that does not exist": ("describe_tool", {"tool_id": "ad"}, "tool_not_found"),
+    "a name that is similar to no tool": ("run_tool", {"tool_id": "zzzz"}, "tool_not_found"),
     "an argument too many": ("search_tools", {"query": "x", "foo": 1}, "invalid_input"),
 }
 REPORTED = ("internal_error", "invalid_output")
 
 
-def told(answer: Answer) -> tuple[Answer, int]:
-    """Return what an answer tells, and how many tokens, without the id of the call that failed, which is always another."""
+def comparable(answer: Answer) -> tuple[Answer, int]:
+    """Return an answer and its tokens without the id of the failed call, which always differs."""
     error, tokens = answer["error"], answer["_meta"]["estimated_tokens"]
     if error is not None and error["code"] in REPORTED:
         error = {**error, "details": {**error["details"], "call_id": "c_"}}
@@ -216,23 +189,21 @@ def told(answer: Answer) -> tuple[Answer, int]:
     return {"success": answer["success"], "data": answer["data"], "error": error}, tokens
 
 
-@pytest.mark.parametrize("channel", DOORS, ids=lambda channel: channel.__name__)
+@pytest.mark.parametrize("way_in", WAYS_IN)
 @pytest.mark.parametrize("what", CALLS)
-async def test_the_same_call_gets_the_same_answer_by_every_door(
-    what: str, channel: Callable[[str, dict[str, Any]], Awaitable[Answer]]
-) -> None:
+async def test_the_same_call_gets_the_same_answer_over_every_way_in(what: str, way_in: str) -> None:
     name, arguments, code = CALLS[what]
-    expected, answer = await by_the_library(name, arguments), await channel(name, arguments)
+    expected, answer = await by_the_library(name, arguments), await WAYS_IN[way_in](name, arguments)
 
     assert (answer["error"]["code"] if answer["error"] else None) == code
-    assert told(answer) == told(expected)
+    assert comparable(answer) == comparable(expected)
     assert code not in REPORTED or answer["error"]["details"]["call_id"].startswith("c_")
     assert answer["_meta"].get("coerced") == expected["_meta"].get("coerced")
     assert "hunter2" not in json.dumps(answer)
 
 
 @pytest.mark.parametrize("era", [OLD, MODERN])
-async def test_a_defect_that_is_told_over_http_is_found_in_the_log_by_the_id_it_has(era: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_defect_reported_over_http_is_found_in_the_log_by_its_call_id(era: str, caplog: pytest.LogCaptureFixture) -> None:
     answer = await by_http(era, "run_tool", {"tool_id": "break_down"})
 
     assert f"defect tool=break_down id={answer['error']['details']['call_id']} " in caplog.text

@@ -1,4 +1,4 @@
-"""Policy, limits and records see the tool that a metatool runs, whatever the door and however deep it is wrapped."""
+"""Policy, limits and records see the tool that a metatool runs, over every way in and at any depth."""
 
 import asyncio
 import http.client
@@ -17,7 +17,7 @@ from toolyard.launch.serve import serve_forever
 
 HERE = Path(__file__).parent / "yard_with_a_policy.py"
 OLD, MODERN = "2025-11-25", "2026-07-28"
-CLIENT = {"protocolVersion": OLD, "capabilities": {}, "clientInfo": {"name": "door", "version": "1"}}
+CLIENT = {"protocolVersion": OLD, "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
 HELLO: dict[str, Any] = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": CLIENT}
 META: dict[str, Any] = {"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextprotocol/clientCapabilities": {}}
 ADD = {"tool_id": "add", "args": {"a": 1}}
@@ -99,17 +99,17 @@ def post(port: int, wrapped: Wrapped, era: str) -> Any:
         connection.close()
 
 
-DOORS: dict[str, Callable[[Wrapped], Awaitable[Any]]] = {
+WAYS_IN: dict[str, Callable[[Wrapped], Awaitable[Any]]] = {
     "library": by_the_library,
     "cli": by_the_command_line,
-    "stdio, older": lambda wrapped: by_stdio(wrapped, OLD),
-    "stdio, newer": lambda wrapped: by_stdio(wrapped, MODERN),
-    "http, older": lambda wrapped: by_http(wrapped, OLD),
-    "http, newer": lambda wrapped: by_http(wrapped, MODERN),
+    "stdio, handshake": lambda wrapped: by_stdio(wrapped, OLD),
+    "stdio, stateless": lambda wrapped: by_stdio(wrapped, MODERN),
+    "http, handshake": lambda wrapped: by_http(wrapped, OLD),
+    "http, stateless": lambda wrapped: by_http(wrapped, MODERN),
 }
-OUTSIDE = ("library", "http, older", "http, newer")
-"""Doors that need no process of their own, which every wrapping goes through; the others take the deepest one."""
-CASES = [(channel, wrap) for channel in DOORS for wrap in WRAPS if channel in OUTSIDE or wrap == "a chain in a chain"]
+IN_PROCESS = ("library", "http, handshake", "http, stateless")
+"""Ways in that start no process, tested with every wrapper; the others are tested with the deepest one."""
+CASES = [(way_in, wrap) for way_in in WAYS_IN for wrap in WRAPS if way_in in IN_PROCESS or wrap == "a chain in a chain"]
 
 
 @pytest.fixture
@@ -126,20 +126,20 @@ def read(notes: Path) -> list[dict[str, Any]]:
 
 
 def innermost(error: dict[str, Any]) -> dict[str, Any]:
-    """Return the failure that a chain tells as its cause."""
+    """Return the failure that caused a chain to fail."""
     return innermost(error["details"]["cause"]) if error["code"] == "chain_step_failed" else error
 
 
 @pytest.mark.parametrize(("name", "code"), [("wipe", "permission_denied"), ("wait", "timeout")])
-@pytest.mark.parametrize(("channel", "wrap"), CASES)
-async def test_the_inner_tool_is_what_is_judged_limited_and_recorded(channel: str, wrap: str, name: str, code: str, notes: Path) -> None:
-    answer = await DOORS[channel](WRAPS[wrap](name))
+@pytest.mark.parametrize(("way_in", "wrap"), CASES)
+async def test_policy_limits_and_records_see_the_inner_tool(way_in: str, wrap: str, name: str, code: str, notes: Path) -> None:
+    answer = await WAYS_IN[way_in](WRAPS[wrap](name))
 
-    told = read(notes)
-    records = {note["id"]: note for note in told if "id" in note}
+    written = read(notes)
+    records = {note["id"]: note for note in written if "id" in note}
     inner = next(record for record in records.values() if record["tool"] == name)
     assert innermost(answer["error"])["code"] == inner["code"] == code
-    assert {"ran": "wipe"} not in told
+    assert {"ran": "wipe"} not in written
     line = [inner]
     while line[-1]["parent"] is not None:
         line.append(records[line[-1]["parent"]])

@@ -1,4 +1,4 @@
-"""A yard with a tool for each way a call can end, for tests that go through every door."""
+"""A yard with a tool for each way a call can end, for tests over every way in."""
 
 import asyncio
 from typing import Any

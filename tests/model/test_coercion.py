@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 
 from toolyard import Call, Envelope, Limits, Operation, Tool, ToolSpec, Yard, tool
 from toolyard.dispatch.tool import check_by_schema
-from toolyard.model.coercion import Integers, readings
+from toolyard.model.coercion import IntegerConverter, find_repairs
 from toolyard.providers.functions import tool_from
 
 JSON = st.recursive(
@@ -225,16 +225,16 @@ async def test_half_a_character_is_no_reading() -> None:
 def test_two_readings_are_two_also_inside_an_object() -> None:
     schema = {"anyOf": [{"type": "object", "properties": {"a": {"type": kind}}} for kind in ("integer", "number")]}
 
-    assert [reading.value for reading in readings(schema, {"a": "5.0"})] == [{"a": 5}, {"a": 5.0}]
-    assert [type(reading.value["a"]) for reading in readings(schema, {"a": "5.0"})] == [int, float]
+    assert [reading.value for reading in find_repairs(schema, {"a": "5.0"})] == [{"a": 5}, {"a": 5.0}]
+    assert [type(reading.value["a"]) for reading in find_repairs(schema, {"a": "5.0"})] == [int, float]
 
 
 def test_too_many_readings_are_none() -> None:
     either = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
     schema = {"type": "object", "properties": dict.fromkeys("abcd", either)}
 
-    assert readings(schema, dict.fromkeys("abc", "5"))
-    assert readings(schema, dict.fromkeys("abcd", "5")) == []
+    assert find_repairs(schema, dict.fromkeys("abc", "5"))
+    assert find_repairs(schema, dict.fromkeys("abcd", "5")) == []
 
 
 def test_too_many_readings_of_several_choices_are_none() -> None:
@@ -243,20 +243,20 @@ def test_too_many_readings_of_several_choices_are_none() -> None:
     other: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "number"}}}
     value = {"a": "5.0", "b": "5", "c": "5"}
 
-    assert len(readings(one, value)) == 7
-    assert len(readings(other, value)) == 1
-    assert readings({"anyOf": [one, other]}, value) == []
+    assert len(find_repairs(one, value)) == 7
+    assert len(find_repairs(other, value)) == 1
+    assert find_repairs({"anyOf": [one, other]}, value) == []
 
 
 def test_a_reading_is_found_after_many_choices_that_read_the_same() -> None:
     schema: dict[str, Any] = {"anyOf": [*({"const": str(number)} for number in range(20)), {"type": "integer"}]}
 
-    assert [reading.value for reading in readings(schema, "77")] == [77]
+    assert [reading.value for reading in find_repairs(schema, "77")] == [77]
 
 
 def test_what_needs_no_repair_has_no_reading() -> None:
-    assert readings({"type": "object", "properties": {"a": {"type": "integer"}}}, {"a": 5, "b": [1]}) == []
-    assert readings({}, "5") == []
+    assert find_repairs({"type": "object", "properties": {"a": {"type": "integer"}}}, {"a": 5, "b": [1]}) == []
+    assert find_repairs({}, "5") == []
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_what_needs_no_repair_has_no_reading() -> None:
     ],
 )
 def test_a_reading_follows_the_schema(schema: dict[str, Any], value: object, meant: object) -> None:
-    [reading] = readings(schema, value)
+    [reading] = find_repairs(schema, value)
 
     assert reading.value == meant
     assert type(reading.value) is type(meant)
@@ -292,7 +292,7 @@ def test_a_reading_follows_the_schema(schema: dict[str, Any], value: object, mea
     ],
 )
 def test_what_has_no_reading_has_none(schema: dict[str, Any], value: object) -> None:
-    assert readings(schema, value) == []
+    assert find_repairs(schema, value) == []
 
 
 def test_very_deep_arguments_are_read_only_so_far() -> None:
@@ -303,8 +303,8 @@ def test_very_deep_arguments_are_read_only_so_far() -> None:
     for _ in range(100):
         deep = [deep]
 
-    assert readings(schema, shallow)
-    assert readings(schema, deep) == []
+    assert find_repairs(schema, shallow)
+    assert find_repairs(schema, deep) == []
 
 
 def test_very_many_arguments_are_not_read_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,9 +317,9 @@ def test_very_many_arguments_are_not_read_at_all(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("toolyard.model.coercion.resolve", look)
 
-    assert readings(schema, ["5"] * 1000)
+    assert find_repairs(schema, ["5"] * 1000)
     looked.clear()
-    assert readings(schema, ["5"] * 50_000) == []
+    assert find_repairs(schema, ["5"] * 50_000) == []
     assert len(looked) <= 20_000
 
 
@@ -339,7 +339,7 @@ async def test_very_much_that_was_put_right_is_said_in_few_words() -> None:
 def test_a_schema_that_goes_in_circles_is_read_only_so_far() -> None:
     schema: dict[str, Any] = {"anyOf": [{"$ref": "#"}, {"$ref": "#"}]}
 
-    assert readings(schema, "5") == []
+    assert find_repairs(schema, "5") == []
 
 
 @given(JSON, JSON)
@@ -347,7 +347,7 @@ def test_reading_never_fails_and_never_changes_what_it_reads(value: Any, default
     before = json.dumps(value)
     schema = {"anyOf": [{"type": "integer"}, {"type": "object", "additionalProperties": {"type": "boolean"}}, {"const": default}]}
 
-    for reading in readings(schema, value):
+    for reading in find_repairs(schema, value):
         assert reading.changed
 
     assert json.dumps(value) == before
@@ -381,7 +381,7 @@ def kinds(value: Any) -> Any:
     ],
 )
 def test_a_whole_number_with_a_point_is_an_integer_where_the_schema_says_so(schema: dict[str, Any]) -> None:
-    put = Integers({**schema, "$defs": {"count": WHOLE}}).put(5.0)
+    put = IntegerConverter({**schema, "$defs": {"count": WHOLE}}).convert(5.0)
 
     assert (put, type(put)) == (5, int)
 
@@ -401,7 +401,7 @@ def test_a_whole_number_with_a_point_is_an_integer_where_the_schema_says_so(sche
     ],
 )
 def test_it_stays_as_it_is_where_the_schema_says_anything_else(schema: Any) -> None:
-    assert type(Integers(schema).put(5.0)) is float
+    assert type(IntegerConverter(schema).convert(5.0)) is float
 
 
 def test_it_is_found_inside_objects_and_lists() -> None:
@@ -410,7 +410,7 @@ def test_it_is_found_inside_objects_and_lists() -> None:
         "additionalProperties": {"anyOf": [{"type": "string"}, WHOLE]},
     }
 
-    put = Integers(schema).put({"page": 2.0, "price": 3.0, "pairs": [[1.0, 1.0, 1e2]], "more": 4.0, "word": "5.0"})
+    put = IntegerConverter(schema).convert({"page": 2.0, "price": 3.0, "pairs": [[1.0, 1.0, 1e2]], "more": 4.0, "word": "5.0"})
 
     assert kinds(put) == {"page": int, "price": float, "pairs": [[int, float, int]], "more": int, "word": str}
 
@@ -420,7 +420,7 @@ def test_a_schema_that_refers_to_itself_is_followed_as_far_as_the_value_goes() -
     for _ in range(100):
         tree = {"size": 1.0, "weight": 1.0, "inner": tree}
 
-    put = Integers({**LOOP, "$defs": {"tree": TREE}}).put(tree)
+    put = IntegerConverter({**LOOP, "$defs": {"tree": TREE}}).convert(tree)
 
     assert put == tree
     assert kinds(put["inner"]["inner"]["size"]) is int
@@ -429,7 +429,7 @@ def test_a_schema_that_refers_to_itself_is_followed_as_far_as_the_value_goes() -
 
 @given(st.recursive(st.integers() | st.text() | st.just(0.5), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
 def test_what_holds_no_such_number_is_the_same_value(value: Any) -> None:
-    assert Integers(WHOLE).put(value) is value
+    assert IntegerConverter(WHOLE).convert(value) is value
 
 
 async def test_the_handler_of_a_tool_with_a_ready_schema_gets_integers() -> None:

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from toolyard import Audio, Blob, Embedded, Image, ResourceLink, Text, Yard, tool
-from toolyard.model.content import Block, block_of
+from toolyard.model.content import Block, block_from_bytes
 
 PNG = b"\x89PNG\r\n\x1a\n...."
 
@@ -41,7 +41,7 @@ def test_a_text_is_described_as_it_is() -> None:
     ],
 )
 def test_bytes_become_the_block_that_their_beginning_says(data: bytes, kind: type[Block], mime_type: str) -> None:
-    block = block_of(data)
+    block = block_from_bytes(data)
 
     assert type(block) is kind
     assert (block.data, block.mime_type) == (data, mime_type)

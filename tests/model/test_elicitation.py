@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from toolyard.model.elicitation import ClientRequest, Confirmation, check_form, content_of, unanswerable
+from toolyard.model.elicitation import ClientRequest, Confirmation, check_form, form_content, unsupported_by_client
 from toolyard.model.errors import ToolError
 from toolyard.model.schema import SchemaError
 
@@ -39,14 +39,14 @@ def test_a_question_has_a_key() -> None:
 def test_what_a_client_lacks_is_named() -> None:
     asks = {"a": ASK, "b": ClientRequest.roots(), "c": ClientRequest.roots()}
 
-    assert unanswerable(asks).details["capabilities"] == ["elicitation", "roots"]
-    assert unanswerable(asks, {"roots"}).details["capabilities"] == ["elicitation"]
-    assert unanswerable(asks).code == "not_supported"
+    assert unsupported_by_client(asks).details["capabilities"] == ["elicitation", "roots"]
+    assert unsupported_by_client(asks, {"roots"}).details["capabilities"] == ["elicitation"]
+    assert unsupported_by_client(asks).code == "not_supported"
 
 
 def test_what_a_person_filled_in_is_returned() -> None:
-    assert content_of(ASK, {"action": "accept", "content": {"name": "Ada"}}) == {"name": "Ada"}
-    assert content_of(ClientRequest.person("Sure?", {"type": "object", "properties": {}}), {"action": "accept"}) == {}
+    assert form_content(ASK, {"action": "accept", "content": {"name": "Ada"}}) == {"name": "Ada"}
+    assert form_content(ClientRequest.person("Sure?", {"type": "object", "properties": {}}), {"action": "accept"}) == {}
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_what_a_person_filled_in_is_returned() -> None:
 )
 def test_anything_else_is_no_answer(result: dict[str, Any], code: str) -> None:
     with pytest.raises(ToolError) as caught:
-        content_of(ASK, result)
+        form_content(ASK, result)
     assert caught.value.code == code
 
 
@@ -84,19 +84,19 @@ def test_anything_else_is_no_answer(result: dict[str, Any], code: str) -> None:
 def test_a_person_can_be_asked_in_the_modes_that_the_client_names(told: Any, form: str | None, url: str | None) -> None:
     link = ClientRequest("elicitation/create", {"mode": "url", "message": "Look.", "url": "https://example.com"})
 
-    assert (ASK.lacking({"elicitation": told}), link.lacking({"elicitation": told})) == (form, url)
-    assert ClientRequest.roots().lacking({"roots": told}) is None
+    assert (ASK.missing_capability({"elicitation": told}), link.missing_capability({"elicitation": told})) == (form, url)
+    assert ClientRequest.roots().missing_capability({"roots": told}) is None
 
 
 def test_a_client_that_lacks_nothing_is_told_that_there_is_no_way() -> None:
-    error = unanswerable({"a": ASK}, {"elicitation"})
+    error = unsupported_by_client({"a": ASK}, {"elicitation"})
 
     assert error.code == "not_supported"
     assert "capabilities" not in error.details
 
 
 def test_a_client_that_shook_hands_with_a_stateless_server_is_told_so() -> None:
-    error = unanswerable({"a": ASK}, stateless=True)
+    error = unsupported_by_client({"a": ASK}, stateless=True)
 
     assert (error.code, error.details) == ("not_supported", {})
     assert "stateless" in error.message

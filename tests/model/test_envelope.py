@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, computed_field
 
 from toolyard import Blob, Call, Envelope, Image, Text, ToolError, Yard, tool
-from toolyard.model.envelope import WRAPPING, Failure, Meta, encode, encode_data, estimate_tokens
+from toolyard.model.envelope import WRAPPER_CHARACTERS, Failure, Meta, encode, encode_data, estimate_tokens
 from toolyard.model.errors import CODES, CodeName
 
 JSON = st.recursive(
@@ -231,7 +231,7 @@ def test_the_tokens_of_an_answer_are_a_quarter_of_its_characters_without_its_met
     text = json.dumps({"success": True, "data": data, "error": None}, ensure_ascii=False, separators=(",", ":"))
     encoded = encode_data(data)
 
-    assert estimate_tokens(data, None) == math.ceil((WRAPPING + encoded.characters) / 4)
+    assert estimate_tokens(data, None) == math.ceil((WRAPPER_CHARACTERS + encoded.characters) / 4)
     if json.dumps(data, ensure_ascii=False, separators=(",", ":")) == encoded.text.decode():  # floats may be written shorter
         assert estimate_tokens(data, None) == math.ceil(len(text) / 4)
 
@@ -369,7 +369,9 @@ async def test_a_ready_answer_is_kept_and_its_meta_stamped_anew() -> None:
     @tool
     async def ready(call: Call) -> Envelope:
         old = Meta("c_old", 999_999, 999_999, "s_old", ("was",), ("careful",))
-        return Envelope(success=True, data={"id": call.id, "blob": Blob(b"12")}, meta=old).beside([image])
+        envelope = Envelope(success=True, data={"id": call.id, "blob": Blob(b"12")}, meta=old)
+        envelope.content = (image,)
+        return envelope
 
     async with Yard(tools=[ready]) as yard:
         answer = await yard.call("ready")

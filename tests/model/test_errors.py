@@ -2,7 +2,7 @@ from typing import Any, get_args
 
 import pytest
 
-from toolyard.model.errors import CODES, COMMON_CODES, Blame, CodeName, MayHaveRun, ToolError, invalid_input, not_found, not_implemented
+from toolyard.model.errors import CODES, Blame, CodeName, MayHaveRun, ToolError, invalid_input, not_found, not_implemented
 
 TABLE: list[tuple[CodeName, int, bool, bool, Blame, MayHaveRun]] = [
     ("invalid_input", 400, False, True, "caller", "no"),
@@ -60,8 +60,11 @@ def test_every_code_has_a_meaning_and_a_hint_that_are_sentences(code: Any) -> No
         assert text.endswith(".")
 
 
-def test_the_common_codes_are_codes() -> None:
-    assert set(CODES) > COMMON_CODES
+def test_some_codes_are_common_and_some_are_not() -> None:
+    common = {code.name for code in CODES.values() if code.common}
+
+    assert common > {"invalid_input", "timeout"}
+    assert common.isdisjoint({"not_found", "eval_blocked"})
 
 
 def test_a_failure_carries_its_code_its_sentence_and_its_facts() -> None:

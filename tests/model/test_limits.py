@@ -4,7 +4,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from toolyard import Limits
+from toolyard import Limits, Yard
 
 
 @pytest.mark.parametrize("name", Limits().as_dict())
@@ -48,11 +48,12 @@ def test_a_limit_nobody_knows_is_refused() -> None:
         Limits(**wrong)
 
 
-def test_limits_cannot_be_changed() -> None:
-    limits = Limits()
+def test_a_yard_has_limits_of_its_own() -> None:
+    limits = Limits(depth=2)
+    yard = Yard("own", limits=limits)
+    limits.depth = 5
 
-    with pytest.raises(AttributeError):
-        limits.depth = 5  # pyright: ignore[reportAttributeAccessIssue] - that is the point
+    assert yard.limits.depth == 2
 
 
 def test_a_limit_of_nothing_means_none() -> None:

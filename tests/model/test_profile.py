@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolyard import Operation, Profile, Surface, Toolset, ToolSpec
-from toolyard.model.profile import EVERYTHING, METATOOLS, OTHER_NAMES, Profiles, cost, listed
+from toolyard.model.profile import EVERYTHING, METATOOLS, Profiles, cost, listed
+from toolyard.model.spec import Metatool
 
 
 def spec(name: str = "walk", *, characters: int = 0, **given: Any) -> ToolSpec:
@@ -131,8 +132,8 @@ def test_the_cost_of_a_list_is_a_quarter_of_its_characters() -> None:
     assert cost([]) == 0
 
 
-META = spec("search_tools", source=METATOOLS)
-CALLS = spec("run_tool", source=METATOOLS)
+META = spec("search_tools", source=METATOOLS, metatool=Metatool("find"))
+CALLS = spec("run_tool", source=METATOOLS, metatool=Metatool("call"))
 BIG = [META, CALLS, spec("a", characters=4000), spec("b", characters=4000)]
 SPENT = cost(BIG[2:])
 
@@ -178,10 +179,15 @@ def test_an_automatic_surface_lists_everything_where_nothing_could_find_or_call_
 )
 def test_a_metatool_is_denied_under_its_other_name_too(deny: str, denied: set[str]) -> None:
     toolset = Toolset(name="t", deny=(deny,))
-    twice = [*OTHER_NAMES, *OTHER_NAMES.values()]
+    metatools = {
+        "run_tool": Metatool(alias="call_tool"),
+        "call_tool": Metatool(alias_of="run_tool"),
+        "describe_tool": Metatool(alias="get_tool_schema"),
+        "get_tool_schema": Metatool(alias_of="describe_tool"),
+    }
 
-    assert {name for name in twice if not toolset.holds(spec(name, source=METATOOLS))} == denied
-    assert all(toolset.holds(spec(name)) for name in twice if not fnmatch(name, deny))
+    assert {name for name, role in metatools.items() if not toolset.holds(spec(name, source=METATOOLS, metatool=role))} == denied
+    assert all(toolset.holds(spec(name, metatool=role)) for name, role in metatools.items() if not fnmatch(name, deny))
 
 
 @pytest.mark.parametrize(

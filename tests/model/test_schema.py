@@ -14,12 +14,12 @@ from toolyard.model.schema import (
     check_schema,
     closest_name,
     field_name,
-    inlined,
-    is_plain,
-    plainly_fits,
+    fits_simple_schema,
+    inline_references,
+    is_simple_schema,
     resolve,
     subschema,
-    unexpected,
+    unknown_field_issue,
 )
 
 ORDER: dict[str, Any] = {
@@ -284,21 +284,21 @@ def test_references_that_go_in_circles_lead_nowhere() -> None:
 
 
 def test_a_part_of_a_schema_can_be_read_alone() -> None:
-    part = inlined(ORDER, ORDER["properties"]["customer"])
+    part = inline_references(ORDER, ORDER["properties"]["customer"])
 
     assert part == {
         "type": "object",
         "properties": {"name": {"type": "string"}, "home": ORDER["$defs"]["address"]},
     }
-    assert inlined(ORDER, [{"$ref": "#/$defs/line"}, True, None]) == [ORDER["$defs"]["line"], True, None]
-    assert "$defs" not in inlined(ORDER, ORDER)
+    assert inline_references(ORDER, [{"$ref": "#/$defs/line"}, True, None]) == [ORDER["$defs"]["line"], True, None]
+    assert "$defs" not in inline_references(ORDER, ORDER)
 
 
 def test_a_part_that_refers_to_itself_ends_somewhere_and_soon() -> None:
     tree = {"type": "object", "properties": {f"child_{number}": {"$ref": "#/$defs/tree"} for number in range(20)}}
     root = {"$defs": {"tree": tree}}
 
-    assert len(encode(inlined(root, tree))) < 100_000
+    assert len(encode(inline_references(root, tree))) < 100_000
 
 
 def test_a_name_that_is_nearly_one_is_recognised() -> None:
@@ -307,7 +307,7 @@ def test_a_name_that_is_nearly_one_is_recognised() -> None:
 
 
 def test_a_field_that_is_not_known_is_an_issue_of_its_own() -> None:
-    issue = unexpected(("a", 0, "limt"), ["limit"])
+    issue = unknown_field_issue(("a", 0, "limt"), ["limit"])
 
     assert (issue.field, issue.code, issue.did_you_mean) == ("a.0.limt", "extra_forbidden", "limit")
 
@@ -349,13 +349,13 @@ SCHEMAS = st.recursive(st.booleans() | JSON, schemas_of, max_leaves=5)
 
 @given(schemas_of(SCHEMAS))
 def test_a_plain_schema_is_a_schema(schema: dict[str, Any]) -> None:
-    if is_plain(schema):
+    if is_simple_schema(schema):
         SchemaValidator(schema).fits(None)  # raises for what is no schema
 
 
 @given(schemas_of(SCHEMAS), VALUES)
 def test_what_plainly_fits_does_fit(schema: dict[str, Any], value: object) -> None:
-    if is_plain(schema) and plainly_fits(schema, value):
+    if is_simple_schema(schema) and fits_simple_schema(schema, value):
         assert SchemaValidator(schema).fits(value)
 
 
@@ -372,7 +372,7 @@ def test_what_plainly_fits_does_fit(schema: dict[str, Any], value: object) -> No
     ],
 )
 def test_what_people_write_is_plain(schema: object) -> None:
-    assert is_plain(schema)
+    assert is_simple_schema(schema)
 
 
 NOT_PLAIN: list[Any] = [
@@ -410,7 +410,7 @@ NOT_PLAIN: list[Any] = [
 
 @pytest.mark.parametrize("schema", NOT_PLAIN)
 def test_what_is_wrong_or_takes_a_closer_look_is_not_plain(schema: object) -> None:
-    assert not is_plain(schema)
+    assert not is_simple_schema(schema)
 
 
 @pytest.mark.parametrize(
@@ -429,7 +429,7 @@ def test_what_is_wrong_or_takes_a_closer_look_is_not_plain(schema: object) -> No
     ],
 )
 def test_simple_values_plainly_fit(schema: dict[str, Any], value: object) -> None:
-    assert plainly_fits(schema, value)
+    assert fits_simple_schema(schema, value)
 
 
 @pytest.mark.parametrize(
@@ -449,4 +449,4 @@ def test_simple_values_plainly_fit(schema: dict[str, Any], value: object) -> Non
     ],
 )
 def test_what_does_not_fit_or_takes_a_closer_look_does_not_plainly_fit(schema: dict[str, Any], value: object) -> None:
-    assert not plainly_fits(schema, value)
+    assert not fits_simple_schema(schema, value)

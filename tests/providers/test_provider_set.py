@@ -42,7 +42,7 @@ class Late:
         async with Functions(self.name, [greet]).open(publish):
             pass
 
-    async def settled(self) -> None:
+    async def wait_ready(self) -> None:
         """Wait until it is let."""
         await self.let.wait()
 
@@ -52,7 +52,7 @@ async def test_a_provider_can_join_and_leave_an_open_yard() -> None:
     late.let.set()
     async with Yard("busy", tools=[]) as yard:
         await yard.providers.add(late)
-        await yard.providers.settled(1)
+        await yard.providers.wait_ready(1)
         await asyncio.sleep(0)  # a turn of the loop, not a wait
 
         assert yard.providers.get("late") is late
@@ -100,7 +100,7 @@ async def test_waiting_for_those_who_publish_later_has_an_end() -> None:
     late = Late()
     async with Yard("busy") as yard:
         await yard.providers.add(late)
-        await yard.providers.settled(0.01)
+        await yard.providers.wait_ready(0.01)
 
         assert yard.registry.named("greet") is None
 
@@ -118,7 +118,7 @@ async def test_those_that_take_a_while_to_disconnect_do_so_at_the_same_time_and_
     class Slow(Late):
         """A provider that disconnects only while another does."""
 
-        async def part(self) -> None:
+        async def disconnect(self) -> None:
             """Wait for the other."""
             await together.wait()
             if self.name == "first":
@@ -162,6 +162,6 @@ async def test_waiting_ends_when_it_is_enough_and_tells_for_whom_it_waited() -> 
     async with Yard("busy") as yard:
         await yard.providers.add(quick)
         await yard.providers.add(slow)
-        await yard.providers.settled(60, enough=quick.let.is_set, tell=tell)
+        await yard.providers.wait_ready(60, enough=quick.let.is_set, tell=tell)
 
         assert told == [["quick", "slow"]]

@@ -24,7 +24,7 @@ from toolyard.server.lists import Kind, Lists
 from toolyard.server.notifications import ChangeNotifier, Subscription, listen
 from toolyard.testing import FakeProvider
 from toolyard.wire.messages import INVALID_PARAMS, INVALID_REQUEST, Fault
-from toolyard.wire.params import SUBSCRIPTION, Listen, Wanted
+from toolyard.wire.params import SUBSCRIPTION, SubscriptionFilter, SubscriptionsListen
 from toolyard.wire.versions import LATEST
 
 if TYPE_CHECKING:
@@ -562,7 +562,7 @@ async def test_who_cannot_be_told_cannot_listen() -> None:
         front = ServerContext(yard, Serving(), channel="test")
         exchange = RequestContext(front=front, id=1, answers=front.answers(LATEST), caller=ANYONE, capabilities={})
         with pytest.raises(Fault) as caught:
-            await listen(exchange, Listen(Wanted()))
+            await listen(exchange, SubscriptionsListen(SubscriptionFilter()))
         front.close()
 
     assert caught.value.code == INVALID_REQUEST

@@ -56,7 +56,7 @@ async def test_what_is_over_is_forgotten_when_something_else_is_put(clock: FakeC
     clock.advance(10)
     await store.put("new", b"2")
 
-    assert list(vars(store)["_kept"]) == ["new"]
+    assert list(vars(store)["_values"]) == ["new"]
 
 
 async def test_what_is_deleted_is_gone_and_may_be_deleted_again(store: Store) -> None:

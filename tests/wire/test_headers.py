@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.wire.headers import check_params, check_routing, decode_value, encode_value, is_misnamed, param_headers, param_names
+from toolyard.wire.headers import (
+    check_params,
+    check_routing,
+    decode_value,
+    encode_value,
+    has_invalid_param_headers,
+    param_headers,
+    param_names,
+)
 from toolyard.wire.messages import HEADER_MISMATCH, Fault
 
 VERSION = "2026-07-28"
@@ -134,7 +142,7 @@ def test_a_tool_says_which_arguments_are_headers() -> None:
 )
 def test_a_tool_that_says_it_wrongly_wants_no_headers(properties: dict[str, Any]) -> None:
     assert param_names({"properties": properties}) == {}
-    assert is_misnamed({"properties": properties})
+    assert has_invalid_param_headers({"properties": properties})
 
 
 def test_a_schema_without_end_is_not_followed_for_ever() -> None:
@@ -199,5 +207,5 @@ def test_arguments_and_headers_must_say_the_same(arguments: object, headers: dic
 
 
 def test_a_tool_that_wants_no_headers_or_names_them_rightly_is_well() -> None:
-    assert not is_misnamed(SCHEMA)
-    assert not is_misnamed({"properties": {"a": {"type": "string"}}})
+    assert not has_invalid_param_headers(SCHEMA)
+    assert not has_invalid_param_headers({"properties": {"a": {"type": "string"}}})

@@ -18,19 +18,29 @@ from toolyard.wire.params import (
     Complete,
     GetPrompt,
     Initialize,
-    Listen,
     Page,
     ReadResource,
     SetLevel,
+    SubscriptionsListen,
+    custom_meta,
     decode_call,
-    is_quiet,
-    read,
-    unreserved,
+    decode_params,
+    has_only_protocol_keys,
     version_of,
 )
 from toolyard.wire.versions import LATEST
 
-KINDS: list[type[msgspec.Struct]] = [CallTool, Cancelled, Complete, GetPrompt, Initialize, Listen, Page, ReadResource, SetLevel]
+KINDS: list[type[msgspec.Struct]] = [
+    CallTool,
+    Cancelled,
+    Complete,
+    GetPrompt,
+    Initialize,
+    SubscriptionsListen,
+    Page,
+    ReadResource,
+    SetLevel,
+]
 KEYS = [
     "name",
     "arguments",
@@ -72,7 +82,7 @@ def raw(content: Any) -> msgspec.Raw:
 @given(st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=6), st.sampled_from(KINDS))
 def test_no_params_raise_anything_but_a_fault(params: dict[str, Any], kind: type[msgspec.Struct]) -> None:
     try:
-        taken = read(raw(params), kind)
+        taken = decode_params(raw(params), kind)
     except Fault as fault:
         assert fault.code == INVALID_PARAMS  # noqa: PT017 - either is right, nothing else is
     else:
@@ -82,7 +92,7 @@ def test_no_params_raise_anything_but_a_fault(params: dict[str, Any], kind: type
 @given(st.binary(max_size=60), st.sampled_from(KINDS))
 def test_no_bytes_raise_anything_but_a_fault(data: bytes, kind: type[msgspec.Struct]) -> None:
     try:
-        read(msgspec.Raw(data), kind)
+        decode_params(msgspec.Raw(data), kind)
     except Fault as fault:
         assert fault.code == INVALID_PARAMS  # noqa: PT017 - either is right, nothing else is
 
@@ -96,32 +106,32 @@ def test_no_meta_raises_anything_but_a_fault(meta: dict[str, Any] | None) -> Non
 
 
 def test_the_arguments_of_a_call_stay_bytes() -> None:
-    params = read(msgspec.Raw(b'{"name":"a","arguments":{ "x" : 1e5 },"more":1}'), CallTool)
+    params = decode_params(msgspec.Raw(b'{"name":"a","arguments":{ "x" : 1e5 },"more":1}'), CallTool)
 
     assert (params.name, bytes(params.arguments)) == ("a", b'{ "x" : 1e5 }')
-    assert bytes(read(raw({"name": "a"}), CallTool).arguments) == b"{}"
+    assert bytes(decode_params(raw({"name": "a"}), CallTool).arguments) == b"{}"
 
 
 def test_params_that_are_not_there_are_an_empty_object() -> None:
-    assert read(msgspec.Raw(b""), Page).cursor is None
+    assert decode_params(msgspec.Raw(b""), Page).cursor is None
     with pytest.raises(Fault):
-        read(msgspec.Raw(b""), CallTool)
+        decode_params(msgspec.Raw(b""), CallTool)
 
 
 def test_what_is_nested_too_deep_for_a_parser_is_a_fault() -> None:
     deep = msgspec.Raw(b'{"_meta":' + b'{"a":' * 50_000 + b"1" + b"}" * 50_001)
     with pytest.raises(Fault):
-        read(deep, Page)
+        decode_params(deep, Page)
 
 
 def test_the_fault_names_the_field() -> None:
     with pytest.raises(Fault) as caught:
-        read(raw({"name": 5}), CallTool)
+        decode_params(raw({"name": 5}), CallTool)
     assert "$.name" in caught.value.message
 
 
 def test_what_came_with_answers_is_read() -> None:
-    params = read(raw({"uri": "a://b", "inputResponses": {"who": {"action": "accept"}}, "requestState": "s"}), ReadResource)
+    params = decode_params(raw({"uri": "a://b", "inputResponses": {"who": {"action": "accept"}}, "requestState": "s"}), ReadResource)
 
     assert (params.input_responses, params.request_state) == ({"who": {"action": "accept"}}, "s")
 
@@ -169,15 +179,15 @@ def test_a_handler_sees_only_what_is_not_the_protocols_own() -> None:
         "api.v1.mcp.dev/x": 1,
     }
 
-    assert unreserved({**own, **kept}) == own
-    assert unreserved(kept) == {}
-    assert unreserved({PROTOCOL_VERSION: 1, "progressToken": 2}) == {}
+    assert custom_meta({**own, **kept}) == own
+    assert custom_meta(kept) == {}
+    assert custom_meta({PROTOCOL_VERSION: 1, "progressToken": 2}) == {}
 
 
 def test_meta_is_quiet_if_no_handler_could_want_it() -> None:
-    assert is_quiet({**META, "progressToken": 1})
-    assert not is_quiet({"traceparent": "x"})
-    assert not is_quiet({"mine": 1})
+    assert has_only_protocol_keys({**META, "progressToken": 1})
+    assert not has_only_protocol_keys({"traceparent": "x"})
+    assert not has_only_protocol_keys({"mine": 1})
 
 
 def test_every_kind_is_exported() -> None:

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from toolyard import Audio, Blob, Embedded, Envelope, Image, ResourceLink, Text, ToolError, tool
 from toolyard.model.content import to_mcp
 from toolyard.model.elicitation import ClientRequest
-from toolyard.model.envelope import Content, Passed
+from toolyard.model.envelope import Content, UpstreamResult
 from toolyard.model.spec import Operation, PromptSpec, ResourceSpec, ToolSpec
 from toolyard.providers.functions import Functions
 from toolyard.wire.params import SERVER
-from toolyard.wire.results import ResultEncoder, Server, prompt_item, resource_item, template_item, tool_item, understood
+from toolyard.wire.results import ResultEncoder, Server, downgrade_block, prompt_item, resource_item, template_item, tool_item
 from toolyard.wire.versions import VERSIONS, Version
 
 SERVER_SAYS = Server("yard", "1")
@@ -37,9 +37,9 @@ def spec_of(function: Any) -> ToolSpec:
 @EVERY
 def test_a_result_of_the_newer_era_says_more(version: Version) -> None:
     plain, full, listed = (
-        json.loads(answers(version).whole(b"{}")),
-        json.loads(answers(version).whole(b'{"a":1}')),
-        json.loads(answers(version).whole(b"{}", cacheable=True)),
+        json.loads(answers(version).complete(b"{}")),
+        json.loads(answers(version).complete(b'{"a":1}')),
+        json.loads(answers(version).complete(b"{}", cacheable=True)),
     )
     more = {"resultType": "complete", "_meta": {SERVER: {"name": "yard", "version": "1"}}} if version.modern else {}
 
@@ -91,8 +91,9 @@ def test_a_plain_answer_of_blocks_is_those_blocks() -> None:
 
 @EVERY
 def test_what_another_server_answered_is_passed_on_as_clients_of_the_era_understand_it(version: Version) -> None:
-    passed = Passed([1], b'{"content":[],"structuredContent":[1]}', 3, older=b'{"content":[]}')
-    result = json.loads(answers(version).plain(Envelope.ok([1]).passing(passed)))
+    envelope = Envelope.ok([1])
+    envelope.passthrough = UpstreamResult([1], b'{"content":[],"structuredContent":[1]}', 3, handshake_result=b'{"content":[]}')
+    result = json.loads(answers(version).plain(envelope))
 
     assert ("structuredContent" in result, result["isError"]) == (version.modern, False)
 
@@ -126,7 +127,7 @@ def test_a_discovery_names_the_versions() -> None:
 
 
 def test_a_list_says_where_it_goes_on() -> None:
-    more, last = (json.loads(answers(LATE).listed("tools", [b"1", b"2"], cursor)) for cursor in ("x", None))
+    more, last = (json.loads(answers(LATE).page("tools", [b"1", b"2"], cursor)) for cursor in ("x", None))
 
     assert more == {"tools": [1, 2], "nextCursor": "x"}
     assert last == {"tools": [1, 2]}
@@ -134,7 +135,7 @@ def test_a_list_says_where_it_goes_on() -> None:
 
 def test_a_question_is_an_answer() -> None:
     result = json.loads(
-        answers(NEW).asked(
+        answers(NEW).input_required(
             {"who": ClientRequest.person("Who?", {"type": "object", "properties": {}}), "where": ClientRequest.roots()}, "state"
         )
     )
@@ -209,10 +210,11 @@ def test_blocks_that_came_later_are_text_for_older_clients_wherever_they_come_fr
     answers = ResultEncoder(VERSIONS[version], Server("s", "1"))
     sound = {"type": "audio", "data": "", "mimeType": "audio/wav"}
     link = {"type": "resource_link", "uri": "a://b", "name": "b"}
-    passed = Passed(None, json.dumps({"content": [sound, link]}).encode(), 0)
+    envelope = Envelope.ok(None)
+    envelope.passthrough = UpstreamResult(None, json.dumps({"content": [sound, link]}).encode(), 0)
     prompt = {"description": "", "messages": [{"role": "user", "content": sound}, {"role": "user", "content": link}, {"role": "user"}]}
 
-    whole = json.loads(answers.plain(Envelope.ok(None).passing(passed)))
+    whole = json.loads(answers.plain(envelope))
     said = json.loads(answers.messages(prompt))
 
     assert [block["type"] for block in whole["content"]] == kinds
@@ -277,7 +279,7 @@ def test_bytes_that_have_no_uri_get_the_same_one_every_time() -> None:
 )
 def test_a_block_that_a_version_does_not_have_is_told_as_text(version: str, kinds: list[str]) -> None:
     blocks = [to_mcp(block) for block in (Audio(b"abc"), ResourceLink("a://b", "b"), Image(b"abc"))]
-    told = [understood(block, VERSIONS[version]) for block in blocks]
+    told = [downgrade_block(block, VERSIONS[version]) for block in blocks]
 
     assert [block["type"] for block in told] == kinds
     assert all("a://b" in block["text"] or "audio/wav" in block["text"] for block in told if block["type"] == "text")

@@ -22,7 +22,6 @@ from toolyard.launch.signals import run
 from toolyard.model.profile import EVERYTHING, METATOOLS, Profile
 from toolyard.model.schema import closest_name
 from toolyard.monitor import log_sink
-from toolyard.providers import Telling
 from toolyard.yard import Yard
 
 if TYPE_CHECKING:
@@ -211,13 +210,13 @@ async def _settle(yard: Yard, terminal: Terminal, *, tool: str | None, runs: boo
     def tell(names: Sequence[str]) -> None:
         terminal.show_progress(f"Waiting for {', '.join(repr(name) for name in names)} …")
 
-    await yard.providers.settled(_SILENCE, enough=is_there)
-    await yard.providers.settled(_PATIENCE, enough=is_there, tell=tell)
+    await yard.providers.wait_ready(_SILENCE, enough=is_there)
+    await yard.providers.wait_ready(_PATIENCE, enough=is_there, tell=tell)
     terminal.clear()
     if is_there():
         return
-    troubled = [(one.name, reason) for one in yard.providers if isinstance(one, Telling) and (reason := one.trouble()) is not None]
-    said = [f"'{name}' offers nothing for now. {reason}" for name, reason in troubled]
+    reasons = {provider.name: getattr(provider, "unavailable_reason", lambda: None)() for provider in yard.providers}
+    said = [f"'{name}' offers nothing for now. {reason}" for name, reason in reasons.items() if reason is not None]
     if said and tool is None and not _offers(yard):
         raise LaunchError(" ".join(said))
     for sentence in said:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from toolyard.dispatch.call import Call, Limiter, Policy, Release
 from toolyard.dispatch.deadlines import Deadlines
 from toolyard.dispatch.run import Run
-from toolyard.model.elicitation import ClientRequest, Confirmation, content_of
+from toolyard.model.elicitation import ClientRequest, Confirmation, form_content
 from toolyard.model.envelope import Envelope
 from toolyard.model.errors import ToolError
 
@@ -119,7 +119,7 @@ class Admission:
             return parent.confirmation
         request = ClientRequest.person(confirmation.text, confirmation.schema)
         results = await call.ask_all({confirmation.key: request}, declared=_is_first(call))
-        return content_of(request, results[confirmation.key])
+        return form_content(request, results[confirmation.key])
 
     async def _acquire(self, call: Run) -> None:
         if call.spec.serial:

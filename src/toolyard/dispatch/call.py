@@ -16,11 +16,11 @@ import msgspec
 from toolyard._internal.logfmt import facts_of, is_word, quoted
 from toolyard.dispatch.progress import NOOP, Noop, Progress, SendProgress, call_safely, on_loop
 from toolyard.dispatch.sessions import Session, Sessions
-from toolyard.model.elicitation import ClientRequest, content_of, telling_whether_it_ran, unanswerable
+from toolyard.model.elicitation import ClientRequest, form_content, set_may_have_run, unsupported_by_client
 from toolyard.model.envelope import Envelope
 from toolyard.model.errors import Blame, CodeName, ToolError
 from toolyard.model.profile import Profile
-from toolyard.model.spec import NOTHING, Kind, ToolSpec
+from toolyard.model.spec import UNKNOWN_TOOL, Kind, ToolSpec
 
 __all__ = [
     "ANYONE",
@@ -216,7 +216,7 @@ class Call(msgspec.Struct, eq=False):
     funnel: Funnel
     parent: "Call | None" = None
     options: InvokeOptions = DEFAULT_OPTIONS
-    spec: ToolSpec = NOTHING
+    spec: ToolSpec = UNKNOWN_TOOL
     arguments: Arguments = _EMPTY
     """The arguments after check and repair."""
     confirmation: Mapping[str, Any] = _EMPTY
@@ -265,7 +265,7 @@ class Call(msgspec.Struct, eq=False):
     @property
     def tool(self) -> str:
         """Return the tool's name, or '?' for a name that is not safe to log."""
-        if self.spec is not NOTHING:
+        if self.spec is not UNKNOWN_TOOL:
             return self.spec.name
         return str(self.name) if is_word(str(self.name)) else "?"
 
@@ -343,8 +343,8 @@ class Call(msgspec.Struct, eq=False):
             ToolError: `not_supported` if nobody can be asked, `approval_denied` or `cancelled` if there is no answer.
         """
         ask = ClientRequest.person(text, schema)
-        with telling_whether_it_ran(running=self.may_have_run):
-            return content_of(ask, (await self.ask_all({key: ask}))[key])
+        with set_may_have_run(running=self.may_have_run):
+            return form_content(ask, (await self.ask_all({key: ask}))[key])
 
     async def ask_all(self, asks: Mapping[str, ClientRequest], *, declared: bool = False) -> Mapping[str, Any]:
         """Send several requests to the client at once and return its raw results, under the same keys.
@@ -353,8 +353,8 @@ class Call(msgspec.Struct, eq=False):
             ToolError: `not_supported` if the client lacks the capability.
         """
         if self.channel.ask is None:
-            raise unanswerable(asks, self.channel.capabilities, stateless=self.channel.stateless)
-        with telling_whether_it_ran(running=self.may_have_run):
+            raise unsupported_by_client(asks, self.channel.capabilities, stateless=self.channel.stateless)
+        with set_may_have_run(running=self.may_have_run):
             return await self.funnel.wait_outside(self, self.channel.ask(asks, declared))
 
     def can_ask(self, capability: str = "elicitation") -> bool:

@@ -44,7 +44,7 @@ from toolyard.model.envelope import Encoded, Envelope, encode
 from toolyard.model.errors import ToolError
 from toolyard.model.limits import Limits
 from toolyard.model.profile import Profile
-from toolyard.model.spec import unknown
+from toolyard.model.spec import unknown_spec
 
 __all__ = ["Dispatcher"]
 
@@ -236,7 +236,7 @@ class Dispatcher:
 
     def _begin(self, request: CallRequest, channel: Channel, parent: Call | None = None) -> Run:
         call = Run(f"c_{next(self._ids):x}", request, request.caller.profile or self.profile, channel, self)
-        call.started, call.parent, call.spec = time.perf_counter(), parent, unknown(request.kind, request.name)
+        call.started, call.parent, call.spec = time.perf_counter(), parent, unknown_spec(request.kind, request.name)
         if self._on_started:
             self._notify_started(call)
         return call

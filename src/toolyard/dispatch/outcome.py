@@ -10,11 +10,22 @@ import msgspec
 from toolyard.dispatch.call import Call
 from toolyard.dispatch.run import Run
 from toolyard.dispatch.tool import Tool
-from toolyard.model.content import Block, Text, block_of
+from toolyard.model.content import Block, Text, block_from_bytes
 from toolyard.model.elicitation import OWN_REASONS
-from toolyard.model.envelope import WRAPPING, Content, Encoded, Envelope, Failure, Meta, Passed, encode, encode_data, estimate_tokens
+from toolyard.model.envelope import (
+    WRAPPER_CHARACTERS,
+    Content,
+    Encoded,
+    Envelope,
+    Failure,
+    Meta,
+    UpstreamResult,
+    encode,
+    encode_data,
+    estimate_tokens,
+)
 from toolyard.model.errors import CODES, Blame, CodeName, ToolError
-from toolyard.model.spec import NOTHING, Kind
+from toolyard.model.spec import UNKNOWN_TOOL, Kind
 
 __all__ = [
     "Observer",
@@ -47,7 +58,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     error: Failure | None = None
     content: tuple[Content, ...] = ()
     encoded: Encoded | None = None
-    passed: Passed | None = None
+    passed: UpstreamResult | None = None
     """The result of another MCP server, if it passes through."""
     held: bool = False
     """Whether a policy answered in place of the tool."""
@@ -72,7 +83,7 @@ def to_outcome(call: Run, tool: Tool, result: object) -> Outcome:
         ToolError: `invalid_output` if the result does not fit.
     """
     if type(result) not in _PLAIN:  # checked first: five instance checks cost more than the rest
-        if isinstance(result, Passed):
+        if isinstance(result, UpstreamResult):
             encoded = Encoded(result.data, encode(result.data), result.characters, result.content)
             return Outcome(result.data, None, result.content, encoded, result)
         if isinstance(result, Envelope):
@@ -80,7 +91,7 @@ def to_outcome(call: Run, tool: Tool, result: object) -> Outcome:
         if isinstance(result, Encoded):
             return Outcome(result.data, None, result.content, result)
         if isinstance(result, _BYTES):
-            result = block_of(bytes(cast("bytes", result)))
+            result = block_from_bytes(bytes(cast("bytes", result)))
     elif result is None and not tool.may_return_none:
         raise _invalid(tool, "answered nothing")
     as_text = tool.spec.shape == "plain" and isinstance(result, str)
@@ -128,7 +139,7 @@ def _from_envelope(call: Run, tool: Tool, envelope: Envelope) -> Outcome:
     call.warnings = tuple(dict.fromkeys((*call.warnings, *envelope.meta.warnings)))
     held = envelope.held or not call.may_have_run
     content = (*envelope.content, *encoded.content)
-    return Outcome(encoded.data, error, content, encoded, passed=envelope.passed, held=held)
+    return Outcome(encoded.data, error, content, encoded, passed=envelope.passthrough, held=held)
 
 
 def _encoded(tool: Tool, value: object) -> Encoded:
@@ -245,7 +256,11 @@ def finish(call: Run, outcome: Outcome, *, slow: float) -> Envelope:
     error, encoded = outcome.error, outcome.encoded
     if error is not None and error.code in _DEFECTS:
         error = msgspec.structs.replace(error, details={"call_id": call.id, **error.details})
-    tokens = -(-(WRAPPING + encoded.characters) // 4) if encoded is not None and error is None else estimate_tokens(outcome.data, error)
+    tokens = (
+        -(-(WRAPPER_CHARACTERS + encoded.characters) // 4)
+        if encoded is not None and error is None
+        else estimate_tokens(outcome.data, error)
+    )
     session_id = call.inner_session_id if call.session is None else call.session.id
     if session_id is None and not call.coerced and not call.warnings:  # as nearly always, and keywords cost a tenth of this function
         meta = Meta(call.id, int(elapsed * 1000), tokens)
@@ -253,11 +268,11 @@ def finish(call: Run, outcome: Outcome, *, slow: float) -> Envelope:
         meta = Meta(call.id, int(elapsed * 1000), tokens, session_id, call.coerced, warnings=call.warnings)
     answer = Envelope(error is None, outcome.data, error, meta)
     if outcome.content:
-        answer.beside(outcome.content)
+        answer.content = outcome.content
     if outcome.passed is not None:
-        answer.passing(outcome.passed)
+        answer.passthrough = outcome.passed
     if outcome.held:
-        answer.holding()
+        answer.held = True
     if elapsed - call.paused_s > slow:
         code = error.code if error is not None else "ok"
         _log.warning("slow tool=%s ms=%d code=%s id=%s", call.tool, elapsed * 1000, code, call.id)
@@ -273,19 +288,19 @@ def room_for_data(call: Call, characters: int) -> int:
     run: Any = call
     session_id = run.inner_session_id if call.session is None else call.session.id
     meta = Meta(call.id, _LONG_MS, characters, session_id=session_id, coerced=coerced, warnings=warnings)
-    return characters - WRAPPING - _META - len(encode(meta).decode())
+    return characters - WRAPPER_CHARACTERS - _META - len(encode(meta).decode())
 
 
 def _record_of(call: Run, answer: Envelope, result: Outcome) -> Record:
     spec, caller, parent, error, meta = call.spec, call.request.caller, call.parent, answer.error, answer.meta
     return Record(
         call_id=call.id,
-        tool=spec.name if spec is not NOTHING else call.tool,
+        tool=spec.name if spec is not UNKNOWN_TOOL else call.tool,
         started=time.time() - call.elapsed_s,
         elapsed_ms=call.elapsed_s * 1000,
         code=None if error is None else error.code,
         source=spec.source,
-        operation=spec.operation if spec is not NOTHING else "",
+        operation=spec.operation if spec is not UNKNOWN_TOOL else "",
         parent_id=None if parent is None else parent.id,
         depth=call.depth,
         session_id=meta.session_id,

@@ -17,7 +17,7 @@ from toolyard.dispatch.call import Call, Handler
 from toolyard.dispatch.outcome import defect_from, stopped_by
 from toolyard.dispatch.run import Run
 from toolyard.dispatch.tool import Check, Complete, Tool, query_of, texts_of
-from toolyard.model.content import Block, Embedded, Message, ResourceLink, Text, block_of, to_mcp
+from toolyard.model.content import Block, Embedded, Message, ResourceLink, Text, block_from_bytes, to_mcp
 from toolyard.model.envelope import encode
 from toolyard.model.errors import ToolError
 from toolyard.model.limits import Limits
@@ -163,12 +163,12 @@ def contents_of(spec: ResourceSpec, uri: str, result: object) -> dict[str, Any]:
 
 def _content(spec: ResourceSpec, uri: str, part: object) -> dict[str, Any]:
     if isinstance(part, Embedded):
-        return part.told()
+        return part.to_mcp()
     if isinstance(part, Block):
         return _blob(uri, part.mime_type, part.data)
     if isinstance(part, _BYTES):
         data = bytes(cast("bytes", part))
-        return _blob(uri, spec.mime_type or block_of(data).mime_type, data)
+        return _blob(uri, spec.mime_type or block_from_bytes(data).mime_type, data)
     if isinstance(part, str | Text):
         return {"uri": uri, "mimeType": spec.mime_type or "text/plain", "text": part if isinstance(part, str) else part.text}
     return {"uri": uri, "mimeType": spec.mime_type or "application/json", "text": encode(part).decode()}

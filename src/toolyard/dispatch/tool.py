@@ -12,11 +12,11 @@ from typing import Any, Final, NamedTuple, Self, cast
 import msgspec
 
 from toolyard.dispatch.call import Arguments, Handler
-from toolyard.model.coercion import Integers, Reading, readings
+from toolyard.model.coercion import IntegerConverter, Repair, find_repairs
 from toolyard.model.envelope import encode
 from toolyard.model.errors import ToolError
 from toolyard.model.limits import Limits
-from toolyard.model.schema import EXTRA, ISSUES, ROOT, Issue, Schema, SchemaValidator, is_plain, plainly_fits
+from toolyard.model.schema import EXTRA, MAX_ISSUES, ROOT, Issue, Schema, SchemaValidator, fits_simple_schema, is_simple_schema
 from toolyard.model.spec import Kind, Operation, PromptSpec, PublishError, ResourceSpec, ToolSpec, check_spec
 
 __all__ = [
@@ -104,9 +104,9 @@ class Tool:
             raise self._refuse(issues, elsewhere)
         return mended
 
-    def reading(self, arguments: object) -> Reading | None:
+    def reading(self, arguments: object) -> Repair | None:
         """Return the reading of arguments that do not fit by which they do, if there is exactly one that changes no more than it must."""
-        fitting = [reading for reading in readings(self.spec.input_schema, arguments) if self.fits(reading.value)]
+        fitting = [reading for reading in find_repairs(self.spec.input_schema, arguments) if self.fits(reading.value)]
         least = [one for one in fitting if all(set(one.changed) <= set(other.changed) for other in fitting)]
         return least[0]._replace(changed=least[0].changed[:_COERCED]) if len(least) == 1 else None
 
@@ -125,7 +125,7 @@ class Tool:
     def _refuse(self, issues: list[Issue], elsewhere: Sequence[str]) -> ToolError:
         fields = [f"'{issue.field}'" for issue in issues]
         shown = ", ".join(fields[:_NAMED_FIELDS]) + (" and more" if len(fields) > _NAMED_FIELDS else "")
-        number = f"{len(issues)} things" if len(issues) < ISSUES else f"At least {ISSUES} things"
+        number = f"{len(issues)} things" if len(issues) < MAX_ISSUES else f"At least {MAX_ISSUES} things"
         return ToolError(
             "invalid_input",
             issues[0].message if len(issues) == 1 else f"{number} are wrong with the arguments: {shown}.",
@@ -180,7 +180,7 @@ def check_by_schema(schema: Schema) -> Check:
     """Return the check that a JSON Schema says, with the defaults of its properties filled in and its integers as such."""
     validator = SchemaValidator(schema)
     properties = cast("dict[str, Any]", schema.get("properties", {}))
-    integers = Integers(schema)
+    integers = IntegerConverter(schema)
     defaults: Arguments = {
         name: cast("dict[str, Any]", inner)["default"]
         for name, inner in properties.items()
@@ -191,7 +191,7 @@ def check_by_schema(schema: Schema) -> Check:
         arguments = plain_of(text)
         if not validator.fits(arguments):
             raise InvalidArgumentsError(validator.issues(arguments))
-        return integers.put({**deepcopy(defaults), **arguments})
+        return integers.convert({**deepcopy(defaults), **arguments})
 
     return check
 
@@ -234,11 +234,11 @@ def check_tool(tool: Tool, limits: Limits, *, foreign: bool = False) -> None:
 
 def _check_defaults(spec: ToolSpec) -> None:
     validator = SchemaValidator({**spec.input_schema, "required": []})
-    plain = is_plain(spec.input_schema)
+    plain = is_simple_schema(spec.input_schema)
     for name, inner in spec.input_schema.get("properties", {}).items():
         if isinstance(inner, dict) and "default" in inner:
             default = cast("dict[str, Any]", inner)["default"]
-            if plain and plainly_fits(cast("dict[str, Any]", inner), default):
+            if plain and fits_simple_schema(cast("dict[str, Any]", inner), default):
                 continue
             issues = validator.issues({name: default})
             if any(issue.field.split(".")[0] == name for issue in issues):

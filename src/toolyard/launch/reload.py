@@ -17,7 +17,7 @@ from toolyard.config import Config, Stamp, known_settings, stamp_of
 from toolyard.launch.build import check_profiles, make_providers, settled_upstreams
 from toolyard.launch.errors import LaunchError, cause_of
 from toolyard.launch.notices import Notices
-from toolyard.model.limits import LIVE, change_limits
+from toolyard.model.limits import LIVE
 from toolyard.yard import Yard, background_task
 
 if TYPE_CHECKING:
@@ -98,7 +98,9 @@ class Live:
         """Let the yard have the settings that it can change while it runs, say which it cannot, and return what was done."""
         changed = [key for key in known_settings() if config.value(key) != self._config.value(key)]
         at_once = [key for key in changed if key in _AT_ONCE and (key == "profile" or key in config.origins)]
-        change_limits(self._yard.limits, {key.partition(".")[2]: config.value(key) for key in at_once if key != "profile"})
+        for key in at_once:
+            if key != "profile":
+                setattr(self._yard.limits, key.partition(".")[2], config.value(key))
         later = [key for key in changed if key not in at_once]
         if later:
             self._notices.say(f"{_named(later)} changed, which takes effect at the next start.")

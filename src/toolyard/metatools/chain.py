@@ -16,7 +16,7 @@ from toolyard.dispatch.tool import Tool
 from toolyard.metatools.chain_plan import ANSWERS, PREVIOUS, TAKES, Plan, Planned, Step, filled, make_check
 from toolyard.metatools.metatool import Subject, make
 from toolyard.metatools.run import PENDING, Pace, is_pending
-from toolyard.model.envelope import Content, Encoded, Envelope, Failure, encode_data, encode_own
+from toolyard.model.envelope import Content, Encoded, Envelope, Failure, encode_data, encode_uncopied
 from toolyard.model.errors import ToolError, shortened
 from toolyard.model.spec import Operation, Reason
 
@@ -205,7 +205,8 @@ class _Chain:
         first, *others = pending
         held = {"status": PENDING, **first, **({"also_pending": others} if others else {})}
         told = await self._tell(held, most=self._room())
-        self._outcome = Envelope.ok(told.data, content=told.content).holding()
+        self._outcome = Envelope.ok(told.data, content=told.content)
+        self._outcome.held = True
         return self._outcome
 
     def _keep(self, planned: Planned, answer: Envelope) -> None:
@@ -242,8 +243,8 @@ class _Chain:
         told, content = self._told, self._content
         final = told[-1]["data"] if told else None
         if final_only:
-            return encode_own({"final": final}, content.get(len(told) - 1, ()))
-        return encode_own({**beside, "results": told, "final": final}, tuple(chain.from_iterable(content.values())) if content else ())
+            return encode_uncopied({"final": final}, content.get(len(told) - 1, ()))
+        return encode_uncopied({**beside, "results": told, "final": final}, tuple(chain.from_iterable(content.values())) if content else ())
 
     async def _make_room(self, results: Sequence[dict[str, Any]], least: int) -> None:
         """Keep results of steps that have more characters than that apart, each by a handle of its own."""

@@ -11,9 +11,9 @@ from toolyard.dispatch.results import MARK, REFERENCE, Filling, at_pointer
 from toolyard.dispatch.tool import Check, InvalidArgumentsError, Tool, check_by_schema
 from toolyard.metatools.metatool import TEXT, Subject, fields, outcome
 from toolyard.metatools.run import WRAPPERS, unwrapped
-from toolyard.model.envelope import encode_plain
+from toolyard.model.envelope import encode_unchecked
 from toolyard.model.errors import ToolError, shortened
-from toolyard.model.schema import Issue, Schema, field_name, inlined, plainly_fits, unexpected
+from toolyard.model.schema import Issue, Schema, field_name, fits_simple_schema, inline_references, unknown_field_issue
 
 __all__ = [
     "ANSWERS",
@@ -49,21 +49,25 @@ def issues_beside(args: Arguments, tool: Tool, later: Collection[str | int], *, 
     for name, value in args.items():
         if name not in later:
             inner = known.get(name)
-            if type(inner) is not dict or not plainly_fits(cast("dict[str, Any]", inner), value):
+            if type(inner) is not dict or not fits_simple_schema(cast("dict[str, Any]", inner), value):
                 break
     else:
         if all(map(args.__contains__, required)) and all(map(known.__contains__, later)):
             return ()  # as a rule
-    issues = [Issue(name, "missing", f"'{name}' is required.", inlined(schema, known.get(name))) for name in required if name not in args]
+    issues = [
+        Issue(name, "missing", f"'{name}' is required.", inline_references(schema, known.get(name)))
+        for name in required
+        if name not in args
+    ]
     if schema.get("additionalProperties") is False:
-        issues += [unexpected((name,), list(known)) for name in args if name not in known]
+        issues += [unknown_field_issue((name,), list(known)) for name in args if name not in known]
     settled = {name: value for name, value in args.items() if name not in later and name in known}
     return [*issues, *issues_left(settled, _optional(tool), repair=repair)]
 
 
 def issues_left(args: Arguments, tool: Tool, *, repair: bool) -> Sequence[Issue]:
     """Return what is wrong with arguments even if all is put right that can be."""
-    text = encode_plain(args)
+    text = encode_unchecked(args)
     try:
         tool.check(text)
     except InvalidArgumentsError as error:
@@ -169,7 +173,7 @@ async def issues_of_call(
     Raises:
         ToolError: A reference to a stored result leads nowhere.
     """
-    if fill is not None and REFERENCE in encode_plain(args):
+    if fill is not None and REFERENCE in encode_unchecked(args):
         args = await fill().fill_in(args, tool.spec.input_schema)
     if later:
         return () if repair and not WRAPPERS.isdisjoint(args) else issues_beside(args, tool, later, repair=repair)
@@ -354,7 +358,7 @@ class Plan:
         for index, step in enumerate(steps):
             if step.parallel != group:
                 stage, group, first = self._begin(step.parallel), step.parallel, index
-            text = encode_plain(step.args)
+            text = encode_unchecked(step.args)
             tool = self._find(index, step.tool_id, "tool_id")
             if tool is None or tool.wraps or step.use_previous or MARK in text:
                 planned = await self._look_closely(index, step, tool, text, first=first if group else index)
@@ -476,7 +480,7 @@ class Plan:
             self.issues += [_moved(index, issue) for issue in issues_beside(args, tool, taken, repair=self._subject.limits.repair)]
         else:
             try:
-                planned = replace(planned, checked=tool.check(encode_plain(args)), checked_by=tool)
+                planned = replace(planned, checked=tool.check(encode_unchecked(args)), checked_by=tool)
             except InvalidArgumentsError as error:
                 planned = self._mended(planned, error.issues)
         if wrapper is None:
@@ -544,9 +548,9 @@ class Plan:
         tool, args = planned.tool, planned.step.args
         inner, coerced = unwrapped(args, tool, repair=self._subject.limits.repair)
         try:
-            checked = tool.check(encode_plain(inner)) if coerced else None
+            checked = tool.check(encode_unchecked(inner)) if coerced else None
             if checked is None:
-                checked, coerced = tool.mend(encode_plain(args), issues, repair=self._subject.limits.repair)
+                checked, coerced = tool.mend(encode_unchecked(args), issues, repair=self._subject.limits.repair)
         except ToolError:
             self.issues += [_moved(planned.index, issue) for issue in issues]
             return planned

@@ -72,12 +72,13 @@ def make_describe(catalogue: Catalogue, learnt: Learnt, *, limits: Limits) -> li
         whole = told if shape is None else {**told, "learnt_output": shape}
         return whole if shape is None or len(encode(whole)) <= most else told  # what is declared is not given up for it
 
-    return [_describe("describe_tool", describe, listed=True), _describe("get_tool_schema", describe, tags=(OTHER_NAME,))]
+    return [_describe("describe_tool", describe, alias="get_tool_schema"), _describe("get_tool_schema", describe, alias_of="describe_tool")]
 
 
-def _describe(name: str, handler: Handler, *, listed: bool = False, tags: tuple[str, ...] = ()) -> Tool:
+def _describe(name: str, handler: Handler, *, alias: str = "", alias_of: str = "") -> Tool:
     text = "Show one tool: its schemas, or with 'full' also notes, examples and error codes."
-    return make(name, text, handler, takes=_TAKES, answers=_ANSWERS, listed=listed, tags=tags)
+    tags = (OTHER_NAME,) if alias_of else ()
+    return make(name, text, handler, takes=_TAKES, answers=_ANSWERS, listed=not alias_of, alias_of=alias_of, alias=alias, tags=tags)
 
 
 def make_examples(catalogue: Catalogue) -> Tool:

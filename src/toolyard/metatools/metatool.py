@@ -11,7 +11,7 @@ from toolyard.dispatch.registry import Registry
 from toolyard.dispatch.tool import Check, Tool, check_by_schema
 from toolyard.model.limits import Limits
 from toolyard.model.profile import METATOOLS, UNLISTED
-from toolyard.model.spec import Annotations, Example, Operation, Reason, ToolSpec, with_codes
+from toolyard.model.spec import Annotations, Example, Metatool, Operation, Reason, ToolSpec, with_codes
 from toolyard.search.settings import SearchSettings
 
 __all__ = ["TEXT", "Subject", "fields", "make", "outcome"]
@@ -41,7 +41,10 @@ def make(
     takes: dict[str, Any],
     answers: dict[str, Any],
     listed: bool = False,
+    finds: bool = False,
     wraps: bool = False,
+    alias_of: str = "",
+    alias: str = "",
     check: Check | None = None,
     examples: tuple[Example, ...] = (),
     tags: tuple[str, ...] = (),
@@ -58,6 +61,7 @@ def make(
         timeout=0 if wraps else None,
         source=METATOOLS,
         tags=tags if listed else (*tags, UNLISTED),
+        metatool=Metatool("find" if finds else "call" if wraps else "other", alias_of, alias),
         examples=examples,
         reasons=dict(reasons),
     )

@@ -15,7 +15,7 @@ from toolyard.metatools.metatool import Subject
 from toolyard.metatools.read_result import make_read
 from toolyard.metatools.run import make_run
 from toolyard.metatools.search import make_search
-from toolyard.model.profile import METATOOLS, OTHER_NAMES
+from toolyard.model.profile import METATOOLS
 from toolyard.providers import Publish
 
 __all__ = ["Metatools"]
@@ -55,4 +55,4 @@ class Metatools:
             make_examples(catalogue),
             *make_lists(catalogue, cursors),
         ]
-        return [tool for tool in every if OTHER_NAMES.get(tool.spec.name, tool.spec.name) in self._names]
+        return [tool for tool in every if (tool.spec.metatool.alias_of or tool.spec.name) in self._names]

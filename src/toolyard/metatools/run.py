@@ -17,7 +17,7 @@ from toolyard.dispatch.tool import Check, InvalidArgumentsError, Tool, check_by_
 from toolyard.metatools.catalogue import OTHER_NAME
 from toolyard.metatools.metatool import TEXT, Subject, fields, make
 from toolyard.metatools.signature import signature
-from toolyard.model.envelope import Envelope, encode, encode_plain
+from toolyard.model.envelope import Envelope, encode, encode_unchecked
 from toolyard.model.errors import ToolError
 from toolyard.model.spec import Reason, ToolSpec
 
@@ -136,12 +136,25 @@ def make_run(subject: Subject) -> list[Tool]:
         return call.memo
 
     check = _forgiving(check_by_schema(_TAKES)) if repair else None
-    return [_run("run_tool", run, check, listed=True), _run("call_tool", run, check, tags=(OTHER_NAME,))]
+    return [_run("run_tool", run, check, alias="call_tool"), _run("call_tool", run, check, alias_of="run_tool")]
 
 
-def _run(name: str, handler: Handler, check: Check | None, *, listed: bool = False, tags: tuple[str, ...] = ()) -> Tool:
+def _run(name: str, handler: Handler, check: Check | None, *, alias: str = "", alias_of: str = "") -> Tool:
     text = "Call a tool, listed or not. It answers what the tool answers."
-    return make(name, text, handler, takes=_TAKES, answers={}, listed=listed, wraps=True, check=check, tags=tags, reasons=_REASONS)
+    return make(
+        name,
+        text,
+        handler,
+        takes=_TAKES,
+        answers={},
+        listed=not alias_of,
+        wraps=True,
+        alias_of=alias_of,
+        alias=alias,
+        check=check,
+        tags=(OTHER_NAME,) if alias_of else (),
+        reasons=_REASONS,
+    )
 
 
 def _led_on(answer: Envelope, missing: ToolError) -> Envelope:
@@ -154,7 +167,7 @@ def _led_on(answer: Envelope, missing: ToolError) -> Envelope:
 
 async def _filled(args: Arguments, tool: Tool, filling: Filling) -> Arguments:
     """Return the arguments of an inner call with stored results in the places that refer to them."""
-    return await filling.fill_in(args, tool.spec.input_schema) if REFERENCE in encode_plain(args) else args
+    return await filling.fill_in(args, tool.spec.input_schema) if REFERENCE in encode_unchecked(args) else args
 
 
 def unwrapped(args: Arguments, tool: Tool, *, repair: bool) -> tuple[Arguments, tuple[str, ...]]:
@@ -253,4 +266,6 @@ def _included(answer: Envelope, spec: ToolSpec, include: list[str]) -> Envelope:
         "raw": lambda: msgspec.json.decode(answer.to_json()),
     }
     data = {"result": answer.data, **{part: parts[part]() for part in parts if part in include}}
-    return Envelope(True, data, None, answer.meta).beside(answer.content)  # noqa: FBT003 - the field of a struct
+    included = Envelope(success=True, data=data, meta=answer.meta)
+    included.content = answer.content
+    return included

@@ -77,6 +77,7 @@ def make_search(catalogue: Catalogue, cursors: Cursors) -> Tool:
         takes=_TAKES,
         answers=_ANSWERS,
         listed=True,
+        finds=True,
     )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from toolyard.model.schema import Schema, follow, resolve
+from toolyard.model.schema import Schema, follow_reference, resolve
 from toolyard.model.spec import ToolSpec
 
 __all__ = ["Parameters", "Types", "list_in", "one_line", "read_parameters", "signature", "visible"]
@@ -153,7 +153,7 @@ class _Reading:
         )
         reference = here.get("$ref")
         if isinstance(reference, str):
-            self._join_all(found, [follow(self._root, reference)])
+            self._join_all(found, [follow_reference(self._root, reference)])
         self._join_all(found, list_in(here.get("allOf")))
         for key in ("anyOf", "oneOf"):
             self._join_either(found, list_in(here.get(key)))

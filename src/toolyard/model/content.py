@@ -1,30 +1,44 @@
-"""Content blocks: what a tool returns besides data, such as an image.
+"""Content blocks: images, sounds, resources and texts that a tool returns besides data.
 
-A block is no JSON: it rides beside the envelope, and the data says only what kind of block it is and how large.
+A block is sent after the envelope. The envelope's data has only a description of it: its kind and its size.
 """
 
 from base64 import b64decode, b64encode
 from hashlib import sha256
-from typing import Any, Final, Literal, cast
+from typing import Any, ClassVar, Final, Literal, cast
 
-__all__ = ["Audio", "Blob", "Block", "Embedded", "Foreign", "Image", "Message", "ResourceLink", "Role", "Text", "block_of", "to_mcp"]
+__all__ = [
+    "Audio",
+    "Blob",
+    "Block",
+    "Embedded",
+    "Image",
+    "Message",
+    "ResourceLink",
+    "Role",
+    "Text",
+    "UpstreamBlock",
+    "block_from_bytes",
+    "to_mcp",
+]
 
 Role = Literal["user", "assistant"]
 
 
 class Block:
-    """One piece of content that a client shows or hears rather than reads as data."""
+    """One piece of content that a client shows or plays instead of reading it as data."""
 
     __slots__ = ("data", "mime_type")
 
     kind: Literal["image", "audio", "resource"]
+    default_mime_type: ClassVar = "application/octet-stream"
 
-    def __init__(self, data: bytes, mime_type: str) -> None:
+    def __init__(self, data: bytes, mime_type: str | None = None) -> None:
         self.data = bytes(data)
-        self.mime_type = mime_type
+        self.mime_type = self.default_mime_type if mime_type is None else mime_type
 
     def describe(self) -> dict[str, object]:
-        """Return what the envelope's data says of the block."""
+        """Return the description of the block for the envelope's data."""
         return {"type": self.kind, "mime_type": self.mime_type, "bytes": len(self.data)}
 
 
@@ -33,9 +47,7 @@ class Image(Block):
 
     __slots__ = ()
     kind = "image"
-
-    def __init__(self, data: bytes, mime_type: str = "image/png") -> None:
-        super().__init__(data, mime_type)
+    default_mime_type = "image/png"
 
 
 class Audio(Block):
@@ -43,9 +55,7 @@ class Audio(Block):
 
     __slots__ = ()
     kind = "audio"
-
-    def __init__(self, data: bytes, mime_type: str = "audio/wav") -> None:
-        super().__init__(data, mime_type)
+    default_mime_type = "audio/wav"
 
 
 class Blob(Block):
@@ -54,12 +64,9 @@ class Blob(Block):
     __slots__ = ()
     kind = "resource"
 
-    def __init__(self, data: bytes, mime_type: str = "application/octet-stream") -> None:
-        super().__init__(data, mime_type)
-
 
 class Embedded(Block):
-    """A resource with what is in it: its URI, and either text or bytes."""
+    """A resource with its content: a URI, and either text or bytes."""
 
     __slots__ = ("text", "uri")
     kind = "resource"
@@ -68,41 +75,41 @@ class Embedded(Block):
         if (text is None) is (data is None):
             raise ValueError("An embedded resource has either 'text' or 'data'.")
         content = data if data is not None else (text or "").encode("utf-8", "replace")
-        super().__init__(content, mime_type or ("application/octet-stream" if text is None else "text/plain"))
+        super().__init__(content, mime_type or (None if text is None else "text/plain"))
         self.uri = uri
         self.text = text
 
     def describe(self) -> dict[str, object]:
-        """Return what the envelope's data says of the block."""
+        """Return the description of the block for the envelope's data."""
         return {**super().describe(), "uri": self.uri}
 
-    def told(self) -> dict[str, Any]:
-        """Return the resource in the words of MCP."""
+    def to_mcp(self) -> dict[str, Any]:
+        """Return the resource as MCP's resource contents."""
         content = {"blob": b64encode(self.data).decode()} if self.text is None else {"text": self.text}
         return {"uri": self.uri, "mimeType": self.mime_type, **content}
 
 
-class Foreign(Block):
-    """A block as another MCP server said it, passed on untouched."""
+class UpstreamBlock(Block):
+    """A block from an upstream, passed on unchanged."""
 
-    __slots__ = ("kind", "told")
+    __slots__ = ("kind", "raw")
 
-    def __init__(self, told: dict[str, Any]) -> None:
-        resource = told.get("resource")
-        holder = cast("dict[str, Any]", resource) if isinstance(resource, dict) else told
-        text = holder.get("text")
-        encoded = str(holder.get("blob", holder.get("data", "")))
-        super().__init__(text.encode("utf-8", "replace") if isinstance(text, str) else _decoded(encoded), str(holder.get("mimeType", "")))
-        said = str(told.get("type", "resource"))
-        self.kind: Literal["image", "audio", "resource"] = "image" if said == "image" else "audio" if said == "audio" else "resource"
-        self.told = told
+    def __init__(self, raw: dict[str, Any]) -> None:
+        resource = raw.get("resource")
+        contents = cast("dict[str, Any]", resource) if isinstance(resource, dict) else raw
+        text = contents.get("text")
+        encoded = str(contents.get("blob", contents.get("data", "")))
+        data = text.encode("utf-8", "replace") if isinstance(text, str) else _decode_base64(encoded)
+        super().__init__(data, str(contents.get("mimeType", "")))
+        kind = str(raw.get("type", "resource"))
+        self.kind: Literal["image", "audio", "resource"] = "image" if kind == "image" else "audio" if kind == "audio" else "resource"
+        self.raw = raw
 
     def describe(self) -> dict[str, object]:
-        """Return what the envelope's data says of the block."""
-        resource = self.told.get("resource")
-        uri = self.told.get("uri") or (cast("dict[str, Any]", resource).get("uri") if isinstance(resource, dict) else None)
-        located = {} if uri is None else {"uri": uri}
-        return {**super().describe(), "type": self.told.get("type", "resource"), **located}
+        """Return the description of the block for the envelope's data."""
+        resource = self.raw.get("resource")
+        uri = self.raw.get("uri") or (cast("dict[str, Any]", resource).get("uri") if isinstance(resource, dict) else None)
+        return {**super().describe(), "type": self.raw.get("type", "resource"), **({} if uri is None else {"uri": uri})}
 
 
 class ResourceLink:
@@ -128,12 +135,12 @@ class ResourceLink:
         self.size = size
 
     def describe(self) -> dict[str, object]:
-        """Return what the envelope's data says of the block."""
+        """Return the description of the block for the envelope's data."""
         return {"type": "resource_link", "uri": self.uri, "name": self.name}
 
-    def told(self) -> dict[str, Any]:
-        """Return the link in the words of MCP, without what is not known."""
-        known = {
+    def to_mcp(self) -> dict[str, Any]:
+        """Return the link as MCP's resource link, without fields that are not set."""
+        fields = {
             "uri": self.uri,
             "name": self.name,
             "title": self.title,
@@ -141,11 +148,11 @@ class ResourceLink:
             "mimeType": self.mime_type,
             "size": self.size,
         }
-        return {key: value for key, value in known.items() if value is not None}
+        return {key: value for key, value in fields.items() if value is not None}
 
 
 class Text:
-    """A text block, for tools of plain shape."""
+    """A text block, for tools whose shape is `plain`."""
 
     __slots__ = ("text",)
 
@@ -153,20 +160,20 @@ class Text:
         self.text = text
 
     def describe(self) -> dict[str, object]:
-        """Return what the envelope's data says of the block."""
+        """Return the description of the block for the envelope's data."""
         return {"type": "text", "text": self.text}
 
 
 class Message:
-    """One message of a prompt: who says it, and a text or a block."""
+    """One message of a prompt: its role, and a text or a block."""
 
     __slots__ = ("content", "role")
 
     def __init__(self, role: Role, content: "str | Block | Text | ResourceLink") -> None:
         if role not in _ROLES:
-            raise ValueError(f"A message is said by 'user' or 'assistant', not by '{role}'.")
+            raise ValueError(f"The role of a message is 'user' or 'assistant', not '{role}'.")
         if not isinstance(cast("object", content), str | Block | Text | ResourceLink):
-            raise TypeError(f"A message holds a text or a block, not something of type '{type(content).__name__}'.")
+            raise TypeError(f"The content of a message is a text or a block, not a value of type '{type(content).__name__}'.")
         self.role: Role = role
         self.content = Text(content) if isinstance(content, str) else content
 
@@ -184,15 +191,15 @@ _SIGNATURES: Final[tuple[tuple[bytes, int, type[Image | Audio], str], ...]] = (
 )
 
 
-def _decoded(text: str) -> bytes:
+def _decode_base64(text: str) -> bytes:
     try:
         return b64decode(text)
     except ValueError:
-        return b""  # what others say wrongly is passed on as they said it, and counts for nothing here
+        return b""  # an upstream's invalid base64 is passed on as it is, and counts as no bytes
 
 
-def block_of(data: bytes) -> Block:
-    """Return bytes as the block that their first bytes say they are."""
+def block_from_bytes(data: bytes) -> Block:
+    """Return bytes as a block of the type that their signature shows."""
     for signature, offset, block, mime_type in _SIGNATURES:
         if data.startswith(signature, offset):
             return block(data, mime_type)
@@ -203,10 +210,10 @@ def to_mcp(block: Block | Text | ResourceLink) -> dict[str, Any]:
     """Return a block as an MCP content block."""
     if isinstance(block, Text):
         return {"type": "text", "text": block.text}
-    if isinstance(block, Foreign):
-        return block.told
+    if isinstance(block, UpstreamBlock):
+        return block.raw
     if isinstance(block, ResourceLink):
-        return {"type": "resource_link", **block.told()}
+        return {"type": "resource_link", **block.to_mcp()}
     if block.kind == "resource":
         return {"type": "resource", "resource": _embedded(block)}
     return {"type": block.kind, "data": b64encode(block.data).decode(), "mimeType": block.mime_type}
@@ -214,7 +221,7 @@ def to_mcp(block: Block | Text | ResourceLink) -> dict[str, Any]:
 
 def _embedded(block: Block) -> dict[str, Any]:
     if isinstance(block, Embedded):
-        return block.told()
-    # MCP wants a URI of every resource; equal bytes get an equal one, so that the same answer is the same text
+        return block.to_mcp()
+    # MCP requires a URI; it is a hash of the bytes, so that equal answers are equal texts.
     uri = f"toolyard://blob/{sha256(block.data).hexdigest()[:32]}"
     return {"uri": uri, "mimeType": block.mime_type, "blob": b64encode(block.data).decode()}

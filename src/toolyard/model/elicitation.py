@@ -1,6 +1,6 @@
-"""Asks: what a call may want to know of the client, or of the person or model behind it, while it runs.
+"""Requests to the client while a call runs: elicitation, sampling and roots.
 
-They are data in the words of MCP; how they reach the client, and in which protocol era, is the door's business.
+They are data in MCP's own format. How they reach the client, and in which protocol version, is up to the channel.
 """
 
 from collections.abc import Collection, Generator, Mapping
@@ -20,42 +20,37 @@ __all__ = [
     "ClientRequest",
     "Confirmation",
     "check_form",
-    "content_of",
-    "telling_whether_it_ran",
-    "unanswerable",
+    "form_content",
+    "set_may_have_run",
+    "unsupported_by_client",
 ]
 
 ClientMethod = Literal["elicitation/create", "sampling/createMessage", "roots/list"]
 
 OWN_REASONS: Final = frozenset({"declined", "dismissed"})
-"""Reasons of ours, which a tool that asks need not declare."""
+"""Reasons that a tool need not declare, because the yard sets them."""
 
-_CAPABILITIES: Final[dict[str, str]] = {
-    "elicitation/create": "elicitation",
-    "sampling/createMessage": "sampling",
-    "roots/list": "roots",
-}
+_CAPABILITIES: Final[dict[str, str]] = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}
 CLIENT_METHODS: Final = frozenset(_CAPABILITIES)
-"""All that a client can be asked."""
-
+"""Every method that a client can be asked."""
 
 _MODES: Final = ("form", "url")
 _FORMATS: Final = ("date", "date-time", "email", "uri")
-_USUAL: Final = Limits()
+_DEFAULT_LIMITS: Final = Limits()
 
 
 class ClientRequest(msgspec.Struct, frozen=True):
-    """One thing asked of the client."""
+    """One request to the client."""
 
     method: ClientMethod
     params: dict[str, Any] = {}
 
     @classmethod
     def person(cls, text: str, schema: Mapping[str, Any]) -> "ClientRequest":
-        """Return a form for the person: a text, and the flat object that is wanted.
+        """Return an elicitation: a text for the person, and the schema of the form to fill in.
 
         Raises:
-            ToolError: `internal_error`, because no form can be made of the schema.
+            ToolError: `internal_error`: the schema cannot be shown as a form.
         """
         try:
             check_form(schema)
@@ -65,78 +60,80 @@ class ClientRequest(msgspec.Struct, frozen=True):
 
     @classmethod
     def model(cls, text: str, *, max_tokens: int, system: str | None = None) -> "ClientRequest":
-        """Return a prompt for the client's model."""
+        """Return a sampling request: a prompt for the client's model."""
         messages = [{"role": "user", "content": {"type": "text", "text": text}}]
         extra = {} if system is None else {"systemPrompt": system}
         return cls("sampling/createMessage", {"messages": messages, "maxTokens": max_tokens, **extra})
 
     @classmethod
     def roots(cls) -> "ClientRequest":
-        """Return the question which folders the client works in."""
+        """Return the request for the folders that the client works in."""
         return cls("roots/list")
 
     @property
     def capability(self) -> str:
-        """Return what a client must have declared to be asked this."""
+        """Return the capability that a client must declare to be asked this."""
         return _CAPABILITIES[self.method]
 
-    def lacking(self, capabilities: Mapping[str, Any] | Collection[str]) -> str | None:
-        """Return what a client lacks to be asked this, if anything: a capability, or a mode of it, such as `elicitation.form`.
+    def missing_capability(self, capabilities: Mapping[str, Any] | Collection[str]) -> str | None:
+        """Return the capability, or the mode of one such as `elicitation.form`, that the client lacks, if any.
 
-        A client that has elicitation and names no mode has forms, as all had before there were others.
+        A client that declares elicitation without a mode supports forms, the only mode of older versions.
         """
         name = self.capability
         if name not in capabilities:
             return name
-        told = cast("object", capabilities[name]) if isinstance(capabilities, Mapping) else None
-        modes = [mode for mode in _MODES if isinstance(told, dict) and mode in told] if name == "elicitation" else []
-        mode = self.params.get("mode", "form") if name == "elicitation" else None
-        return None if mode is None or mode in (modes or ("form",)) else f"{name}.{mode}"
+        if name != "elicitation":
+            return None
+        declared = cast("object", capabilities[name]) if isinstance(capabilities, Mapping) else None
+        modes = [mode for mode in _MODES if isinstance(declared, dict) and mode in declared]
+        mode = self.params.get("mode", "form")
+        return None if mode in (modes or ("form",)) else f"{name}.{mode}"
 
 
 class Confirmation(msgspec.Struct, frozen=True):
-    """A question that a tool always asks before it runs, so that it may be asked again without harm."""
+    """A question that a tool always asks before it runs; asking it twice does no harm."""
 
     text: str
     schema: dict[str, Any]
     key: str = "answer"
 
 
-def check_form(schema: object, limits: Limits = _USUAL) -> None:
-    """Check that MCP has a form for a schema: an object whose properties are plain.
+def check_form(schema: object, limits: Limits = _DEFAULT_LIMITS) -> None:
+    """Check that MCP can show a schema as a form: an object of strings, numbers, booleans and choices.
 
     Raises:
-        SchemaError: It has none.
+        SchemaError: It cannot.
     """
     form = _mapping(schema)
     fields = form.get("properties")
     if form.get("type") != "object" or not isinstance(fields, Mapping):
         raise SchemaError("the schema must be of type 'object' and have 'properties'")
     for name, field in cast("Mapping[object, object]", fields).items():
-        wrong = _wrong_with(_mapping(field))
-        if wrong:
-            raise SchemaError(f"the field '{name}' {wrong}")
+        fault = _field_fault(_mapping(field))
+        if fault:
+            raise SchemaError(f"the field '{name}' {fault}")
     check_schema(dict(form), max_bytes=limits.schema_bytes, max_depth=limits.schema_depth)
 
 
-def _wrong_with(field: Mapping[str, Any]) -> str:
-    """Return why there is no such field in a form, or nothing if there is."""
+def _field_fault(field: Mapping[str, Any]) -> str:
+    """Return why a form cannot have such a field; empty if it can."""
     kind = field.get("type")
     if kind == "array":
         items = _mapping(field.get("items"))
-        chosen = _are_texts(items.get("enum")) or _are_titled(items.get("anyOf"))
-        return "" if chosen else "is a list of something else than a choice of texts"
+        is_choice = _are_texts(items.get("enum")) or _are_titled(items.get("anyOf"))
+        return "" if is_choice else "is a list of something else than a choice of texts"
     if kind not in ("boolean", "integer", "number", "string"):
         return "is no text, number, boolean or choice of texts"
     if kind == "string" and field.get("format", "uri") not in _FORMATS:
-        return f"has a format that is none of {', '.join(repr(known) for known in _FORMATS)}"
+        return f"has a format that is none of {', '.join(map(repr, _FORMATS))}"
     if kind == "string" and not (_are_texts(field.get("enum", [])) and _are_titled(field.get("oneOf", []))):
         return "has choices that are no texts"
     return ""
 
 
-def _mapping(told: object) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", told) if isinstance(told, Mapping) else {}
+def _mapping(value: object) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
 def _are_texts(choices: object) -> bool:
@@ -147,26 +144,26 @@ def _are_titled(choices: object) -> bool:
     return isinstance(choices, list | tuple) and _are_texts([_mapping(choice).get("const") for choice in cast("list[object]", choices)])
 
 
-def unanswerable(
+def unsupported_by_client(
     asks: Mapping[str, ClientRequest], capabilities: Mapping[str, Any] | Collection[str] = (), *, stateless: bool = False
 ) -> ToolError:
-    """Return the failure of asking a client what it does not say it can answer, or cannot be asked here; it names what the client lacks."""
+    """Return the failure `not_supported`: the client lacks a capability, or its request leaves no way to ask it."""
     if stateless:
-        message = "The tool has a question, and a stateless server cannot ask a client that begins with a handshake."
+        message = "The tool has a question, and a stateless server cannot ask a client that starts with a handshake."
         return ToolError("not_supported", message, hint="Use a client of MCP 2026-07-28, or serve without 'stateless'.")
-    missing = sorted({lacking for ask in asks.values() if (lacking := ask.lacking(capabilities)) is not None})
-    if not missing:
-        message = "The tool has a question, and its request leaves no way to ask it: its answer must be plain JSON."
+    lacks = sorted({missing for ask in asks.values() if (missing := ask.missing_capability(capabilities)) is not None})
+    if not lacks:
+        message = "The tool has a question, and the response to this request must be one JSON object, so the question cannot be sent."
         return ToolError("not_supported", message, hint="Accept 'text/event-stream', and serve without 'json_response'.")
-    told = " and ".join(f"'{name}'" for name in missing)
-    return ToolError("not_supported", f"The tool has a question, and this client does not say that it has {told}.", capabilities=missing)
+    names = " and ".join(f"'{name}'" for name in lacks)
+    return ToolError("not_supported", f"The tool has a question, and this client does not declare {names}.", capabilities=lacks)
 
 
-def content_of(ask: ClientRequest, result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a person filled in.
+def form_content(ask: ClientRequest, result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of the form that a person filled in.
 
     Raises:
-        ToolError: `approval_denied` if the person declined, `cancelled` if it was dismissed, `invalid_input` if it does not fit.
+        ToolError: `approval_denied` if declined, `cancelled` if dismissed, `invalid_input` if the content does not fit.
     """
     action = result.get("action")
     if action == "decline":
@@ -182,8 +179,8 @@ def content_of(ask: ClientRequest, result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def telling_whether_it_ran(*, running: bool) -> Generator[None]:
-    """Let a question that fails say whether its tool had begun, if it does not itself."""
+def set_may_have_run(*, running: bool) -> Generator[None]:
+    """Set `may_have_run` on a failure raised inside, unless it is set already."""
     try:
         yield
     except ToolError as error:

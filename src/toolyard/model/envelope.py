@@ -1,6 +1,6 @@
-"""The envelope: what every call answers, from every door.
+"""The envelope that every call answers with, and the JSON encoding of results.
 
-It turns data into JSON and counts what it costs to read. It knows no call and no tool.
+It must not know calls or tools.
 """
 
 import logging
@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
-from typing import Any, ClassVar, Final, Self, cast
+from typing import Any, Final, Self, cast
 
 import msgspec
 
@@ -16,32 +16,32 @@ from toolyard.model.content import Block, ResourceLink, Text
 from toolyard.model.errors import CODES, Blame, Code, CodeName, ToolError
 
 __all__ = [
-    "WRAPPING",
+    "WRAPPER_CHARACTERS",
     "Content",
     "Encoded",
     "Envelope",
     "Failure",
     "Meta",
-    "Passed",
+    "UpstreamResult",
     "encode",
     "encode_data",
-    "encode_own",
-    "encode_plain",
     "encode_sorted",
+    "encode_unchecked",
+    "encode_uncopied",
     "estimate_tokens",
 ]
 
 Content = Block | Text | ResourceLink
 
 _log = logging.getLogger(__name__)
-WRAPPING: Final = len('{"success":true,"data":,"error":null}')
-"""How many characters of a good answer are not its data."""
-_DETAILS_BYTES: Final = 100_000
+WRAPPER_CHARACTERS: Final = len('{"success":true,"data":,"error":null}')
+"""Characters of a successful envelope around its data."""
+_MAX_DETAILS_BYTES: Final = 100_000
 _SCALARS: Final = frozenset({int, str, bool, type(None)})
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a call failed, whose fault it is and what to do next."""
+    """Why a call failed, who is to blame and what to do next."""
 
     code: CodeName
     message: str
@@ -57,7 +57,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Meta(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What the yard says about the call itself; session, coerced and warnings only where there are any."""
+    """Facts about the call itself; session, coerced and warnings only if there are any."""
 
     call_id: str
     elapsed_ms: int
@@ -67,44 +67,50 @@ class Meta(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     warnings: tuple[str, ...] = ()
 
 
-class Passed(msgspec.Struct, frozen=True, gc=False):
-    """What another MCP server answered: its result as it came, and what of it an envelope says."""
+class UpstreamResult(msgspec.Struct, frozen=True, gc=False):
+    """Result of a tool on another MCP server: as it came, and as an envelope shows it."""
 
     data: Any
-    said: bytes
-    """Content and structured content, as an object in JSON."""
+    result: bytes
+    """Content and structured content, as a JSON object."""
     characters: int
-    """How much of it an agent reads."""
+    """Characters that an agent reads."""
     content: tuple[Content, ...] = ()
     meta: dict[str, Any] = {}
-    older: bytes = b""
-    """The same for clients of the older era, where they would not understand what is structured."""
+    handshake_result: bytes = b""
+    """The same for clients of versions with a handshake, if they cannot read the structured content."""
 
 
-class Envelope(msgspec.Struct, frozen=True, dict=True):
-    """What every call answers: success, data, error and `_meta`, all always present."""
+class Envelope(msgspec.Struct, dict=True):
+    """What every call answers: success, data, error and `_meta`, all always present.
+
+    It also carries three attributes that are not fields, so that they are not written as JSON.
+    """
 
     success: bool
     data: Any = None
     error: Failure | None = None
     meta: Meta = msgspec.field(default=Meta("", 0, 0), name="_meta")
-    content: ClassVar[tuple[Content, ...]] = ()
-    """The blocks that follow the envelope; they are no part of its JSON, so one that has some keeps them beside its fields."""
-    passed: ClassVar[Passed | None] = None
-    """What another server answered, if the answer is that and was not cut; kept in the same way."""
-    held: ClassVar[bool] = False
-    """Whether a policy answered in place of the tool, or of one that this one ran; kept in the same way."""
+    content = cast("tuple[Content, ...]", ())
+    """Content blocks that follow the envelope."""
+    passthrough = cast("UpstreamResult | None", None)
+    """Result of an upstream that is passed on unchanged."""
+    held = False
+    """Whether a policy answered in place of the tool, or in place of a tool that it ran."""
 
     @classmethod
     def ok(cls, data: object, *, content: Sequence[Content] = ()) -> Self:
-        """Return a good answer for a handler to return."""
-        return cls(success=True, data=data).beside(content)
+        """Return a successful answer, for a handler to return."""
+        envelope = cls(success=True, data=data)
+        if content:
+            envelope.content = tuple(content)
+        return envelope
 
     @classmethod
     def fail(cls, error: ToolError, *, tool_id: str | None = None, may_have_run: bool | None = None, safe: bool = False) -> Self:
-        """Return the answer that a failure becomes.
+        """Return a failure as an answer.
 
-        `may_have_run` says what happened where the code leaves it open; `safe` that running twice does no harm.
+        `may_have_run` counts where the code leaves it open; `safe` means that running twice does no harm.
         """
         code = CODES[error.code]
         ran = error.may_have_run
@@ -114,50 +120,36 @@ class Envelope(msgspec.Struct, frozen=True, dict=True):
         hint = error.hint or _hint(code, retryable=retryable, ran=ran)
         failure = Failure(
             code=error.code,
-            message=_speakable(error.message),
-            details=_keep_serialisable(error.details),
+            message=_to_utf8(error.message),
+            details=_serialisable_details(error.details),
             recoverable=code.recoverable,
             retryable=retryable,
             blame=code.blame if error.blame is None else error.blame,
             may_have_run=ran,
             http=code.http,
-            hint=_speakable(hint),
-            next_actions=tuple(_speakable(action) for action in error.next_actions),
+            hint=_to_utf8(hint),
+            next_actions=tuple(_to_utf8(action) for action in error.next_actions),
             tool_id=tool_id,
         )
         data = error.data
-        if isinstance(data, Encoded):
-            return cls(success=False, data=data.data, error=failure).beside(data.content)
-        return cls(success=False, data=data, error=failure)
-
-    def passing(self, passed: Passed) -> Self:
-        """Return the envelope with what another server answered beside it."""
-        vars(self)["passed"] = passed  # pyright: ignore[reportIndexIssue] - a frozen struct still has its dictionary
-        return self
-
-    def holding(self) -> Self:
-        """Return the envelope as the answer of a policy."""
-        vars(self)["held"] = True  # pyright: ignore[reportIndexIssue] - a frozen struct still has its dictionary
-        return self
-
-    def beside(self, content: Sequence[Content]) -> Self:
-        """Return the envelope with these blocks beside it."""
-        if content:
-            vars(self)["content"] = tuple(content)  # pyright: ignore[reportIndexIssue] - a frozen struct still has its dictionary
-        return self
+        if not isinstance(data, Encoded):
+            return cls(success=False, data=data, error=failure)
+        envelope = cls(success=False, data=data.data, error=failure)
+        envelope.content = data.content
+        return envelope
 
     def to_json(self) -> bytes:
         """Return the envelope as compact JSON."""
-        return encode_plain(self)
+        return encode_unchecked(self)
 
     @classmethod
     def from_json(cls, text: bytes | str) -> "Envelope":
-        """Return the envelope that was written as JSON."""
+        """Return the envelope written as JSON."""
         return msgspec.json.decode(text, type=Envelope)
 
 
 class Encoded(msgspec.Struct, frozen=True, gc=False):
-    """A result as JSON: the plain data, its text, its length in characters and the blocks that were in it."""
+    """A result as JSON: its data, its text, the length in characters and its content blocks."""
 
     data: Any
     text: bytes
@@ -176,16 +168,16 @@ def encode(value: object) -> bytes:
     except TypeError:
         raise
     except Exception as error:  # a property or serialiser of the value may raise anything
-        raise _unwritable(value) from error
+        raise _unserialisable(value) from error
 
 
 def encode_sorted(value: object) -> bytes:
-    """Return a value that can become JSON as the one text that stands for it, whatever the order of its keys."""
+    """Return a serialisable value as JSON with sorted keys, so that equal values give equal bytes."""
     return _SORTING_ENCODER.encode(value)
 
 
 def encode_data(value: object) -> Encoded:
-    """Return a result as JSON, with its blocks taken out and described in their places.
+    """Return a result as JSON, with a description in place of each content block.
 
     Raises:
         TypeError: The value, or something in it, cannot become JSON.
@@ -193,41 +185,40 @@ def encode_data(value: object) -> Encoded:
     if type(value) in _SCALARS:
         try:
             text = _ENCODER.encode(value)
-        except Exception as error:  # a number too large, or half a character
-            raise _unwritable(value) from error
+        except Exception as error:  # an integer that is too large, or a lone surrogate
+            raise _unserialisable(value) from error
         return Encoded(value, text, len(text) if text.isascii() else len(text.decode()))
     content: list[Content] = []
-    _found.content = content
+    _collector.content = content
     try:
         text = encode(value)
     finally:
-        _found.content = None
-    characters = len(text) if text.isascii() else len(text.decode())
-    return Encoded(msgspec.json.decode(text), text, characters, tuple(content))
+        _collector.content = None
+    return Encoded(msgspec.json.decode(text), text, len(text) if text.isascii() else len(text.decode()), tuple(content))
 
 
-def encode_own(data: Any, content: tuple[Content, ...] = ()) -> Encoded:
-    """Return plain data as JSON that were made for this answer, so that nobody else holds them and no copy is needed."""
-    text = encode_plain(data)
+def encode_uncopied(data: Any, content: tuple[Content, ...] = ()) -> Encoded:
+    """Return serialisable data as JSON without copying it, for data that nothing else refers to."""
+    text = encode_unchecked(data)
     return Encoded(data, text, len(text) if text.isascii() else len(text.decode()), content)
 
 
 def estimate_tokens(data: object, error: Failure | None) -> int:
-    """Return about how many tokens an agent reads in an envelope without `_meta`."""
+    """Return an estimate of the tokens in an envelope without `_meta`."""
     text = encode({"success": error is None, "data": data, "error": error})
     return -(-len(text.decode()) // 4)
 
 
-class _Found(threading.local):
-    """The blocks found so far in the value that this thread is encoding; nowhere to put them if it is no result."""
+class _Collector(threading.local):
+    """Collects the content blocks of the result that this thread encodes; None while it encodes something else."""
 
     content: list[Content] | None = None
 
 
-def _to_plain(value: object) -> object:
-    """Return what msgspec cannot encode as something that it can."""
-    if isinstance(value, Block | Text | ResourceLink) and _found.content is not None:
-        _found.content.append(value)
+def _to_serialisable(value: object) -> object:
+    """Return a value that msgspec cannot encode as one that it can."""
+    if isinstance(value, Block | Text | ResourceLink) and _collector.content is not None:
+        _collector.content.append(value)
         return value.describe()
     serialiser = getattr(type(value), "__pydantic_serializer__", None)
     if serialiser is not None:
@@ -237,47 +228,47 @@ def _to_plain(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(cast("Mapping[object, object]", value))
     if isinstance(value, complex) or (core := sys.modules.get("pydantic_core")) is None:
-        raise _unwritable(value)
+        raise _unserialisable(value)
     to_jsonable = cast("Callable[[object], object]", core.to_jsonable_python)
     return to_jsonable(value)
 
 
-def _unwritable(value: object) -> TypeError:
+def _unserialisable(value: object) -> TypeError:
     return TypeError(f"A value of type '{type(value).__name__}' cannot become JSON.")
 
 
-def _keep_serialisable(details: dict[str, object]) -> dict[str, Any]:
-    """Return details as plain JSON, without what cannot become JSON or is too long for an answer."""
-    kept: dict[str, Any] = {}
-    room = _DETAILS_BYTES
+def _serialisable_details(details: dict[str, object]) -> dict[str, Any]:
+    """Return details as JSON values, without those that cannot be encoded or are too long for an answer."""
+    serialisable: dict[str, Any] = {}
+    bytes_left = _MAX_DETAILS_BYTES
     for key, value in details.items():
         try:
             text = encode(value)
         except TypeError:
             text = b""
-        if text and len(text) <= room:
-            room -= len(text)
-            kept[_speakable(key)] = msgspec.json.decode(text)
+        if text and len(text) <= bytes_left:
+            bytes_left -= len(text)
+            serialisable[_to_utf8(key)] = msgspec.json.decode(text)
         else:
             _log.warning("dropped_detail key=%s type=%s bytes=%d", key, type(value).__name__, len(text))
-    return kept
+    return serialisable
 
 
 def _hint(code: Code, *, retryable: bool, ran: bool) -> str:
-    """Return what to do about a failure that does not say so itself."""
+    """Return the hint for a failure that has none of its own."""
     if code.retryable and not retryable:
         return "Look at the state first: the call may have run."
-    return "Nothing was done: call again if it is still wanted." if code.name == "cancelled" and not ran else code.hint
+    return "Nothing was done: call again if it is still needed." if code.name == "cancelled" and not ran else code.hint
 
 
-def _speakable(said: object) -> str:
-    """Return what is said as text, without the halves of characters that no encoding can carry."""
-    text = str(said)
+def _to_utf8(value: object) -> str:
+    """Return a value as text that can be encoded: lone surrogates are replaced."""
+    text = str(value)
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-_found = _Found()
-_ENCODER: Final = msgspec.json.Encoder(enc_hook=_to_plain)
-encode_plain: Final[Callable[[object], bytes]] = _ENCODER.encode
-"""Returns what was encoded before, and so cannot fail, as compact JSON again."""
-_SORTING_ENCODER: Final = msgspec.json.Encoder(enc_hook=_to_plain, order="deterministic")
+_collector = _Collector()
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=_to_serialisable)
+encode_unchecked: Final[Callable[[object], bytes]] = _ENCODER.encode
+"""Returns a value that is known to be serialisable as compact JSON; one Python call less than `encode`."""
+_SORTING_ENCODER: Final = msgspec.json.Encoder(enc_hook=_to_serialisable, order="deterministic")

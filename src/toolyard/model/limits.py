@@ -1,75 +1,58 @@
-"""Limits: the numbers the funnel keeps to, each a setting with a default."""
+"""Limits: times, sizes and counts that the dispatcher enforces, each a setting with a default."""
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
-__all__ = ["LIVE", "Limits", "change_limits"]
-
-LIVE: Final = frozenset(
-    {
-        "abandoned",
-        "argument_bytes",
-        "cleanup",
-        "depth",
-        "eval_characters",
-        "result_characters",
-        "sessions",
-        "slow",
-        "stored_bytes",
-        "stored_results",
-        "stored_seconds",
-        "threads",
-        "timeout",
-    }
-)
-"""Limits that are looked at for each call, so that they can change while a yard is open."""
+__all__ = ["LIVE", "Limits"]
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The numbers the funnel keeps to."""
+class Limits(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Times, sizes and counts that the dispatcher enforces.
+
+    A yard makes its own copy. The fields named in `LIVE` may be assigned while the yard is open.
+    """
 
     timeout: float = 120.0
-    """Seconds a call may take, unless its tool says otherwise; 0 is for ever."""
+    """Timeout of a call in seconds, unless its tool has its own; 0 means none."""
     slow: float = 1.0
     """Seconds after which a call is logged as slow."""
     depth: int = 4
-    """Calls inside calls."""
+    """Depth to which a tool may call other tools."""
     argument_bytes: int = 4 * 1024 * 1024
-    """Size of a call's arguments as JSON."""
+    """Bytes of a call's arguments as JSON."""
     result_characters: int = 50_000
-    """Length of an answer's data before it becomes a handle."""
+    """Characters of an answer's data; longer data is stored and answered with a handle."""
     stored_bytes: int = 16 * 1024 * 1024
-    """Size of one stored result."""
+    """Bytes of one stored result."""
     stored_results: int = 100
-    """Stored results of one caller; the oldest goes first."""
+    """Stored results per caller; the oldest is dropped first."""
     stored_seconds: float = 3600.0
-    """Seconds a stored result is kept."""
+    """Seconds until a stored result expires."""
     store_bytes: int = 256 * 1024 * 1024
-    """Size of everything that a yard without a store of its own keeps in memory."""
+    """Bytes of the in-memory store, which a yard has if it is given no other."""
     sessions: int = 1000
     """Live sessions of all callers together."""
     session_idle: float = 1800.0
-    """Seconds a session may be idle before it is ended; 0 is for ever."""
+    """Seconds until an idle session is ended; 0 means never."""
     cleanup: float = 5.0
-    """Seconds one clean-up of a session may take, and a closing yard waits for the calls it interrupted; 0 is for ever."""
+    """Seconds for one clean-up of a session, and for interrupted calls when a yard closes; 0 means no limit."""
     threads: int = 64
     """Worker threads for handlers that block."""
     abandoned: int = 16
-    """Threads that may run on past their deadline before calls that need one are refused."""
+    """Threads still running past their deadline; at this number, calls that need a thread are refused."""
     eval_characters: int = 100_000
-    """Length of a payload that an eval tool takes."""
+    """Characters of an eval tool's payload."""
     schema_bytes: int = 256 * 1024
-    """Size of a tool's schema."""
+    """Bytes of a tool's schema."""
     schema_depth: int = 64
-    """Depth of a tool's schema."""
+    """Nesting depth of a tool's schema."""
     name_characters: int = 48
-    """Length of a published name; clients put a prefix in front of it."""
+    """Characters of a published name; clients put a prefix in front of it."""
     listed_tokens: int = 4000
-    """What a list may cost before an automatic surface shows metatools instead."""
+    """Tokens of a tool list; the surface 'auto' lists metatools instead of a longer one."""
     repair: bool = True
-    """Whether arguments that models get wrong in known ways are put right."""
+    """Whether common mistakes of models in arguments are corrected."""
 
     def __post_init__(self) -> None:
         for name, value in self.as_dict().items():
@@ -83,7 +66,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return msgspec.structs.asdict(self)
 
 
-def change_limits(limits: Limits, values: Mapping[str, Any]) -> None:
-    """Change the limits of a yard that is open, in place, because everything that keeps to them holds this one object."""
-    for name, value in values.items():
-        msgspec.structs.force_setattr(limits, name, value)
+LIVE: Final = frozenset(Limits.__struct_fields__) - {
+    "listed_tokens",
+    "name_characters",
+    "repair",
+    "schema_bytes",
+    "schema_depth",
+    "session_idle",
+    "store_bytes",
+}
+"""Limits that are read for every call, so that a change takes effect while a yard is open."""

@@ -1,6 +1,6 @@
 """Profiles: which tools exist for a caller, and how they are listed.
 
-A profile decides; it holds no tools. It answers the same for the same spec, whatever else is published.
+A profile contains no tools. Its decision about a spec depends on that spec alone.
 """
 
 import re
@@ -13,34 +13,21 @@ from typing import Final
 import msgspec
 
 from toolyard.model.envelope import encode
-from toolyard.model.spec import AnySpec, Operation, ToolSpec
+from toolyard.model.spec import AnySpec, Operation, ToolSpec, make_tuples
 
-__all__ = ["EVERYTHING", "METATOOLS", "OTHER_NAMES", "PINNED", "UNLISTED", "Profile", "Profiles", "Surface", "Toolset", "cost", "listed"]
+__all__ = ["EVERYTHING", "METATOOLS", "PINNED", "UNLISTED", "Profile", "Profiles", "Surface", "Toolset", "cost", "listed"]
 
 METATOOLS: Final = "metatools"
-"""The source of the tools about tools, which are listed where the rest is not."""
+"""Source of the metatools, which are listed where other tools are not."""
 
 UNLISTED: Final = "unlisted"
-"""The tag of a metatool that is on no list."""
-
-OTHER_NAMES: Final = {"call_tool": "run_tool", "get_tool_schema": "describe_tool"}
-"""Metatools that are another one, under a name that agents know from elsewhere."""
+"""Tag of a metatool that no surface lists."""
 
 PINNED: Final = "pinned"
-"""The tag of a tool that is on every list."""
+"""Tag of a tool that every surface lists."""
 
 _SLACK: Final = 0.25
-_FINDS: Final = "search_tools"
-_CALLS: Final = frozenset({"run_tool", "run_chain"})
-
-
-def _make_tuples(rule: msgspec.Struct, *names: str) -> None:
-    """Read one thing where several may stand as a tuple of it, so that a text is never taken letter by letter."""
-    for name in names:
-        given = getattr(rule, name)
-        if not isinstance(given, tuple):
-            several: Iterable[object] = [given] if isinstance(given, str | msgspec.Struct) else given
-            msgspec.structs.force_setattr(rule, name, tuple(several))
+"""Share of the budget by which the cost must pass it before the surface `auto` changes."""
 
 
 class Surface(StrEnum):
@@ -52,13 +39,12 @@ class Surface(StrEnum):
 
 
 class Toolset(msgspec.Struct, frozen=True, kw_only=True):
-    """A named subset of tools, resources and prompts: what matches everything given here, less what is denied.
+    """A named subset of tools, resources and prompts: those that match every rule and that no `deny` rule matches.
 
-    Each of `names`, `tags`, `sources` and `operations` lets through what fits one of its entries; empty lets all through.
-    Names and sources may hold `*` and `?`. A name rule holds for the names of tools and prompts, former ones included, and for
-    both the name and the URI of a resource. Operations are rules about tools: a resource or prompt only tells something, so they
-    neither let it through nor deny it. Nor do rules let a metatool through, which does nothing by itself and reaches no more than
-    its caller may: it is there unless its name, its source or a tag of it is denied. One that has another name is denied with it.
+    Each of `names`, `tags`, `sources` and `operations` matches if one of its entries does; an empty one matches all.
+    Names and sources may contain `*` and `?`. Names match tools and prompts by name, including former names, and resources
+    by name or URI. Operations apply to tools only. A metatool needs no matching rule, because it reaches no more than its
+    caller may: it is in the set unless its name, source, tag or alias is denied.
     """
 
     name: str
@@ -67,47 +53,48 @@ class Toolset(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     """Tags."""
     sources: tuple[str, ...] = ()
-    """Patterns of the providers' names."""
+    """Patterns of provider names."""
     operations: tuple[Operation, ...] = ()
     """Operations."""
     deny: tuple[str, ...] = ()
-    """Patterns of names that are left out."""
+    """Patterns of excluded names."""
     deny_tags: tuple[str, ...] = ()
-    """Tags that are left out."""
+    """Excluded tags."""
     deny_sources: tuple[str, ...] = ()
-    """Patterns of the names of providers that are left out."""
+    """Patterns of excluded provider names."""
     deny_operations: tuple[Operation, ...] = ()
-    """Operations that are left out."""
+    """Excluded operations."""
     description: str = ""
     """What it is for."""
 
     def __post_init__(self) -> None:
-        _make_tuples(self, "names", "tags", "sources", "operations", "deny", "deny_tags", "deny_sources", "deny_operations")
+        make_tuples(self, *(field for field in self.__struct_fields__ if field not in {"name", "description"}))
         for name in ("operations", "deny_operations"):
             msgspec.structs.force_setattr(self, name, tuple(Operation(operation) for operation in getattr(self, name)))
 
     def holds(self, spec: AnySpec) -> bool:
-        """Return whether something is in the set, under any of its names; a denial beats everything."""
-        if _any_fits(spec, self.deny) or _fits(spec.source, self.deny_sources) or any(tag in self.deny_tags for tag in spec.tags):
+        """Return whether a spec is in the set, under any of its names; deny rules come first."""
+        if _any_matches(spec, self.deny) or _matches(spec.source, self.deny_sources) or any(tag in self.deny_tags for tag in spec.tags):
             return False
-        if spec.source == METATOOLS:
-            return not _fits(OTHER_NAMES.get(spec.name, ""), self.deny) and all(OTHER_NAMES.get(name) != spec.name for name in self.deny)
-        if isinstance(spec, ToolSpec) and not self._may_do(spec.operation):
-            return False
+        if isinstance(spec, ToolSpec):
+            if spec.source == METATOOLS:
+                return spec.metatool.alias not in self.deny and not _matches(spec.metatool.alias_of, self.deny)
+            if not self._allows_operation(spec.operation):
+                return False
         return (
-            (not self.names or _any_fits(spec, self.names))
-            and (not self.sources or _fits(spec.source, self.sources))
+            (not self.names or _any_matches(spec, self.names))
+            and (not self.sources or _matches(spec.source, self.sources))
             and (not self.tags or any(tag in self.tags for tag in spec.tags))
         )
 
-    def _may_do(self, operation: Operation) -> bool:
+    def _allows_operation(self, operation: Operation) -> bool:
         return operation not in self.deny_operations and (not self.operations or operation in self.operations)
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """A frozen rule: the tools in any of its toolsets exist, all if it has none; pins are listed on every surface.
+    """A rule: the tools in any of its toolsets exist for a caller, or all if it has none; pins are always listed.
 
-    Its toolsets have different names, by which callers are told of them.
+    The names of its toolsets are unique, because callers see them.
     """
 
     name: str
@@ -117,12 +104,12 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     description: str = ""
 
     def __post_init__(self) -> None:
-        _make_tuples(self, "toolsets", "pins")
+        make_tuples(self, "toolsets", "pins")
         msgspec.structs.force_setattr(self, "surface", Surface(self.surface))
         names = [toolset.name for toolset in self.toolsets]
         if len(set(names)) < len(names):
             twice = next(name for number, name in enumerate(names) if name in names[:number])
-            raise ValueError(f"The profile '{self.name}' has two toolsets of the name '{twice}'.")
+            raise ValueError(f"The profile '{self.name}' has two toolsets named '{twice}'.")
 
     def allows(self, spec: AnySpec) -> bool:
         """Return whether a tool, resource or prompt exists for callers of this profile."""
@@ -130,87 +117,86 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Profiles:
-    """The profiles that a yard knows by name, its own first."""
+    """The profiles of a yard by name, the default profile first."""
 
     def __init__(self, own: Profile, others: Iterable[Profile]) -> None:
-        self._given = {profile.name: profile for profile in (own, *others)}
-        self._known = self._given
+        self._initial = {profile.name: profile for profile in (own, *others)}
+        self._by_name = self._initial
         self._own = own
 
     @property
     def known(self) -> tuple[Profile, ...]:
-        """Return them all."""
-        return tuple(self._known.values())
+        """Return all profiles."""
+        return tuple(self._by_name.values())
 
     def adopt(self, profiles: Iterable[Profile], *, own: str | None) -> Profile:
-        """Know these besides those that were there from the beginning, take one as the own, and return it.
+        """Add these to the initial profiles, replacing those added before; select the default profile and return it.
 
         Raises:
             KeyError: There is no profile of that name.
         """
-        known = {**self._given, **{profile.name: profile for profile in profiles}}
-        self._own = _named(known, own or next(iter(self._given)))
-        self._known = known
+        by_name = {**self._initial, **{profile.name: profile for profile in profiles}}
+        self._own = _get(by_name, own or next(iter(self._initial)))
+        self._by_name = by_name
         return self._own
 
     def find(self, profile: Profile | str | None) -> Profile:
-        """Return a profile by its name, the own by default.
+        """Return a profile by its name; by default the yard's own.
 
         Raises:
             KeyError: There is no profile of that name.
         """
         if isinstance(profile, str):
-            return _named(self._known, profile)
+            return _get(self._by_name, profile)
         return self._own if profile is None else profile
 
 
-def _named(known: Mapping[str, Profile], name: str) -> Profile:
-    if name not in known:
-        raise KeyError(f"There is no profile '{name}'. Known: {', '.join(sorted(known))}.")
-    return known[name]
+def _get(by_name: Mapping[str, Profile], name: str) -> Profile:
+    if name not in by_name:
+        raise KeyError(f"There is no profile '{name}'. Known: {', '.join(sorted(by_name))}.")
+    return by_name[name]
 
 
 EVERYTHING: Final = Profile(name="everything")
-"""The profile of a caller that has no other."""
+"""Default profile of a caller."""
 
 
 def listed(profile: Profile, specs: Sequence[ToolSpec], *, budget: int, was_meta: bool | None = None) -> tuple[list[ToolSpec], bool]:
-    """Return which of the profile's tools are listed, and whether that is the short list.
+    """Return the tools that the profile lists, and whether that is the short list of metatools and pins.
 
-    An automatic surface flips from what it was only when the cost is a quarter past the budget, so that clients can cache the list.
-    Where there are no metatools to find the rest with and to call it, everything is listed; where everything is, none needs to be.
+    The surface `auto` changes only when the cost is a quarter past the budget, so that clients can cache the list.
+    Without metatools to find and to call the other tools, all tools are listed. A full list has no metatools.
     """
-    pinned = [spec for spec in specs if _shows(spec) or PINNED in spec.tags or _any_fits(spec, profile.pins)]
-    rest = [spec for spec in specs if spec.source != METATOOLS or _any_fits(spec, profile.pins)]
+    pinned = [spec for spec in specs if _is_listed_metatool(spec) or PINNED in spec.tags or _any_matches(spec, profile.pins)]
+    rest = [spec for spec in specs if spec.source != METATOOLS or _any_matches(spec, profile.pins)]
     if profile.surface is Surface.META:
         return pinned, True
-    shown = {spec.name for spec in pinned if _shows(spec)}
-    if profile.surface is Surface.DIRECT or _FINDS not in shown or not shown & _CALLS:
+    uses = {spec.metatool.use for spec in pinned if _is_listed_metatool(spec)}
+    if profile.surface is Surface.DIRECT or not uses >= {"find", "call"}:
         return rest, False
-    spent = cost(spec for spec in rest if spec.source != METATOOLS)
-    line = budget if was_meta is None else budget * (1 - _SLACK) if was_meta else budget * (1 + _SLACK)
-    meta = spent > line
+    threshold = budget if was_meta is None else budget * (1 - _SLACK) if was_meta else budget * (1 + _SLACK)
+    meta = cost(spec for spec in rest if spec.source != METATOOLS) > threshold
     return (pinned if meta else rest), meta
 
 
 def cost(specs: Iterable[ToolSpec]) -> int:
-    """Return about how many tokens a list of these tools costs."""
+    """Return an estimate of the tokens in a list of these tools."""
     characters = sum(
         len(encode({"name": spec.name, "description": spec.description, "inputSchema": spec.input_schema}).decode()) for spec in specs
     )
     return -(-characters // 4)
 
 
-def _shows(spec: ToolSpec) -> bool:
-    """Return whether this is a metatool that short lists show."""
+def _is_listed_metatool(spec: ToolSpec) -> bool:
+    """Return whether this is a metatool of the short list."""
     return spec.source == METATOOLS and UNLISTED not in spec.tags
 
 
-def _any_fits(spec: AnySpec, patterns: tuple[str, ...]) -> bool:
-    return bool(patterns) and any(_fits(name, patterns) for name in spec.known_as)
+def _any_matches(spec: AnySpec, patterns: tuple[str, ...]) -> bool:
+    return bool(patterns) and any(_matches(name, patterns) for name in spec.known_as)
 
 
-def _fits(text: str, patterns: tuple[str, ...]) -> bool:
+def _matches(text: str, patterns: tuple[str, ...]) -> bool:
     return bool(patterns) and _compiled(patterns).match(text) is not None
 
 

@@ -1,6 +1,6 @@
-"""JSON Schema as data: whether it is one, what it says of one field, and what fails it.
+"""JSON Schema: checks schemas, validates values and looks up the part of a schema for one field.
 
-It knows nothing of tools; a schema is a dictionary.
+It must not know tools; a schema is a dictionary.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EXTRA",
-    "ISSUES",
+    "MAX_ISSUES",
     "ROOT",
     "Issue",
     "Path",
@@ -26,17 +26,17 @@ __all__ = [
     "check_schema",
     "closest_name",
     "field_name",
-    "follow",
-    "inlined",
-    "is_plain",
-    "plainly_fits",
+    "fits_simple_schema",
+    "follow_reference",
+    "inline_references",
+    "is_simple_schema",
     "resolve",
     "subschema",
-    "unexpected",
+    "unknown_field_issue",
 ]
 
 
-_LARGEST: Final = 2**53
+_MAX_INTEGER: Final = 2**53
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "string": (str,),
     "integer": (int,),
@@ -46,37 +46,40 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "array": (list,),
     "object": (dict,),
 }
-_SAYS_NOTHING: Final = frozenset({"title", "description", "default"})
+_ANNOTATION_KEYWORDS: Final = frozenset({"title", "description", "default"})
 
 
-def is_plain(schema: object) -> bool:
-    """Return whether this is a JSON Schema for certain; a schema that is not plain may well be one, too."""
+def is_simple_schema(schema: object) -> bool:
+    """Return whether this is certainly a JSON Schema; a false answer leaves it open.
+
+    It saves loading and running the validator for the schemas of most tools.
+    """
     if type(schema) is bool:
         return True
     if type(schema) is not dict:
         return False
-    for key, value in cast("dict[str, object]", schema).items():  # a loop, because many schemas are looked at when a yard opens
+    for key, value in cast("dict[str, object]", schema).items():  # a loop is quicker than 'all', and a yard that opens checks many
         check = _KEYWORDS.get(key)
         if check is None or not check(value):
             return False
     return True
 
 
-def plainly_fits(schema: dict[str, Any], value: object) -> bool:
-    """Return whether a value fits a plain schema of texts, numbers and the like for certain."""
-    for key, wanted in schema.items():
+def fits_simple_schema(schema: dict[str, Any], value: object) -> bool:
+    """Return whether a value certainly fits a simple schema of scalars; a false answer leaves it open."""
+    for key, expected in schema.items():
         if key == "type":
-            fits = type(wanted) is str and type(value) in _TYPES[wanted]
+            fits = type(expected) is str and type(value) in _TYPES[expected]
         elif key == "enum":
-            fits = type(value) is str and value in wanted
+            fits = type(value) is str and value in expected
         elif key == "anyOf":
-            fits = any(type(branch) is dict and plainly_fits(branch, value) for branch in wanted)
+            fits = any(type(branch) is dict and fits_simple_schema(branch, value) for branch in expected)
         elif key == "minimum":
-            fits = type(value) in {int, float} and cast("float", value) >= wanted
+            fits = type(value) in {int, float} and cast("float", value) >= expected
         elif key == "maximum":
-            fits = type(value) in {int, float} and cast("float", value) <= wanted
+            fits = type(value) in {int, float} and cast("float", value) <= expected
         else:
-            fits = key in _SAYS_NOTHING
+            fits = key in _ANNOTATION_KEYWORDS
         if not fits:
             return False
     return True
@@ -87,11 +90,11 @@ def _is_text(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return (type(value) is int and abs(value) < _LARGEST) or (type(value) is float and isfinite(value))
+    return (type(value) is int and abs(value) < _MAX_INTEGER) or (type(value) is float and isfinite(value))
 
 
 def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < _LARGEST
+    return type(value) is int and 0 <= value < _MAX_INTEGER
 
 
 def _is_type(value: object) -> bool:
@@ -123,16 +126,16 @@ def _are_properties(value: object) -> bool:
     if type(value) is not dict:
         return False
     properties = cast("dict[object, object]", value)
-    return all(type(key) is str for key in properties) and all(map(is_plain, properties.values()))
+    return all(type(key) is str for key in properties) and all(map(is_simple_schema, properties.values()))
 
 
 def _are_branches(value: object) -> bool:
     branches = cast("list[object]", value) if type(value) is list else []
-    return bool(branches) and all(map(is_plain, branches))
+    return bool(branches) and all(map(is_simple_schema, branches))
 
 
 _KEYWORDS: Final[dict[str, Callable[[object], bool]]] = {
-    "additionalProperties": is_plain,
+    "additionalProperties": is_simple_schema,
     "anyOf": _are_branches,
     "const": _is_json,
     "default": _is_json,
@@ -141,7 +144,7 @@ _KEYWORDS: Final[dict[str, Callable[[object], bool]]] = {
     "examples": _are_json,
     "exclusiveMaximum": _is_number,
     "exclusiveMinimum": _is_number,
-    "items": is_plain,
+    "items": is_simple_schema,
     "maxItems": _is_count,
     "maxLength": _is_count,
     "maximum": _is_number,
@@ -153,20 +156,20 @@ _KEYWORDS: Final[dict[str, Callable[[object], bool]]] = {
     "title": _is_text,
     "type": _is_type,
 }
-"""What a plain schema may say, and what makes it right beyond doubt."""
+"""Keywords of a simple schema, each with the check of its value."""
 
-ISSUES: Final = 50
-"""As many things as one answer says are wrong."""
+MAX_ISSUES: Final = 50
+"""Most issues that one answer reports."""
 EXTRA: Final = "extra_forbidden"
-"""The code of an issue about a field that is not known."""
+"""Code of an issue about an unknown field."""
 ROOT: Final = "(root)"
-"""What stands for the arguments as a whole where a field is named."""
+"""Field name that stands for the arguments as a whole."""
 Schema = Mapping[str, Any]
 Path = tuple[str | int, ...]
-_REFERENCE_HOPS: Final = 32
-_INLINED_NODES: Final = 200
-_NAME_CHARACTERS: Final = 200
-_NESTING: Final = (dict, list)
+_MAX_REFERENCES: Final = 32
+_MAX_INLINED_NODES: Final = 200
+_MAX_NAME_CHARACTERS: Final = 200
+_CONTAINERS: Final = (dict, list)
 _CODES: Final = {
     "required": "missing",
     "additionalProperties": EXTRA,
@@ -183,11 +186,11 @@ _CODES: Final = {
 
 
 class SchemaError(ValueError):
-    """A schema is not one, or is beyond what a tool may bring."""
+    """A schema is invalid or exceeds a limit."""
 
 
 class Issue(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One thing that is wrong with the arguments, said so that an agent can mend it."""
+    """One fault in the arguments, with what an agent needs to correct it."""
 
     field: str
     code: str
@@ -197,14 +200,14 @@ class Issue(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def check_schema(schema: object, *, max_bytes: int, max_depth: int) -> None:
-    """Check that this is a JSON Schema of the 2020-12 dialect within bounds.
+    """Check that this is a JSON Schema of dialect 2020-12 within the limits.
 
     Raises:
         SchemaError: It is not.
     """
     if not isinstance(schema, dict | bool):
         raise SchemaError("it is not a JSON object")
-    if _deeper_than(cast("object", schema), max_depth):
+    if _is_deeper_than(cast("object", schema), max_depth):
         raise SchemaError(f"it is nested deeper than {max_depth} levels")
     try:
         size = len(msgspec.json.encode(schema))
@@ -212,12 +215,12 @@ def check_schema(schema: object, *, max_bytes: int, max_depth: int) -> None:
         raise SchemaError(f"it cannot be written as JSON ({error})") from error
     if size > max_bytes:
         raise SchemaError(f"it is larger than {max_bytes} bytes")
-    if not is_plain(cast("object", schema)):
+    if not is_simple_schema(cast("object", schema)):
         _check_by_compiling(cast("dict[str, Any]", schema))
 
 
 def _check_by_compiling(schema: Schema) -> None:
-    from jsonschema_rs import ReferencingError  # noqa: PLC0415 - as for the validator
+    from jsonschema_rs import ReferencingError  # noqa: PLC0415 - slow to load, see `_compile`
 
     try:
         _compile(schema)
@@ -236,26 +239,26 @@ class SchemaValidator:
 
     def fits(self, value: object) -> bool:
         """Return whether the value fits."""
-        validator = self._validator or self._ready()
+        validator = self._validator or self._compiled()
         return validator.is_valid(value)
 
     def issues(self, value: object) -> list[Issue]:
-        """Return what is wrong with the value, at most so many that an answer stays short."""
-        validator = self._validator or self._ready()
+        """Return the first issues of the value, at most `MAX_ISSUES`."""
+        validator = self._validator or self._compiled()
         found: list[Issue] = []
         for error in validator.iter_errors(value):
             found += _issues_of(error, self._schema)
-            if len(found) >= ISSUES:
+            if len(found) >= MAX_ISSUES:
                 break
-        return found[:ISSUES]
+        return found[:MAX_ISSUES]
 
-    def _ready(self) -> "jsonschema_rs.Draft202012Validator":
+    def _compiled(self) -> "jsonschema_rs.Draft202012Validator":
         self._validator = _compile(self._schema)
         return self._validator
 
 
 def subschema(root: Schema, path: Sequence[str | int]) -> Any:
-    """Return the part of a schema that speaks of the value at the path, or nothing."""
+    """Return the part of a schema that applies to the value at the path, or None."""
     node: Any = root
     for part in path:
         node = _step(resolve(root, node), part, root)
@@ -264,23 +267,23 @@ def subschema(root: Schema, path: Sequence[str | int]) -> Any:
     return resolve(root, node)
 
 
-def inlined(root: Schema, node: Any) -> Any:
-    """Return a part of a schema with what it refers to in its place, as far as a short answer has room for it."""
+def inline_references(root: Schema, node: Any) -> Any:
+    """Return a part of a schema with its references replaced by their targets, up to a limited size."""
     return _Inliner(root).inline(node)
 
 
 def resolve(root: Schema, node: Any) -> Any:
-    """Return what a reference inside the schema refers to, or the node itself."""
-    for _ in range(_REFERENCE_HOPS):
+    """Return the target of a reference within the schema, or the node itself if it is not one."""
+    for _ in range(_MAX_REFERENCES):
         reference = cast("dict[str, Any]", node).get("$ref") if isinstance(node, dict) else None
         if not isinstance(reference, str) or not reference.startswith("#"):
             return cast("Any", node)
-        node = follow(root, reference)
+        node = follow_reference(root, reference)
     return None
 
 
-def follow(root: Schema, reference: str) -> Any:
-    """Return what a reference says where it leads in the schema, which may be a reference again; nothing if it leads nowhere."""
+def follow_reference(root: Schema, reference: str) -> Any:
+    """Return the direct target of a reference, which may be a reference again; None if there is none."""
     if not reference.startswith("#"):
         return None
     node: Any = root
@@ -291,32 +294,32 @@ def follow(root: Schema, reference: str) -> Any:
 
 
 def closest_name(name: str, known: Sequence[str]) -> str | None:
-    """Return the known name that was probably meant; whoever wrote very much meant none."""
-    if len(name) > _NAME_CHARACTERS:
+    """Return the known name that is closest to a name, if one is close."""
+    if len(name) > _MAX_NAME_CHARACTERS:
         return None
-    from difflib import get_close_matches  # noqa: PLC0415 - only for what somebody got wrong
+    from difflib import get_close_matches  # noqa: PLC0415 - needed for mistakes only
 
     close = get_close_matches(name, known, n=1, cutoff=0.6)
     return close[0] if close else None
 
 
 def field_name(path: Sequence[str | int]) -> str:
-    """Return a path as people write it, cut where it is longer than anybody would."""
+    """Return a path in dotted form, cut to a readable length."""
     return shortened(".".join(str(part) for part in path) or ROOT)
 
 
 class _Inliner:
-    """Writes references out until so many nodes are written; what refers to itself is only named by its type."""
+    """Replaces references by their targets, up to a number of nodes; a recursive reference becomes its type."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
-        self._left = _INLINED_NODES
-        self._within: list[str] = []
+        self._nodes_left = _MAX_INLINED_NODES
+        self._open_references: list[str] = []
 
     def inline(self, node: Any) -> Any:
-        """Return a node with its references written out; an empty one stands for what there is no room for."""
-        self._left -= 1
-        if self._left < 0:
+        """Return a node with its references replaced; nodes past the limit become empty schemas."""
+        self._nodes_left -= 1
+        if self._nodes_left < 0:
             return {}
         if isinstance(node, list):
             return [self.inline(item) for item in cast("list[Any]", node)]
@@ -329,19 +332,19 @@ class _Inliner:
         return {key: self.inline(inner) for key, inner in here.items() if key != "$defs"}
 
     def _follow(self, reference: str, target: Any) -> Any:
-        if reference in self._within:
+        if reference in self._open_references:
             kind = cast("dict[str, Any]", target).get("type") if isinstance(target, dict) else None
             return {"type": kind} if kind else {}
-        self._within.append(reference)
+        self._open_references.append(reference)
         try:
             return self.inline(target)
         finally:
-            self._within.pop()
+            self._open_references.pop()
 
 
 def _compile(schema: Schema) -> "jsonschema_rs.Draft202012Validator":
-    """Return a validator that fetches nothing and whose messages repeat no value."""
-    from jsonschema_rs import Draft202012Validator  # noqa: PLC0415 - dear to load, and a server of plain tools starts without
+    """Return a validator that fetches nothing and whose messages contain no values."""
+    from jsonschema_rs import Draft202012Validator  # noqa: PLC0415 - slow to load, and tools with simple schemas never need it
 
     return Draft202012Validator(cast("dict[str, Any]", schema), mask="it", retriever=_refuse)
 
@@ -375,28 +378,28 @@ def _issues_of(error: "jsonschema_rs.ValidationError", root: Schema) -> list[Iss
     kind: Any = error.kind
     name = str(kind.name)
     code = _CODES.get(name, name)
-    expected = inlined(root, subschema(root, path))
+    expected = inline_references(root, subschema(root, path))
     if code == "missing":
         field = (*path, str(kind.property))
-        return [Issue(field_name(field), code, f"'{field_name(field)}' is required.", inlined(root, subschema(root, field)))]
+        return [Issue(field_name(field), code, f"'{field_name(field)}' is required.", inline_references(root, subschema(root, field)))]
     if code == EXTRA:
         known = list(cast("dict[str, Any]", expected or {}).get("properties", {}))
-        return [unexpected((*path, name), known) for name in kind.unexpected]
+        return [unknown_field_issue((*path, name), known) for name in kind.unexpected]
     return [Issue(field_name(path), code, f"'{field_name(path)}': {error.message}.", expected)]
 
 
-def unexpected(path: Path, known: Sequence[str]) -> Issue:
-    """Return the issue of a field that the schema does not know."""
+def unknown_field_issue(path: Path, known: Sequence[str]) -> Issue:
+    """Return the issue of a field that the schema does not have."""
     name = str(path[-1])
     meant = closest_name(name, known)
     text = f"'{field_name(path)}' is not known." + (f" Did you mean '{meant}'?" if meant else "")
     return Issue(field_name(path), EXTRA, text, did_you_mean=meant)
 
 
-def _deeper_than(value: object, depth: int) -> bool:
-    layer: list[object] = [value] if isinstance(value, _NESTING) else []
+def _is_deeper_than(value: object, depth: int) -> bool:
+    layer: list[object] = [value] if isinstance(value, _CONTAINERS) else []
     for _ in range(depth + 1):
-        layer = [child for node in layer for child in _children(node) if isinstance(child, _NESTING)]
+        layer = [child for node in layer for child in _children(node) if isinstance(child, _CONTAINERS)]
         if not layer:
             return False
     return True

@@ -1,9 +1,10 @@
-"""Specs: a tool, a resource or a prompt as data, before anything can run.
+"""Specs: tools, resources and prompts as data, and the checks that a spec must pass to be published.
 
-What a tool promises is here; how it keeps the promise is in `tools`.
+It must not know handlers; those are in `dispatch/tool` and `dispatch/resource`.
 """
 
 import re
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any, Final, Literal, cast
 
@@ -12,18 +13,19 @@ import msgspec
 from toolyard._internal.logfmt import is_word
 from toolyard.model.elicitation import Confirmation, check_form
 from toolyard.model.envelope import encode
-from toolyard.model.errors import CODES, COMMON_CODES, CodeName
+from toolyard.model.errors import CODES, CodeName
 from toolyard.model.limits import Limits
 from toolyard.model.schema import SchemaError, check_schema
 from toolyard.model.uri_template import check_uri
 
 __all__ = [
-    "NOTHING",
+    "UNKNOWN_TOOL",
     "Annotations",
     "AnySpec",
     "EvalRule",
     "Example",
     "Kind",
+    "Metatool",
     "Operation",
     "PromptArgument",
     "PromptSpec",
@@ -34,21 +36,22 @@ __all__ = [
     "check_prompt_spec",
     "check_resource_spec",
     "check_spec",
-    "unknown",
+    "make_tuples",
+    "unknown_spec",
     "with_codes",
 ]
 
 
 Kind = Literal["tool", "resource", "prompt"]
-"""What can be published."""
+"""Kinds of things that a provider publishes."""
 
 
 class PublishError(ValueError):
-    """A tool cannot be published; the sentence names it and what is wrong."""
+    """A tool, resource or prompt cannot be published; the message names it and the fault."""
 
 
 class Operation(StrEnum):
-    """What kind of thing a tool does."""
+    """What kind of effect a tool has."""
 
     QUERY = "query"
     COMMAND = "command"
@@ -60,7 +63,7 @@ _OPERATIONS: Final = frozenset(Operation)
 
 
 class Example(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One good call of a tool."""
+    """One example of a valid call."""
 
     arguments: dict[str, Any]
     title: str = ""
@@ -68,16 +71,16 @@ class Example(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Reason(msgspec.Struct, frozen=True):
-    """A failure of a tool's own: the code it comes with and the keys its details carry."""
+    """A tool's own reason for failures: the code, and the keys of its details."""
 
     code: CodeName = "state_error"
     details: tuple[str, ...] = ()
 
 
 class EvalRule(msgspec.Struct, frozen=True):
-    """Which argument of an eval tool is the payload, in what language, and under which rules.
+    """Which argument of an eval tool is the payload, its language, and which rules apply.
 
-    `host` is for what runs in this process or in the application a tool drives; `sandbox` for a runtime that brings its own rules.
+    `host` is for code that runs in this process or in an application; `sandbox` for a runtime with rules of its own.
     """
 
     argument: str
@@ -89,7 +92,7 @@ class EvalRule(msgspec.Struct, frozen=True):
 
 
 class Annotations(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What clients are told about a tool's effects; always explicit."""
+    """Hints for clients about a tool's effects; always explicit."""
 
     read_only_hint: bool
     destructive_hint: bool
@@ -97,12 +100,27 @@ class Annotations(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     open_world_hint: bool
 
 
-def _make_tuples(spec: msgspec.Struct, *fields: str) -> None:
-    """Read one name where several may stand as a tuple of it, so that it is not taken letter by letter."""
+class Metatool(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a profile must know of a metatool to list and to deny it; profiles know no metatool by its name."""
+
+    use: Literal["find", "call", "other"] = "other"
+    """What it does with tools that are not listed; a short list needs one that finds them and one that calls them."""
+    alias_of: str = ""
+    """Metatool that it is an alias of; a rule that denies that one denies the alias."""
+    alias: str = ""
+    """Its own alias; a rule that denies exactly this name denies the metatool."""
+
+
+def make_tuples(struct: msgspec.Struct, *fields: str) -> None:
+    """Convert a sequence, or a single text or struct, to a tuple; for use in `__post_init__` only.
+
+    A text alone would otherwise be read letter by letter. msgspec has no other way to convert fields of a frozen struct.
+    """
     for field in fields:
-        given = getattr(spec, field)
-        if isinstance(given, str):
-            msgspec.structs.force_setattr(spec, field, (given,))
+        value = getattr(struct, field)
+        if not isinstance(value, tuple):
+            items: Iterable[object] = [value] if isinstance(value, str | msgspec.Struct) else value
+            msgspec.structs.force_setattr(struct, field, tuple(items))
 
 
 class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -133,18 +151,20 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     shape: Literal["envelope", "plain"] = "envelope"
     annotations: Annotations | None = None
     extra: dict[str, Any] = {}
-    """What lists show of it besides, in the words of MCP, such as icons."""
+    """Further fields for lists in MCP's format, such as icons."""
+    metatool: Metatool = Metatool()
+    """Set by the provider of metatools, ignored for other tools."""
     kind: Kind = "tool"
-    """What is called: the query that reads a resource or makes a prompt has a spec, too, and is never listed as a tool."""
+    """What the call is for: reading a resource or making a prompt has a spec, too, which is never listed as a tool."""
 
     def __post_init__(self) -> None:
-        if type(self.operation) is str and self.operation in _OPERATIONS:  # written as a plain string
+        if type(self.operation) is str and self.operation in _OPERATIONS:  # only decoding converts it
             msgspec.structs.force_setattr(self, "operation", Operation(self.operation))
-        _make_tuples(self, "tags", "aliases")
+        make_tuples(self, "tags", "aliases")
 
     @property
     def known_as(self) -> tuple[str, ...]:
-        """Return what the rules of a profile may call it."""
+        """Return the names that the rules of a profile match."""
         return (self.name, *self.aliases)
 
     @property
@@ -158,7 +178,7 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.idempotent or self.operation is Operation.QUERY
 
     def codes(self) -> list[CodeName]:
-        """Return the codes that the tool says it may answer with."""
+        """Return the codes that the tool declares for its failures."""
         codes = {reason.code for reason in self.reasons.values()}
         if self.session != "none":
             codes.add("not_running")
@@ -167,7 +187,7 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return [code for code in CODES if code in codes]
 
     def hints(self) -> Annotations:
-        """Return the annotations: those given, or what follows from the operation."""
+        """Return the annotations, by default those that follow from the operation."""
         if self.annotations is not None:
             return self.annotations
         query = self.operation is Operation.QUERY
@@ -180,7 +200,7 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ResourceSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A resource as data; with variables in its URI it is a template, which stands for many."""
+    """A resource as data; with variables in its URI it is a resource template."""
 
     uri: str
     name: str
@@ -191,12 +211,12 @@ class ResourceSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     source: str = ""
     tags: tuple[str, ...] = ()
     annotations: dict[str, Any] | None = None
-    """Whom it is for and how much it matters, in the words of MCP."""
+    """Audience and priority, in MCP's format."""
     extra: dict[str, Any] = {}
-    """What lists show of it besides, in the words of MCP."""
+    """Further fields for lists, in MCP's format."""
 
     def __post_init__(self) -> None:
-        _make_tuples(self, "tags")
+        make_tuples(self, "tags")
 
     @property
     def is_template(self) -> bool:
@@ -205,12 +225,12 @@ class ResourceSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     @property
     def known_as(self) -> tuple[str, ...]:
-        """Return what the rules of a profile may call it."""
+        """Return the names that the rules of a profile match."""
         return (self.name, self.uri)
 
 
 class PromptArgument(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One thing that a prompt wants to know; on a wire it is a text."""
+    """One argument of a prompt; on the wire its value is a text."""
 
     name: str
     description: str = ""
@@ -228,47 +248,47 @@ class PromptSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     source: str = ""
     tags: tuple[str, ...] = ()
     extra: dict[str, Any] = {}
-    """What lists show of it besides, in the words of MCP."""
+    """Further fields for lists, in MCP's format."""
 
     def __post_init__(self) -> None:
-        _make_tuples(self, "tags")
+        make_tuples(self, "tags")
 
     @property
     def known_as(self) -> tuple[str, ...]:
-        """Return what the rules of a profile may call it."""
+        """Return the names that the rules of a profile match."""
         return (self.name,)
 
 
 AnySpec = ToolSpec | ResourceSpec | PromptSpec
-NOTHING: Final = ToolSpec(name="?", description="?", input_schema={}, operation=Operation.QUERY)
-"""The spec of a call until its tool is found: it does nothing, and so only asks."""
+UNKNOWN_TOOL: Final = ToolSpec(name="?", description="?", input_schema={}, operation=Operation.QUERY)
+"""Spec of a call until its tool is found."""
 
 
-def unknown(kind: Kind, name: str) -> ToolSpec:
-    """Return the spec of a call until what it calls is found, which says of the name what may be repeated."""
-    return msgspec.structs.replace(NOTHING, kind=kind, name=name if is_word(str(name)) else "?")
+def unknown_spec(kind: Kind, name: str) -> ToolSpec:
+    """Return the spec of a call to an unknown name; a name that is unsafe in logs becomes '?'."""
+    return msgspec.structs.replace(UNKNOWN_TOOL, kind=kind, name=name if is_word(str(name)) else "?")
 
 
 def with_codes(spec: ToolSpec) -> ToolSpec:
-    """Return the spec with its description ended by the codes that an agent would not expect."""
-    codes = [code for code in spec.codes() if code not in COMMON_CODES]
+    """Return the spec with its less common codes appended to the description."""
+    codes = [code for code in spec.codes() if not CODES[code].common]
     return msgspec.structs.replace(spec, description=f"{spec.description}\n\nMay answer with: {', '.join(codes)}.") if codes else spec
 
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*\Z")
-_FOREIGN_NAME: Final = re.compile(r"[A-Za-z0-9_-]+\Z")
-_EXAMPLES: Final = 5
+_UPSTREAM_NAME: Final = re.compile(r"[A-Za-z0-9_-]+\Z")
+_MAX_EXAMPLES: Final = 5
 
 
 def check_spec(spec: ToolSpec, limits: Limits, *, foreign: bool = False) -> None:
-    """Check everything about a spec that can be wrong before the first call.
+    """Check everything about a tool that can be checked before its first call.
 
     Raises:
-        PublishError: Something is.
+        PublishError: A check failed.
     """
     if spec.operation not in _OPERATIONS:
-        known = ", ".join(f"'{operation}'" for operation in Operation)
-        raise PublishError(f"Tool '{spec.name}' has the operation '{spec.operation}', which is none of {known}.")
+        operations = ", ".join(f"'{operation}'" for operation in Operation)
+        raise PublishError(f"Tool '{spec.name}' has the operation '{spec.operation}', which is none of {operations}.")
     _check_schemas(spec, limits, foreign=foreign)
     _check_types(spec, "tool")
     if spec.kind != "tool":
@@ -279,17 +299,17 @@ def check_spec(spec: ToolSpec, limits: Limits, *, foreign: bool = False) -> None
         raise PublishError(f"Tool '{spec.name}' has no description.")
     _check_eval(spec)
     _check_question(spec, limits)
-    if len(spec.examples) > _EXAMPLES:
-        raise PublishError(f"Tool '{spec.name}' has {len(spec.examples)} examples; at most {_EXAMPLES} are shown.")
+    if len(spec.examples) > _MAX_EXAMPLES:
+        raise PublishError(f"Tool '{spec.name}' has {len(spec.examples)} examples; at most {_MAX_EXAMPLES} are shown.")
     if spec.timeout is not None and not 0 <= spec.timeout < float("inf"):
         raise PublishError(f"Tool '{spec.name}' has the timeout {spec.timeout}, which is no number of seconds.")
 
 
 def check_resource_spec(spec: ResourceSpec, limits: Limits, *, foreign: bool = False) -> None:
-    """Check everything about a resource or template that can be wrong before it is read.
+    """Check everything about a resource or template that can be checked before it is read.
 
     Raises:
-        PublishError: Something is.
+        PublishError: A check failed.
     """
     _check_types(spec, "resource")
     try:
@@ -298,25 +318,25 @@ def check_resource_spec(spec: ResourceSpec, limits: Limits, *, foreign: bool = F
         raise PublishError(f"Resource '{spec.name}' has the URI '{spec.uri}', which cannot be served: {error}.") from error
     if not spec.name.strip():
         raise PublishError(f"The resource '{spec.uri}' has no name.")
-    if not foreign:  # others name theirs as they like: it is the URI that finds them
+    if not foreign:  # resources of an upstream are found by URI, so any name will do
         _check_name("resource", spec.name, limits, foreign=False)
 
 
 def check_prompt_spec(spec: PromptSpec, limits: Limits, *, foreign: bool = False) -> None:
-    """Check everything about a prompt that can be wrong before it is asked for.
+    """Check everything about a prompt that can be checked before it is used.
 
     Raises:
-        PublishError: Something is.
+        PublishError: A check failed.
     """
     _check_types(spec, "prompt")
     _check_name("prompt", spec.name, limits, foreign=foreign)
     names = [argument.name for argument in spec.arguments]
     if len(set(names)) < len(names):
-        raise PublishError(f"Prompt '{spec.name}' has two arguments of one name.")
+        raise PublishError(f"Prompt '{spec.name}' has two arguments with the same name.")
 
 
 def _check_types(spec: ToolSpec | ResourceSpec | PromptSpec, kind: Kind) -> None:
-    """Check every field against its type, which building a spec in Python does not."""
+    """Check every field against its type; msgspec does that only for decoded structs."""
     try:
         text = encode(spec)
     except TypeError as error:
@@ -328,7 +348,7 @@ def _check_types(spec: ToolSpec | ResourceSpec | PromptSpec, kind: Kind) -> None
 
 
 def _check_name(kind: Kind, name: str, limits: Limits, *, foreign: bool) -> None:
-    if not (_FOREIGN_NAME if foreign else _NAME).match(name):
+    if not (_UPSTREAM_NAME if foreign else _NAME).match(name):
         raise PublishError(f"{kind.capitalize()} '{name}' must be named with small letters, digits and '_', a letter first.")
     if len(name) > limits.name_characters:
         message = f"{kind.capitalize()} '{name}' has a name of {len(name)} characters; at most {limits.name_characters} are published."
@@ -338,8 +358,7 @@ def _check_name(kind: Kind, name: str, limits: Limits, *, foreign: bool) -> None
 def _check_schemas(spec: ToolSpec, limits: Limits, *, foreign: bool) -> None:
     if not isinstance(cast("object", spec.input_schema), dict):
         raise PublishError(f"Tool '{spec.name}' has an input schema that is no object.")
-    named = (("input", spec.input_schema), ("output", spec.output_schema))
-    for which, schema in named:
+    for which, schema in (("input", spec.input_schema), ("output", spec.output_schema)):
         if schema is None:
             continue
         try:
@@ -349,7 +368,7 @@ def _check_schemas(spec: ToolSpec, limits: Limits, *, foreign: bool) -> None:
     if spec.input_schema.get("type") != "object":
         raise PublishError(f"Tool '{spec.name}' has an input schema that is not of type 'object'.")
     if not foreign and spec.input_schema.get("additionalProperties") is not False:
-        raise PublishError(f"Tool '{spec.name}' has an input schema that does not say 'additionalProperties: false'.")
+        raise PublishError(f"Tool '{spec.name}' has an input schema without 'additionalProperties: false'.")
 
 
 def _check_question(spec: ToolSpec, limits: Limits) -> None:

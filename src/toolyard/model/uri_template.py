@@ -1,6 +1,6 @@
-"""URI templates: a URI with variables in it, and the values that a URI gives them.
+"""URI templates: matches a URI against a template and returns the values of its variables.
 
-Of RFC 6570 it knows `{x}`, which ends at the next '/', and `{+x}` and `{x*}`, which go on across it.
+Of RFC 6570 it supports `{x}`, which ends at the next '/', and `{+x}` and `{x*}`, which may contain '/'.
 """
 
 import re
@@ -13,18 +13,18 @@ __all__ = ["UriTemplate", "check_uri", "variables_of"]
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[^\s\x00-\x1f\x7f]+\Z")
 _EXPRESSION: Final = re.compile(r"\{([^{}]*)\}")
 _VARIABLE: Final = re.compile(r"(\+?)([A-Za-z_][A-Za-z0-9_]*)(\*?)\Z")
-_ENDS_A_PART: Final = frozenset("/?#")
-_LONGEST: Final = 8192
+_SEPARATORS: Final = frozenset("/?#")
+_MAX_CHARACTERS: Final = 8192
 
 
 def check_uri(uri: str) -> None:
     """Check that this is a URI or a URI template that can be served.
 
     Raises:
-        ValueError: It is not; the sentence says why, without its beginning.
+        ValueError: It is not; the message is the end of a sentence that says why.
     """
-    if len(uri) > _LONGEST:
-        raise ValueError(f"it has {len(uri)} characters; at most {_LONGEST} are published")
+    if len(uri) > _MAX_CHARACTERS:
+        raise ValueError(f"it has {len(uri)} characters; at most {_MAX_CHARACTERS} are published")
     if not _URI.match(uri):
         raise ValueError("it must begin with a scheme such as 'notes://' and hold no blanks")
     if "{" in uri or "}" in uri:
@@ -32,19 +32,20 @@ def check_uri(uri: str) -> None:
 
 
 def variables_of(uri: str) -> list[str]:
-    """Return the names of the variables in a URI, in order; what cannot be read is left out."""
+    """Return the names of the variables in a URI, in order, without those that are invalid."""
     found = [_VARIABLE.match(inner) for inner in _EXPRESSION.findall(uri)]
     return [match[2] for match in found if match is not None]
 
 
 class UriTemplate:
-    """A URI with variables, taken apart once and matched in time that grows with the URI alone.
+    """A URI with variables, parsed once and matched in time linear in the length of the URI.
 
-    One variable is the middle: the one that goes across '/', else the last. Those before it end where the text after them first
-    comes, those after it begin where the text before them last comes; it takes what is left.
+    One variable is the middle: the one that may contain '/', else the last. A variable before it ends at the first
+    occurrence of the literal that follows it. A variable after it starts at the last occurrence of the literal before it.
+    The middle takes the rest.
 
     Raises:
-        ValueError: It uses what is not known, or its variables cannot be told apart.
+        ValueError: The template uses an unsupported expression, or its variables are ambiguous.
     """
 
     __slots__ = ("_first", "_last", "_left", "_middle", "_names", "_right", "_wide", "literal_characters")
@@ -53,10 +54,10 @@ class UriTemplate:
         parts = _EXPRESSION.split(uri)
         literals, variables = parts[::2], [_variable(inner) for inner in parts[1::2]]
         self._names = [name for name, _ in variables]
-        _check_apart(literals, self._names)
+        _check_unambiguous(literals, self._names)
         wide = [number for number, (_, is_wide) in enumerate(variables) if is_wide]
         if len(wide) > 1:
-            raise ValueError("at most one variable may go across '/'")
+            raise ValueError("at most one variable may contain '/'")
         middle = wide[0] if wide else len(variables) - 1
         self._wide = bool(wide)
         self._first, self._last = literals[0], literals[-1]
@@ -66,9 +67,9 @@ class UriTemplate:
         self.literal_characters = sum(map(len, literals))
 
     def match(self, uri: str) -> dict[str, str] | None:
-        """Return what a URI gives the variables, decoded, or nothing if it is none of the template's."""
+        """Return the decoded values of the variables, or None if the URI does not match."""
         start, end = len(self._first), len(uri) - len(self._last)
-        if end < start or len(uri) > _LONGEST or not uri.startswith(self._first) or not uri.endswith(self._last):
+        if end < start or len(uri) > _MAX_CHARACTERS or not uri.startswith(self._first) or not uri.endswith(self._last):
             return None
         raw: dict[str, str] = {}
         for name, after in self._left:
@@ -84,26 +85,26 @@ class UriTemplate:
             raw[name] = uri[found + len(before) : end]
             end = found
         raw[self._middle] = uri[start:end]
-        if any(not value or self._goes_too_far(name, value) for name, value in raw.items()):
+        if any(not value or self._has_separator(name, value) for name, value in raw.items()):
             return None
         return {name: unquote(raw[name]) for name in self._names}
 
-    def _goes_too_far(self, name: str, value: str) -> bool:
-        return not (self._wide and name == self._middle) and not _ENDS_A_PART.isdisjoint(value)
+    def _has_separator(self, name: str, value: str) -> bool:
+        return not (self._wide and name == self._middle) and not _SEPARATORS.isdisjoint(value)
 
 
 def _variable(inner: str) -> tuple[str, bool]:
-    """Return the name of a variable and whether it goes across '/'."""
+    """Return the name of a variable and whether it may contain '/'."""
     match = _VARIABLE.match(inner)
     if match is None:
-        raise ValueError(f"'{{{inner}}}' is not known; '{{x}}', '{{+x}}' and '{{x*}}' are")
+        raise ValueError(f"'{{{inner}}}' is not supported; '{{x}}', '{{+x}}' and '{{x*}}' are")
     return match[2], bool(match[1] or match[3])
 
 
-def _check_apart(literals: Sequence[str], names: Sequence[str]) -> None:
+def _check_unambiguous(literals: Sequence[str], names: Sequence[str]) -> None:
     if any("{" in literal or "}" in literal for literal in literals):
         raise ValueError("a brace in it has no partner")
     if len(set(names)) < len(names):
         raise ValueError("a variable stands in it twice")
     if not all(literals[1:-1]):
-        raise ValueError("two variables in it stand side by side and cannot be told apart")
+        raise ValueError("two variables in it are adjacent and cannot be told apart")

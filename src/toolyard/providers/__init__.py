@@ -1,19 +1,19 @@
-"""Where tools, resources and prompts come from: a provider connects, publishes them and disconnects."""
+"""Providers: the sources of tools, resources and prompts."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from toolyard.dispatch.registry import Watcher
 from toolyard.dispatch.resource import Prompt, Resource
 from toolyard.dispatch.table import NOTHING_WITHHELD, WithheldReasons
 from toolyard.dispatch.tool import Tool
 
-__all__ = ["Forwarding", "Parting", "Provider", "Publish", "Settling", "Telling"]
+__all__ = ["Provider", "Publish"]
 
 
 class Publish(Protocol):
-    """Makes these the tools, resources and prompts of the provider, in place of those it published before."""
+    """Replaces what a provider has published: its tools, resources and prompts."""
 
     def __call__(
         self,
@@ -25,71 +25,39 @@ class Publish(Protocol):
         withheld: WithheldReasons = NOTHING_WITHHELD,
         foreign: bool = False,
     ) -> None:
-        """Publish; of what is not our own, a wrong one is quarantined instead of failing all.
+        """Publish these in place of what was published before.
 
-        What is withheld, by its kind and its name or URI, is known and cannot be used; whoever asks for it is told the reason.
+        An invalid item fails the whole call, unless `foreign`: then it is quarantined and the others are published.
+        Items in `withheld`, by kind and by name or URI, cannot be used; a caller that asks for one gets the reason.
         """
         ...
 
     def updated(self, uri: str) -> None:
-        """Tell who watches that the content of a resource changed."""
+        """Notify subscribers that the content of a resource changed."""
         ...
 
     def watch_subscriptions(self, watcher: Watcher) -> Callable[[], None]:
-        """Tell the watcher which of its resources somebody is subscribed to, now and whenever it changes; return what stops that."""
+        """Call the watcher with the provider's subscribed resources, now and after every change; return a function that stops it."""
         ...
 
 
 class Provider(Protocol):
-    """A name and one context manager, which publishes while it is open."""
+    """A name and one context manager, which publishes while it is open.
+
+    A provider may also have these attributes; a yard looks for each where it needs it:
+
+    - `async def wait_ready()`: wait for the first publication, or until it is clear that there is none for now.
+    - `async def disconnect()`: disconnect before the provider is closed; a yard disconnects its providers concurrently.
+    - `def unavailable_reason() -> str | None`: why nothing is published, or None if something is.
+    - `forward_headers: Sequence[str]`: request headers, in lower case, that its calls pass on.
+    - `instructions: str`: a text about its tools for clients.
+    """
 
     @property
     def name(self) -> str:
-        """Return the source that what it publishes is shown under."""
+        """Return the source under which its tools are shown."""
         ...
 
     def open(self, publish: Publish) -> AbstractAsyncContextManager[None]:
-        """Connect, publish, and disconnect on leaving."""
-        ...
-
-
-@runtime_checkable
-class Settling(Protocol):
-    """A provider that may publish only some time after it was opened."""
-
-    async def settled(self) -> None:
-        """Wait until it published, or it is clear that it cannot for now."""
-        ...
-
-
-@runtime_checkable
-class Parting(Protocol):
-    """A provider that takes a while to disconnect, and can do so before it is closed, while others do the same."""
-
-    async def part(self) -> None:
-        """Disconnect, so that closing takes no time any more."""
-        ...
-
-
-@runtime_checkable
-class Forwarding(Protocol):
-    """A provider whose calls pass on some of the headers that a request came with."""
-
-    @property
-    def forward_headers(self) -> Sequence[str]:
-        """Return which, in small letters."""
-        ...
-
-
-@runtime_checkable
-class Telling(Protocol):
-    """A provider that may have nothing to publish, and can tell why."""
-
-    @property
-    def name(self) -> str:
-        """Return what the provider is called."""
-        ...
-
-    def trouble(self) -> str | None:
-        """Return why nothing is known of what it offers, or nothing if something is."""
+        """Connect and publish; disconnect on exit."""
         ...

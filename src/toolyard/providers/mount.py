@@ -1,4 +1,4 @@
-"""Mounts: what a yard shows to another yard that holds it; every call then passes both funnels."""
+"""A yard mounted in another yard as a provider; every call passes both dispatchers."""
 
 import asyncio
 from collections.abc import Generator, Mapping
@@ -22,40 +22,40 @@ __all__ = ["Mount"]
 
 
 class Mount:
-    """One yard, as the yard that holds it sees it."""
+    """Publishes the tools, resources and prompts of the inner yard to the outer one."""
 
     def __init__(self, name: str, registry: Registry, dispatcher: Dispatcher, *, profile: Profile) -> None:
         self._name = name
         self._registry = registry
         self._dispatcher = dispatcher
         self._profile = profile
-        self._followed: Mapping[str, str] = {}
+        self._subscribed: Mapping[str, str] = {}
 
     @contextmanager
     def shown(self, publish: Publish) -> Generator[None]:
-        """Publish what there is, and what changes, meanwhile."""
-        self._project(publish, foreign=self._registry.has_foreign)
+        """Publish the inner yard, and its changes, while open."""
+        self._publish_all(publish, foreign=self._registry.has_foreign)
         stops = [
-            self._registry.watch(lambda _: self._project(publish, foreign=True)),  # by then one wrong tool must not keep the others away
+            self._registry.watch(lambda _: self._publish_all(publish, foreign=True)),  # one invalid tool must not block the others now
             self._registry.watch_updates(publish.updated),
-            publish.watch_subscriptions(self._follow),
+            publish.watch_subscriptions(self._subscribe),
         ]
         try:
             yield
         finally:
             for stop in stops:
                 stop()
-            self._follow(frozenset())
+            self._subscribe(frozenset())
 
-    def _follow(self, uris: AbstractSet[str]) -> "asyncio.Future[None] | None":
-        """Be subscribed in there to what somebody out there is subscribed to, as far as it is not gone by now."""
-        kept = {uri: source for uri, source in self._followed.items() if uri in uris}
-        self._registry.subscriptions.remove({uri: source for uri, source in self._followed.items() if uri not in uris})
-        subscribed = self._registry.subscribe(uris - kept.keys(), self._profile)
-        self._followed = {**kept, **subscribed.sources}
+    def _subscribe(self, uris: AbstractSet[str]) -> "asyncio.Future[None] | None":
+        """Subscribe in the inner yard to the resources that clients of the outer yard are subscribed to."""
+        current = {uri: source for uri, source in self._subscribed.items() if uri in uris}
+        self._registry.subscriptions.remove({uri: source for uri, source in self._subscribed.items() if uri not in uris})
+        subscribed = self._registry.subscribe(uris - current.keys(), self._profile)
+        self._subscribed = {**current, **subscribed.sources}
         return cast("asyncio.Future[None]", asyncio.gather(*subscribed.held)) if subscribed.held else None
 
-    def _project(self, publish: Publish, *, foreign: bool) -> None:
+    def _publish_all(self, publish: Publish, *, foreign: bool) -> None:
         publish(self._tools(), resources=self._resources(), prompts=self._prompts(), foreign=foreign)
 
     def _tools(self) -> list[Tool]:
@@ -77,17 +77,17 @@ class Mount:
 
         async def handler(call: Call) -> Envelope:
             call.is_proxy = True
-            request = CallRequest(spec.name, call.arguments, self._inside(call))
+            request = CallRequest(spec.name, call.arguments, self._caller(call))
             return await self._dispatcher.dispatch(request, channel=call.channel, parent=call, options=REFS_RESOLVED)
 
-        outside = msgspec.structs.replace(spec, source=self._name, session="none", serial=False)
-        return Tool(spec=outside, handler=handler, check=check, may_return_none=True)
+        outer = msgspec.structs.replace(spec, source=self._name, session="none", serial=False)
+        return Tool(spec=outer, handler=handler, check=check, may_return_none=True)
 
     def _resource(self, spec: ResourceSpec) -> Resource:
         inner = self._registry.find_template(spec.uri, self._profile)
 
         async def handler(call: Call) -> Envelope:
-            return await self._dispatcher.read(call.name, caller=self._inside(call), channel=call.channel, parent=call)
+            return await self._dispatcher.read(call.name, caller=self._caller(call), channel=call.channel, parent=call)
 
         return Resource.of(spec, handler, schema=inner.query.spec.input_schema, check=msgspec.json.decode, complete=inner.complete)
 
@@ -95,9 +95,9 @@ class Mount:
         inner = self._registry.find_prompt(spec.name, self._profile)
 
         async def handler(call: Call) -> Envelope:
-            return await self._dispatcher.prompt(spec.name, call.arguments, caller=self._inside(call), channel=call.channel, parent=call)
+            return await self._dispatcher.prompt(spec.name, call.arguments, caller=self._caller(call), channel=call.channel, parent=call)
 
         return Prompt.of(spec, handler, schema=inner.query.spec.input_schema, check=msgspec.json.decode, complete=inner.complete)
 
-    def _inside(self, call: Call) -> Caller:
+    def _caller(self, call: Call) -> Caller:
         return msgspec.structs.replace(call.caller, profile=self._profile)

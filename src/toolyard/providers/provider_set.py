@@ -1,21 +1,21 @@
-"""Gathered providers: those of an open yard, each of which can come and go without the others."""
+"""The providers of an open yard: each can be added and removed while the yard is open."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
 from toolyard.dispatch.registry import Registry, Watcher
 from toolyard.dispatch.resource import Prompt, Resource
 from toolyard.dispatch.table import NOTHING_WITHHELD, WithheldReasons
 from toolyard.dispatch.tool import Tool
-from toolyard.providers import Forwarding, Parting, Provider, Publish, Settling
+from toolyard.providers import Provider, Publish
 
 __all__ = ["ProviderSet", "Publisher", "StaticProvider"]
 
 
 class Publisher:
-    """Puts what a provider publishes into the registry, under its name."""
+    """Writes what one provider publishes to the registry, under the provider's name."""
 
     def __init__(self, registry: Registry, source: str, *, gives_way: bool, notify: Callable[[str], None]) -> None:
         self._registry = registry
@@ -33,58 +33,52 @@ class Publisher:
         withheld: WithheldReasons = NOTHING_WITHHELD,
         foreign: bool = False,
     ) -> None:
-        """Make these the tools, resources and prompts of the provider."""
+        """Replace the tools, resources and prompts of the provider."""
         self._registry.publish(
-            self._source,
-            tools,
-            resources=resources,
-            prompts=prompts,
-            withheld=withheld,
-            foreign=foreign,
-            gives_way=self._gives_way,
+            self._source, tools, resources=resources, prompts=prompts, withheld=withheld, foreign=foreign, gives_way=self._gives_way
         )
 
     def updated(self, uri: str) -> None:
-        """Tell who watches that the content of a resource changed."""
+        """Notify subscribers that the content of a resource changed."""
         self._notify(uri)
 
     def watch_subscriptions(self, watcher: Watcher) -> Callable[[], None]:
-        """Tell the watcher which of the provider's resources somebody is subscribed to; return what stops that."""
+        """Call the watcher with the provider's subscribed resources, now and after every change; return a function that stops it."""
         return self._registry.subscriptions.watch(self._source, watcher)
 
 
-_CHARACTERS: Final = 1000
-_ALL_CHARACTERS: Final = 4000
+_INSTRUCTIONS_CHARACTERS: Final = 1000
+_ALL_INSTRUCTIONS_CHARACTERS: Final = 4000
 
 
 class ProviderSet:
-    """The providers that are open now, by name, in the order they came."""
+    """The open providers by name, in the order they were added."""
 
     def __init__(self, registry: Registry, *, notify: Callable[[str], None]) -> None:
         self._registry = registry
         self._notify = notify
         self._open: dict[str, tuple[Provider, AsyncExitStack]] = {}
         self._opening: set[str] = set()
-        self._forwarding: dict[str, Forwarding] = {}
+        self._forwarding: dict[str, Any] = {}
 
     def get(self, name: str) -> Provider | None:
-        """Return the provider of that name, if it is open."""
-        found = self._open.get(name)
-        return None if found is None else found[0]
+        """Return the open provider of that name, if there is one."""
+        entry = self._open.get(name)
+        return None if entry is None else entry[0]
 
     def __iter__(self) -> Iterator[Provider]:
         return iter([provider for provider, _ in self._open.values()])
 
     @property
     def forward_headers(self) -> Sequence[str]:
-        """Return the request headers that some of them pass on; each request asks for them, because upstreams come and go."""
-        return [header for one in self._forwarding.values() for header in one.forward_headers] if self._forwarding else ()
+        """Return the request headers that the providers pass on; read per request, because upstreams come and go."""
+        return [header for provider in self._forwarding.values() for header in provider.forward_headers] if self._forwarding else ()
 
     async def add(self, provider: Provider, *, gives_way: bool = False) -> None:
         """Open a provider, which then publishes.
 
         Raises:
-            ValueError: One of that name is open.
+            ValueError: A provider of that name is open.
         """
         name = provider.name
         if name in self._open or name in self._opening:
@@ -96,27 +90,27 @@ class ProviderSet:
                 stack.callback(self._registry.withdraw, name)
                 await stack.enter_async_context(provider.open(publish))
                 self._open[name] = (provider, stack.pop_all())
-                forwarding = getattr(provider, "providers", provider)  # in a yard it is those that it holds
-                if isinstance(forwarding, Forwarding):
+                forwarding = getattr(provider, "providers", provider)  # a mounted yard forwards the headers of its own providers
+                if hasattr(forwarding, "forward_headers"):
                     self._forwarding[name] = forwarding
         finally:
             self._opening.discard(name)
 
     async def remove(self, name: str) -> None:
-        """Close a provider, if it is open; what it published is withdrawn."""
+        """Close a provider, if it is open, and withdraw what it published."""
         self._forwarding.pop(name, None)
-        found = self._open.pop(name, None)
-        if found is not None:
-            await found[1].aclose()
+        entry = self._open.pop(name, None)
+        if entry is not None:
+            await entry[1].aclose()
 
     async def remove_all(self) -> None:
-        """Close all of them, the last one first, even if some fail; those that take a while disconnect at the same time."""
-        await asyncio.gather(*(provider.part() for provider in self if isinstance(provider, Parting)), return_exceptions=True)
+        """Close all providers, the last first, even if some fail; those with `disconnect` do that concurrently before."""
+        await asyncio.gather(*(disconnect() for _, disconnect in self._with_method("disconnect")), return_exceptions=True)
         async with AsyncExitStack() as stack:
             for name in self._open:
                 stack.push_async_callback(self.remove, name)
 
-    async def settled(
+    async def wait_ready(
         self,
         seconds: float,
         *,
@@ -124,13 +118,13 @@ class ProviderSet:
         enough: Callable[[], bool] = lambda: False,
         tell: Callable[[Sequence[str]], None] = lambda _: None,
     ) -> None:
-        """Wait until each that publishes later has done so, or it is clear that it cannot for now; but no longer than that.
+        """Wait, at most for these seconds, until every provider has published or cannot for now.
 
-        A server that starts has something to list as soon as one of them is known: then nobody need wait for the others. Nor is
-        there more to wait for once it is enough. Who is still waited for is told whenever that changes.
+        With `unless_known` it does not wait if some provider is ready already, because then there is something to list.
+        It ends early once `enough` returns true, and calls `tell` with the names still missing after every change.
         """
-        waits = {asyncio.ensure_future(one.settled()): one.name for one in self if isinstance(one, Settling)}
-        await asyncio.sleep(0)  # each looks whether it published already
+        waits = {asyncio.ensure_future(wait_ready()): name for name, wait_ready in self._with_method("wait_ready")}
+        await asyncio.sleep(0)  # lets the tasks of ready providers finish
         late = {wait for wait in waits if not wait.done()}
         deadline = asyncio.get_running_loop().time() + seconds
         if unless_known and len(late) < len(waits):
@@ -143,14 +137,18 @@ class ProviderSet:
             wait.cancel()
 
     def instructions(self) -> str:
-        """Return what the providers want clients to be told, each with its name, and none without end."""
-        said = {provider.name: str(getattr(provider, "instructions", "")).strip() for provider in self}
-        parts = [f"About '{name}': {text[:_CHARACTERS]}" for name, text in said.items() if text]
-        return "\n\n".join(parts)[:_ALL_CHARACTERS]
+        """Return the providers' instructions for clients, each with the provider's name, cut to a bounded length."""
+        texts = {provider.name: str(getattr(provider, "instructions", "")).strip() for provider in self}
+        parts = [f"About '{name}': {text[:_INSTRUCTIONS_CHARACTERS]}" for name, text in texts.items() if text]
+        return "\n\n".join(parts)[:_ALL_INSTRUCTIONS_CHARACTERS]
+
+    def _with_method(self, method: str) -> list[tuple[str, Callable[[], Any]]]:
+        """Return the name and the method of every provider that has this optional method."""
+        return [(provider.name, bound) for provider in self if (bound := getattr(provider, method, None)) is not None]
 
 
 class StaticProvider:
-    """Publishes what it is given."""
+    """Publishes a fixed set of tools, resources and prompts."""
 
     def __init__(self, name: str, tools: Sequence[Tool], *, resources: Sequence[Resource], prompts: Sequence[Prompt]) -> None:
         self.name = name
@@ -160,6 +158,6 @@ class StaticProvider:
 
     @asynccontextmanager
     async def open(self, publish: Publish) -> AsyncGenerator[None]:
-        """Publish it all."""
+        """Publish the set."""
         publish(self._tools, resources=self._resources, prompts=self._prompts)
         yield

@@ -108,7 +108,7 @@ class Lists:
         items = [self._item(kind, spec, answers.version) for spec in kept.specs[start:end]]
         more = end < len(kept.specs)
         cursor = self._seal.sign(_PURPOSE, [kind, kept.fingerprint, self._serving.page_size, end]) if more else None
-        return answers.listed(_KEYS[kind], items, cursor)
+        return answers.page(_KEYS[kind], items, cursor)
 
     def _item(self, kind: Kind, spec: Any, version: Version) -> bytes:
         """Return one thing as a list of a version shows it."""

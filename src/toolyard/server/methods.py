@@ -49,7 +49,7 @@ async def call_tool(exchange: RequestContext, params: given.CallTool) -> bytes:
         start: Start = partial(_start_with, exchange, params.name, raw)
         outcome = await _parked(exchange, Work("tools/call", params.name, _sorted(raw), start), params.request_state)
         if isinstance(outcome, Asked):
-            return exchange.answers.asked(outcome.asks, outcome.state)
+            return exchange.answers.input_required(outcome.asks, outcome.state)
     else:
         outcome = await start_tool(exchange, params)
     return answer_of(exchange, params.name, outcome)
@@ -128,7 +128,7 @@ async def read_resource(exchange: RequestContext, params: given.ReadResource) ->
         return answer
     if answer.error is not None:
         raise _fault_of(answer, {"uri": params.uri}, answer.meta.call_id)
-    return exchange.answers.whole(encode(answer.data), cacheable=True)
+    return exchange.answers.complete(encode(answer.data), cacheable=True)
 
 
 async def get_prompt(exchange: RequestContext, params: given.GetPrompt) -> bytes:
@@ -152,7 +152,7 @@ async def _run(exchange: RequestContext, work: Work, state: str | None) -> Envel
     if not exchange.may_ask and (state is None or not exchange.answers.version.modern):
         return await work.start(exchange.channel())
     outcome = await _parked(exchange, work, state)
-    return exchange.answers.asked(outcome.asks, outcome.state) if isinstance(outcome, Asked) else outcome
+    return exchange.answers.input_required(outcome.asks, outcome.state) if isinstance(outcome, Asked) else outcome
 
 
 def _fault_of(envelope: Envelope, data: dict[str, Any], call_id: str) -> Fault:
@@ -180,7 +180,7 @@ async def complete(exchange: RequestContext, params: given.Complete) -> bytes:
         raise _fault_of(Envelope.fail(error), {"argument": params.argument.name}, str(error.details.get("call_id", ""))) from error
     values = list(found)[:_COMPLETIONS]
     told = {"values": values, "total": len(found), "hasMore": len(found) > len(values)}
-    return exchange.answers.whole(encode({"completion": told}))
+    return exchange.answers.complete(encode({"completion": told}))
 
 
 async def discover(exchange: RequestContext, _: Bare) -> bytes:
@@ -213,7 +213,7 @@ _REPLIES: Final[dict[str, tuple[type[msgspec.Struct], Reply]]] = {
     "prompts/get": (given.GetPrompt, get_prompt),
     "completion/complete": (given.Complete, complete),
     "server/discover": (Bare, discover),
-    "subscriptions/listen": (given.Listen, listen),
+    "subscriptions/listen": (given.SubscriptionsListen, listen),
     "ping": (Bare, ping),
 }
 
@@ -230,13 +230,13 @@ def params_of(method: str, raw: msgspec.Raw) -> Any:
     decode = _DECODE.get(method)
     if decode is None:
         known = _REPLIES.get(method)
-        decode = given.decoder_of(Bare if known is None else known[0])
+        decode = given.params_decoder(Bare if known is None else known[0])
         if known is not None:
             _DECODE[method] = decode
     try:
         return decode(raw or b"{}")
     except (msgspec.DecodeError, RecursionError) as error:
-        raise given.misfit(error) from error
+        raise given.invalid_params(error) from error
 
 
 def name_of(params: object) -> str | None:

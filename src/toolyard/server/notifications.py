@@ -10,7 +10,7 @@ from toolyard.model.profile import Profile
 from toolyard.server.lists import Kind, Lists
 from toolyard.server.request import RequestContext
 from toolyard.wire.messages import INVALID_PARAMS, INVALID_REQUEST, Fault, Id, encode_notification
-from toolyard.wire.params import SUBSCRIPTION, Listen, Wanted
+from toolyard.wire.params import SUBSCRIPTION, SubscriptionFilter, SubscriptionsListen
 from toolyard.yard import Yard
 
 __all__ = ["URIS", "ChangeNotifier", "Subscription", "check_uri", "listen"]
@@ -164,7 +164,7 @@ def _quietly(subscription: Subscription, method: str, params: dict[str, Any] | N
 _URI_CHARACTERS: Final = 8192
 
 
-async def listen(exchange: RequestContext, params: Listen) -> bytes:
+async def listen(exchange: RequestContext, params: SubscriptionsListen) -> bytes:
     """Tell a client of changes for as long as it listens; the answer comes only when the server ends first."""
     front = exchange.front
     if exchange.notify is None:
@@ -175,7 +175,7 @@ async def listen(exchange: RequestContext, params: Listen) -> bytes:
     for uri in wanted.resource_subscriptions:
         check_uri(uri)
     if not front.serving.notify_changes:
-        wanted = Wanted(resource_subscriptions=wanted.resource_subscriptions)
+        wanted = SubscriptionFilter(resource_subscriptions=wanted.resource_subscriptions)
     subscription = Subscription(
         front.profile_of(exchange.caller),
         exchange.notify,
@@ -203,7 +203,7 @@ def check_uri(uri: str) -> None:
         raise Fault(INVALID_PARAMS, f"A URI that is subscribed to has at most {_URI_CHARACTERS} characters.")
 
 
-def _kinds(wanted: Wanted) -> set[Kind]:
+def _kinds(wanted: SubscriptionFilter) -> set[Kind]:
     kinds: set[Kind] = set()
     if wanted.tools_list_changed:
         kinds.add("tools")

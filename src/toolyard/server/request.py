@@ -9,11 +9,11 @@ import msgspec
 
 from toolyard.dispatch.call import ANYONE, Caller, Channel
 from toolyard.dispatch.progress import Progress
-from toolyard.model.elicitation import ClientRequest, unanswerable
+from toolyard.model.elicitation import ClientRequest, unsupported_by_client
 from toolyard.model.envelope import encode
 from toolyard.model.errors import ToolError
 from toolyard.wire.messages import INVALID_PARAMS, Fault, Id, encode_notification
-from toolyard.wire.params import LEVELS, RESULT_SIZE, is_quiet, unreserved
+from toolyard.wire.params import LEVELS, RESULT_SIZE, custom_meta, has_only_protocol_keys
 from toolyard.wire.results import ResultEncoder
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
         resumes = ask is not None  # what is said then may belong to a request that comes later
         ask = ask or self.ask_client
         tells = notify is not None and (token is not None or self.log_level is not None)
-        quiet = is_quiet(meta)
+        quiet = has_only_protocol_keys(meta)
         if quiet and ask is None and not self.headers and (not self.capabilities or ASKABLE.isdisjoint(self.capabilities)):
             if not tells:
                 return self.front.stateless_door if self.stateless else self.front.silent_door
@@ -94,7 +94,7 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
             capabilities=_askable(self.capabilities) if self.capabilities else _NOTHING,
             headers=self.front.shown(self.headers) if self.headers else self.headers,
             forwarded=self.headers,
-            meta={} if quiet else unreserved(meta),
+            meta={} if quiet else custom_meta(meta),
             trace=trace,
             trace_id=_trace_id(trace) if trace else None,
             stateless=self.stateless,
@@ -162,8 +162,8 @@ def check_asks(asks: Mapping[str, ClientRequest], capabilities: Mapping[str, Any
     Raises:
         ToolError: `not_supported`, naming the capabilities that are missing, or `internal_error` if it is no JSON.
     """
-    if any(ask.lacking(capabilities) is not None for ask in asks.values()):
-        raise unanswerable(asks, capabilities)
+    if any(ask.missing_capability(capabilities) is not None for ask in asks.values()):
+        raise unsupported_by_client(asks, capabilities)
     try:
         encode({key: ask.params for key, ask in asks.items()})
     except TypeError as error:

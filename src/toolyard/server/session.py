@@ -38,7 +38,7 @@ from toolyard.wire.messages import (
     encode_request,
     encode_result,
 )
-from toolyard.wire.params import LEVELS, CallMessage, Cancelled, Initialize, ReadResource, SetLevel, read
+from toolyard.wire.params import LEVELS, CallMessage, Cancelled, Initialize, ReadResource, SetLevel, decode_params
 from toolyard.wire.versions import LATEST, LATEST_HANDSHAKE, Version, negotiated
 
 __all__ = ["PendingClientRequests", "ServerSession"]
@@ -244,7 +244,7 @@ class ServerSession:
         try:
             match message.method:
                 case "notifications/cancelled":
-                    self.cancel(read(message.params, Cancelled).request_id)
+                    self.cancel(decode_params(message.params, Cancelled).request_id)
                 case "notifications/initialized":
                     self._begin_notices()
                 case _:
@@ -302,17 +302,17 @@ class ServerSession:
         answers = self.front.answers(self.version or LATEST_HANDSHAKE)
         match method:
             case "initialize":
-                return self._initialize(read(message.params, Initialize))
+                return self._initialize(decode_params(message.params, Initialize))
             case "ping":
                 return answers.empty
             case _ if self.version is None:
                 raise Fault(INVALID_REQUEST, "The conversation must begin with 'initialize', or the request say its version in '_meta'.")
             case "logging/setLevel":
-                self._set_level(read(message.params, SetLevel).level)
+                self._set_level(decode_params(message.params, SetLevel).level)
             case "resources/subscribe":
-                self._subscribe(read(message.params, ReadResource).uri)
+                self._subscribe(decode_params(message.params, ReadResource).uri)
             case _:
-                self._cease(read(message.params, ReadResource).uri)
+                self._cease(decode_params(message.params, ReadResource).uri)
         return answers.empty
 
     def encode_log(self, level: str, text: str, facts: Mapping[str, object]) -> bytes | None:

@@ -17,8 +17,8 @@ from toolyard.dispatch.call import Caller
 from toolyard.server.context import ServerContext
 from toolyard.server.request import Notify
 from toolyard.server.session import ServerSession
-from toolyard.wire.messages import BLANK, INTERNAL, INVALID_REQUEST, Fault, Id, Message, decode, decode_batch, encode_fault, id_of
-from toolyard.wire.params import CallMessage, Cancelled, decode_call, read
+from toolyard.wire.messages import INTERNAL, INVALID_REQUEST, WHITESPACE, Fault, Id, Message, decode, decode_batch, encode_fault, id_of
+from toolyard.wire.params import CallMessage, Cancelled, decode_call, decode_params
 
 __all__ = ["MessageStream", "Said"]
 
@@ -162,7 +162,7 @@ class MessageStream:
 
     def _cancel_waiting(self, message: Message) -> None:
         with suppress(Fault):
-            request_id = read(message.params, Cancelled).request_id
+            request_id = decode_params(message.params, Cancelled).request_id
             waiting = self._waiting.pop(request_id, None)
             if waiting is not None:
                 self._answer(None, waiting[1])
@@ -202,7 +202,7 @@ class MessageStream:
 
     def _took_other(self, data: bytes) -> bool:
         """Take what is no single message: nothing at all, or a batch; return whether it was."""
-        if not data.strip(BLANK):
+        if not data.strip(WHITESPACE):
             return True
         batch = decode_batch(data, depth=self._depth)
         if batch is not None:

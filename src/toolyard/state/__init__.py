@@ -1,3 +1,3 @@
-"""Where everything that must last is kept."""
+"""Stores: where state that outlives a call is kept."""
 
 __all__: list[str] = []

@@ -1,6 +1,6 @@
-"""Messages: from bytes to JSON-RPC and back, the same for a server and a client.
+"""JSON-RPC messages: decoding and encoding, the same for servers and clients.
 
-A message is looked at in two steps: here its frame, in `params` what its method takes. What is inside stays bytes until then.
+Only the frame of a message is decoded here. Its params stay bytes until `params` decodes them for the method.
 """
 
 import re
@@ -11,7 +11,6 @@ from typing import Any, Final, cast
 import msgspec
 
 __all__ = [
-    "BLANK",
     "HEADER_MISMATCH",
     "HTTP_STATUS",
     "INTERNAL",
@@ -21,6 +20,7 @@ __all__ = [
     "MISSING_CAPABILITY",
     "PARSE",
     "UNSUPPORTED_VERSION",
+    "WHITESPACE",
     "Fault",
     "Id",
     "Message",
@@ -44,18 +44,13 @@ HEADER_MISMATCH: Final = -32020
 MISSING_CAPABILITY: Final = -32021
 UNSUPPORTED_VERSION: Final = -32022
 HTTP_STATUS: Final[dict[int, int]] = {
-    PARSE: 400,
-    INVALID_REQUEST: 400,
     METHOD_NOT_FOUND: 404,
-    INVALID_PARAMS: 400,
-    HEADER_MISMATCH: 400,
-    MISSING_CAPABILITY: 400,
-    UNSUPPORTED_VERSION: 400,
+    **dict.fromkeys((PARSE, INVALID_REQUEST, INVALID_PARAMS, HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION), 400),
 }
 
 
-class Fault(Exception):  # noqa: N818 - an error is what a call answers; this is none
-    """A message cannot be answered as what it claims to be."""
+class Fault(Exception):  # noqa: N818 - 'error' is the answer of a failed call
+    """A JSON-RPC error: the message is invalid, or its method is not available."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(message)
@@ -65,24 +60,24 @@ class Fault(Exception):  # noqa: N818 - an error is what a call answers; this is
 
     @property
     def http(self) -> int:
-        """Return the status that says the same in HTTP, in the era that says it there, too."""
+        """Return the HTTP status for stateless protocol versions; the others always answer 200."""
         return HTTP_STATUS.get(self.code, 200)
 
 
 Id = int | str
-BLANK: Final = b" \t\r\n"
-"""What JSON takes for space; Python takes more."""
-_NOTHING: Final = msgspec.Raw(b"")
+WHITESPACE: Final = b" \t\r\n"
+"""Whitespace of JSON; `bytes.strip` alone would strip more."""
+_EMPTY: Final = msgspec.Raw(b"")
 _STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
-_OTHERS: Final = bytes(set(range(256)) - set(b"[]{}"))
-_TEXTS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\Z)', re.DOTALL)
+_NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
+_STRINGS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\Z)', re.DOTALL)
 _ESCAPES: Final = re.compile(rb"\\(?:(u[dD][89abAB]HH)(\\u[dD][c-fC-F]HH)?|(u[dD][c-fC-F]HH)|.)".replace(b"H", b"[0-9a-fA-F]"), re.DOTALL)
-"""What stands for a character; the first and the second half of a pair are told apart from all others."""
-_BATCH: Final = 100
-_DEPTH: Final = 128
-_LARGE: Final = 64 * 1024
+"""Matches an escape in a JSON string, with groups for the surrogates of a pair and for a lone low surrogate."""
+_MAX_BATCH: Final = 100
+_MAX_DEPTH: Final = 128
+_LARGE_BYTES: Final = 64 * 1024
 _OBJECT: Final = ord("{")
-_UNKNOWN: Final = "\ufffd"
+_REPLACEMENT: Final = "\ufffd"
 
 
 class Message(msgspec.Struct, gc=False):
@@ -91,27 +86,27 @@ class Message(msgspec.Struct, gc=False):
     method: str | None = None
     id: Id | msgspec.UnsetType | None = msgspec.UNSET
     jsonrpc: str | None = None
-    params: msgspec.Raw = _NOTHING
-    result: msgspec.Raw = _NOTHING
-    error: msgspec.Raw = _NOTHING
+    params: msgspec.Raw = _EMPTY
+    result: msgspec.Raw = _EMPTY
+    error: msgspec.Raw = _EMPTY
 
     @property
     def is_request(self) -> bool:
-        """Return whether an answer is owed."""
+        """Return whether it needs a response."""
         return self.method is not None and self.id is not msgspec.UNSET
 
 
 _decode_message: Final = msgspec.json.Decoder(Message).decode
 _decode_items: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_decode_loose: Final = msgspec.json.Decoder().decode
+_decode_any: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.encode
 
 
-def decode(data: bytes, *, depth: int = _DEPTH) -> Message:
+def decode(data: bytes, *, depth: int = _MAX_DEPTH) -> Message:
     """Return one message.
 
     Raises:
-        Fault: It is no JSON, too deep, or no message; the fault says which.
+        Fault: It is not JSON, nested too deep, or not a JSON-RPC message.
     """
     if not data.isascii():
         _check_text(data)
@@ -119,9 +114,9 @@ def decode(data: bytes, *, depth: int = _DEPTH) -> Message:
     try:
         message = _decode_message(data)
     except msgspec.ValidationError as error:
-        raise Fault(INVALID_REQUEST, "The message is no JSON-RPC request, notification or response.") from error
+        raise Fault(INVALID_REQUEST, "The message is not a JSON-RPC request, notification or response.") from error
     except (msgspec.DecodeError, RecursionError) as error:
-        raise _unreadable(data) from error
+        raise _undecodable(data) from error
     params = message.params
     if message.jsonrpc != "2.0" or message.id is None or message.method is None or (params and memoryview(params)[0] != _OBJECT):
         _check_frame(message)
@@ -129,89 +124,89 @@ def decode(data: bytes, *, depth: int = _DEPTH) -> Message:
 
 
 def _check_frame(message: Message) -> None:
-    """Look closely at a frame that is not an everyday request or notification."""
+    """Check a frame that is not a usual request or notification."""
     if message.jsonrpc != "2.0":
-        raise Fault(INVALID_REQUEST, "The message does not say that it is JSON-RPC 2.0.")
+        raise Fault(INVALID_REQUEST, "The message lacks 'jsonrpc: 2.0'.")
     if message.id is None:
         raise Fault(INVALID_REQUEST, "The id of a request must be a string or an integer.")
     if message.method is None:
         if message.id is msgspec.UNSET or (not message.result and not message.error):
-            raise Fault(INVALID_REQUEST, "The message is no request, notification or response.")
-    elif message.params and bytes(message.params) == b"null":  # some clients write it for nothing
-        message.params = _NOTHING
+            raise Fault(INVALID_REQUEST, "The message is not a request, notification or response.")
+    elif message.params and bytes(message.params) == b"null":  # some clients send null for no params
+        message.params = _EMPTY
     elif message.params and memoryview(message.params)[0] != _OBJECT:
         raise Fault(INVALID_REQUEST, "The params of a message must be an object.")
 
 
-def decode_batch(data: bytes, *, depth: int = _DEPTH) -> list[bytes] | None:
-    """Return the messages of an array, each as bytes, or nothing if it is no array.
+def decode_batch(data: bytes, *, depth: int = _MAX_DEPTH) -> list[bytes] | None:
+    """Return the messages of a batch, each as bytes, or None if it is not an array.
 
     Raises:
-        Fault: It is an array that is no JSON, too deep, or empty.
+        Fault: It is an array that is not JSON, nested too deep, empty or too long.
     """
-    if data[:1] != b"[" and not data.lstrip(BLANK).startswith(b"["):
+    if data[:1] != b"[" and not data.lstrip(WHITESPACE).startswith(b"["):
         return None
     _check_text(data)
     _check_depth(data, depth)
-    whole = _whole(data)
+    repaired = _replace_lone_surrogates(data)
     try:
-        items = _decode_items(whole)
+        items = _decode_items(repaired)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise Fault(PARSE, "The message is no JSON.") from error
-    if not 0 < len(items) <= _BATCH:
-        raise Fault(INVALID_REQUEST, f"A batch has at least one message and at most {_BATCH}.")
-    return _cut(data, whole, items)
+        raise Fault(PARSE, "The message is not JSON.") from error
+    if not 0 < len(items) <= _MAX_BATCH:
+        raise Fault(INVALID_REQUEST, f"A batch has at least one message and at most {_MAX_BATCH}.")
+    return _slice(data, repaired, items)
 
 
-def _cut(data: bytes, whole: bytes, items: list[msgspec.Raw]) -> list[bytes]:
-    """Return the items of an array as they stand in it, half characters and all, so that each is refused for itself alone."""
-    found: list[bytes] = []
-    place = data.index(b"[") + 1
+def _slice(data: bytes, repaired: bytes, items: list[msgspec.Raw]) -> list[bytes]:
+    """Return the items of a batch as they were sent, so that one with a lone surrogate is refused without the others."""
+    slices: list[bytes] = []
+    start = data.index(b"[") + 1
     for item in items:
-        place = whole.index(item, place)  # between two items there is nothing that one could begin with
-        found.append(data[place : place + len(item)])
-        place += len(item)
-    return found
+        start = repaired.index(item, start)  # between two items there are only a comma and whitespace
+        slices.append(data[start : start + len(item)])
+        start += len(item)
+    return slices
 
 
 def id_of(data: bytes) -> Id | None:
-    """Return the id of a message that is wrong otherwise, if it has one that can be answered."""
-    whole = _whole(data)
+    """Return the id of an otherwise invalid message, if it has a valid one."""
+    repaired = _replace_lone_surrogates(data)
     try:
-        loose = _decode_loose(whole)
+        message = _decode_any(repaired)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    found = cast("dict[str, object]", loose).get("id") if isinstance(loose, dict) else None
-    is_doubtful = isinstance(found, str) and whole != data and _UNKNOWN in found
+    found = cast("dict[str, object]", message).get("id") if isinstance(message, dict) else None
+    is_doubtful = isinstance(found, str) and repaired != data and _REPLACEMENT in found
     return found if isinstance(found, Id) and not isinstance(found, bool) and not is_doubtful else None
 
 
-def _unreadable(data: bytes) -> Fault:
-    """Return what is wrong with a message that cannot be read: some programs cut texts in the middle of a character."""
+def _undecodable(data: bytes) -> Fault:
+    """Return the fault of a message that cannot be decoded; some programs cut texts inside a surrogate pair."""
     try:
-        _decode_loose(_whole(data))
+        _decode_any(_replace_lone_surrogates(data))
     except (msgspec.DecodeError, RecursionError):
-        return Fault(PARSE, "The message is no JSON.")
-    return Fault(INVALID_REQUEST, "A text in the message has half a character: a surrogate without the other one of its pair.")
+        return Fault(PARSE, "The message is not JSON.")
+    return Fault(INVALID_REQUEST, "A text in the message has a lone surrogate, which is half a character.")
 
 
-def _whole(data: bytes) -> bytes:
-    """Return JSON of the same length in which no character is half a one."""
-    return _ESCAPES.sub(_replaced, data) if b"\\ud" in data or b"\\uD" in data else data
+def _replace_lone_surrogates(data: bytes) -> bytes:
+    """Return JSON of the same length with U+FFFD in place of every lone surrogate."""
+    return _ESCAPES.sub(_replace_escape, data) if b"\\ud" in data or b"\\uD" in data else data
 
 
-def _replaced(found: re.Match[bytes]) -> bytes:
-    first, second, lone = found.groups()
-    return rb"\ufffd" if lone or (first and not second) else found[0]
+def _replace_escape(match: re.Match[bytes]) -> bytes:
+    high, low, lone = match.groups()
+    return rb"\ufffd" if lone or (high and not low) else match[0]
 
 
 def encode_result(request_id: Id, result: bytes) -> bytes:
-    """Return a good answer, whose result is JSON already."""
-    return b"".join((b'{"jsonrpc":"2.0","id":', _encode(request_id), b',"result":', result, b"}"))  # '%' is many times slower for long ones
+    """Return a successful response; its result is JSON already."""
+    return b"".join((b'{"jsonrpc":"2.0","id":', _encode(request_id), b',"result":', result, b"}"))  # '%' is far slower for long results
 
 
 def encode_fault(request_id: Id | None, fault: Fault) -> bytes:
-    """Return a fault as the answer to the message with that id, or to one whose id is not known."""
+    """Return a fault as an error response; the id is None if it is unknown."""
     error: dict[str, Any] = {"code": fault.code, "message": fault.message}
     if fault.data is not None:
         error["data"] = fault.data
@@ -219,25 +214,25 @@ def encode_fault(request_id: Id | None, fault: Fault) -> bytes:
 
 
 def encode_notification(method: str, params: Any = None) -> bytes:
-    """Return a message that wants no answer."""
+    """Return a notification."""
     return _encode({"jsonrpc": "2.0", "method": method} if params is None else {"jsonrpc": "2.0", "method": method, "params": params})
 
 
 def encode_request(request_id: Id, method: str, params: Any = None) -> bytes:
-    """Return a message that wants an answer."""
+    """Return a request."""
     message: dict[str, Any] = {"jsonrpc": "2.0", "id": request_id, "method": method}
     if params is not None:
         message["params"] = params
     return _encode(message)
 
 
-def check_depth(data: bytes, depth: int = _DEPTH) -> None:
-    """Refuse JSON that is nested too deep, before a recursive parser sees it.
+def check_depth(data: bytes, depth: int = _MAX_DEPTH) -> None:
+    """Check the nesting of JSON before a recursive parser reads it.
 
     Raises:
-        Fault: It is.
+        Fault: It is nested too deep.
     """
-    # a level takes two bytes, and five if it is an object: what is shorter is not too deep, or no JSON
+    # A level takes at least two bytes, and five if it is an object: shorter data is not too deep, or not JSON.
     if len(data) > 2 * depth and (len(data) > 5 * depth or data.find(b"[") >= 0) and _may_be_deep(data, depth):
         _check_depth(data, depth)
 
@@ -246,26 +241,26 @@ def _check_text(data: bytes) -> None:
     try:
         data.decode()
     except UnicodeDecodeError as error:
-        raise Fault(PARSE, "The message is no UTF-8.") from error
+        raise Fault(PARSE, "The message is not UTF-8.") from error
 
 
 def _may_be_deep(data: bytes, depth: int) -> bool:
-    """Return whether there are more brackets than levels; in a large message looking for them one by one is quicker than counting."""
-    if len(data) < _LARGE:
+    """Return whether there are more brackets than levels; in a large message, searching one by one is quicker than counting."""
+    if len(data) < _LARGE_BYTES:
         return data.count(b"[") + data.count(b"{") > depth
-    found = 0
+    count = 0
     for bracket in (b"[", b"{"):
-        place = data.find(bracket)
-        while place >= 0:
-            found += 1
-            if found > depth:
+        position = data.find(bracket)
+        while position >= 0:
+            count += 1
+            if count > depth:
                 return True
-            place = data.find(bracket, place + 1)
+            position = data.find(bracket, position + 1)
     return False
 
 
 def _check_depth(data: bytes, depth: int) -> None:
-    """Refuse what is nested too deep: every bracket is a step up or down."""
-    brackets = _TEXTS.sub(b"", data).translate(_STEPS, _OTHERS)
+    """Check the exact nesting: outside strings, every bracket is a step up or down."""
+    brackets = _STRINGS.sub(b"", data).translate(_STEPS, _NOT_BRACKETS)
     if brackets and max(accumulate(array("b", brackets))) > depth:
         raise Fault(PARSE, f"The message is nested deeper than {depth} levels.")

@@ -1,4 +1,4 @@
-"""Params: what each method of MCP takes, and the `_meta` that every request may bring."""
+"""Params of MCP's methods and the `_meta` of requests: decoding for servers, encoding for clients."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -13,9 +13,9 @@ from toolyard.wire.versions import LATEST, MODERN, VERSIONS, Version
 __all__ = [
     "CAPABILITIES",
     "CLIENT",
+    "EMPTY",
     "LEVELS",
     "LOG_LEVEL",
-    "NOTHING",
     "PROTOCOL_VERSION",
     "RESULT_SIZE",
     "SERVER",
@@ -27,18 +27,18 @@ __all__ = [
     "Complete",
     "GetPrompt",
     "Initialize",
-    "Listen",
     "Page",
     "ReadResource",
     "Requests",
     "SetLevel",
-    "Wanted",
+    "SubscriptionFilter",
+    "SubscriptionsListen",
+    "custom_meta",
     "decode_call",
-    "decoder_of",
-    "is_quiet",
-    "misfit",
-    "read",
-    "unreserved",
+    "decode_params",
+    "has_only_protocol_keys",
+    "invalid_params",
+    "params_decoder",
     "version_of",
 ]
 
@@ -51,62 +51,49 @@ SERVER: Final = "io.modelcontextprotocol/serverInfo"
 SUBSCRIPTION: Final = "io.modelcontextprotocol/subscriptionId"
 RESULT_SIZE: Final = "anthropic/maxResultSizeChars"
 LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
-_KNOWN: Final = frozenset(
-    {
-        PROTOCOL_VERSION,
-        CLIENT,
-        CAPABILITIES,
-        LOG_LEVEL,
-        SERVER,
-        SUBSCRIPTION,
-        "progressToken",
-        "traceparent",
-        "tracestate",
-        "baggage",
-    }
-)
-_QUIET: Final = _KNOWN - {"traceparent", "tracestate", "baggage"}
-_RESERVED: Final = frozenset({"modelcontextprotocol", "mcp"})
+_PROTOCOL_KEYS: Final = frozenset({PROTOCOL_VERSION, CLIENT, CAPABILITIES, LOG_LEVEL, SERVER, SUBSCRIPTION, "progressToken"})
+_STANDARD_KEYS: Final = _PROTOCOL_KEYS | {"traceparent", "tracestate", "baggage"}
+_RESERVED_LABELS: Final = frozenset({"modelcontextprotocol", "mcp"})
 P = TypeVar("P", bound=msgspec.Struct)
 
 
 class Page(msgspec.Struct, gc=False):
-    """Which page of a list is wanted."""
+    """Params of the list methods: the page."""
 
     cursor: str | None = None
     meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
 
 
-class _Answered(msgspec.Struct, rename="camel"):
-    """What may be asked back, and so may come again with the answers."""
+class _WithInput(msgspec.Struct, rename="camel"):
+    """Params of methods that may ask for input, and are then sent again with the responses."""
 
     input_responses: dict[str, dict[str, Any]] | None = None
     request_state: str | None = None
     meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
 
 
-class CallTool(_Answered, kw_only=True):
-    """Which tool is called, and with what; the arguments stay JSON."""
+class CallTool(_WithInput, kw_only=True):
+    """Params of `tools/call`; the arguments stay JSON."""
 
     name: str
     arguments: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class ReadResource(_Answered, kw_only=True):
-    """Which resource is read."""
+class ReadResource(_WithInput, kw_only=True):
+    """Params of `resources/read`."""
 
     uri: str
 
 
-class GetPrompt(_Answered, kw_only=True):
-    """Which prompt is wanted, and with what filled in."""
+class GetPrompt(_WithInput, kw_only=True):
+    """Params of `prompts/get`."""
 
     name: str
     arguments: dict[str, str] | None = None
 
 
 class Initialize(msgspec.Struct, rename="camel"):
-    """What a client says of itself when it shakes hands."""
+    """Params of `initialize`."""
 
     protocol_version: str
     capabilities: dict[str, Any] = {}
@@ -114,13 +101,13 @@ class Initialize(msgspec.Struct, rename="camel"):
 
 
 class SetLevel(msgspec.Struct):
-    """From which level on a client wants to be told."""
+    """Params of `logging/setLevel`."""
 
     level: str
 
 
-class Wanted(msgspec.Struct, rename="camel", omit_defaults=True):
-    """What a client wants to hear of."""
+class SubscriptionFilter(msgspec.Struct, rename="camel", omit_defaults=True):
+    """Which notifications a client subscribes to."""
 
     tools_list_changed: bool = False
     prompts_list_changed: bool = False
@@ -128,22 +115,22 @@ class Wanted(msgspec.Struct, rename="camel", omit_defaults=True):
     resource_subscriptions: list[str] = []
 
 
-class Listen(msgspec.Struct):
-    """A client that wants to hear of changes."""
+class SubscriptionsListen(msgspec.Struct):
+    """Params of `subscriptions/listen`."""
 
-    notifications: Wanted
+    notifications: SubscriptionFilter
     meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
 
 
 class Cancelled(msgspec.Struct, rename="camel"):
-    """Which request nobody waits for any more."""
+    """Params of `notifications/cancelled`."""
 
     request_id: int | str
     reason: str | None = None
 
 
 class _Reference(msgspec.Struct):
-    """A prompt by its name, or a resource by its template."""
+    """A prompt by its name, or a resource template by its URI."""
 
     type: str
     name: str | None = None
@@ -151,20 +138,20 @@ class _Reference(msgspec.Struct):
 
 
 class _Argument(msgspec.Struct):
-    """What was typed so far."""
+    """The argument to complete, and its value so far."""
 
     name: str
     value: str
 
 
 class _Context(msgspec.Struct):
-    """What was filled in before."""
+    """The arguments that are filled in already."""
 
     arguments: dict[str, str] = {}
 
 
 class Complete(msgspec.Struct):
-    """What is to be completed."""
+    """Params of `completion/complete`."""
 
     ref: _Reference
     argument: _Argument
@@ -175,71 +162,71 @@ class Complete(msgspec.Struct):
 _DECODERS: Final[dict[type[msgspec.Struct], Callable[[bytes], Any]]] = {}
 
 
-def decoder_of(kind: type[P]) -> Callable[[bytes], P]:
-    """Return what reads params of a kind; if they are something else, `misfit` says so."""
+def params_decoder(kind: type[P]) -> Callable[[bytes], P]:
+    """Return the decoder of params of a type; turn its errors into a fault with `invalid_params`."""
     decode = _DECODERS.get(kind)
     if decode is None:
         decode = _DECODERS[kind] = msgspec.json.Decoder(kind).decode
     return decode
 
 
-def misfit(error: Exception) -> Fault:
-    """Return the fault of params that cannot be read; it names the field."""
+def invalid_params(error: Exception) -> Fault:
+    """Return the fault of params that cannot be decoded; it names the field."""
     return Fault(INVALID_PARAMS, f"The params do not fit the method: {error}.")
 
 
-def read(params: msgspec.Raw, kind: type[P]) -> P:
-    """Return the params of a message as what its method takes.
+def decode_params(params: msgspec.Raw, kind: type[P]) -> P:
+    """Return the decoded params of a message.
 
     Raises:
-        Fault: They are something else; the fault names the field.
+        Fault: They do not fit the method; the fault names the field.
     """
     try:
-        return decoder_of(kind)(params or b"{}")
+        return params_decoder(kind)(params or b"{}")
     except (msgspec.DecodeError, RecursionError) as error:
-        raise misfit(error) from error
+        raise invalid_params(error) from error
 
 
 def version_of(meta: dict[str, Any] | None) -> Version:
-    """Return the version that a request of the newer era says it is of.
+    """Return the protocol version of a stateless request.
 
     Raises:
-        Fault: It does not say what every such request must, or a version that is not spoken here.
+        Fault: A required key is missing from `_meta`, or the version is not supported.
     """
     if meta is not None and meta.get(PROTOCOL_VERSION) == LATEST.name and type(meta.get(CAPABILITIES)) is dict:
-        return LATEST  # the everyday case
+        return LATEST  # the usual case
     missing = [key for key in (PROTOCOL_VERSION, CAPABILITIES) if meta is None or key not in meta]
     if meta is None or missing:
         raise Fault(INVALID_PARAMS, f"The request's '_meta' lacks {' and '.join(repr(key) for key in missing)}.")
-    wanted = meta[PROTOCOL_VERSION]
-    if not isinstance(wanted, str) or not isinstance(meta[CAPABILITIES], dict):
+    version = meta[PROTOCOL_VERSION]
+    if not isinstance(version, str) or not isinstance(meta[CAPABILITIES], dict):
         raise Fault(INVALID_PARAMS, "The protocol version in '_meta' must be a string and the capabilities an object.")
-    if wanted not in MODERN:
-        raise Fault(UNSUPPORTED_VERSION, f"Version '{wanted}' is not spoken here.", {"supported": list(MODERN), "requested": wanted})
-    return VERSIONS[wanted]
+    if version not in MODERN:
+        raise Fault(UNSUPPORTED_VERSION, f"Version '{version}' is not supported.", {"supported": list(MODERN), "requested": version})
+    return VERSIONS[version]
 
 
-def unreserved(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `_meta` says that is not the protocol's own."""
-    if _KNOWN.issuperset(meta):
+def custom_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of `_meta` that are not reserved by the protocol."""
+    if _STANDARD_KEYS.issuperset(meta):
         return {}
-    return {key: value for key, value in meta.items() if key not in _KNOWN and not _is_reserved(key)}
+    return {key: value for key, value in meta.items() if key not in _STANDARD_KEYS and not _is_reserved(key)}
 
 
-def is_quiet(meta: Mapping[str, Any]) -> bool:
-    """Return whether `_meta` says nothing that a handler could want to know."""
-    return _QUIET.issuperset(meta)
+def has_only_protocol_keys(meta: Mapping[str, Any]) -> bool:
+    """Return whether `_meta` has no key that a handler could use."""
+    return _PROTOCOL_KEYS.issuperset(meta)
 
 
 def _is_reserved(key: str) -> bool:
-    """Return whether the protocol keeps a key for itself: by the second label of its prefix or, in older versions, the last but one."""
+    """Return whether the second label of a key's prefix, or in older versions the last but one, is reserved."""
     prefix, slash, _ = key.partition("/")
     labels = prefix.split(".")
-    return bool(slash) and not _RESERVED.isdisjoint([*labels[1:2], *labels[-2:-1]])
+    return bool(slash) and not _RESERVED_LABELS.isdisjoint([*labels[1:2], *labels[-2:-1]])
 
 
 class CallMessage(msgspec.Struct):
-    """A `tools/call` as it should be."""
+    """A whole `tools/call` request."""
 
     method: Literal["tools/call"]
     id: Id
@@ -251,9 +238,9 @@ _decode: Final = msgspec.json.Decoder(CallMessage).decode
 
 
 def decode_call(data: bytes, *, depth: int) -> CallMessage | None:
-    """Return the call that a message is, or nothing if it is something else or must be looked at more closely first."""
+    """Return a `tools/call` decoded in one step, or None if the message is another or needs the checks of `decode`."""
     size = len(data)
-    # as in 'decode': what is so short cannot be too deep, and what is ASCII needs no look at its characters
+    # As in `check_depth`, short data cannot be too deep; ASCII needs no check of its encoding.
     if not data.isascii() or (size > 2 * depth and (size > 5 * depth or data.find(b"[") >= 0)):
         return None
     try:
@@ -262,11 +249,11 @@ def decode_call(data: bytes, *, depth: int) -> CallMessage | None:
         return None
 
 
-NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class Client(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a client says of itself."""
+    """Name and version of a client."""
 
     name: str
     version: str
@@ -274,12 +261,12 @@ class Client(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Requests:
-    """The requests of one client to servers of one version."""
+    """Encodes the requests of one client in one protocol version."""
 
     def __init__(self, version: Version, client: Client) -> None:
         self.version = version
         self.client = client
-        self._standing: dict[str, Any] = {PROTOCOL_VERSION: version.name, CLIENT: client} if version.modern else {}
+        self._common_meta: dict[str, Any] = {PROTOCOL_VERSION: version.name, CLIENT: client} if version.modern else {}
 
     def encode(
         self,
@@ -287,24 +274,24 @@ class Requests:
         method: str,
         params: Mapping[str, Any],
         *,
-        capabilities: Mapping[str, Any] = NOTHING,
-        meta: Mapping[str, Any] = NOTHING,
+        capabilities: Mapping[str, Any] = EMPTY,
+        meta: Mapping[str, Any] = EMPTY,
     ) -> bytes:
-        """Return a request; in the newer era it says what the client can be asked, in the older one the handshake did."""
+        """Return a request; in a stateless version its `_meta` carries the client's capabilities."""
         if self.version.modern:
-            meta = {**self._standing, CAPABILITIES: dict(capabilities), **meta}
+            meta = {**self._common_meta, CAPABILITIES: dict(capabilities), **meta}
         elif not meta:
             return encode_request(request_id, method, dict(params) if params else None)
         return encode_request(request_id, method, {**params, "_meta": dict(meta)})
 
     def initialize(self, request_id: Id, capabilities: Mapping[str, Any]) -> bytes:
-        """Return the request that a handshake begins with."""
+        """Return the request `initialize`."""
         params = {"protocolVersion": self.version.name, "capabilities": dict(capabilities), "clientInfo": self.client}
         return encode_request(request_id, "initialize", params)
 
     def headers(self, method: str, name: str | None) -> dict[str, str]:
-        """Return what HTTP wants beside a request: the version and, in the newer era, the method and what it is about."""
+        """Return the HTTP headers of a request: the version and, in a stateless version, the method and the name."""
         if not self.version.modern:
             return {"MCP-Protocol-Version": self.version.name}
-        named = {} if name is None else {"Mcp-Name": encode_value(name)}
-        return {"MCP-Protocol-Version": self.version.name, "Mcp-Method": method, **named}
+        headers = {"MCP-Protocol-Version": self.version.name, "Mcp-Method": method}
+        return headers if name is None else {**headers, "Mcp-Name": encode_value(name)}

@@ -1,6 +1,6 @@
-"""Answers: the results of MCP's methods, as bytes, in the shape that each version has them.
+"""Results of MCP's methods as bytes, in the format of each protocol version.
 
-What is the same in every answer is encoded once, so that a call costs one encoding of its envelope and a few joins.
+The constant parts of a result are encoded once, so that a call costs one encoding of its envelope and a few joins.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,30 +10,30 @@ import msgspec
 
 from toolyard.model.content import to_mcp
 from toolyard.model.elicitation import ClientRequest
-from toolyard.model.envelope import Content, Envelope, encode, encode_plain
+from toolyard.model.envelope import Content, Envelope, UpstreamResult, encode, encode_unchecked
 from toolyard.model.spec import PromptSpec, ResourceSpec, ToolSpec
 from toolyard.wire.params import SERVER
 from toolyard.wire.versions import MODERN, Version
 
-__all__ = ["ResultEncoder", "Server", "prompt_item", "resource_item", "template_item", "tool_item", "understood"]
+__all__ = ["ResultEncoder", "Server", "downgrade_block", "prompt_item", "resource_item", "template_item", "tool_item"]
 
 
-def understood(told: dict[str, Any], version: Version) -> dict[str, Any]:
-    """Return a block as clients of a version understand it: what came in later is told as text."""
-    kind = told.get("type")
+def downgrade_block(block: dict[str, Any], version: Version) -> dict[str, Any]:
+    """Return a content block for a version: a block type that the version lacks becomes a text."""
+    kind = block.get("type")
     if kind == "audio" and not version.annotations:
-        return {"type": "text", "text": f"A sound ({told.get('mimeType')}) that this version of MCP has no block for."}
+        return {"type": "text", "text": f"Audio ({block.get('mimeType')}), which this version of MCP has no block for."}
     if kind == "resource_link" and not version.structured:
-        return {"type": "text", "text": f"The resource '{told.get('name')}' is at {told.get('uri')}"}
-    return told
+        return {"type": "text", "text": f"The resource '{block.get('name')}' is at {block.get('uri')}"}
+    return block
 
 
-_DATA_SCHEMA: Final = {"success": {"type": "boolean"}, "error": {"type": ["object", "null"]}, "_meta": {"type": "object"}}
-_TEXT: Final = b'{"content":[{"type":"text","text":'
+_ENVELOPE_PROPERTIES: Final = {"success": {"type": "boolean"}, "error": {"type": ["object", "null"]}, "_meta": {"type": "object"}}
+_TEXT_CONTENT: Final = b'{"content":[{"type":"text","text":'
 
 
 class Server(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a server says of itself."""
+    """Name and version of a server."""
 
     name: str
     version: str
@@ -41,7 +41,7 @@ class Server(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ResultEncoder:
-    """The results of one server for clients of one version."""
+    """Encodes the results of one server for one protocol version."""
 
     def __init__(self, version: Version, server: Server, *, ttl_ms: int = 0) -> None:
         self.version = version
@@ -49,15 +49,15 @@ class ResultEncoder:
         tail = b""
         if version.modern:
             tail = b',"resultType":"complete","_meta":%b' % encode({SERVER: server})
-        self._done = tail + b"}"
-        self._cached = b',"ttlMs":%d,"cacheScope":"private"' % ttl_ms + self._done if version.modern else self._done
-        self._good = b',"isError":false' + self._done
-        self._bad = b',"isError":true' + self._done
-        self.empty = self.whole(b"{}")
+        self._end = tail + b"}"
+        self._cacheable_end = b',"ttlMs":%d,"cacheScope":"private"' % ttl_ms + self._end if version.modern else self._end
+        self._success_end = b',"isError":false' + self._end
+        self._error_end = b',"isError":true' + self._end
+        self.empty = self.complete(b"{}")
 
-    def whole(self, result: bytes, *, cacheable: bool = False, meta: Mapping[str, Any] | None = None) -> bytes:
-        """Return a result, which is an object as JSON, with what every result has, and with more to say beside it if there is."""
-        end = self._cached if cacheable else self._done
+    def complete(self, result: bytes, *, cacheable: bool = False, meta: Mapping[str, Any] | None = None) -> bytes:
+        """Return a result, a JSON object, with the fields that every result has, and with more `_meta` if there is any."""
+        end = self._cacheable_end if cacheable else self._end
         if meta is not None:
             own: dict[str, Any] = {SERVER: self._server} if self.version.modern else {}
             kind = b',"resultType":"complete"' if self.version.modern else b""
@@ -66,86 +66,84 @@ class ResultEncoder:
         return inner + (end.removeprefix(b",") if inner == b"{" else end)
 
     def envelope(self, envelope: Envelope) -> bytes:
-        """Return the answer of a tool whose shape is the envelope: as text and, where the version has it, as structured content."""
-        text = encode_plain(envelope)
-        said = _inside_text(text)
+        """Return an envelope as text and, if the version has it, as structured content."""
+        text = encode_unchecked(envelope)
+        escaped = _escape(text)
         content = envelope.content
         blocks = b"".join([b"," + encode(block) for block in self._blocks(content)]) if content else b""
-        end = self._good if envelope.success else self._bad
+        end = self._success_end if envelope.success else self._error_end
         if not self.version.structured:
-            return b"".join((_TEXT, b'"', said, b'"}', blocks, b"]", end))
-        return b"".join((_TEXT, b'"', said, b'"}', blocks, b'],"structuredContent":', text, end))
+            return b"".join((_TEXT_CONTENT, b'"', escaped, b'"}', blocks, b"]", end))
+        return b"".join((_TEXT_CONTENT, b'"', escaped, b'"}', blocks, b'],"structuredContent":', text, end))
 
     def plain(self, envelope: Envelope) -> bytes:
-        """Return the good answer of a plain tool: its blocks, or its data as text; data that is an object is structured content, too."""
-        passed = envelope.passed
-        if passed is not None:
-            warnings = envelope.meta.warnings
-            beside = {**passed.meta, **({"warnings": warnings} if warnings else {})} if passed.meta or warnings else None
-            said = passed.older if passed.older and not self.version.modern else passed.said
-            if not self.version.structured:
-                said = self._older(said)
-            return self.whole(said[:-1] + b',"isError":false}', meta=beside)
+        """Return a success of a tool with the shape `plain`: its blocks or its data as text; an object also as structured content."""
+        if envelope.passthrough is not None:
+            return self._upstream_result(envelope.passthrough, envelope.meta.warnings)
         if envelope.content:
-            return b"".join((b'{"content":', encode(self._blocks(envelope.content)), self._good))
+            return b"".join((b'{"content":', encode(self._blocks(envelope.content)), self._success_end))
         data = envelope.data
-        text = encode_plain(data)
-        said = text if isinstance(data, str) else b'"%b"' % _inside_text(text)
+        text = encode_unchecked(data)
+        quoted = text if isinstance(data, str) else b'"%b"' % _escape(text)
         if self.version.structured and isinstance(data, dict):
-            return b"".join((_TEXT, said, b'}],"structuredContent":', text, self._good))
-        return b"".join((_TEXT, said, b"}]", self._good))
+            return b"".join((_TEXT_CONTENT, quoted, b'}],"structuredContent":', text, self._success_end))
+        return b"".join((_TEXT_CONTENT, quoted, b"}]", self._success_end))
+
+    def _upstream_result(self, passed: UpstreamResult, warnings: tuple[str, ...]) -> bytes:
+        result = passed.handshake_result if passed.handshake_result and not self.version.modern else passed.result
+        if not self.version.structured:
+            decoded = msgspec.json.decode(result)
+            result = encode({**decoded, "content": [downgrade_block(block, self.version) for block in decoded["content"]]})
+        meta = {**passed.meta, "warnings": warnings} if warnings else passed.meta
+        return self.complete(result[:-1] + b',"isError":false}', meta=meta or None)
 
     def messages(self, data: dict[str, Any]) -> bytes:
         """Return the messages of a prompt."""
         if not self.version.structured:
             data = {**data, "messages": [self._message(message) for message in data["messages"]]}
-        return self.whole(encode(data))
+        return self.complete(encode(data))
 
     def _message(self, message: dict[str, Any]) -> dict[str, Any]:
         content = message.get("content")
-        known = isinstance(content, dict)  # another server may say anything
-        return {**message, "content": understood(cast("dict[str, Any]", content), self.version)} if known else message
+        if not isinstance(content, dict):  # an upstream may send anything
+            return message
+        return {**message, "content": downgrade_block(cast("dict[str, Any]", content), self.version)}
 
     def _blocks(self, content: Iterable[Content]) -> list[dict[str, Any]]:
-        return [understood(to_mcp(block), self.version) for block in content]
-
-    def _older(self, said: bytes) -> bytes:
-        """Return what another server answered as clients of an early version understand it."""
-        told = msgspec.json.decode(said)
-        return encode({**told, "content": [understood(block, self.version) for block in told["content"]]})
+        return [downgrade_block(to_mcp(block), self.version) for block in content]
 
     def initialize(self, capabilities: Mapping[str, Any], instructions: str) -> bytes:
-        """Return what a handshake is answered with."""
+        """Return the result of `initialize`."""
         result: dict[str, Any] = {"protocolVersion": self.version.name, "capabilities": capabilities, "serverInfo": self._server}
         return encode({**result, "instructions": instructions} if instructions else result)
 
     def discover(self, capabilities: Mapping[str, Any], instructions: str) -> bytes:
-        """Return what a client of the newer era is told first."""
+        """Return the result of `server/discover`."""
         result: dict[str, Any] = {"supportedVersions": list(MODERN), "capabilities": capabilities}
-        return self.whole(encode({**result, "instructions": instructions} if instructions else result), cacheable=True)
+        return self.complete(encode({**result, "instructions": instructions} if instructions else result), cacheable=True)
 
     def with_meta(self, key: str, value: object) -> bytes:
-        """Return a result that says nothing but this."""
+        """Return a result that has nothing but this key in `_meta`."""
         return encode({"resultType": "complete", "_meta": {SERVER: self._server, key: value}})
 
-    def listed(self, key: str, items: Iterable[bytes], cursor: str | None) -> bytes:
-        """Return one page of a list, whose items are JSON already."""
-        following = b',"nextCursor":%b' % encode(cursor) if cursor is not None else b""
-        return self.whole(b"".join((b'{"', key.encode(), b'":[', b",".join(items), b"]", following, b"}")), cacheable=True)
+    def page(self, key: str, items: Iterable[bytes], cursor: str | None) -> bytes:
+        """Return one page of a list; its items are JSON already."""
+        next_cursor = b',"nextCursor":%b' % encode(cursor) if cursor is not None else b""
+        return self.complete(b"".join((b'{"', key.encode(), b'":[', b",".join(items), b"]", next_cursor, b"}")), cacheable=True)
 
-    def asked(self, asks: Mapping[str, ClientRequest], state: str) -> bytes:
-        """Return the answer that wants something answered first."""
+    def input_required(self, asks: Mapping[str, ClientRequest], state: str) -> bytes:
+        """Return the result that asks the client for input first."""
         requests = {key: {"method": ask.method, "params": ask.params} for key, ask in asks.items()}
         return encode({"resultType": "input_required", "inputRequests": requests, "requestState": state, "_meta": {SERVER: self._server}})
 
 
-def _inside_text(text: bytes) -> bytes:
-    """Return JSON as a text has it inside: there are no other characters in it that must be escaped."""
+def _escape(text: bytes) -> bytes:
+    """Return JSON escaped for use inside a JSON string; encoded JSON has no other characters to escape."""
     return text.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
 
 
 def tool_item(spec: ToolSpec, version: Version, *, schemas: bool = False) -> bytes:
-    """Return a tool as lists show it; its output schema only if those are to be shown."""
+    """Return a tool as an item of `tools/list`, with its output schema only if `schemas` is set."""
     item: dict[str, Any] = {"name": spec.name, "description": spec.description, "inputSchema": spec.input_schema}
     if version.annotations:
         item["annotations"] = spec.hints()
@@ -159,38 +157,38 @@ def tool_item(spec: ToolSpec, version: Version, *, schemas: bool = False) -> byt
 
 
 def _output_schema(spec: ToolSpec) -> dict[str, Any] | None:
-    """Return what a tool's structured content fits: the envelope around its data, which may be a status or a handle instead.
+    """Return the schema of the structured content: an envelope whose data may also be a status or a handle.
 
-    A plain tool without a schema may answer without structured content, which clients refuse of a tool that has one.
+    A plain tool without a schema gets none: clients then accept answers without structured content.
     """
     if spec.shape == "plain":
         return spec.output_schema
     declared = spec.output_schema or {}
     data = {"anyOf": [{key: value for key, value in declared.items() if key not in {"$defs", "$schema"}}, {"type": ["object", "null"]}]}
     definitions = {"$defs": declared["$defs"]} if "$defs" in declared else {}
-    return {"type": "object", "properties": {**_DATA_SCHEMA, "data": data}, "required": ["success", "data", "error"], **definitions}
+    return {"type": "object", "properties": {**_ENVELOPE_PROPERTIES, "data": data}, "required": ["success", "data", "error"], **definitions}
 
 
 def resource_item(spec: ResourceSpec, version: Version) -> bytes:
-    """Return a resource as lists show it."""
-    return encode({"uri": spec.uri, **_told(spec, version), **_mime_type(spec), **spec.extra})
+    """Return a resource as an item of `resources/list`."""
+    return encode({"uri": spec.uri, **_common_fields(spec, version), **_mime_type(spec), **spec.extra})
 
 
 def template_item(spec: ResourceSpec, version: Version) -> bytes:
-    """Return a template of resources as lists show it."""
-    return encode({"uriTemplate": spec.uri, **_told(spec, version), **_mime_type(spec), **spec.extra})
+    """Return a template as an item of `resources/templates/list`."""
+    return encode({"uriTemplate": spec.uri, **_common_fields(spec, version), **_mime_type(spec), **spec.extra})
 
 
 def prompt_item(spec: PromptSpec, version: Version) -> bytes:
-    """Return a prompt as lists show it."""
-    return encode({**_told(spec, version), "arguments": spec.arguments, **spec.extra})
+    """Return a prompt as an item of `prompts/list`."""
+    return encode({**_common_fields(spec, version), "arguments": spec.arguments, **spec.extra})
 
 
-def _told(spec: ResourceSpec | PromptSpec, version: Version) -> dict[str, Any]:
-    told: dict[str, Any] = {"name": spec.name}
+def _common_fields(spec: ResourceSpec | PromptSpec, version: Version) -> dict[str, Any]:
+    fields: dict[str, Any] = {"name": spec.name}
     if spec.title is not None and version.structured:
-        told["title"] = spec.title
-    return {**told, "description": spec.description} if spec.description else told
+        fields["title"] = spec.title
+    return {**fields, "description": spec.description} if spec.description else fields
 
 
 def _mime_type(spec: ResourceSpec) -> dict[str, Any]:

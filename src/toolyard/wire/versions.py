@@ -1,7 +1,6 @@
-"""Versions: which revisions of MCP are spoken, and in what they differ.
+"""Protocol versions of MCP that are supported, and how they differ.
 
-There are two eras. In the older one a client shakes hands (`initialize`) and its conversation has a state; in the newer one every
-request brings along what a server must know.
+Handshake versions start a session with `initialize`. Modern versions are stateless: every request carries what a server needs.
 """
 
 from typing import Final
@@ -12,19 +11,19 @@ __all__ = ["HANDSHAKE", "LATEST", "LATEST_HANDSHAKE", "MODERN", "VERSIONS", "Ver
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """One revision of the protocol; the fields say what came in with it and stayed, or what it alone has."""
+    """One protocol version and its features."""
 
     name: str
     modern: bool = False
     """Stateless: no handshake, no session, no requests from the server."""
     batches: bool = False
-    """Several messages in one array."""
+    """JSON-RPC batches."""
     annotations: bool = True
-    """Tools say what they do to the world, progress may have words, and there are sounds."""
+    """Tool annotations, progress messages and audio blocks."""
     structured: bool = True
-    """Results have structured content and links to resources, tools a title and an output schema, and persons can be asked."""
+    """Structured content, resource links, titles, output schemas and elicitation."""
     modes: bool = True
-    """A question to a person says that it is a form."""
+    """Elicitation with a mode: form or URL."""
     methods: frozenset[str]
 
 
@@ -59,6 +58,6 @@ LATEST: Final = VERSIONS[MODERN[-1]]
 LATEST_HANDSHAKE: Final = VERSIONS[HANDSHAKE[-1]]
 
 
-def negotiated(wanted: object) -> Version:
-    """Return the version that a handshake ends with: the one that is wanted, or our newest that has a handshake."""
-    return VERSIONS[str(wanted)] if wanted in HANDSHAKE else LATEST_HANDSHAKE
+def negotiated(requested: object) -> Version:
+    """Return the version of a handshake: the requested one if it is supported, or our latest handshake version."""
+    return VERSIONS[str(requested)] if requested in HANDSHAKE else LATEST_HANDSHAKE

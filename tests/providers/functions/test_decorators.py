@@ -13,7 +13,8 @@ from pydantic import BaseModel, Field
 from toolyard import Call, Envelope, EvalRule, Example, Functions, PublishError, Reason, Session, Tool, ToolError, Yard, tool
 from toolyard.model.spec import Annotations, Operation
 from toolyard.providers.functions import tool_from
-from toolyard.providers.functions.decorators import declared
+from toolyard.providers.functions.decorators import ToolOptions
+from toolyard.providers.functions.signature import options_of
 
 
 class Point(BaseModel):
@@ -635,9 +636,9 @@ async def test_everything_wrong_with_a_function_fails_when_the_yard_opens_and_na
 
     wrong = [too_many_examples, wrong_example, eval_without_code, capital, too_long, negative]
     for function in wrong:
-        marks = declared(function)
-        assert marks is not None
-        with pytest.raises(PublishError, match=f"'{marks.name or function.__name__}'"):
+        options = options_of(ToolOptions, function)
+        assert options is not None
+        with pytest.raises(PublishError, match=f"'{options.name or function.__name__}'"):
             async with Yard(tools=[function]):
                 raise AssertionError
 
@@ -686,9 +687,9 @@ def test_what_was_not_decorated_was_not_declared() -> None:
     class Marked:
         __toolyard_tool__ = "something else"
 
-    assert declared(len) is None
-    assert declared(Marked()) is None
-    assert declared(Counter.look) is not None
+    assert options_of(ToolOptions, len) is None
+    assert options_of(ToolOptions, Marked()) is None
+    assert options_of(ToolOptions, Counter.look) is not None
 
 
 def test_a_tool_cannot_be_changed() -> None:

@@ -15,7 +15,7 @@ from toolyard.dispatch.tool import InvalidArgumentsError
 from toolyard.model.envelope import encode
 from toolyard.model.schema import Issue
 from toolyard.providers.functions import tool_from
-from toolyard.providers.functions.pydantic import rich_schema
+from toolyard.providers.functions.pydantic import pydantic_schema
 
 _NONE: Any = object()
 
@@ -396,8 +396,8 @@ def test_a_key_that_is_wrong_is_told_at_its_place() -> None:
 
 
 def test_what_pydantic_cannot_describe_has_no_schema() -> None:
-    assert rich_schema(Odd) is None
-    assert rich_schema(Point) == {
+    assert pydantic_schema(Odd) is None
+    assert pydantic_schema(Point) == {
         "type": "object",
         "properties": {
             "x": {"type": "integer"},

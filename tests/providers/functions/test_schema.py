@@ -16,9 +16,9 @@ from pydantic_core import CoreSchema, SchemaValidator, ValidationError
 from typing_extensions import TypedDict
 
 from toolyard import Audio, Blob, Envelope, Image, PublishError, Text, Tool, Yard, tool
-from toolyard.model.schema import plainly_fits
+from toolyard.model.schema import fits_simple_schema
 from toolyard.providers.functions import tool_from
-from toolyard.providers.functions.schema import Plain, output_of, plain
+from toolyard.providers.functions.schema import SimpleType, output_of, simple_type
 from toolyard.providers.functions.signature import REQUIRED
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -419,26 +419,26 @@ def _outcome(validator: Any, value: object) -> tuple[bool, str]:
         return False, repr([(fault["type"], fault["loc"]) for fault in error.errors()])
 
 
-def _validator(known: Plain) -> SchemaValidator:
+def _validator(known: SimpleType) -> SchemaValidator:
     return SchemaValidator(cast("CoreSchema", known.core))
 
 
 @given(_ANNOTATIONS, _VALUES)
 def test_a_default_that_plainly_fits_need_not_be_checked(annotation: Any, value: object) -> None:
-    known = plain(annotation)
-    if known is not None and plainly_fits(known.schema, value):
+    known = simple_type(annotation)
+    if known is not None and fits_simple_schema(known.schema, value):
         assert _outcome(_validator(known), value)[0]
 
 
 def _same(annotation: Any, value: object) -> None:
-    known = plain(annotation)
+    known = simple_type(annotation)
     assert known is not None
     assert _outcome(_validator(known), value) == _outcome(TypeAdapter(annotation).validator, value)
 
 
 @pytest.mark.parametrize("annotation", PLAIN, ids=str)
 def test_a_plain_annotation_has_the_schema_that_pydantic_gives(annotation: Any) -> None:
-    known = plain(annotation)
+    known = simple_type(annotation)
 
     assert known is not None
     assert known.schema == _untitled(TypeAdapter(annotation).json_schema())
@@ -456,7 +456,7 @@ def test_a_plain_annotation_takes_and_refuses_what_pydantic_does(annotation: Any
 
 @given(_ANNOTATIONS, _VALUES)
 def test_whatever_the_annotation_and_the_value_the_light_way_and_pydantic_agree(annotation: Any, value: object) -> None:
-    known = plain(annotation)
+    known = simple_type(annotation)
 
     assert known is not None
     assert known.schema == _untitled(TypeAdapter(annotation).json_schema())
@@ -465,11 +465,11 @@ def test_whatever_the_annotation_and_the_value_the_light_way_and_pydantic_agree(
 
 @pytest.mark.parametrize("annotation", NOT_PLAIN, ids=str)
 def test_everything_else_is_left_to_pydantic(annotation: Any) -> None:
-    assert plain(annotation) is None
+    assert simple_type(annotation) is None
 
 
 def test_schemas_are_not_shared() -> None:
-    one, other = plain(list[int]), plain(list[int])
+    one, other = simple_type(list[int]), simple_type(list[int])
 
     assert one is not None
     assert other is not None

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from toolyard.model.content import Foreign
+from toolyard.model.content import UpstreamBlock
 from toolyard.model.errors import ToolError
 from toolyard.providers.upstream.calls import asks_of, failure_of, passed_of, read_answer
 from toolyard.providers.upstream.link import LinkError
@@ -48,17 +48,17 @@ def test_what_is_passed_on_is_what_came_and_blocks_ride_beside() -> None:
     came = {"content": [*text("a"), IMAGE], "structuredContent": {"n": 1}, "_meta": {"vendor/x": 1, "io.modelcontextprotocol/y": 2}}
     passed = passed_of("up", answer(**came, isError=False, resultType="complete"), "")
 
-    assert msgspec.json.decode(passed.said) == {"content": came["content"], "structuredContent": {"n": 1}}
-    assert [block.told for block in passed.content if isinstance(block, Foreign)] == [IMAGE]
+    assert msgspec.json.decode(passed.result) == {"content": came["content"], "structuredContent": {"n": 1}}
+    assert [block.raw for block in passed.content if isinstance(block, UpstreamBlock)] == [IMAGE]
     assert passed.meta == {"vendor/x": 1}
 
 
 def test_what_is_structured_and_no_object_is_told_to_older_clients_as_text() -> None:
-    both = passed_of("up", answer(content=text("one"), structuredContent=[1]), "").older
-    alone = passed_of("up", answer(structuredContent=[1]), "").older
+    both = passed_of("up", answer(content=text("one"), structuredContent=[1]), "").handshake_result
+    alone = passed_of("up", answer(structuredContent=[1]), "").handshake_result
 
     assert (msgspec.json.decode(both), msgspec.json.decode(alone)) == ({"content": text("one")}, {"content": text("[1]")})
-    assert passed_of("up", answer(content=text("one"), structuredContent={"a": 1}), "").older == b""
+    assert passed_of("up", answer(content=text("one"), structuredContent={"a": 1}), "").handshake_result == b""
 
 
 def test_uris_become_ours() -> None:
@@ -67,7 +67,7 @@ def test_uris_become_ours() -> None:
     passed = passed_of("up", answer(content=[link, embedded]), "up")
 
     assert [block["uri"] for block in passed.data] == ["up+file:///a", "up+file:///b"]
-    assert b"up+file:///b" in passed.said
+    assert b"up+file:///b" in passed.result
 
 
 def test_a_failure_keeps_its_words_and_its_structure() -> None:

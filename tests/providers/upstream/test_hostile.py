@@ -71,8 +71,8 @@ def test_whatever_is_answered_is_an_answer_or_an_error_of_the_upstream() -> None
         except Exception as error:  # noqa: BLE001 - any other is the defect that is looked for
             wrong.append((raw, error))
         else:
-            if not is_well_formed(passed.said):
-                wrong.append((raw, passed.said))
+            if not is_well_formed(passed.result):
+                wrong.append((raw, passed.result))
 
     assert wrong == []
 
@@ -92,7 +92,7 @@ async def listed(script: Script, **settings: Any) -> tuple[list[str], Any]:
     """Return the names of the tools that are published, and how the upstream is."""
     upstream = scripted(script, **settings)
     async with Yard("gate", providers=[upstream], metatools=False) as yard, asyncio.timeout(20):
-        await upstream.settled()
+        await upstream.wait_ready()
         return [spec.name for spec in yard.list()], upstream.status()
 
 
@@ -142,7 +142,7 @@ async def test_one_that_says_nonsense_of_itself_is_still_cared_for(tmp_path: Pat
     told = {**MODERN["server/discover"], "_meta": {"io.modelcontextprotocol/serverInfo": server}}
     upstream = scripted({"server/discover": told, **TOOLS}, tmp_path)
     async with Yard("gate", providers=[upstream], metatools=False), asyncio.timeout(20):
-        await upstream.settled()
+        await upstream.wait_ready()
         await until(lambda: (kept := read_status(tmp_path)) is not None and kept.state == "ready")
 
         assert upstream.status().server == ""
@@ -151,7 +151,7 @@ async def test_one_that_says_nonsense_of_itself_is_still_cared_for(tmp_path: Pat
 async def test_a_reason_without_end_is_cut(tmp_path: Path) -> None:
     upstream = scripted({"tools/list": LinkError("unavailable", "x" * 1_000_000)}, tmp_path)
     async with Yard("gate", providers=[upstream], metatools=False):
-        await upstream.settled()
+        await upstream.wait_ready()
 
         assert len(upstream.status().reason) < 2000
 
@@ -244,7 +244,7 @@ async def test_completions_that_are_none_are_an_error_of_the_upstream() -> None:
     prompts = {"prompts/list": {"prompts": [{"name": "p", "arguments": [{"name": "a"}]}]}}
     upstream = scripted({**TOOLS, **prompts, "completion/complete": {"completion": {"values": [1]}}})
     async with Yard("gate", providers=[upstream], metatools=False) as yard:
-        await upstream.settled()
+        await upstream.wait_ready()
         with pytest.raises(ToolError) as caught:
             await yard.complete("prompt", "up__p", argument="a", value="")
 
@@ -255,7 +255,7 @@ async def test_completions_that_are_none_are_an_error_of_the_upstream() -> None:
 async def test_a_resource_that_is_none_is_an_error_of_the_upstream(result: bytes) -> None:
     upstream = scripted({**TOOLS, "resources/list": {"resources": [{"uri": "a://b", "name": "b"}]}, "resources/read": msgspec.Raw(result)})
     async with Yard("gate", providers=[upstream], metatools=False) as yard:
-        await upstream.settled()
+        await upstream.wait_ready()
         answered = await yard.read("up+a://b")
 
         assert answered.error is not None
@@ -265,7 +265,7 @@ async def test_a_resource_that_is_none_is_an_error_of_the_upstream(result: bytes
 async def test_the_status_of_a_yard_that_runs_is_not_hidden_by_one_that_ended(tmp_path: Path) -> None:
     upstream = scripted(TOOLS, tmp_path)
     async with Yard("gate", providers=[upstream], metatools=False), asyncio.timeout(20):
-        await upstream.settled()
+        await upstream.wait_ready()
         await until(lambda: read_status(tmp_path) is not None)
         keep_status(tmp_path, Status(name="up", state="stopped", pid=1))
         await until(lambda: read_status(tmp_path) is not None)

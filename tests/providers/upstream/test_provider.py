@@ -34,7 +34,7 @@ async def running(
     upstream = make_upstream("bad", settings or settings_of(), state=state, pins=pins)
     async with Yard("gate", providers=[upstream], metatools=False) as yard:
         async with asyncio.timeout(10):
-            await upstream.settled()
+            await upstream.wait_ready()
         yield yard, upstream
 
 
@@ -118,7 +118,7 @@ async def test_deadlines_that_callers_choose_are_not_held_against_the_upstream(t
     hasty = {"steps": [{"tool_id": "bad__hang", "timeout_s": 0.02}]}
     upstream = make_upstream("bad", settings_of(), state=tmp_path)
     async with Yard("gate", providers=[upstream]) as yard:
-        await upstream.settled()
+        await upstream.wait_ready()
         errors = [refused(await yard.call("run_chain", hasty)) for _ in range(4)]
         answer = await yard.call("bad__echo", {"text": "hello"})
 
@@ -130,7 +130,7 @@ async def test_deadlines_that_callers_choose_are_not_held_against_the_upstream(t
 async def test_deadlines_of_its_own_are_held_against_the_upstream(tmp_path: Path, chosen: dict[str, float]) -> None:
     upstream = make_upstream("bad", settings_of(call_seconds=0.1), state=tmp_path)
     async with Yard("gate", providers=[upstream]) as yard:
-        await upstream.settled()
+        await upstream.wait_ready()
         error = refused(await yard.call("run_chain", {"steps": [{"tool_id": "bad__hang", **chosen}]}))
 
         assert error.details["cause_code"] == "timeout"

@@ -1,4 +1,4 @@
-"""Plain Python functions as tools, resources and prompts."""
+"""Python functions as tools, resources and prompts."""
 
 from toolyard.providers.functions.decorators import prompt, prompt_from, resource, resource_from, tool
 from toolyard.providers.functions.provider import Functions, tool_from

@@ -1,4 +1,4 @@
-"""`@resource`: a function that is read, as a resource or, with variables in its URI, as a template."""
+"""The decorators `@tool`, `@resource` and `@prompt`, and functions as resources and prompts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -9,17 +9,27 @@ from toolyard.dispatch.tool import Complete
 from toolyard.model.elicitation import Confirmation
 from toolyard.model.spec import Annotations, EvalRule, Example, Kind, PromptArgument, PromptSpec, PublishError, Reason, ResourceSpec
 from toolyard.model.uri_template import variables_of
-from toolyard.providers.functions.schema import arguments_of
-from toolyard.providers.functions.signature import Marks, handler_of, inner_of, make_marks, mark, marks_of, read_function, sentence
+from toolyard.providers.functions.schema import Input, input_of
+from toolyard.providers.functions.signature import (
+    Options,
+    Signature,
+    as_tuple,
+    attach_options,
+    describe_function,
+    find_options,
+    handler_of,
+    make_options,
+    sentence_from_name,
+)
 
-__all__ = ["Declared", "DeclaredPrompt", "DeclaredResource", "declared", "prompt", "prompt_from", "resource", "resource_from", "tool"]
+__all__ = ["PromptOptions", "ResourceOptions", "ToolOptions", "prompt", "prompt_from", "resource", "resource_from", "tool"]
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class Declared(Marks, frozen=True, kw_only=True):
-    """What `@tool` was given."""
+class ToolOptions(Options, frozen=True, kw_only=True):
+    """Options of `@tool`."""
 
     kind: ClassVar[Kind] = "tool"
     operation: str | None = None
@@ -71,18 +81,16 @@ def tool(
 
 
 def tool(function: Any = None, /, **options: Any) -> Any:
-    """Say of a function what its signature cannot: its operation, session, timeout, reasons and so on."""
-    marks = make_marks(Declared, options)
-    return partial(mark, marks=marks) if function is None else mark(function, marks)
+    """Declare what a function's signature cannot: its operation, session, timeout, reasons and so on."""
+    return _decorate(function, make_options(ToolOptions, options))
 
 
-def declared(function: object) -> Declared | None:
-    """Return what `@tool` was given for the function, if it was used."""
-    return marks_of(Declared, function)
+def _decorate(function: Any, options: Options) -> Any:
+    return partial(attach_options, options=options) if function is None else attach_options(function, options)
 
 
-class DeclaredPrompt(Marks, frozen=True, kw_only=True):
-    """What `@prompt` was given."""
+class PromptOptions(Options, frozen=True, kw_only=True):
+    """Options of `@prompt`."""
 
     kind: ClassVar[Kind] = "prompt"
     complete: Mapping[str, Complete] | None = None
@@ -104,38 +112,43 @@ def prompt(
 
 
 def prompt(function: Any = None, /, **options: Any) -> Any:
-    """Say of a function that it makes a prompt, and what its signature cannot say of it."""
-    marks = make_marks(DeclaredPrompt, options)
-    return partial(mark, marks=marks) if function is None else mark(function, marks)
+    """Declare a function as a prompt."""
+    return _decorate(function, make_options(PromptOptions, options))
 
 
-def prompt_from(function: Callable[..., Any], *, source: str, marks: DeclaredPrompt | None = None) -> Prompt:
-    """Return a function as a prompt; marks found elsewhere stand for those of `@prompt`.
+def prompt_from(function: Callable[..., Any], *, source: str, options: PromptOptions | None = None) -> Prompt:
+    """Return a function as a prompt; `options` replace those of `@prompt`.
 
     Raises:
-        PublishError: It cannot become one; the sentence says why.
+        PublishError: The function cannot become a prompt.
     """
-    marks = marks or marks_of(DeclaredPrompt, function) or marks_of(DeclaredPrompt, inner_of(function)) or DeclaredPrompt()
-    name, what, documented, signature = read_function(function, marks)
-    if signature.session != "none":
-        raise PublishError(f"{what} takes a session, which only a tool has.")
-    taken = arguments_of(what, signature.parameters, documented.parameters, session=False)
-    required = taken.schema.get("required", ())
+    options = options or find_options(PromptOptions, function) or PromptOptions()
+    name, description, signature, inputs = _describe(function, options)
+    required = inputs.schema.get("required", ())
     spec = PromptSpec(
         name=name,
-        title=marks.title,
-        description=marks.description or documented.description or sentence(name),
+        title=options.title,
+        description=description,
         arguments=tuple(
-            PromptArgument(key, inner.get("description", ""), key in required) for key, inner in taken.schema["properties"].items()
+            PromptArgument(key, inner.get("description", ""), key in required) for key, inner in inputs.schema["properties"].items()
         ),
         source=source,
-        tags=(marks.tags,) if isinstance(marks.tags, str) else tuple(marks.tags),
+        tags=as_tuple(options.tags),
     )
-    return Prompt.of(spec, handler_of(function, signature), schema=taken.schema, check=taken.check, complete=marks.complete)
+    return Prompt.of(spec, handler_of(function, signature), schema=inputs.schema, check=inputs.check, complete=options.complete)
 
 
-class DeclaredResource(Marks, frozen=True, kw_only=True):
-    """What `@resource` was given."""
+def _describe(function: Callable[..., Any], options: Options) -> tuple[str, str, Signature, Input]:
+    """Return the name, the description, the signature and the input of a resource or prompt, which has no session."""
+    name, what, docstring, signature = describe_function(function, options)
+    if signature.session != "none":
+        raise PublishError(f"{what} takes a session, which only a tool has.")
+    inputs = input_of(what, signature.parameters, docstring.parameters, session=False)
+    return name, options.description or docstring.description or sentence_from_name(name), signature, inputs
+
+
+class ResourceOptions(Options, frozen=True, kw_only=True):
+    """Options of `@resource`."""
 
     kind: ClassVar[Kind] = "resource"
     uri: str
@@ -153,42 +166,39 @@ def resource(
     tags: Sequence[str] = (),
     complete: Mapping[str, Complete] | None = None,
 ) -> Callable[[Function], Function]:
-    """Say of a function that it is read under a URI; variables in the URI are its parameters."""
+    """Declare a function as a resource, or as a template if its URI has variables, which are its parameters."""
     if not isinstance(cast("object", uri), str):
         raise TypeError("'@resource' needs the URI that the function is read under.")
-    marks = DeclaredResource(
+    options = ResourceOptions(
         uri=uri, name=name, title=title, mime_type=mime_type, description=description, tags=tags, complete=complete or {}
     )
-    return lambda function: mark(function, marks)
+    return lambda function: attach_options(function, options)
 
 
-def resource_from(function: Callable[..., Any], *, source: str, marks: DeclaredResource | None = None) -> Resource:
-    """Return a marked function as a resource.
+def resource_from(function: Callable[..., Any], *, source: str, options: ResourceOptions | None = None) -> Resource:
+    """Return a function with `@resource` as a resource; `options` replace those of the decorator.
 
     Raises:
-        PublishError: It cannot become one; the sentence says why.
+        PublishError: The function cannot become a resource.
     """
-    marks = marks or marks_of(DeclaredResource, function) or marks_of(DeclaredResource, inner_of(function))
-    if marks is None:
-        raise PublishError(f"The function '{getattr(function, '__name__', function)}' has no URI: mark it with '@resource'.")
-    name, what, documented, signature = read_function(function, marks)
-    if signature.session != "none":
-        raise PublishError(f"{what} takes a session, which only a tool has.")
-    taken = arguments_of(what, signature.parameters, documented.parameters, session=False)
-    variables, known = variables_of(marks.uri), taken.schema["properties"]
+    options = options or find_options(ResourceOptions, function)
+    if options is None:
+        raise PublishError(f"The function '{getattr(function, '__name__', function)}' has no URI: decorate it with '@resource'.")
+    name, description, signature, inputs = _describe(function, options)
+    variables = variables_of(options.uri)
     for variable in variables:
-        if variable not in known:
-            raise PublishError(f"{what} has no parameter for the variable '{variable}' of its URI.")
-    for parameter in taken.schema.get("required", ()):
+        if variable not in inputs.schema["properties"]:
+            raise PublishError(f"Resource '{name}' has no parameter for the variable '{variable}' of its URI.")
+    for parameter in inputs.schema.get("required", ()):
         if parameter not in variables:
-            raise PublishError(f"{what} has the parameter '{parameter}', which its URI does not give: write it as '{{{parameter}}}'.")
+            raise PublishError(f"Resource '{name}' has the parameter '{parameter}', which its URI lacks: write it as '{{{parameter}}}'.")
     spec = ResourceSpec(
-        uri=marks.uri,
+        uri=options.uri,
         name=name,
-        title=marks.title,
-        description=marks.description or documented.description or sentence(name),
-        mime_type=marks.mime_type,
+        title=options.title,
+        description=description,
+        mime_type=options.mime_type,
         source=source,
-        tags=(marks.tags,) if isinstance(marks.tags, str) else tuple(marks.tags),
+        tags=as_tuple(options.tags),
     )
-    return Resource.of(spec, handler_of(function, signature), schema=taken.schema, check=taken.check, complete=marks.complete)
+    return Resource.of(spec, handler_of(function, signature), schema=inputs.schema, check=inputs.check, complete=options.complete)

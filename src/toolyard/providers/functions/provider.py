@@ -1,4 +1,4 @@
-"""The provider of functions: each becomes a tool, a resource or a prompt, and an object's decorated methods do, too."""
+"""The provider of Python functions, and functions as tools."""
 
 import inspect
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
@@ -10,9 +10,19 @@ from toolyard.dispatch.resource import Prompt, Resource
 from toolyard.dispatch.tool import Tool
 from toolyard.model.spec import EvalRule, Example, Operation, PublishError, Reason, ToolSpec, with_codes
 from toolyard.providers import Publish
-from toolyard.providers.functions.decorators import Declared, DeclaredPrompt, DeclaredResource, declared, prompt_from, resource_from
-from toolyard.providers.functions.schema import Promised, Taken, arguments_of, output_of
-from toolyard.providers.functions.signature import Marks, Signature, handler_of, inner_of, marks_of, methods_with, read_function, sentence
+from toolyard.providers.functions.decorators import PromptOptions, ResourceOptions, ToolOptions, prompt_from, resource_from
+from toolyard.providers.functions.schema import Input, Output, input_of, output_of
+from toolyard.providers.functions.signature import (
+    Options,
+    Signature,
+    as_tuple,
+    decorated_methods,
+    describe_function,
+    find_options,
+    handler_of,
+    options_of,
+    sentence_from_name,
+)
 
 __all__ = ["Functions", "tool_from"]
 
@@ -22,13 +32,13 @@ _SESSIONS: Final = ("none", "optional", "required")
 
 
 class Functions:
-    """Publishes plain Python functions, and the decorated methods of objects, as tools, resources and prompts."""
+    """Publishes Python functions, and the decorated methods of objects, as tools, resources and prompts."""
 
     def __init__(self, name: str, functions: object = (), *, resources: object = (), prompts: object = ()) -> None:
         self.name = name
-        self._functions = _several(functions)
-        self._resources = _several(resources)
-        self._prompts = _several(prompts)
+        self._functions = _to_tuple(functions)
+        self._resources = _to_tuple(resources)
+        self._prompts = _to_tuple(prompts)
 
     def __len__(self) -> int:
         return len(self._functions) + len(self._resources) + len(self._prompts)
@@ -45,122 +55,118 @@ class Functions:
         Raises:
             PublishError: One of them cannot become a tool.
         """
-        return [tool for item in self._functions for tool in _made(item, self.name, Declared, Tool, tool_from)]
+        return [tool for item in self._functions for tool in _make(item, self.name, ToolOptions, Tool, tool_from)]
 
     def resources(self) -> list[Resource]:
-        """Return the functions that are read as resources.
+        """Return the functions as resources.
 
         Raises:
             PublishError: One of them cannot become a resource.
         """
-        return [one for item in self._resources for one in _made(item, self.name, DeclaredResource, Resource, resource_from)]
+        return [resource for item in self._resources for resource in _make(item, self.name, ResourceOptions, Resource, resource_from)]
 
     def prompts(self) -> list[Prompt]:
-        """Return the functions that make prompts as prompts.
+        """Return the functions as prompts.
 
         Raises:
             PublishError: One of them cannot become a prompt.
         """
-        return [one for item in self._prompts for one in _made(item, self.name, DeclaredPrompt, Prompt, prompt_from)]
+        return [prompt for item in self._prompts for prompt in _make(item, self.name, PromptOptions, Prompt, prompt_from)]
 
 
-def tool_from(function: Callable[..., Any], *, source: str, marks: Declared | None = None) -> Tool:
-    """Return a function as a tool; marks found elsewhere stand for those of `@tool`.
+def tool_from(function: Callable[..., Any], *, source: str, options: ToolOptions | None = None) -> Tool:
+    """Return a function as a tool; `options` replace those of `@tool`.
 
     Raises:
-        PublishError: It cannot become one; the sentence says why.
+        PublishError: The function cannot become a tool.
     """
-    marks = marks or declared(function) or declared(inner_of(function)) or Declared()
-    name, what, documented, signature = read_function(function, marks)
-    session = marks.session or signature.session
+    options = options or find_options(ToolOptions, function) or ToolOptions()
+    name, what, docstring, signature = describe_function(function, options)
+    session = options.session or signature.session
     if session not in _SESSIONS:
-        raise PublishError(f"{what} is marked with the session '{session}', which is none of {', '.join(_SESSIONS)}.")
+        raise PublishError(f"{what} is declared with the session '{session}', which is none of {', '.join(_SESSIONS)}.")
     if _SESSIONS.index(session) < _SESSIONS.index(signature.session):
-        raise PublishError(f"{what} takes a session that is {signature.session}, and is marked as '{session}'.")
-    taken = arguments_of(what, signature.parameters, documented.parameters, session=session != "none")
-    promised = output_of(what, signature.returns)
-    spec = _spec(name, marks, documented.description, session, taken=taken, promised=promised, source=source)
+        raise PublishError(f"{what} takes a session that is {signature.session}, and is declared as '{session}'.")
+    inputs = input_of(what, signature.parameters, docstring.parameters, session=session != "none")
+    output = output_of(what, signature.returns)
+    description = options.description or docstring.description or sentence_from_name(name)
+    spec = _spec(name, options, description=description, session=session, inputs=inputs, output=output, source=source)
     handler = handler_of(function, signature, drops_session=session != "none" and not _takes_session_id(signature))
     return Tool(
         spec=with_codes(spec),
         handler=handler,
-        check=taken.check,
-        fits_output=None if marks.shape == "plain" else promised.fits,
-        may_return_none=promised.may_be_none,
+        check=inputs.check,
+        fits_output=None if options.shape == "plain" else output.fits,
+        may_return_none=output.may_be_none,
     )
 
 
 def _spec(
     name: str,
-    marks: Declared,
+    options: ToolOptions,
+    *,
     description: str,
     session: Literal["none", "optional", "required"],
-    *,
-    taken: Taken,
-    promised: Promised,
+    inputs: Input,
+    output: Output,
     source: str,
 ) -> ToolSpec:
     return ToolSpec(
         name=name,
-        title=marks.title,
-        description=marks.description or description or sentence(name),
-        input_schema=taken.schema,
-        output_schema=None if marks.shape == "plain" else promised.schema,
-        operation=cast("Operation", marks.operation or Operation.COMMAND),
-        operation_assumed=marks.operation is None,
-        eval=marks.eval or (EvalRule("code") if marks.operation == Operation.EVAL else None),
-        requires_eval=marks.operation == Operation.EVAL if marks.requires_eval is None else marks.requires_eval,
+        title=options.title,
+        description=description,
+        input_schema=inputs.schema,
+        output_schema=None if options.shape == "plain" else output.schema,
+        operation=cast("Operation", options.operation or Operation.COMMAND),
+        operation_assumed=options.operation is None,
+        eval=options.eval or (EvalRule("code") if options.operation == Operation.EVAL else None),
+        requires_eval=options.operation == Operation.EVAL if options.requires_eval is None else options.requires_eval,
         session=session,
         source=source,
-        tags=_tuple(marks.tags),
-        examples=tuple(example if isinstance(example, Example) else Example(example) for example in marks.examples),
-        reasons=_reasons(marks),
-        timeout=marks.timeout,
-        confirmation=marks.confirmation,
-        timeout_hint=marks.timeout_hint,
-        serial=marks.serial,
-        priority=marks.priority,
-        idempotent=marks.idempotent,
-        aliases=_tuple(marks.aliases),
-        deprecated=marks.deprecated,
-        shape=marks.shape,
-        annotations=marks.annotations,
+        tags=as_tuple(options.tags),
+        examples=tuple(example if isinstance(example, Example) else Example(example) for example in options.examples),
+        reasons=_reasons(options),
+        timeout=options.timeout,
+        confirmation=options.confirmation,
+        timeout_hint=options.timeout_hint,
+        serial=options.serial,
+        priority=options.priority,
+        idempotent=options.idempotent,
+        aliases=as_tuple(options.aliases),
+        deprecated=options.deprecated,
+        shape=options.shape,
+        annotations=options.annotations,
     )
 
 
-def _several(given: object) -> tuple[object, ...]:
-    return tuple(cast("Iterable[object]", given)) if isinstance(given, Iterable) else (given,)
+def _to_tuple(items: object) -> tuple[object, ...]:
+    return tuple(cast("Iterable[object]", items)) if isinstance(items, Iterable) else (items,)
 
 
-def _made(item: object, source: str, kind: type[Marks], ready: type[P], make: Callable[..., P]) -> Iterator[P]:
-    """Return what an item is published as: itself if it is ready, a function as one thing, an object as its marked methods."""
+def _make(item: object, source: str, kind: type[Options], ready: type[P], make: Callable[..., P]) -> Iterator[P]:
+    """Yield what an item is published as: itself if it is ready, a function as one thing, an object as its decorated methods."""
     if isinstance(item, ready):
         yield item
-    elif inspect.isroutine(item) or isinstance(item, partial) or marks_of(kind, item) is not None:
-        _check_place(cast("object", item), kind)
+    elif inspect.isroutine(item) or isinstance(item, partial) or options_of(kind, item) is not None:
+        _check_kind(cast("object", item), kind)
         yield make(cast("Callable[..., Any]", item), source=source)
     else:
-        for method, marks in methods_with(kind, item):
-            yield make(method, source=source, marks=marks)
+        for method, options in decorated_methods(kind, item):
+            yield make(method, source=source, options=options)
 
 
-def _check_place(item: object, kind: type[Marks]) -> None:
-    """Check that a function was not given as one kind and marked as another."""
-    for other in (Declared, DeclaredResource, DeclaredPrompt):
-        if marks_of(kind, item) is None and marks_of(other, item) is not None:
+def _check_kind(item: object, kind: type[Options]) -> None:
+    """Check that a function is not passed as one kind and decorated as another."""
+    for other in (ToolOptions, ResourceOptions, PromptOptions):
+        if options_of(kind, item) is None and options_of(other, item) is not None:
             name = getattr(item, "__name__", type(item).__name__)
-            raise PublishError(f"The function '{name}' is marked with '@{other.kind}' and was given as a {kind.kind}.")
+            raise PublishError(f"The function '{name}' is decorated with '@{other.kind}' and passed as a {kind.kind}.")
 
 
-def _reasons(marks: Declared) -> dict[str, Reason]:
-    if isinstance(marks.reasons, Sequence):
-        return {name: Reason() for name in _tuple(marks.reasons)}
-    return {name: given if isinstance(given, Reason) else Reason(details=tuple(given)) for name, given in marks.reasons.items()}
-
-
-def _tuple(given: Sequence[str]) -> tuple[str, ...]:
-    """Return names as a tuple; one name alone is not taken letter by letter."""
-    return (given,) if isinstance(given, str) else tuple(given)
+def _reasons(options: ToolOptions) -> dict[str, Reason]:
+    if isinstance(options.reasons, Sequence):
+        return {name: Reason() for name in as_tuple(options.reasons)}
+    return {name: reason if isinstance(reason, Reason) else Reason(details=tuple(reason)) for name, reason in options.reasons.items()}
 
 
 def _takes_session_id(signature: Signature) -> bool:

@@ -1,6 +1,6 @@
-"""Rich types: annotations that pydantic turns into a check and a schema.
+"""Annotations that need pydantic for their schema and their check.
 
-This is the only module that imports pydantic, and it is itself imported only by signatures that need it.
+No other module imports pydantic. This one is imported only for signatures that need it.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,34 +15,36 @@ from typing_extensions import TypedDict
 
 from toolyard.dispatch.call import Arguments
 from toolyard.model.spec import PublishError
-from toolyard.providers.functions.signature import REQUIRED, Built, Factory, Parameter
+from toolyard.providers.functions.signature import REQUIRED, ArgumentSchema, Factory, Parameter
 
-__all__ = ["rich_arguments", "rich_schema"]
+__all__ = ["pydantic_arguments", "pydantic_schema"]
 
-_NO_FIELD = frozenset({"default", "default_factory", "init", "init_var", "kw_only", "repr", "frozen", "alias_priority", "validate_default"})
-_NO_ANNOTATION: tuple[Any, ...] = (NotRequired, Required, ClassVar, Final, cast("Any", Self))
-_CANNOT = (PydanticSchemaGenerationError, PydanticUserError, TypeError, NameError, ValueError)
+_NOT_COPIED = frozenset(
+    {"default", "default_factory", "init", "init_var", "kw_only", "repr", "frozen", "alias_priority", "validate_default"}
+)
+_UNSUPPORTED_FORMS: tuple[Any, ...] = (NotRequired, Required, ClassVar, Final, cast("Any", Self))
+_SCHEMA_ERRORS = (PydanticSchemaGenerationError, PydanticUserError, TypeError, NameError, ValueError)
 
 
 class _Untitled(GenerateJsonSchema):
-    """JSON Schema without the titles that only repeat names."""
+    """Generates JSON Schema without titles that only repeat names."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002 - pydantic's signature
-        """Give no field a title that its author did not."""
+        """Return False: a field has only the title that its author wrote."""
         return False
 
 
-def rich_arguments(what: str, parameters: tuple[Parameter, ...]) -> Built:
-    """Return what parameters become.
+def pydantic_arguments(what: str, parameters: tuple[Parameter, ...]) -> ArgumentSchema:
+    """Return the schema and the validator of parameters.
 
     Raises:
-        PublishError: An annotation cannot become a schema; the sentence names the parameter.
+        PublishError: An annotation cannot become a schema; the message names the parameter.
     """
     fields: dict[str, Any] = {}
     defaults: dict[str, Any] = {}
     keys: dict[str, str] = {}
     for parameter in parameters:
-        if any(parameter.annotation is form or get_origin(parameter.annotation) is form for form in _NO_ANNOTATION):
+        if any(parameter.annotation is form or get_origin(parameter.annotation) is form for form in _UNSUPPORTED_FORMS):
             raise PublishError(f"{what} has the parameter '{parameter.name}', whose annotation cannot become a schema.")
         annotation, default, alias = _split(parameter)
         keys[parameter.name] = alias or parameter.name
@@ -50,30 +52,30 @@ def rich_arguments(what: str, parameters: tuple[Parameter, ...]) -> Built:
             defaults[parameter.name] = default
         fields[parameter.name] = annotation if default is REQUIRED else NotRequired[annotation]
     try:
-        shape = TypedDict("Arguments", fields)  # pyright: ignore - the fields are not known before
-        shape.__pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)  # pyright: ignore[reportAttributeAccessIssue] - pydantic's own way
+        shape = TypedDict("Arguments", fields)  # pyright: ignore - the fields are computed
+        shape.__pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)  # pyright: ignore[reportAttributeAccessIssue] - how pydantic configures a TypedDict
         adapter = cast("TypeAdapter[Arguments]", TypeAdapter(shape))
         schema = _schema(adapter, "validation")
-    except _CANNOT as error:
-        raise _blame(what, parameters) from error
-    return Built(schema, lambda: cast("Callable[..., Arguments]", adapter.validator.validate_json), defaults, keys)
+    except _SCHEMA_ERRORS as error:
+        raise _schema_error(what, parameters) from error
+    return ArgumentSchema(schema, lambda: cast("Callable[..., Arguments]", adapter.validator.validate_json), defaults, keys)
 
 
-def rich_schema(annotation: Any) -> dict[str, Any] | None:
-    """Return the schema of what a function returns, or nothing if pydantic cannot say."""
+def pydantic_schema(annotation: Any) -> dict[str, Any] | None:
+    """Return the schema of a return annotation, or None if pydantic has none."""
     try:
         return _schema(TypeAdapter(annotation), "serialization")
-    except _CANNOT:
+    except _SCHEMA_ERRORS:
         return None
 
 
 def _split(parameter: Parameter) -> tuple[Any, Any, str | None]:
-    """Return the annotation, the default and the alias of a parameter; a `Field` may stand in the place of either of the first."""
+    """Return the annotation, the default and the alias of a parameter; a `Field` may be in the annotation or the default."""
     annotation: Any = parameter.annotation
     default = parameter.default
-    given = [extra for extra in getattr(annotation, "__metadata__", ()) if isinstance(extra, FieldInfo)]
-    alias = next((name for field in given if (name := _alias_of(field))), None)
-    for field in given:
+    fields = [extra for extra in getattr(annotation, "__metadata__", ()) if isinstance(extra, FieldInfo)]
+    alias = next((name for field in fields if (name := _alias_of(field))), None)
+    for field in fields:
         others = [extra for extra in annotation.__metadata__ if extra is not field]
         annotation = cast("Any", Annotated[(annotation.__origin__, *others, *_without_default(field))])
         default = _default_of(field) if default is REQUIRED else default
@@ -88,10 +90,10 @@ def _alias_of(field: FieldInfo) -> str | None:
 
 
 def _without_default(field: FieldInfo) -> list[Any]:
-    """Return what a field says of a value, without what stands for the value when there is none."""
-    known = field.asdict()
-    said = {name: value for name, value in known["attributes"].items() if value is not None and name not in _NO_FIELD}
-    return [*known["metadata"], Field(**said)]
+    """Return the constraints of a field, without its default."""
+    parts = field.asdict()
+    attributes = {name: value for name, value in parts["attributes"].items() if value is not None and name not in _NOT_COPIED}
+    return [*parts["metadata"], Field(**attributes)]
 
 
 def _default_of(field: FieldInfo) -> Any:
@@ -102,24 +104,24 @@ def _default_of(field: FieldInfo) -> Any:
 
 def _schema(adapter: TypeAdapter[Any], mode: JsonSchemaMode) -> dict[str, Any]:
     schema = adapter.json_schema(schema_generator=_Untitled, mode=mode)
-    _untitle(schema)
+    _remove_titles(schema)
     return schema
 
 
-def _untitle(schema: dict[str, Any]) -> None:
-    """Take the names of models out, which are in `$defs` anyway."""
+def _remove_titles(schema: dict[str, Any]) -> None:
+    """Remove the titles that repeat the names of models, which are the keys of `$defs`."""
     schema.pop("title", None)
     for name, inner in cast("Mapping[str, dict[str, Any]]", schema.get("$defs", {})).items():
         if inner.get("title") == name:
             del inner["title"]
 
 
-def _blame(what: str, parameters: tuple[Parameter, ...]) -> PublishError:
-    """Return the error that names the parameter at fault."""
+def _schema_error(what: str, parameters: tuple[Parameter, ...]) -> PublishError:
+    """Return the error of the first parameter that has no schema."""
     for parameter in parameters:
         try:
             TypeAdapter(_split(parameter)[0]).json_schema()
-        except _CANNOT as error:
+        except _SCHEMA_ERRORS as error:
             why = str(error).splitlines()[0].rstrip(".")
             return PublishError(f"{what} has the parameter '{parameter.name}', whose annotation cannot become a schema: {why}.")
     return PublishError(f"{what} has a signature that cannot become a schema.")

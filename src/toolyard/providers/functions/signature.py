@@ -1,4 +1,4 @@
-"""Signatures: which parameters of a function are arguments, and which the yard fills in."""
+"""What a function declares: its decorator's options, its docstring, its signature, and the handler that calls it."""
 
 import inspect
 import re
@@ -13,27 +13,30 @@ import msgspec
 
 from toolyard.dispatch.call import Call, Handler
 from toolyard.dispatch.sessions import Session
+from toolyard.model.schema import closest_name
 from toolyard.model.spec import Kind, PublishError
 
 __all__ = [
     "REQUIRED",
-    "Built",
-    "Documented",
+    "ArgumentSchema",
+    "Docstring",
     "Factory",
-    "Marks",
+    "FunctionDescription",
+    "Options",
     "Parameter",
-    "ReadFunction",
     "Signature",
+    "as_tuple",
+    "attach_options",
+    "decorated_methods",
+    "describe_function",
+    "find_options",
     "handler_of",
-    "inner_of",
-    "make_marks",
-    "mark",
-    "marks_of",
-    "methods_with",
+    "make_options",
+    "options_of",
     "read_docstring",
-    "read_function",
     "read_signature",
-    "sentence",
+    "sentence_from_name",
+    "unwrap_partial",
 ]
 
 
@@ -43,21 +46,21 @@ _ENTRY: Final = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)\Z")
 _FIELD: Final = re.compile(r":param\s+(?:[^:]*\s)?(\w+)\s*:\s*(.*)\Z")
 
 
-class Documented(NamedTuple):
-    """What a docstring says."""
+class Docstring(NamedTuple):
+    """The description and the descriptions of the parameters in a docstring."""
 
     description: str
     parameters: dict[str, str]
 
 
-def read_docstring(text: str | None) -> Documented:
-    """Return the description, without the sections, and the descriptions of the parameters."""
+def read_docstring(text: str | None) -> Docstring:
+    """Return the parsed docstring; its description has no sections."""
     if not text:
-        return Documented("", {})
+        return Docstring("", {})
     lines = inspect.cleandoc(text).splitlines()
     start = next((number for number, line in enumerate(lines) if _SECTION.match(line) or line.startswith(":")), len(lines))
     description = "\n".join(lines[:start]).strip()
-    return Documented(description, _parameters(lines[start:]))
+    return Docstring(description, _parameters(lines[start:]))
 
 
 def _parameters(lines: list[str]) -> dict[str, str]:
@@ -82,12 +85,12 @@ def _parameters(lines: list[str]) -> dict[str, str]:
     return found
 
 
-M = TypeVar("M", bound="Marks")
+M = TypeVar("M", bound="Options")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class Marks(msgspec.Struct, frozen=True, kw_only=True):
-    """What every decorator may be given."""
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of every decorator."""
 
     kind: ClassVar[Kind]
     name: str | None = None
@@ -96,59 +99,62 @@ class Marks(msgspec.Struct, frozen=True, kw_only=True):
     tags: Sequence[str] = ()
 
 
-def make_marks(kind: type[M], options: dict[str, Any]) -> M:
-    """Return what a decorator was given.
+def make_options(kind: type[M], options: dict[str, Any]) -> M:
+    """Return the options of a decorator.
 
     Raises:
-        TypeError: It has no such option; the sentence names the one that was probably meant.
+        TypeError: It has no such option; the message suggests a similar one.
     """
     for name in options:
         if name not in kind.__struct_fields__:
-            from difflib import get_close_matches  # noqa: PLC0415 - only for what somebody got wrong
-
-            meant = get_close_matches(name, kind.__struct_fields__, n=1)
-            raise TypeError(f"'@{kind.kind}' has no option '{name}'." + (f" Did you mean '{meant[0]}'?" if meant else ""))
+            similar = closest_name(name, kind.__struct_fields__)
+            raise TypeError(f"'@{kind.kind}' has no option '{name}'." + (f" Did you mean '{similar}'?" if similar else ""))
     return kind(**options)
 
 
-def mark(function: Function, marks: Marks) -> Function:
-    """Keep marks beside a function, which is returned."""
-    setattr(function, _key(type(marks)), marks)
+def attach_options(function: Function, options: Options) -> Function:
+    """Store the options on the function and return it."""
+    setattr(function, _key(type(options)), options)
     return function
 
 
-def marks_of(kind: type[M], function: object) -> M | None:
-    """Return the marks of a kind that a function has, if it has any."""
-    found = getattr(function, _key(kind), None)
-    return found if isinstance(found, kind) else None
+def options_of(kind: type[M], function: object) -> M | None:
+    """Return the options of one kind that are stored on a function, if any."""
+    options = getattr(function, _key(kind), None)
+    return options if isinstance(options, kind) else None
 
 
-def methods_with(kind: type[M], item: object) -> Iterator[tuple[Callable[..., Any], M]]:
-    """Return the methods of an object that have marks of a kind, above or below `@staticmethod` and the like.
+def find_options(kind: type[M], function: object) -> M | None:
+    """Return the options of one kind that are stored on a function, or on the function inside a partial, if any."""
+    return options_of(kind, function) or options_of(kind, unwrap_partial(function))
+
+
+def decorated_methods(kind: type[M], item: object) -> Iterator[tuple[Callable[..., Any], M]]:
+    """Yield the methods of an object that have options of one kind, also together with `@staticmethod` and the like.
 
     Raises:
         PublishError: There are none.
     """
     found = False
     for name, member in inspect.getmembers_static(type(item)):
-        marks = marks_of(kind, member) or marks_of(kind, getattr(cast("object", member), "__func__", None))
-        if marks is not None:
+        options = options_of(kind, member) or options_of(kind, getattr(cast("object", member), "__func__", None))
+        if options is not None:
             found = True
-            yield getattr(item, name), marks
+            yield getattr(item, name), options
     if not found:
-        raise PublishError(f"An object of type '{type(item).__name__}' is no function and has no method marked with '@{kind.kind}'.")
+        raise PublishError(f"An object of type '{type(item).__name__}' is not a function and has no method with '@{kind.kind}'.")
 
 
-def _key(kind: type[Marks]) -> str:
+def _key(kind: type[Options]) -> str:
     return f"__toolyard_{kind.kind}__"
 
 
 REQUIRED: Final = inspect.Parameter.empty
-_NO_ARGUMENTS: Final = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+_VARIADIC: Final = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 
 
 class Parameter(NamedTuple):
-    """One argument of a function; a default that stands for none is `REQUIRED`."""
+    """One argument of a function; without a default its default is `REQUIRED`."""
 
     name: str
     annotation: Any
@@ -157,29 +163,29 @@ class Parameter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Factory:
-    """A default that is made anew for each call, and so is no part of the schema."""
+    """A default that is made for each call, and so is not in the schema."""
 
     make: Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
-    """What parameters became: a schema, what makes a validator of JSON text, defaults, and the name of each in the schema."""
+class ArgumentSchema:
+    """Schema of a function's parameters, a factory of their validator, their defaults, and their names in the schema."""
 
     schema: dict[str, Any]
     make_validate: Callable[[], Callable[..., dict[str, Any]]]
     defaults: dict[str, Any]
     keys: dict[str, str]
-    is_plain: bool = False
-    """Whether the schema says everything that the validator asks."""
+    is_simple: bool = False
+    """Whether the schema expresses everything that the validator checks."""
 
 
 class Signature(NamedTuple):
-    """What a function takes and returns."""
+    """Parameters and return annotation of a function."""
 
     parameters: tuple[Parameter, ...]
     positional: tuple[str, ...]
-    """The positional-only ones in order, those that the yard fills in included."""
+    """Positional-only parameters in order, including those that the yard fills in."""
     returns: Any
     call_parameter: str | None
     session_parameter: str | None
@@ -187,10 +193,10 @@ class Signature(NamedTuple):
 
 
 def read_signature(function: Callable[..., Any], what: str) -> Signature:
-    """Return what a function takes and returns.
+    """Return the parameters and the return annotation of a function.
 
     Raises:
-        PublishError: An annotation cannot be understood.
+        PublishError: The signature or an annotation cannot be resolved.
     """
     try:
         signature = inspect.signature(function)
@@ -202,55 +208,59 @@ def read_signature(function: Callable[..., Any], what: str) -> Signature:
     parameters: list[Parameter] = []
     for name, parameter in signature.parameters.items():
         annotation = hints.get(name, Any)
-        if parameter.kind in _NO_ARGUMENTS:
-            raise PublishError(f"{what} has the parameter '{_NO_ARGUMENTS[parameter.kind]}{name}', which cannot become a schema.")
+        if parameter.kind in _VARIADIC:
+            raise PublishError(f"{what} has the parameter '{_VARIADIC[parameter.kind]}{name}', which cannot become a schema.")
         if _is(annotation, Call):
             filled["call"] = name
         elif _is(annotation, Session):
             filled["session"], session = name, "required" if annotation is Session else "optional"
         else:
             parameters.append(Parameter(name, annotation, parameter.default))
-    positional = tuple(name for name, one in signature.parameters.items() if one.kind is inspect.Parameter.POSITIONAL_ONLY)
-    returns = hints.get("return", REQUIRED)
-    return Signature(tuple(parameters), positional, returns, filled.get("call"), filled.get("session"), session)
+    return Signature(
+        parameters=tuple(parameters),
+        positional=tuple(name for name, item in signature.parameters.items() if item.kind is inspect.Parameter.POSITIONAL_ONLY),
+        returns=hints.get("return", REQUIRED),
+        call_parameter=filled.get("call"),
+        session_parameter=filled.get("session"),
+        session=session,
+    )
 
 
-def _is(annotation: object, wanted: type) -> bool:
-    """Return whether an annotation is the wanted type, or that and nothing."""
+def _is(annotation: object, expected: type) -> bool:
+    """Return whether an annotation is a type, or that type or None."""
     if get_origin(annotation) in {typing.Union, types.UnionType}:
-        return set(get_args(annotation)) == {wanted, type(None)}
-    return annotation is wanted
+        return set(get_args(annotation)) == {expected, type(None)}
+    return annotation is expected
 
 
 def _hints(function: Callable[..., Any], what: str, signature: inspect.Signature) -> dict[str, Any]:
-    """Return the annotations, with what is written as text in them understood."""
-    given: dict[str, Any] = {name: parameter.annotation for name, parameter in signature.parameters.items()}
-    given["return"] = signature.return_annotation
+    """Return the annotations with their forward references resolved."""
+    annotations: dict[str, Any] = {name: parameter.annotation for name, parameter in signature.parameters.items()}
+    annotations["return"] = signature.return_annotation
     scope = _scope(function)
-    return {name: _understand(annotation, scope, what, name) for name, annotation in given.items() if annotation is not REQUIRED}
+    return {name: _resolve(annotation, scope, what, name) for name, annotation in annotations.items() if annotation is not REQUIRED}
 
 
 def _scope(function: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the names that the annotations of a function may use: those of its module and those it closes over."""
-    while isinstance(function, partial):
-        function = cast("partial[Any]", function).func
+    """Return the globals and the closure variables of a function, for its annotations."""
+    function = unwrap_partial(function)
     target = inspect.unwrap(getattr(function, "__func__", function))
     if not hasattr(target, "__code__"):
         target = inspect.unwrap(type(target).__call__)
     if not hasattr(target, "__code__"):
         return {}, {}
     cells = zip(target.__code__.co_freevars, target.__closure__ or (), strict=True)
-    return target.__globals__, {name: cell.cell_contents for name, cell in cells if _is_filled(cell)}
+    return target.__globals__, {name: cell.cell_contents for name, cell in cells if _has_value(cell)}
 
 
-def _is_filled(cell: types.CellType) -> bool:
+def _has_value(cell: types.CellType) -> bool:
     try:
         return cell.cell_contents is not REQUIRED
     except ValueError:
         return False
 
 
-def _understand(annotation: Any, scope: tuple[dict[str, Any], dict[str, Any]], what: str, name: str) -> Any:
+def _resolve(annotation: Any, scope: tuple[dict[str, Any], dict[str, Any]], what: str, name: str) -> Any:
     if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
         return annotation
     holder = types.SimpleNamespace(__annotations__={name: annotation})
@@ -261,47 +271,52 @@ def _understand(annotation: Any, scope: tuple[dict[str, Any], dict[str, Any]], w
         raise PublishError(f"{what} has a {where} whose annotation '{annotation}' cannot be understood.") from error
 
 
-class ReadFunction(NamedTuple):
-    """What a function and its marks say; `what` begins the sentences about it."""
+class FunctionDescription(NamedTuple):
+    """What a function and its options declare; `what` is the subject of messages about it."""
 
     name: str
     what: str
-    documented: Documented
+    documented: Docstring
     signature: Signature
 
 
-def read_function(function: Callable[..., Any], marks: Marks) -> ReadFunction:
-    """Return what a function and its marks say.
+def describe_function(function: Callable[..., Any], options: Options) -> FunctionDescription:
+    """Return what a function and its options declare.
 
     Raises:
-        PublishError: It cannot be published; the sentence says why.
+        PublishError: The function cannot be published.
     """
-    inner = inner_of(function)
-    name = marks.name or getattr(inner, "__name__", type(inner).__name__)
+    inner = unwrap_partial(function)
+    name = options.name or getattr(inner, "__name__", type(inner).__name__)
     if name == "<lambda>":
-        raise PublishError(f"A {marks.kind} made of a lambda needs a name.")
-    what = f"{marks.kind.capitalize()} '{name}'"
+        raise PublishError(f"A {options.kind} made of a lambda needs a name.")
+    what = f"{options.kind.capitalize()} '{name}'"
     if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
-        raise PublishError(f"{what} is a generator, which cannot be answered with: return a list.")
+        raise PublishError(f"{what} is a generator, whose result cannot be sent: return a list.")
     documented = read_docstring(getattr(inner, "__doc__", None))
-    return ReadFunction(name, what, documented, read_signature(function, what))
+    return FunctionDescription(name, what, documented, read_signature(function, what))
 
 
-def inner_of(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that a partial one stands for."""
+def unwrap_partial(function: Any) -> Any:
+    """Return the function inside a partial, or the function itself."""
     while isinstance(function, partial):
         function = cast("partial[Any]", function).func
     return function
 
 
-def sentence(name: str) -> str:
-    """Return what a name says, where nothing else does."""
+def as_tuple(names: Sequence[str]) -> tuple[str, ...]:
+    """Return names as a tuple; a single text is one name."""
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def sentence_from_name(name: str) -> str:
+    """Return a name as a sentence, for a function without a description."""
     words = name.replace("_", " ").strip()
     return f"{words[:1].upper()}{words[1:]}."
 
 
 def handler_of(function: Callable[..., Any], signature: Signature, *, drops_session: bool = False) -> Handler:
-    """Return the function as a handler: async ones are awaited, the others run in a thread."""
+    """Return the function as a handler: an async function is awaited, another runs in a thread."""
     bind = _binder(function, signature, drops_session=drops_session)
 
     async def awaited(call: Call) -> object:
@@ -313,11 +328,9 @@ def handler_of(function: Callable[..., Any], signature: Signature, *, drops_sess
 
     if not _is_async(function):
         return threaded
-    simple = signature.call_parameter is None and signature.session_parameter is None and not drops_session
-    if not simple or signature.positional:
+    if signature.call_parameter or signature.session_parameter or signature.positional or drops_session:
         return awaited
-
-    return lambda call: function(**call.arguments)
+    return lambda call: function(**call.arguments)  # nothing to fill in: saves a coroutine and a copy of the arguments
 
 
 def _binder(function: Callable[..., Any], signature: Signature, *, drops_session: bool) -> Callable[[Call], Callable[[], Any]]:
@@ -335,5 +348,5 @@ def _binder(function: Callable[..., Any], signature: Signature, *, drops_session
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    target = inner_of(function)
+    target = unwrap_partial(function)
     return inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(getattr(target, "__call__", None))  # noqa: B004 - an object whose call is async

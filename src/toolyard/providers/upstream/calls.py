@@ -12,9 +12,9 @@ from toolyard.dispatch.call import Arguments, Call, Channel
 from toolyard.dispatch.progress import Progress
 from toolyard.dispatch.resource import Prompt, Resource
 from toolyard.dispatch.tool import Check, Complete, InvalidArgumentsError, Tool, plain_of
-from toolyard.model.content import Foreign
-from toolyard.model.elicitation import CLIENT_METHODS, ClientRequest, unanswerable
-from toolyard.model.envelope import Envelope, Failure, Passed
+from toolyard.model.content import UpstreamBlock
+from toolyard.model.elicitation import CLIENT_METHODS, ClientRequest, unsupported_by_client
+from toolyard.model.envelope import Envelope, Failure, UpstreamResult
 from toolyard.model.errors import ToolError
 from toolyard.model.schema import Schema, SchemaValidator
 from toolyard.model.spec import PromptSpec, ResourceSpec
@@ -27,7 +27,7 @@ from toolyard.providers.upstream.supervisor import Supervisor
 from toolyard.providers.upstream.translate import ForeignTool, prefix_of
 from toolyard.wire.headers import param_headers, param_names
 from toolyard.wire.messages import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, MISSING_CAPABILITY, Fault, check_depth
-from toolyard.wire.params import LOG_LEVEL, NOTHING, unreserved
+from toolyard.wire.params import EMPTY, LOG_LEVEL, custom_meta
 
 __all__ = ["Answer", "Calls", "asks_of", "failure_of", "fault_of", "no_result", "passed_of", "read_answer", "refusal_of"]
 
@@ -172,7 +172,7 @@ def asks_of(name: str, answer: Answer) -> dict[str, ClientRequest] | None:
     return asks
 
 
-def passed_of(name: str, answer: Answer, prefix: str) -> Passed:
+def passed_of(name: str, answer: Answer, prefix: str) -> UpstreamResult:
     """Return a good answer, to be passed on as it is.
 
     Raises:
@@ -192,15 +192,17 @@ def passed_of(name: str, answer: Answer, prefix: str) -> Passed:
     texts = [str(block.get("text", "")) for block in blocks if block.get("type") == "text"]
     if answer.is_error:
         raise refusal_of(name, "\n".join(texts), structured)
-    others = tuple(Foreign(block) for block in blocks if block.get("type") != "text")
+    others = tuple(UpstreamBlock(block) for block in blocks if block.get("type") != "text")
     parts = (b'{"content":', raw, b',"structuredContent":' if has_structured else b"", answer.structured_content, b"}")
-    return Passed(
+    return UpstreamResult(
         structured if has_structured else _data(blocks, texts, others),
         b"".join(parts if has_structured else (*parts[:2], b"}")),
         max(len(answer.structured_content), sum(map(len, texts))),
         others,
-        unreserved(answer.meta) if answer.meta else {},
-        b"" if not has_structured or isinstance(structured, dict) else _unstructured(raw, blocks, answer.structured_content),
+        meta=custom_meta(answer.meta) if answer.meta else {},
+        handshake_result=b""
+        if not has_structured or isinstance(structured, dict)
+        else _unstructured(raw, blocks, answer.structured_content),
     )
 
 
@@ -210,13 +212,13 @@ def _unstructured(raw: bytes | msgspec.Raw, blocks: list[dict[str, Any]], struct
     return b'{"content":%b}' % bytes(told)
 
 
-def _data(blocks: list[dict[str, Any]], texts: list[str], others: tuple[Foreign, ...]) -> Any:
+def _data(blocks: list[dict[str, Any]], texts: list[str], others: tuple[UpstreamBlock, ...]) -> Any:
     """Return what an envelope says of content that has no structure: one text, read as JSON if it is; or what each block is."""
     if not blocks:
         return None
     if len(texts) == 1 and not others:
         return _parsed(texts[0])
-    return [block if block.get("type") == "text" else Foreign(block).describe() for block in blocks]
+    return [block if block.get("type") == "text" else UpstreamBlock(block).describe() for block in blocks]
 
 
 def _parsed(text: str) -> Any:
@@ -271,14 +273,14 @@ class Calls:
         headers = param_names(foreign.schema) if self._over_http else {}
         output = SchemaValidator(spec.output_schema) if spec.output_schema is not None and self._checks_outputs else None
 
-        async def handler(call: Call) -> Passed:
+        async def handler(call: Call) -> UpstreamResult:
             arguments = {**call.arguments, **foreign.fixed} if foreign.fixed else call.arguments
             beside = param_headers(headers, arguments) if headers else {}
             params = {"name": foreign.own, "arguments": arguments}
             behalf = self._behalf(call, beside)
             _, answer = await self._answered(call, "tools/call", params, name=foreign.own, behalf=behalf)
             if answer.is_error and behalf.unasked:
-                raise unanswerable(behalf.unasked, stateless=call.channel.stateless)
+                raise unsupported_by_client(behalf.unasked, stateless=call.channel.stateless)
             passed = passed_of(self._name, answer, self._prefix)
             if output is not None and not output.fits(passed.data):
                 call.warnings = (*call.warnings, _MISFIT)
@@ -367,7 +369,7 @@ class Calls:
                     self._supervisor.time_out(began)
             raise
 
-    def _behalf(self, call: Call, headers: Mapping[str, str] = NOTHING) -> CallContext:
+    def _behalf(self, call: Call, headers: Mapping[str, str] = EMPTY) -> CallContext:
         """Return how the upstream reaches whoever calls; of his headers it gets only those that its settings name."""
         channel = call.channel
         call.may_have_run = False  # what is not sent yet has done nothing

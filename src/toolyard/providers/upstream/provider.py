@@ -22,7 +22,7 @@ from toolyard.providers.upstream.pins import Judgement, Key, Pins
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.providers.upstream.supervisor import Observer, Supervisor
 from toolyard.providers.upstream.translate import ForeignTool, prefix_of, prompts_of, resources_of, tools_of
-from toolyard.wire.headers import is_misnamed
+from toolyard.wire.headers import has_invalid_param_headers
 from toolyard.wire.versions import MODERN
 
 __all__ = ["Upstream", "make_upstream"]
@@ -98,9 +98,9 @@ class Upstream:
             yield
         finally:
             unfollow()
-            await self.part()
+            await self.disconnect()
 
-    async def part(self) -> None:
+    async def disconnect(self) -> None:
         """Let go of the connection for good."""
         if self._caring is not None:
             self._caring.cancel()
@@ -108,7 +108,7 @@ class Upstream:
         await self.supervisor.close()
         await self._credentials.close()
 
-    async def settled(self) -> None:
+    async def wait_ready(self) -> None:
         """Wait until something was published for the first time, or it is clear that nothing can be for now."""
         await self._first.wait()
 
@@ -117,7 +117,7 @@ class Upstream:
         await self.supervisor.restart()
         await self.supervisor.refresh()
 
-    def trouble(self) -> str | None:
+    def unavailable_reason(self) -> str | None:
         """Return why nothing is known of what it offers, or nothing if something is."""
         return None if self._catalogue is not None else self.supervisor.health.reason or None
 
@@ -220,7 +220,7 @@ class Upstream:
         }
         withheld = {ours[key]: reason for key, reason in reasons.items() if key in ours}
         if self.settings.carrier == "http" and catalogue.version in MODERN:
-            withheld |= {("tool", tool.spec.name): _MISNAMED for tool in tools if is_misnamed(tool.schema)}
+            withheld |= {("tool", tool.spec.name): _MISNAMED for tool in tools if has_invalid_param_headers(tool.schema)}
         return withheld
 
     def _update(self, uri: str) -> None:

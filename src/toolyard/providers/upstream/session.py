@@ -13,7 +13,7 @@ import msgspec
 
 from toolyard._internal.logfmt import quoted
 from toolyard.dispatch.progress import Progress, SendProgress
-from toolyard.model.elicitation import CLIENT_METHODS, ClientRequest, unanswerable
+from toolyard.model.elicitation import CLIENT_METHODS, ClientRequest, unsupported_by_client
 from toolyard.model.errors import ToolError
 from toolyard.providers.upstream.link import Link, LinkError, lasting
 from toolyard.wire.messages import (
@@ -29,7 +29,7 @@ from toolyard.wire.messages import (
     encode_result,
     id_of,
 )
-from toolyard.wire.params import NOTHING, Requests
+from toolyard.wire.params import EMPTY, Requests
 
 __all__ = ["ALONE", "ASKED", "CallContext", "ClientSession", "SaidCancelled", "SaidFault", "SaidLine", "SaidProgress", "read"]
 
@@ -96,11 +96,11 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     sent: Callable[[], None] | None = None
     """Called when the request goes out: until then nothing can have happened."""
     ask: PutAsks | None = None
-    capabilities: Mapping[str, Any] = NOTHING
+    capabilities: Mapping[str, Any] = EMPTY
     """What whoever it is can be asked."""
-    meta: Mapping[str, Any] = NOTHING
+    meta: Mapping[str, Any] = EMPTY
     """What is said beside the params, such as the trace it is part of."""
-    headers: Mapping[str, str] = NOTHING
+    headers: Mapping[str, str] = EMPTY
     """What HTTP has beside it."""
     unasked: dict[str, ClientRequest] = msgspec.field(default_factory=dict[str, ClientRequest])
     """What the upstream wanted to ask and could not, by the capability that is missing."""
@@ -302,7 +302,7 @@ class ClientSession:
     async def _put(self, request_id: Id, ask: ClientRequest, behalf: CallContext) -> None:
         try:
             if behalf.ask is None:
-                raise unanswerable({"answer": ask})
+                raise unsupported_by_client({"answer": ask})
             answers = await behalf.ask({"answer": ask})
             answer = encode_result(request_id, msgspec.json.encode(answers["answer"]))
         except ToolError as error:

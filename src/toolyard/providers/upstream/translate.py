@@ -12,7 +12,7 @@ from toolyard.model.profile import PINNED
 from toolyard.model.spec import Annotations, Operation, PromptArgument, PromptSpec, ResourceSpec, ToolSpec
 from toolyard.providers.upstream.catalogue import Catalogue, Item, name_all, our_uri
 from toolyard.providers.upstream.settings import Reshape, UpstreamSettings
-from toolyard.wire.params import unreserved
+from toolyard.wire.params import custom_meta
 
 __all__ = ["ForeignTool", "prefix_of", "prompts_of", "resources_of", "tools_of"]
 
@@ -189,7 +189,7 @@ def _named(source: str, items: Iterable[Item]) -> dict[str, Item]:
 def _extra(item: Item, known: frozenset[str]) -> dict[str, Any]:
     """Return what an item says besides, without what the protocol keeps for itself."""
     extra = {key: value for key, value in item.items() if key not in known}
-    meta = unreserved(_table(item.get("_meta")))
+    meta = custom_meta(_table(item.get("_meta")))
     return {**extra, "_meta": meta} if meta else extra
 
 

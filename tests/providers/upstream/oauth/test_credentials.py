@@ -189,7 +189,7 @@ async def test_a_yard_that_closes_waits_for_a_renewal(authority: Authority, sign
     vault.write(await signed())
     upstream = make_upstream("shop", UpstreamSettings(url=authority.url, pin="off"), state=tmp_path)
     async with Yard("gate", providers=[upstream], metatools=False) as yard:
-        await upstream.settled()
+        await upstream.wait_ready()
         authority.tokens.clear()
         authority.release.clear()
         call = asyncio.create_task(yard.call("shop__greet"))
@@ -255,7 +255,7 @@ async def test_a_yard_acts_for_whoever_signed_in_last_and_for_nobody_who_signed_
     credentials, settings = made(authority, tmp_path, beat=0), UpstreamSettings(url=authority.url)
     upstream = Upstream("shop", settings, link=lambda: HttpLink("shop", settings, credentials), credentials=credentials)
     async with Yard("gate", providers=[upstream], metatools=False) as yard:
-        await upstream.settled()
+        await upstream.wait_ready()
         kept = await signed()
         vault.write(kept)
         assert (await yard.call("shop__greet")).success
@@ -408,7 +408,7 @@ async def test_who_says_already_who_calls_shows_no_login(authority: Authority, s
     upstream = make_upstream("shop", UpstreamSettings(url=authority.url, headers=headers, pin="off"), state=tmp_path)
 
     async with Yard("gate", providers=[upstream], metatools=False) as yard:
-        await upstream.settled()
+        await upstream.wait_ready()
         assert (await yard.call("shop__greet")).success
 
 
@@ -416,7 +416,7 @@ async def test_a_yard_says_what_to_do_and_notices_that_it_was_done(authority: Au
     upstream = make_upstream("shop", UpstreamSettings(url=authority.url, pin="off"), state=tmp_path)
     vault = Vault(folder_of(tmp_path, "shop"), authority.url)
     async with Yard("gate", providers=[upstream], metatools=False) as yard:
-        await upstream.settled()
+        await upstream.wait_ready()
         assert upstream.status().state == "auth_needed"
         assert not upstream.supervisor.is_stale
 
@@ -442,7 +442,7 @@ async def test_what_one_tool_may_not_do_keeps_nobody_from_the_others(authority: 
     upstream = make_upstream("shop", UpstreamSettings(url=authority.url, pin="off"), state=tmp_path)
     authority.wanted = {"read", "write"}
     async with Yard("gate", providers=[upstream], metatools=False) as yard:
-        await upstream.settled()
+        await upstream.wait_ready()
         answer = await yard.call("shop__greet")
         assert answer.error is not None
         assert (answer.error.code, answer.error.next_actions) == ("unauthenticated", ("toolyard login shop",))
@@ -459,7 +459,7 @@ async def test_a_login_is_renewed_also_if_the_upstream_refuses_without_a_word(
     upstream = make_upstream("shop", UpstreamSettings(url=authority.url, pin="off"), state=tmp_path)
     authority.challenge = ""
     async with Yard("gate", providers=[upstream], metatools=False) as yard:
-        await upstream.settled()
+        await upstream.wait_ready()
         authority.tokens.clear()
         assert (await yard.call("shop__greet")).success
 
@@ -479,7 +479,7 @@ async def test_the_yard_greets_and_lists_as_itself_and_calls_as_whoever_calls(au
     settings = UpstreamSettings(url=authority.url, headers=ours, forward_headers=("Authorization",), pin="off")
     upstream = make_upstream("shop", settings, state=tmp_path)
     async with Yard("gate", providers=[upstream], metatools=False) as yard:
-        await upstream.settled()
+        await upstream.wait_ready()
         ada, eve = (Channel(forwarded={"authorization": f"Bearer {who}"}) for who in ("ada", "eve"))
         assert (await yard.call("shop__greet", channel=ada)).success
         answer = await yard.call("shop__greet", channel=eve)
@@ -502,6 +502,6 @@ async def test_a_tool_that_says_wrongly_which_headers_it_wants_is_withheld_where
     Vault(folder_of(tmp_path, "shop"), authority.url).write(await signed())
     upstream = make_upstream("shop", UpstreamSettings(url=authority.url, era=era, pin="off"), state=tmp_path)
     async with Yard("gate", providers=[upstream], metatools=False) as yard:
-        await upstream.settled()
+        await upstream.wait_ready()
 
         assert [spec.name for spec in yard.list()] == (["shop__greet"] if era == "2026" else ["shop__greet", "shop__wrong"])

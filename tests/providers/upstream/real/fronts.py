@@ -31,7 +31,7 @@ async def opened(state: Path, **settings: UpstreamSettings) -> AsyncGenerator[tu
     async with Yard("gate", providers=list(upstreams.values()), metatools=False) as yard:
         async with asyncio.timeout(20):
             for upstream in upstreams.values():
-                await upstream.settled()
+                await upstream.wait_ready()
         yield yard, upstreams
 
 

@@ -50,7 +50,7 @@ async def test_an_upstream_gets_the_headers_that_its_settings_name_and_no_other(
             httpx2.AsyncClient(headers=SENT) as http,
             Client(streamable_http_client(address, http_client=http), mode=mode) as client,
         ):
-            await upstream.settled()
+            await upstream.wait_ready()
             told: Any = (await client.call_tool("shed__headers")).structured_content
 
     wanted = {name.lower(): value for name, value in SENT.items() if name.lower() in {one.lower() for one in named}}
@@ -80,7 +80,7 @@ async def test_a_header_that_goes_on_to_an_upstream_is_seen_by_no_handler_and_go
         ):
             await gate.providers.add(inner)
             await (inner if mounted else gate).providers.add(upstream)
-            await upstream.settled()
+            await upstream.wait_ready()
             own: Any = (await client.call_tool("seen")).structured_content
             told: Any = (await client.call_tool("shed__headers")).structured_content
             await gate.providers.remove("inner")
