@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, TypeVar, cast
 
 import msgspec
 
-from toolyard._internal.logfmt import facts_of, is_word, quoted
+from toolyard._internal.logfmt import is_identifier, log_fields, log_value
 from toolyard.dispatch.progress import NOOP, Noop, Progress, ProgressThrottle, SendProgress, call_safely, on_loop
 from toolyard.dispatch.sessions import Session, Sessions
 from toolyard.model.elicitation import ClientRequest, content_of, telling_whether_it_ran, unanswerable
@@ -234,7 +234,7 @@ class Call(msgspec.Struct, eq=False):
         """Return the tool's name, or what may be repeated of a name that is none."""
         if self.spec is not NOTHING:
             return self.spec.name
-        return str(self.name) if is_word(str(self.name)) else "?"
+        return str(self.name) if is_identifier(str(self.name)) else "?"
 
     @property
     def cancelled(self) -> bool:
@@ -299,7 +299,7 @@ class Call(msgspec.Struct, eq=False):
         send = self.channel.log
         if send is None:
             number = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
-            _log.log(number, "said tool=%s id=%s text=%s%s", self.tool, self.id, quoted(text), facts_of(facts))
+            _log.log(number, "said tool=%s id=%s text=%s%s", self.tool, self.id, log_value(text), log_fields(facts))
         else:
             self._on_loop(lambda: send(level, text, facts))
         return NOOP

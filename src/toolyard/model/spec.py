@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, cast
 
 import msgspec
 
-from toolyard._internal.logfmt import is_word
+from toolyard._internal.logfmt import is_identifier
 from toolyard.model.elicitation import Confirmation, check_form
 from toolyard.model.envelope import encode
 from toolyard.model.errors import CODES, COMMON_CODES, CodeName
@@ -246,7 +246,7 @@ NOTHING: Final = ToolSpec(name="?", description="?", input_schema={}, operation=
 
 def unknown(kind: Kind, name: str) -> ToolSpec:
     """Return the spec of a call until what it calls is found, which says of the name what may be repeated."""
-    return msgspec.structs.replace(NOTHING, kind=kind, name=name if is_word(str(name)) else "?")
+    return msgspec.structs.replace(NOTHING, kind=kind, name=name if is_identifier(str(name)) else "?")
 
 
 def with_codes(spec: ToolSpec) -> ToolSpec:

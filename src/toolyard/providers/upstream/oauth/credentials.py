@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from toolyard._internal.lazy import load
-from toolyard._internal.logfmt import quoted
+from toolyard._internal.logfmt import log_value
 from toolyard.providers.upstream.link import LinkError
 from toolyard.providers.upstream.oauth.metadata import IdentityAssertion, LoginError, StoredLogin, Token, parameter_of, wants_more
 from toolyard.providers.upstream.oauth.vault import Vault
@@ -101,7 +101,7 @@ class SignedIn:
                 return await self._renew(challenge, shown)
             except LoginError as error:
                 if self._token is not None and not challenge and not self._token.is_over:
-                    _log.warning("login_not_renewed upstream=%s reason=%s", self._name, quoted(error.message))
+                    _log.warning("login_not_renewed upstream=%s reason=%s", self._name, log_value(error.message))
                     self._is_read = True  # once, and what cannot be read now is tried again
                     self._renew_at = time.time() + _PAUSE
                     return True
@@ -132,7 +132,7 @@ class SignedIn:
             except LoginError as error:
                 if error.passing or not self._needs_person:
                     raise
-                _log.warning("login_not_renewed upstream=%s reason=%s", self._name, quoted(error.message))
+                _log.warning("login_not_renewed upstream=%s reason=%s", self._name, log_value(error.message))
         noted = StoredLogin(url=self._settings.url or "") if kept is None else kept
         if challenge and noted.challenge != challenge:
             await self._write(msgspec.structs.replace(noted, challenge=challenge))
