@@ -160,16 +160,14 @@ async def test_a_server_that_hangs_up_at_once_is_lost_or_unavailable(connect: Co
         await link.close()
 
 
-async def test_a_connection_that_died_at_once_is_not_used(
-    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_connection_that_died_at_once_is_not_used(serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     server = await serve(answers())
     link, listener = await connect(server.url)
     loop = asyncio.get_running_loop()
-    connect: Any = loop.create_connection
+    create_connection: Any = loop.create_connection
 
-    async def die(*given: Any, **more: Any) -> Any:
-        transport, protocol = await connect(*given, **more)
+    async def die(*arguments: Any, **options: Any) -> Any:
+        transport, protocol = await create_connection(*arguments, **options)
         transport.abort()
         return transport, protocol
 

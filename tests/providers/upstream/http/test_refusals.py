@@ -376,9 +376,7 @@ async def test_a_403_without_a_challenge_is_not_about_credentials(serve: Serve, 
 
 
 @pytest.mark.parametrize(("status", "place"), [(307, "/mcp/"), (308, "/other?x=1"), (307, "/other")])
-async def test_a_redirect_within_the_origin_is_followed(
-    serve: Serve, connect: Connect, status: int, place: str
-) -> None:
+async def test_a_redirect_within_the_origin_is_followed(serve: Serve, connect: Connect, status: int, place: str) -> None:
     async def point(request: Request) -> None:
         if request.target == place:
             await request.reply(200, result_message(request.id))
