@@ -1,4 +1,4 @@
-"""The story: every number it tells is true, and so is every claim."""
+"""The story of the demo: its numbers and claims are true."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ EVERYTHING = Profile(name="direct", surface=Surface.DIRECT)
 QUERIES = [json.loads(line)["query"] for line in Path(__file__).with_name("queries.jsonl").read_text().splitlines()]
 
 
-async def told() -> tuple[list[Step], ListCosts]:
+async def run_demo_story() -> tuple[list[Step], ListCosts]:
     async with make_yard() as yard:
         return [step async for step in run_story(yard)], list_costs(yard)
 
@@ -28,12 +28,12 @@ async def listed_on_the_wire(yard: Yard, profile: Profile | None = None) -> str:
     async with Memory(caller=Caller(profile=profile)).open(yard) as memory:
         memory.send(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": META}}).encode())
         tools = json.loads(await memory.received.get())["result"]["tools"]
-    kept = [{key: tool[key] for key in ("name", "description", "inputSchema")} for tool in tools]
-    return json.dumps(kept, separators=(",", ":"), ensure_ascii=False)
+    tools = [{key: tool[key] for key in ("name", "description", "inputSchema")} for tool in tools]
+    return json.dumps(tools, separators=(",", ":"), ensure_ascii=False)
 
 
 async def test_every_answer_reports_its_length() -> None:
-    steps, _ = await told()
+    steps, _ = await run_demo_story()
 
     for call in (call for step in steps for call in step.calls):
         envelope = json.loads(call.answer.to_json())
@@ -55,7 +55,7 @@ async def test_the_lists_cost_what_is_shown() -> None:
 
 
 async def test_the_costs_add_up() -> None:
-    steps, _ = await told()
+    steps, _ = await run_demo_story()
     large = steps[-1].calls[0].answer.data
 
     spent = [sum(call.answer.meta.estimated_tokens for call in step.calls) for step in steps]
@@ -64,14 +64,14 @@ async def test_the_costs_add_up() -> None:
 
 
 async def test_the_search_finds_the_tool_of_the_story() -> None:
-    steps, _ = await told()
+    steps, _ = await run_demo_story()
     searched, described = steps[0].calls[0], steps[1].calls[0]
 
     assert searched.answer.data["hits"][0]["signature"].startswith(f"{described.arguments['tool_id']}(")
 
 
 async def test_only_the_mistake_fails_and_its_correction_is_coerced() -> None:
-    steps, _ = await told()
+    steps, _ = await run_demo_story()
     failed = [call for step in steps for call in step.calls if call.answer.error is not None]
 
     assert failed == steps[2].calls
@@ -91,7 +91,7 @@ async def test_the_chain_writes_to_the_customer_of_the_payment() -> None:
 
 
 async def test_others_were_charged_twice_too() -> None:
-    steps, _ = await told()
+    steps, _ = await run_demo_story()
     exported, read, compared = [call.answer.data for call in steps[-1].calls]
 
     assert exported["status"] == "stored"

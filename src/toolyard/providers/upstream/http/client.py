@@ -38,11 +38,6 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     """The path and the query, as in a request line."""
 
     @property
-    def is_secure(self) -> bool:
-        """Return whether it uses TLS."""
-        return self.scheme == "https"
-
-    @property
     def authority(self) -> str:
         """Return the host, with the port unless it is the scheme's default."""
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -521,7 +516,7 @@ class Pool:
 
     async def _open_connection(self) -> Connection:
         address = self._address
-        tls: Any = {"ssl": tls_context(), "server_hostname": address.host} if address.is_secure else {}
+        tls: Any = {"ssl": tls_context(), "server_hostname": address.host} if address.scheme == "https" else {}
         try:
             async with asyncio.timeout(self._connect_seconds):
                 _, connection = await self._loop.create_connection(lambda: Connection(self), address.host, address.port, **tls)

@@ -6,9 +6,7 @@ The sender follows redirects, renews credentials and sends again. It knows messa
 import asyncio
 import time
 from collections.abc import Mapping
-from typing import Any, Final, Literal, Protocol, cast
-
-import msgspec
+from typing import Final, Literal, Protocol
 
 from toolyard.providers.upstream.http.client import TEXT_CHARS, Address, Connection, HeaderError, Pool, RequestHead, resolve
 from toolyard.providers.upstream.link import Credentials, LinkError
@@ -16,24 +14,12 @@ from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.wire.messages import Fault, Id, decode_batch
 from toolyard.wire.sse import Event, Events
 
-__all__ = [
-    "CLIENT_ERROR",
-    "MAX_ONE_WAY",
-    "NOT_FOUND",
-    "OK",
-    "Exchange",
-    "Sender",
-    "error_from_response",
-    "jsonrpc_error_in",
-    "parse_retry_after",
-    "peek_response_id",
-    "split_messages",
-]
+__all__ = ["MAX_ONE_WAY", "NOT_FOUND", "OK", "Exchange", "Sender", "error_from_response", "split_messages"]
 
 MAX_ONE_WAY: Final = 256
 """How many messages without an answer may be in flight to one upstream."""
 OK: Final = 200
-CLIENT_ERROR: Final = 400
+_CLIENT_ERROR: Final = 400
 NOT_FOUND: Final = 404
 _UNAUTHORIZED: Final = 401
 _FORBIDDEN: Final = 403
@@ -139,6 +125,23 @@ class Exchange:
         """Return a header of the response, or an empty string."""
         return self.response_headers.get(name, b"").decode("latin-1")
 
+    @property
+    def is_refused(self) -> bool:
+        """Return whether the status is an error."""
+        return self.status >= _CLIENT_ERROR
+
+    @property
+    def retry_after(self) -> float | None:
+        """Return the seconds that the header 'Retry-After' asks to wait, at most a day; it holds seconds or a date."""
+        from email.utils import parsedate_to_datetime  # noqa: PLC0415 - few upstreams ask to wait
+
+        value = self.header(b"retry-after")
+        try:
+            seconds = float(value) if value.isdecimal() else parsedate_to_datetime(value).timestamp() - time.time()
+            return min(max(seconds, 0.0), _DAY_SECONDS)
+        except (ValueError, OverflowError):
+            return None
+
     def close(self) -> None:
         """Stop its timer, and ignore what still comes."""
         self.is_closed = True
@@ -201,26 +204,6 @@ class Exchange:
             self._sender.handle_status(self)
 
 
-class _Frame(msgspec.Struct, gc=False):
-    """The part of a message that tells which request it answers."""
-
-    id: Any = None
-    method: Any = None
-
-
-_decode_frame: Final = msgspec.json.Decoder(_Frame).decode
-_decode: Final = msgspec.json.Decoder().decode
-
-
-def peek_response_id(data: bytes) -> tuple[bool, Any]:
-    """Return whether the bytes are a message, and the id of the request that it answers, if it is a response."""
-    try:
-        frame = _decode_frame(data)
-    except (msgspec.DecodeError, RecursionError):
-        return False, None
-    return True, frame.id if frame.method is None else None
-
-
 def split_messages(data: bytes) -> list[bytes]:
     """Return the messages of a body or an event: one, or those of a batch."""
     if data[:1] == b"{":
@@ -231,47 +214,24 @@ def split_messages(data: bytes) -> list[bytes]:
         return []
 
 
-def jsonrpc_error_in(body: bytes, request_id: Id) -> bytes | None:
-    """Return a JSON-RPC error in a body as the response to a request, whichever id the body has."""
-    try:
-        document: Any = _decode(body)
-    except (msgspec.DecodeError, RecursionError):
-        return None
-    error = cast("dict[str, Any]", document).get("error") if isinstance(document, dict) else None
-    if not isinstance(error, dict) or not isinstance(cast("dict[str, Any]", error).get("code"), int):
-        return None
-    return msgspec.json.encode({"jsonrpc": "2.0", "id": request_id, "error": error})
-
-
 def error_from_response(exchange: Exchange) -> LinkError:
     """Return the error that a response without an answer stands for, by its status and headers."""
     status, name, text = exchange.status, exchange.name, exchange.text
     if status == NOT_FOUND and exchange.session is not None:
         return LinkError("session_lost", f"'{name}' does not know the session any more.", status=status, text=text)
     if status == _TOO_MANY_REQUESTS:
-        wait = parse_retry_after(exchange.header(b"retry-after"))
-        return LinkError("rate_limited", f"'{name}' is called too often.", status=status, text=text, retry_after=wait)
+        sentence = f"'{name}' is called too often."
+        return LinkError("rate_limited", sentence, status=status, text=text, retry_after=exchange.retry_after)
     if status == _UNAVAILABLE:
-        wait = parse_retry_after(exchange.header(b"retry-after"))
+        wait = exchange.retry_after
         # Some proxies answer so when a server crashed at work. Only with a time to wait is it a refusal before any work.
         return LinkError("unavailable", f"'{name}' is not available now.", sent=wait is None, status=status, text=text, retry_after=wait)
     if status in _REDIRECTS:
         location = exchange.header(b"location")
         sentence = f"'{name}' has moved to '{location[:200]}', which is not followed. Change its URL in the settings."
         return LinkError("refused", sentence if location else f"'{name}' redirects without a location.", status=status, text=text)
-    sentence = f"'{name}' answered with status {status}" + ("." if status >= CLIENT_ERROR else " and no message.")
-    return LinkError("refused", sentence, status=status, text=text, sent=status >= _SERVER_ERROR or status < CLIENT_ERROR)
-
-
-def parse_retry_after(value: str) -> float | None:
-    """Return the seconds that the header 'Retry-After' asks to wait, at most a day; it holds seconds or a date."""
-    from email.utils import parsedate_to_datetime  # noqa: PLC0415 - few upstreams ask to wait
-
-    try:
-        seconds = float(value) if value.isdecimal() else parsedate_to_datetime(value).timestamp() - time.time()
-        return min(max(seconds, 0.0), _DAY_SECONDS)
-    except (ValueError, OverflowError):
-        return None
+    sentence = f"'{name}' answered with status {status}" + ("." if exchange.is_refused else " and no message.")
+    return LinkError("refused", sentence, status=status, text=text, sent=status >= _SERVER_ERROR or not exchange.is_refused)
 
 
 _AUTHORIZATION: Final = "authorization"

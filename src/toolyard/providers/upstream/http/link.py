@@ -4,22 +4,12 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final, cast
+
+import msgspec
 
 from toolyard.providers.upstream.http.client import parse_address
-from toolyard.providers.upstream.http.exchange import (
-    CLIENT_ERROR,
-    MAX_ONE_WAY,
-    NOT_FOUND,
-    OK,
-    Exchange,
-    Sender,
-    error_from_response,
-    jsonrpc_error_in,
-    parse_retry_after,
-    peek_response_id,
-    split_messages,
-)
+from toolyard.providers.upstream.http.exchange import MAX_ONE_WAY, NOT_FOUND, OK, Exchange, Sender, error_from_response, split_messages
 from toolyard.providers.upstream.link import OPEN, Credentials, LinkError, Listener, lasting
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.wire.messages import Id
@@ -81,8 +71,7 @@ class EventStream:
     def on_end(self, exchange: Exchange) -> None:
         """Reopen the stream unless the upstream offers none; one that is not found any more ended with the session."""
         if exchange.events is not None or exchange.status in _TRANSIENT:
-            wait = parse_retry_after(exchange.header(b"retry-after")) if exchange.status != OK else None
-            self._reopen_later(wait or 0.0)
+            self._reopen_later((exchange.retry_after if exchange.status != OK else None) or 0.0)
             return
         exchange.close()
         _log.debug("upstream_has_no_stream upstream=%s status=%d", self._sender.name, exchange.status)
@@ -102,6 +91,38 @@ class EventStream:
         delay = max(delay_before(exchange.retries, exchange.retry_ms), min(wait, 10 * _LONGEST_SECONDS))
         exchange.retries += 1
         exchange.timer = self._loop.call_later(delay, self.start)
+
+
+class _Frame(msgspec.Struct, gc=False):
+    """The part of a message that tells which request it answers."""
+
+    id: Any = None
+    method: Any = None
+
+
+_decode_frame: Final = msgspec.json.Decoder(_Frame).decode
+_decode: Final = msgspec.json.Decoder().decode
+
+
+def _peek_response_id(data: bytes) -> tuple[bool, Any]:
+    """Return whether the bytes are a message, and the id of the request that it answers, if it is a response."""
+    try:
+        frame = _decode_frame(data)
+    except (msgspec.DecodeError, RecursionError):
+        return False, None
+    return True, frame.id if frame.method is None else None
+
+
+def _jsonrpc_error_in(body: bytes, request_id: Id) -> bytes | None:
+    """Return a JSON-RPC error in a body as the response to a request, whichever id the body has."""
+    try:
+        document: Any = _decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    error = cast("dict[str, Any]", document).get("error") if isinstance(document, dict) else None
+    if not isinstance(error, dict) or not isinstance(cast("dict[str, Any]", error).get("code"), int):
+        return None
+    return msgspec.json.encode({"jsonrpc": "2.0", "id": request_id, "error": error})
 
 
 _VERSION: Final = "MCP-Protocol-Version"
@@ -205,8 +226,8 @@ class HttpLink:
     def on_end(self, exchange: Exchange) -> None:
         """Handle a complete response: an answer, the end of a stream, or an error."""
         if exchange.request_id is None:
-            is_accepted = exchange.status < CLIENT_ERROR or exchange.method == "DELETE"
-            self._end_one_way(exchange, None if is_accepted else error_from_response(exchange))
+            is_refused = exchange.is_refused and exchange.method != "DELETE"
+            self._end_one_way(exchange, error_from_response(exchange) if is_refused else None)
         elif exchange.events is not None:
             self._end_stream(exchange)
         elif exchange.status == OK and exchange.method == "POST":
@@ -235,7 +256,7 @@ class HttpLink:
         """Pass on the messages of an exchange, and notice the response among them."""
         request_id = exchange.request_id
         for message in split_messages(data):
-            is_message, answered_id = peek_response_id(message)
+            is_message, answered_id = _peek_response_id(message)
             if answered_id == request_id:
                 exchange.is_answered = True
                 self._settle(exchange)
@@ -262,7 +283,7 @@ class HttpLink:
         if error.trouble == "session_lost" and self._sender.head.session == exchange.session:
             self._sender.head.session = None
         if exchange.method == "POST" and error.trouble == "refused" and exchange.request_id is not None:
-            response = jsonrpc_error_in(exchange.body, exchange.request_id)
+            response = _jsonrpc_error_in(exchange.body, exchange.request_id)
             if response is not None:
                 self._settle(exchange)
                 self._listener.receive(response, exchange.request_id)

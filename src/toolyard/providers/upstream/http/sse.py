@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from toolyard.providers.upstream.http.client import parse_address, resolve
-from toolyard.providers.upstream.http.exchange import CLIENT_ERROR, MAX_ONE_WAY, Exchange, Sender, error_from_response, split_messages
+from toolyard.providers.upstream.http.exchange import MAX_ONE_WAY, Exchange, Sender, error_from_response, split_messages
 from toolyard.providers.upstream.link import OPEN, Credentials, LinkError, Listener
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.wire.messages import Id
@@ -100,7 +100,7 @@ class SseLink:
     def on_end(self, exchange: Exchange) -> None:
         """Handle the end of the stream, or the answer to a post."""
         if exchange is not self._stream:
-            self._end_post(exchange, None if exchange.status < CLIENT_ERROR else error_from_response(exchange))
+            self._end_post(exchange, error_from_response(exchange) if exchange.is_refused else None)
         elif exchange.events is None:
             self._end(error_from_response(exchange))
         else:

@@ -161,10 +161,8 @@ def _read_from_keyring(user: str) -> StoredLogin | None:
 
 def _write_to_keyring(user: str, login: StoredLogin) -> bool:
     keyring = _keyring()
-    if keyring is None:
-        return False
-    try:
-        keyring.set_password(_SERVICE, user, msgspec.json.encode(login).decode())
-    except Exception:  # noqa: BLE001 - backends raise errors of their own; the file always works
-        return False
-    return True
+    if keyring is not None:
+        with suppress(Exception):  # backends raise errors of their own; the file always works
+            keyring.set_password(_SERVICE, user, msgspec.json.encode(login).decode())
+            return True
+    return False
