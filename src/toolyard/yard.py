@@ -11,7 +11,7 @@ import msgspec
 
 from toolyard._internal.files import find_state_dir
 from toolyard._internal.lazy import PausedCollection
-from toolyard._internal.signed_tokens import own_signer
+from toolyard._internal.signed_tokens import default_signer
 from toolyard._version import VERSION
 from toolyard.dispatch.call import ANYONE, LIBRARY, Caller, CallRequest, Channel, Limiter, Middleware, Policy
 from toolyard.dispatch.dispatcher import Dispatcher
@@ -396,7 +396,7 @@ class Yard:
                 yield
 
     def _equip(self, *, allow_eval: bool) -> None:
-        self.signer = own_signer(self.state_dir)
+        self.signer = default_signer(self.state_dir)
         self.registry = Registry(self.limits, allow_eval=allow_eval)
         self.providers = ProviderSet(self.registry, notify=self.notify_updated)
         self.sessions = Sessions(self.limits, clock=self._clock)

@@ -21,7 +21,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_the_directory_is_the_given_one_or_that_of_the_environment_or_the_usual_one(
+def test_the_state_directory_is_the_configured_one_that_of_the_environment_or_the_default(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HOME", "/home/somebody")
@@ -42,7 +42,7 @@ def test_the_directory_is_the_given_one_or_that_of_the_environment_or_the_usual_
     assert find_state_dir("here") == tmp_path / "here"
 
 
-def test_what_is_made_is_closed_to_others(tmp_path: Path) -> None:
+def test_new_files_and_folders_are_private(tmp_path: Path) -> None:
     path = tmp_path / "state" / "catalogues" / "a.json"
     write_atomically(path, b"1")
 
@@ -50,7 +50,7 @@ def test_what_is_made_is_closed_to_others(tmp_path: Path) -> None:
     assert read_private(path) == b"1"
 
 
-def test_a_directory_that_was_there_is_left_as_it_is(tmp_path: Path) -> None:
+def test_an_existing_folder_keeps_its_mode(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     write_once(tmp_path / "a", b"1")
 

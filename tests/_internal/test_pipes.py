@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard._internal.pipes import Lines, Reader, Writer
+from toolyard._internal.pipes import LineSplitter, Reader, Writer
 
-PATIENCE = 20.0
+TIMEOUT_S = 20.0
 
 
-class Taken:
-    """What a reader handed on, and whether there is room for more."""
+class ReadPieces:
+    """The pieces that a reader delivered, and whether there is room for more."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
@@ -32,21 +32,21 @@ class Taken:
         return Reader(descriptor, self.take, is_full=lambda: self.is_full, on_end=self.ended.set)
 
     async def wait_for_some(self) -> None:
-        await asyncio.wait_for(self.some.wait(), PATIENCE)
+        await asyncio.wait_for(self.some.wait(), TIMEOUT_S)
         self.some.clear()
 
     async def wait_for_the_end(self) -> None:
-        await asyncio.wait_for(self.ended.wait(), PATIENCE)
+        await asyncio.wait_for(self.ended.wait(), TIMEOUT_S)
 
 
-async def some_turns() -> None:
+async def run_loop_briefly() -> None:
     for _ in range(10):
-        await asyncio.sleep(0)  # a turn of the loop, not a wait
+        await asyncio.sleep(0)  # one loop iteration, not a wait
 
 
-async def test_what_comes_is_handed_on_until_the_end(pipe: tuple[int, int]) -> None:
+async def test_a_reader_delivers_every_piece_until_the_end(pipe: tuple[int, int]) -> None:
     source, sink = pipe
-    taken = Taken()
+    taken = ReadPieces()
     taken.read(source)
     assert not os.get_blocking(source)
     for piece in (b"one", b"two"):
@@ -59,20 +59,20 @@ async def test_what_comes_is_handed_on_until_the_end(pipe: tuple[int, int]) -> N
     assert os.get_blocking(source)
 
 
-async def test_nothing_is_read_while_there_is_no_room(pipe: tuple[int, int]) -> None:
+async def test_a_reader_pauses_while_its_consumer_is_full(pipe: tuple[int, int]) -> None:
     source, sink = pipe
-    taken = Taken()
+    taken = ReadPieces()
     taken.is_full = True
     reader = taken.read(source)
     os.write(sink, b"one")
     await taken.wait_for_some()
     os.write(sink, b"two")
-    reader.go_on()
-    await some_turns()
+    reader.resume()
+    await run_loop_briefly()
     assert taken.pieces == [b"one"]
     taken.is_full = False
-    reader.go_on()
-    reader.go_on()
+    reader.resume()
+    reader.resume()
     await taken.wait_for_some()
     os.close(sink)
     await taken.wait_for_the_end()
@@ -80,9 +80,9 @@ async def test_nothing_is_read_while_there_is_no_room(pipe: tuple[int, int]) -> 
     assert taken.pieces == [b"one", b"two"]
 
 
-async def test_who_goes_is_noticed_while_there_is_no_room_and_what_he_left_is_taken(pipe: tuple[int, int]) -> None:
+async def test_a_paused_reader_notices_a_hangup_and_reads_the_rest(pipe: tuple[int, int]) -> None:
     source, sink = pipe
-    taken = Taken()
+    taken = ReadPieces()
     taken.is_full = True
     reader = taken.read(source)
     os.write(sink, b"one")
@@ -96,8 +96,8 @@ async def test_who_goes_is_noticed_while_there_is_no_room_and_what_he_left_is_ta
     assert os.get_blocking(source)
 
 
-async def test_who_will_say_no_more_on_a_socket_is_noticed_too_but_not_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolyard._internal.pipes._LOOK", 0.001)
+async def test_a_paused_reader_notices_a_half_closed_socket_but_not_an_idle_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolyard._internal.pipes._POLL_S", 0.001)
     looked = asyncio.Event()
     poll = select.poll
 
@@ -108,12 +108,12 @@ async def test_who_will_say_no_more_on_a_socket_is_noticed_too_but_not_who_waits
     monkeypatch.setattr(select, "poll", noted)
     source, sink = socket.socketpair()
     with source, sink:
-        taken = Taken()
+        taken = ReadPieces()
         taken.is_full = True
         taken.read(source.fileno())
         sink.send(b"one")
         await taken.wait_for_some()
-        await asyncio.wait_for(looked.wait(), PATIENCE)
+        await asyncio.wait_for(looked.wait(), TIMEOUT_S)
         sink.send(b"two")
         assert not taken.ended.is_set()
         sink.shutdown(socket.SHUT_WR)
@@ -124,13 +124,13 @@ async def test_who_will_say_no_more_on_a_socket_is_noticed_too_but_not_who_waits
 
 async def test_a_reader_that_is_closed_reads_no_more(pipe: tuple[int, int]) -> None:
     source, sink = pipe
-    taken = Taken()
+    taken = ReadPieces()
     reader = taken.read(source)
     reader.close()
     reader.close()
-    reader.go_on()
+    reader.resume()
     os.write(sink, b"one")
-    await some_turns()
+    await run_loop_briefly()
 
     assert taken.pieces == []
     assert os.get_blocking(source)
@@ -139,7 +139,7 @@ async def test_a_reader_that_is_closed_reads_no_more(pipe: tuple[int, int]) -> N
 
 async def test_a_source_that_fails_has_ended(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     source, sink = pipe
-    taken = Taken()
+    taken = ReadPieces()
     results: list[OSError] = [BlockingIOError(), OSError("gone")]
 
     def read(_descriptor: int, _size: int) -> bytes:
@@ -156,7 +156,7 @@ async def test_a_source_that_fails_has_ended(pipe: tuple[int, int], monkeypatch:
 async def test_a_file_is_read_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "input"
     path.write_bytes(b"x" * 1_000_000)
-    taken = Taken()
+    taken = ReadPieces()
     with path.open("rb") as file:
         taken.read(file.fileno())
         await taken.wait_for_the_end()
@@ -164,18 +164,18 @@ async def test_a_file_is_read_to_its_end(tmp_path: Path) -> None:
     assert b"".join(taken.pieces) == b"x" * 1_000_000
 
 
-async def test_a_file_is_read_no_faster_than_it_can_be_taken(tmp_path: Path) -> None:
+async def test_reading_a_file_pauses_while_the_consumer_is_full(tmp_path: Path) -> None:
     path = tmp_path / "input"
     path.write_bytes(b"x" * 1_000_000)
-    taken = Taken()
+    taken = ReadPieces()
     taken.is_full = True
     with path.open("rb") as file:
         reader = taken.read(file.fileno())
         await taken.wait_for_some()
-        await some_turns()
+        await run_loop_briefly()
         assert len(taken.pieces) == 1
         taken.is_full = False
-        reader.go_on()
+        reader.resume()
         await taken.wait_for_the_end()
 
     assert len(b"".join(taken.pieces)) == 1_000_000
@@ -184,20 +184,20 @@ async def test_a_file_is_read_no_faster_than_it_can_be_taken(tmp_path: Path) -> 
 async def test_a_reader_of_a_file_can_be_closed_while_it_waits(tmp_path: Path) -> None:
     path = tmp_path / "input"
     path.write_bytes(b"x" * 1_000_000)
-    taken = Taken()
+    taken = ReadPieces()
     taken.is_full = True
     with path.open("rb") as file:
         reader = taken.read(file.fileno())
         await taken.wait_for_some()
         reader.close()
-        await some_turns()
+        await run_loop_briefly()
 
     assert len(taken.pieces) == 1
     assert not taken.ended.is_set()
 
 
-async def test_a_folder_has_nothing_to_read(tmp_path: Path) -> None:
-    taken = Taken()
+async def test_a_folder_ends_at_once(tmp_path: Path) -> None:
+    taken = ReadPieces()
     descriptor = os.open(tmp_path, os.O_RDONLY)
     try:
         taken.read(descriptor)
@@ -208,104 +208,104 @@ async def test_a_folder_has_nothing_to_read(tmp_path: Path) -> None:
     assert taken.pieces == []
 
 
-async def test_a_reader_of_a_file_that_is_closed_at_once_hands_nothing_on(tmp_path: Path) -> None:
+async def test_a_file_reader_that_is_closed_at_once_delivers_nothing(tmp_path: Path) -> None:
     path = tmp_path / "input"
     path.write_bytes(b"x")
-    taken = Taken()
+    taken = ReadPieces()
     with path.open("rb") as file:
         reader = taken.read(file.fileno())
         reader.close()
-        await some_turns()
+        await run_loop_briefly()
 
     assert taken.pieces == []
     assert not taken.ended.is_set()
 
 
-class TakenLines:
-    """What came of a stream: its lines, and how often one was too long."""
+class SplitLines:
+    """The lines of a stream, with None for one that was too long."""
 
     def __init__(self, limit: int) -> None:
-        self.said: list[bytes | None] = []
-        self.lines = Lines(self.said.append, limit=limit, too_long=lambda: self.said.append(None))
+        self.lines: list[bytes | None] = []
+        self.splitter = LineSplitter(self.lines.append, limit=limit, on_too_long=lambda: self.lines.append(None))
 
     def feed(self, *pieces: bytes) -> list[bytes | None]:
         for piece in pieces:
-            self.lines.feed(piece)
-        return self.said
+            self.splitter.feed(piece)
+        return self.lines
 
 
 @given(st.lists(st.binary(max_size=20), max_size=10), st.lists(st.integers(0, 300), max_size=12), st.integers(3, 15))
-def test_lines_come_out_however_the_stream_was_cut(lines: list[bytes], places: list[int], limit: int) -> None:
+def test_lines_do_not_depend_on_how_the_stream_is_cut(lines: list[bytes], places: list[int], limit: int) -> None:
     lines = [part for line in lines for part in line.split(b"\n")]
     stream = b"".join(line + b"\n" for line in lines)
     edges = sorted({0, len(stream), *(place % (len(stream) + 1) for place in places)})
 
-    said = TakenLines(limit).feed(*(stream[start:end] for start, end in pairwise(edges)))
+    delivered = SplitLines(limit).feed(*(stream[start:end] for start, end in pairwise(edges)))
 
-    assert said == [line if len(line) <= limit else None for line in lines if line]
+    assert delivered == [line if len(line) <= limit else None for line in lines if line]
 
 
 @given(st.lists(st.binary(max_size=30), max_size=20))
-def test_what_is_kept_is_bounded(pieces: list[bytes]) -> None:
-    taken = TakenLines(10)
+def test_the_line_buffer_is_bounded(pieces: list[bytes]) -> None:
+    taken = SplitLines(10)
     for piece in pieces:
         taken.feed(piece)
-        assert len(taken.lines._buffer) <= 10  # pyright: ignore[reportPrivateUsage] - memory is what is tested
+        assert len(taken.splitter._buffer) <= 10  # pyright: ignore[reportPrivateUsage] - memory is what is tested
 
 
-def test_what_came_without_an_end_is_taken_at_the_end() -> None:
-    taken = TakenLines(10)
+def test_flush_delivers_the_last_line_without_a_line_break() -> None:
+    taken = SplitLines(10)
     taken.feed(b"a\nb")
-    assert taken.said == [b"a"]
-    taken.lines.end()
-    assert taken.said == [b"a", b"b"]
-    taken.lines.end()
-    assert taken.said == [b"a", b"b"]
+    assert taken.lines == [b"a"]
+    taken.splitter.flush()
+    assert taken.lines == [b"a", b"b"]
+    taken.splitter.flush()
+    assert taken.lines == [b"a", b"b"]
 
 
-def test_the_rest_of_a_line_that_is_too_long_is_no_line() -> None:
-    taken = TakenLines(3)
+def test_the_rest_of_a_line_that_is_too_long_is_skipped() -> None:
+    taken = SplitLines(3)
     taken.feed(b"abcd", b"efgh", b"ij\nok\nx")
-    assert taken.said == [None, b"ok"]
+    assert taken.lines == [None, b"ok"]
     taken.feed(b"yzabc")
-    taken.lines.end()
-    assert taken.said == [None, b"ok", None]
+    taken.splitter.flush()
+    assert taken.lines == [None, b"ok", None]
 
 
 @pytest.mark.parametrize("pieces", [(b"abc\n",), (b"abc", b"\n"), (b"ab", b"c\n")])
 def test_a_line_may_be_exactly_as_long_as_the_limit(pieces: tuple[bytes, ...]) -> None:
-    assert TakenLines(3).feed(*pieces) == [b"abc"]
+    assert SplitLines(3).feed(*pieces) == [b"abc"]
 
 
-def test_nobody_need_be_told_of_what_is_too_long() -> None:
-    said: list[bytes] = []
-    Lines(said.append, limit=3).feed(b"abcdef\nok\n")
-    assert said == [b"ok"]
+def test_the_callback_for_long_lines_is_optional() -> None:
+    lines: list[bytes] = []
+    LineSplitter(lines.append, limit=3).feed(b"abcdef\nok\n")
+    assert lines == [b"ok"]
 
 
 MUCH = b"x" * 1_000_000
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         while not condition():  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0)  # a turn of the loop, not a wait
+            await asyncio.sleep(0)  # one loop iteration, not a wait
 
 
 async def take(source: int, count: int) -> bytes:
     """Read so many bytes without keeping the loop from running."""
     os.set_blocking(source, False)
     taken = bytearray()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_S):
         while len(taken) < count:
             try:
                 taken += os.read(source, 65536)
             except BlockingIOError:
-                await asyncio.sleep(0)  # a turn of the loop, not a wait
+                await asyncio.sleep(0)  # one loop iteration, not a wait
     return bytes(taken)
 
 
-async def test_what_is_said_in_one_turn_goes_out_in_one_piece(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pieces_of_one_loop_iteration_are_written_in_one_system_call(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     source, sink = pipe
     pieces: list[bytes] = []
     write = os.write
@@ -327,9 +327,9 @@ async def test_what_is_said_in_one_turn_goes_out_in_one_piece(pipe: tuple[int, i
     assert os.get_blocking(sink)
 
 
-async def test_every_piece_gets_its_end_which_counts_until_it_is_written(pipe: tuple[int, int]) -> None:
+async def test_every_piece_gets_a_terminator_which_counts_as_buffered(pipe: tuple[int, int]) -> None:
     source, sink = pipe
-    writer = Writer(sink, limit=8, end=b"\n")
+    writer = Writer(sink, limit=8, terminator=b"\n")
     writer.write(b"one")
     writer.write(b"two")
     assert not writer.is_full
@@ -341,7 +341,7 @@ async def test_every_piece_gets_its_end_which_counts_until_it_is_written(pipe: t
     assert not writer.is_full
 
 
-async def test_a_slow_reader_gets_everything_and_makes_it_full(pipe: tuple[int, int]) -> None:
+async def test_a_slow_reader_fills_the_writer_and_gets_everything(pipe: tuple[int, int]) -> None:
     source, sink = pipe
     room: list[bool] = []
     writer = Writer(sink, limit=100_000)
@@ -358,35 +358,35 @@ async def test_a_slow_reader_gets_everything_and_makes_it_full(pipe: tuple[int, 
     assert not writer.is_full
 
 
-async def test_what_is_left_is_sent_at_the_end(pipe: tuple[int, int]) -> None:
+async def test_close_sends_the_rest(pipe: tuple[int, int]) -> None:
     source, sink = pipe
     writer = Writer(sink, limit=100)
     writer.write(b"one")
     await writer.close()
     writer.write(b"too late")
     assert await take(source, 3) == b"one"
-    await asyncio.sleep(0)  # a turn of the loop, not a wait
+    await asyncio.sleep(0)  # one loop iteration, not a wait
     with pytest.raises(BlockingIOError):
         os.read(source, 10)
 
 
-async def test_the_end_waits_for_a_slow_reader(pipe: tuple[int, int]) -> None:
+async def test_close_waits_for_a_slow_reader(pipe: tuple[int, int]) -> None:
     source, sink = pipe
     writer = Writer(sink, limit=100)
     writer.write(MUCH)
     closing = asyncio.create_task(writer.close())
     assert await take(source, len(MUCH)) == MUCH
-    await asyncio.wait_for(closing, PATIENCE)
+    await asyncio.wait_for(closing, TIMEOUT_S)
 
 
-async def test_the_end_does_not_wait_for_ever(pipe: tuple[int, int]) -> None:
+async def test_close_stops_waiting_at_its_timeout(pipe: tuple[int, int]) -> None:
     _, sink = pipe
     writer = Writer(sink, limit=100)
     writer.write(MUCH)
-    await asyncio.wait_for(writer.close(patience=0.02), PATIENCE)
+    await asyncio.wait_for(writer.close(timeout_s=0.02), TIMEOUT_S)
 
 
-async def test_a_reader_that_is_gone_does_no_harm(pipe: tuple[int, int]) -> None:
+async def test_writing_to_a_closed_pipe_raises_nothing(pipe: tuple[int, int]) -> None:
     source, sink = pipe
     os.close(source)
     writer = Writer(sink, limit=2)
@@ -396,10 +396,10 @@ async def test_a_reader_that_is_gone_does_no_harm(pipe: tuple[int, int]) -> None
     assert writer.is_broken
     writer.write(b"two")
     assert not writer.is_full
-    await asyncio.wait_for(writer.close(), PATIENCE)
+    await asyncio.wait_for(writer.close(), TIMEOUT_S)
 
 
-async def test_who_waits_for_room_goes_on_when_the_other_side_breaks(pipe: tuple[int, int]) -> None:
+async def test_a_hangup_signals_room(pipe: tuple[int, int]) -> None:
     source, sink = pipe
     room: list[bool] = []
     writer = Writer(sink, limit=100)

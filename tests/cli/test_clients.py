@@ -12,7 +12,7 @@ from typing import IO, Any
 import pytest
 import yaml
 
-from toolyard.client_configs.known import CLIENTS, Surroundings
+from toolyard.client_configs.clients import CLIENTS, Environment
 from toolyard.config import read_config
 
 Run = Callable[..., tuple[int, str, str]]
@@ -150,9 +150,9 @@ def test_secrets_may_stay_and_make_the_file_private(home: Path, toolyard: Run) -
 
 
 def test_the_servers_of_every_client_are_found_at_once(home: Path, toolyard: Run) -> None:
-    surroundings = Surroundings(sys.platform, {}, home, Path.cwd())
+    environment = Environment(sys.platform, {}, home, Path.cwd())
     for client in CLIENTS.values():
-        path = surroundings.path(client.user[0])
+        path = environment.path(client.user[0])
         path.parent.mkdir(parents=True, exist_ok=True)
         entry = {"command": "npx", "args": [client.name], "cmd": "npx", "type": "stdio"}
         document = {client.section[0]: {f"of-{client.name}": entry}}
@@ -532,7 +532,7 @@ def test_what_a_client_writes_in_the_same_moment_is_not_lost(mcp: Path, toolyard
     status, _, err = toolyard("connect", "cursor")
 
     assert status == 1
-    assert "changed by somebody else" in err
+    assert "changed by another program" in err
     assert mcp.read_text() == "{}"
     assert list(mcp.parent.iterdir()) == [mcp]
 

@@ -1,16 +1,16 @@
-"""What the tests of clients share: a home and a project without anything in them."""
+"""A fixture for client configurations: an empty home and an empty project."""
 
 from pathlib import Path
 
 import pytest
 
-from toolyard.client_configs.known import Surroundings
+from toolyard.client_configs.clients import Environment
 
 
 @pytest.fixture
-def surroundings(tmp_path: Path) -> Surroundings:
-    """Return the surroundings of somebody who works in a project."""
+def environment(tmp_path: Path) -> Environment:
+    """Return the environment of a user in a project."""
     home, project = tmp_path / "home", tmp_path / "project"
     home.mkdir()
     project.mkdir()
-    return Surroundings("linux", {}, home, project)
+    return Environment("linux", {}, home, project)

@@ -10,60 +10,68 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolyard._internal.files import rewrite
-from toolyard.client_configs.connect import Adopted, adopt, carry_out, connected, disconnected, missing_variables, shown_way
-from toolyard.client_configs.known import CLIENTS, Found, Surroundings, entry_of_address, entry_of_command, path_for
+from toolyard.client_configs.clients import CLIENTS, ClientFile, Environment, command_entry, path_to_write, url_entry
+from toolyard.client_configs.connect import (
+    ImportedServer,
+    apply_change,
+    display_target,
+    missing_variables,
+    plan_connect,
+    plan_disconnect,
+    plan_import,
+)
 from toolyard.client_configs.read import Server, read_servers
 from toolyard.config import ConfigError
 
 COMMAND = ["/venv/bin/python", "-m", "toolyard", "serve", "/x/toolyard.toml"]
 CURSOR, CODEX = CLIENTS["cursor"], CLIENTS["codex"]
-ENTRY = entry_of_command(CURSOR, COMMAND, name="toolyard")
+ENTRY = command_entry(CURSOR, COMMAND, name="toolyard")
 WRITABLE = [client for client in CLIENTS.values() if not client.user[0].endswith(".yaml")]
 
 
 def connect(path: Path, *, client: str = "cursor", name: str = "toolyard", entry: dict[str, Any] = ENTRY) -> Path | None:
-    return carry_out(connected(CLIENTS[client], path, name=name, entry=entry), keep=True)
+    return apply_change(plan_connect(CLIENTS[client], path, name=name, entry=entry), backup=True)
 
 
 def undo(path: Path, *, client: str = "cursor", name: str = "toolyard") -> None:
-    carry_out(disconnected(CLIENTS[client], path, name=name), keep=False)
+    apply_change(plan_disconnect(CLIENTS[client], path, name=name), backup=False)
 
 
 @pytest.mark.parametrize("client", WRITABLE, ids=lambda client: client.name)
-def test_every_client_gets_an_entry_that_it_understands_and_that_is_never_imported(client: Any, surroundings: Surroundings) -> None:
-    path = path_for(client, surroundings, "user")
+def test_every_client_gets_an_entry_that_it_understands_and_that_is_never_imported(client: Any, environment: Environment) -> None:
+    path = path_to_write(client, environment, "user")
     assert path is not None
-    connect(path, client=client.name, name="mine", entry=entry_of_command(client, COMMAND, name="mine"))
+    connect(path, client=client.name, name="mine", entry=command_entry(client, COMMAND, name="mine"))
 
-    (server,) = read_servers(Found(client, "user", path), surroundings)
+    (server,) = read_servers(ClientFile(client, "user", path), environment)
 
-    assert server.theirs == "mine"
-    assert "Toolyard itself" in server.why
+    assert server.original_name == "mine"
+    assert "Toolyard itself" in server.reason
 
 
 @pytest.mark.parametrize("client", [client for client in WRITABLE if client.name != "claude-desktop"], ids=lambda client: client.name)
-def test_an_address_is_written_as_the_client_wants_it(client: Any, surroundings: Surroundings) -> None:
-    path = path_for(client, surroundings, "user")
-    entry = entry_of_address(client, "http://127.0.0.1:8321/mcp", name="mine")
+def test_a_url_is_written_in_the_clients_format(client: Any, environment: Environment) -> None:
+    path = path_to_write(client, environment, "user")
+    entry = url_entry(client, "http://127.0.0.1:8321/mcp", name="mine")
     assert path is not None
     assert entry is not None
     connect(path, client=client.name, name="mine", entry=entry)
 
-    (server,) = read_servers(Found(client, "user", path), surroundings)
+    (server,) = read_servers(ClientFile(client, "user", path), environment)
 
     assert server.table["url"] == "http://127.0.0.1:8321/mcp"
     assert server.table.get("transport", "http") == "http"
 
 
-def test_a_client_that_only_starts_programs_takes_no_address() -> None:
-    assert entry_of_address(CLIENTS["claude-desktop"], "https://a", name="x") is None
+def test_a_client_that_only_starts_commands_gets_no_url() -> None:
+    assert url_entry(CLIENTS["claude-desktop"], "https://a", name="x") is None
 
 
-def test_goose_is_told_more_than_others() -> None:
+def test_goose_needs_more_fields_than_others() -> None:
     goose = CLIENTS["goose"]
 
-    assert entry_of_command(goose, COMMAND, name="mine")["cmd"] == COMMAND[0]
-    assert entry_of_address(goose, "https://a", name="mine") == {
+    assert command_entry(goose, COMMAND, name="mine")["cmd"] == COMMAND[0]
+    assert url_entry(goose, "https://a", name="mine") == {
         "name": "mine",
         "enabled": True,
         "type": "streamable_http",
@@ -99,7 +107,7 @@ CONTENTS = st.one_of(
 
 
 @given(content=CONTENTS)
-def test_undo_gives_the_very_same_bytes(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_undo_restores_the_same_bytes(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("client") / "mcp.json"
     path.write_bytes(content)
 
@@ -118,7 +126,7 @@ def test_undo_gives_the_very_same_bytes(content: bytes, tmp_path_factory: pytest
         [b"", b"a = 1", b"# c\r\na = 1\r\n", b"[mcp_servers.x]\ncommand = 'y'\n\n\n", b"[mcp_servers.toolyard]\nurl='z'\n[b]\n"]
     )
 )
-def test_undo_gives_the_very_same_bytes_of_toml(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_undo_restores_the_same_bytes_of_toml(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("client") / "config.toml"
     path.write_bytes(content)
 
@@ -129,7 +137,7 @@ def test_undo_gives_the_very_same_bytes_of_toml(content: bytes, tmp_path_factory
     assert path.read_bytes() == content
 
 
-def test_a_file_that_was_made_is_gone_after_undo(tmp_path: Path) -> None:
+def test_undo_removes_a_file_that_connecting_created(tmp_path: Path) -> None:
     path = tmp_path / "new" / "mcp.json"
 
     assert connect(path) is None
@@ -139,15 +147,15 @@ def test_a_file_that_was_made_is_gone_after_undo(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_to_connect_twice_changes_nothing(tmp_path: Path) -> None:
+def test_connecting_twice_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "mcp.json"
     connect(path)
-    again = connected(CURSOR, path, name="toolyard", entry=ENTRY)
+    again = plan_connect(CURSOR, path, name="toolyard", entry=ENTRY)
 
     assert again.before == again.after
 
 
-def test_what_was_changed_since_stays_when_it_is_undone(tmp_path: Path) -> None:
+def test_undo_keeps_later_changes(tmp_path: Path) -> None:
     path = tmp_path / "mcp.json"
     path.write_text('{"a": 1}')
     connect(path)
@@ -158,7 +166,7 @@ def test_what_was_changed_since_stays_when_it_is_undone(tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == {"a": 2, "mcpServers": {}}
 
 
-def test_what_was_changed_since_stays_in_toml_too(tmp_path: Path) -> None:
+def test_undo_keeps_later_changes_of_toml(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     connect(path, client="codex")
     path.write_text("# mine\n" + path.read_text())
@@ -168,7 +176,7 @@ def test_what_was_changed_since_stays_in_toml_too(tmp_path: Path) -> None:
     assert path.read_text() == "# mine\n"
 
 
-def test_a_backup_that_became_unreadable_does_no_harm(tmp_path: Path) -> None:
+def test_an_unreadable_backup_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "mcp.json"
     path.write_text("{}")
     backup = connect(path)
@@ -180,19 +188,19 @@ def test_a_backup_that_became_unreadable_does_no_harm(tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == {"mcpServers": {}}
 
 
-def test_the_server_of_somebody_else_is_neither_overwritten_nor_undone(tmp_path: Path) -> None:
+def test_another_server_of_that_name_is_neither_overwritten_nor_removed(tmp_path: Path) -> None:
     path = tmp_path / "mcp.json"
     path.write_text('{"mcpServers": {"git": {"command": "npx"}}}')
 
     with pytest.raises(ConfigError, match="another server 'git'"):
-        connected(CURSOR, path, name="git", entry=ENTRY)
+        plan_connect(CURSOR, path, name="git", entry=ENTRY)
     with pytest.raises(ConfigError, match="nothing to undo"):
-        disconnected(CURSOR, path, name="git")
+        plan_disconnect(CURSOR, path, name="git")
     with pytest.raises(ConfigError, match="nothing to undo"):
-        disconnected(CURSOR, path, name="other")
+        plan_disconnect(CURSOR, path, name="other")
 
 
-def test_an_address_under_a_name_of_ones_own_can_be_undone(tmp_path: Path) -> None:
+def test_a_url_under_a_custom_name_can_be_undone(tmp_path: Path) -> None:
     path = tmp_path / "mcp.json"
     path.write_text("{}")
     connect(path, name="mine", entry={"url": "http://a/mcp"})
@@ -208,18 +216,18 @@ def test_a_file_that_cannot_be_changed_safely_is_named(name: str, text: str, tmp
     path.write_text(text)
 
     with pytest.raises(ConfigError, match="cannot be changed"):
-        connected(CODEX if path.suffix == ".toml" else CURSOR, path, name="toolyard", entry=ENTRY)
+        plan_connect(CODEX if path.suffix == ".toml" else CURSOR, path, name="toolyard", entry=ENTRY)
 
 
-def test_an_entry_that_cannot_be_taken_out_safely_is_named(tmp_path: Path) -> None:
+def test_an_entry_that_cannot_be_removed_safely_is_named(tmp_path: Path) -> None:
     path = tmp_path / "mcp.json"
     path.write_text('{"mcpServers": {"toolyard": {} /* , */, "a": 1}}')
 
     with pytest.raises(ConfigError, match="cannot be changed"):
-        disconnected(CURSOR, path, name="toolyard")
+        plan_disconnect(CURSOR, path, name="toolyard")
 
 
-def test_a_link_stays_a_link_and_a_mode_stays_a_mode(tmp_path: Path) -> None:
+def test_links_and_modes_are_preserved(tmp_path: Path) -> None:
     real, link = tmp_path / "dotfiles.json", tmp_path / "mcp.json"
     real.write_text("{}")
     real.chmod(0o664)
@@ -237,7 +245,7 @@ def test_a_link_stays_a_link_and_a_mode_stays_a_mode(tmp_path: Path) -> None:
     assert real.read_text() == "{}"
 
 
-def test_a_new_file_is_as_open_as_the_user_wants_new_files_to_be(tmp_path: Path) -> None:
+def test_a_new_file_follows_the_umask(tmp_path: Path) -> None:
     rewrite(tmp_path / "a", b"")
     (tmp_path / "b").touch()
 
@@ -252,61 +260,61 @@ def server(name: str, table: dict[str, Any], client: str = "cursor") -> Server:
     return Server(client, Path("mcp.json"), name, name, table)
 
 
-def adopted(*servers: Server, there: dict[str, Any] | None = None) -> list[Adopted]:
-    return adopt(servers, there or {}, keeping="file", secrets=Path("/state/secrets"), folder=Path("/work"))
+def imported(*servers: Server, existing: dict[str, Any] | None = None) -> list[ImportedServer]:
+    return plan_import(servers, existing or {}, storage="file", secrets=Path("/state/secrets"), folder=Path("/work"))
 
 
-def names(*servers: Server, there: dict[str, Any] | None = None) -> list[tuple[str, str]]:
-    return [(one.name, one.status) for one in adopted(*servers, there=there)]
+def names(*servers: Server, existing: dict[str, Any] | None = None) -> list[tuple[str, str]]:
+    return [(one.name, one.status) for one in imported(*servers, existing=existing)]
 
 
 def test_the_same_server_under_the_same_name_is_there_already() -> None:
     assert names(server("git", NPX), server("git", NPX, "zed")) == [("git", "added"), ("git", "there already")]
-    assert names(server("git", NPX), there={"git": NPX}) == [("git", "there already")]
+    assert names(server("git", NPX), existing={"git": NPX}) == [("git", "there already")]
 
 
-def test_another_server_under_the_same_name_gets_that_of_its_client_too() -> None:
+def test_another_server_of_the_same_name_gets_its_clients_name_added() -> None:
     found = names(server("git", NPX), server("git", UVX), server("git", {"url": "https://a"}), server("git", {"url": "https://b"}))
 
     assert found == [("git", "added"), ("git-cursor", "renamed"), ("git-cursor-2", "renamed"), ("git-cursor-3", "renamed")]
 
 
-def test_what_was_renamed_before_is_known_again() -> None:
-    assert names(server("git", UVX), there={"git": NPX, "git-cursor": UVX}) == [("git-cursor", "there already")]
+def test_a_server_that_was_renamed_before_is_recognised() -> None:
+    assert names(server("git", UVX), existing={"git": NPX, "git-cursor": UVX}) == [("git-cursor", "there already")]
 
 
-def test_a_name_that_would_name_tools_alike_is_taken() -> None:
-    assert names(server("a_b", NPX), there={"a-b": UVX}) == [("a_b-cursor", "renamed")]
+def test_a_name_that_differs_only_in_dashes_is_not_free() -> None:
+    assert names(server("a_b", NPX), existing={"a-b": UVX}) == [("a_b-cursor", "renamed")]
 
 
-def test_a_secret_that_was_put_elsewhere_does_not_make_it_another_server() -> None:
+def test_an_extracted_secret_does_not_make_it_another_server() -> None:
     with_secret = {"command": "npx", "args": ["--token", "hunter"], "env": {"A": "b"}}
-    (first,) = adopted(server("git", with_secret))
+    (first,) = imported(server("git", with_secret))
 
     assert "hunter" not in str(first.table)
-    assert names(server("git", with_secret), there={"git": first.table}) == [("git", "there already")]
+    assert names(server("git", with_secret), existing={"git": first.table}) == [("git", "there already")]
 
 
-def test_the_folder_of_the_file_itself_is_not_said() -> None:
-    one, two = adopted(server("a", {**NPX, "cwd": "/work"}), server("b", {**NPX, "cwd": "/other"}))
+def test_the_folder_of_the_file_itself_is_not_written() -> None:
+    one, two = imported(server("a", {**NPX, "cwd": "/work"}), server("b", {**NPX, "cwd": "/other"}))
 
     assert "cwd" not in one.table
     assert two.table["cwd"] == "/other"
 
 
-def test_what_cannot_be_an_upstream_is_left_out_with_the_reason() -> None:
-    (one,) = adopted(server("git", {})._replace(why="No."))
+def test_an_unusable_server_is_left_out_with_the_reason() -> None:
+    (one,) = imported(server("git", {})._replace(reason="No."))
 
-    assert (one.status, one.why, one.table) == ("left out", "No.", {})
+    assert (one.status, one.reason, one.table) == ("left out", "No.", {})
 
 
-def test_variables_that_are_not_set_are_named() -> None:
+def test_unset_variables_are_listed() -> None:
     table = {"command": "${A}", "args": ["${env:B}", "${C:-c}", "$${D}"], "env": {"E": "${E}"}, "in_flight": 5}
 
     assert missing_variables(table, {"E": "x"}) == ["A", "B"]
 
 
-def test_how_a_server_is_reached_is_told_without_secrets() -> None:
-    assert shown_way({"command": "npx", "args": ["--token", "hunter"]}) == "npx --token …"
-    assert shown_way({"url": "https://a/?key=hunter"}) == "https://a/?key=…"
-    assert shown_way({}) == ""
+def test_the_command_or_url_is_displayed_without_secrets() -> None:
+    assert display_target({"command": "npx", "args": ["--token", "hunter"]}) == "npx --token …"
+    assert display_target({"url": "https://a/?key=hunter"}) == "https://a/?key=…"
+    assert display_target({}) == ""

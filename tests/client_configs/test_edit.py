@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.client_configs.edit import excerpt, paste, put_member, remove_member
+from toolyard.client_configs.edit import excerpt, put_member, remove_member, yaml_snippet
 from toolyard.client_configs.edit_toml import EditError
 from toolyard.config.upstreams import parse_json
 
@@ -39,7 +39,7 @@ ENTRY = {"command": "x"}
         ('{\n "mcpServers": {\n  "toolyard": 5}}', '{\n "mcpServers": {\n  "toolyard": {\n   "command": "x"\n  }}}'),
     ],
 )
-def test_a_member_is_put_in_as_the_rest_is_written(before: str, after: str) -> None:
+def test_a_member_is_added_in_the_style_of_the_rest(before: str, after: str) -> None:
     assert put_member(before, PATH, ENTRY) == after
     assert put_member(after, PATH, ENTRY) == after
 
@@ -54,24 +54,24 @@ def test_a_member_is_put_in_as_the_rest_is_written(before: str, after: str) -> N
         ('{"mcpServers": {\n "a": 1,\n "toolyard": {},\n}}', '{"mcpServers": {\n "a": 1,\n}}'),
     ],
 )
-def test_a_member_is_taken_out_with_its_comma(before: str, after: str) -> None:
+def test_a_member_is_removed_with_its_comma(before: str, after: str) -> None:
     assert remove_member(before, PATH) == after
 
 
 @pytest.mark.parametrize("text", ["[]", "5", "// nothing", '{"mcpServers": []}', '{"mcpServers": null}'])
-def test_what_is_no_object_is_not_changed(text: str) -> None:
+def test_a_text_without_an_object_is_not_changed(text: str) -> None:
     with pytest.raises(EditError):
         put_member(text, PATH, ENTRY)
 
 
-def test_a_member_that_cannot_be_taken_out_safely_is_left() -> None:
+def test_a_member_that_cannot_be_removed_safely_is_left() -> None:
     with pytest.raises(EditError):
         remove_member('{"mcpServers": {"toolyard": {} /* , */, "a": 1}}', PATH)
     with pytest.raises(EditError):
         remove_member('{"mcpServers": {"toolyard": 1, "toolyard": 2}}', PATH)
 
 
-def test_an_object_without_an_end_is_not_changed() -> None:
+def test_an_unclosed_object_is_not_changed() -> None:
     with pytest.raises(EditError):
         put_member('{"mcpServers": {', PATH, ENTRY)
 
@@ -89,7 +89,7 @@ JSON = st.recursive(
     st.dictionaries(KEYS, JSON) | st.none(),
     st.sampled_from([None, 2, "\t"]),
 )
-def test_a_member_can_be_put_into_any_document_and_taken_out_again(document: dict[str, Any], servers: Any, indent: Any) -> None:
+def test_a_member_can_be_added_to_any_document_and_removed_again(document: dict[str, Any], servers: Any, indent: Any) -> None:
     whole = document if servers is None else {**document, "mcpServers": servers}
     text = json.dumps(whole, indent=indent)
 
@@ -110,43 +110,43 @@ def test_a_member_can_be_put_into_any_document_and_taken_out_again(document: dic
         ("a\r\nb", "a\r\nb\r\nc", (2, [" a", "-b", "+b", "+c"])),
     ],
 )
-def test_the_lines_that_differ_are_shown_with_one_around_them(before: str, after: str, shown: tuple[int, list[str]]) -> None:
+def test_an_excerpt_shows_the_changed_lines_with_one_line_of_context(before: str, after: str, shown: tuple[int, list[str]]) -> None:
     assert excerpt(before, after) == shown
 
 
-def test_a_line_before_the_excerpt_may_tell_that_one_in_it_is_secret() -> None:
+def test_a_line_before_the_excerpt_can_mark_a_secret_in_it() -> None:
     before = '["--token",\n"hunter1"]\n{"TOKEN": "hunter2"}\n'
 
     assert excerpt(before, before.replace("]\n", "],\nx\n")) == (2, [' ["--token",', '-"…"]', '+"…"],', "+x", ' {"TOKEN": "…"}'])
 
 
-ENTRY_yaml_text = 'toolyard: {"cmd": "x"}'
+YAML_ENTRY = 'toolyard: {"cmd": "x"}'
 ITEM = '- {"name": "toolyard"}'
 
 
 @pytest.mark.parametrize(
     ("text", "entry", "lines", "place"),
     [
-        ("", ENTRY_yaml_text, ("a:", f"  {ENTRY_yaml_text}"), "there"),
-        ("b: 1\n", ENTRY_yaml_text, ("a:", f"  {ENTRY_yaml_text}"), "at the end"),
-        ("  a: nested\nb: 1\n", ENTRY_yaml_text, ("a:", f"  {ENTRY_yaml_text}"), "at the end"),
-        ("b: 1\na:\n  c: 1\n", ENTRY_yaml_text, (f"  {ENTRY_yaml_text}",), "below line 2"),
-        ("'a' : # mine\n\n     # more\n     c: 1\n", ENTRY_yaml_text, (f"     {ENTRY_yaml_text}",), "below line 1"),
-        ('\ufeff"a":\nb: 1\n', ENTRY_yaml_text, (f"  {ENTRY_yaml_text}",), "below line 1"),
-        ("a:\n", ENTRY_yaml_text, (f"  {ENTRY_yaml_text}",), "below line 1"),
+        ("", YAML_ENTRY, ("a:", f"  {YAML_ENTRY}"), "there"),
+        ("b: 1\n", YAML_ENTRY, ("a:", f"  {YAML_ENTRY}"), "at the end"),
+        ("  a: nested\nb: 1\n", YAML_ENTRY, ("a:", f"  {YAML_ENTRY}"), "at the end"),
+        ("b: 1\na:\n  c: 1\n", YAML_ENTRY, (f"  {YAML_ENTRY}",), "below line 2"),
+        ("'a' : # mine\n\n     # more\n     c: 1\n", YAML_ENTRY, (f"     {YAML_ENTRY}",), "below line 1"),
+        ('\ufeff"a":\nb: 1\n', YAML_ENTRY, (f"  {YAML_ENTRY}",), "below line 1"),
+        ("a:\n", YAML_ENTRY, (f"  {YAML_ENTRY}",), "below line 1"),
         ("a:\n- name: c\n", ITEM, (ITEM,), "below line 1"),
         ("a:\n  - name: c\n", ITEM, (f"  {ITEM}",), "below line 1"),
-        ("b: 1\na: {c: 1}\n", ENTRY_yaml_text, ("a:", f"  {ENTRY_yaml_text}"), "in the place of line 2"),
+        ("b: 1\na: {c: 1}\n", YAML_ENTRY, ("a:", f"  {YAML_ENTRY}"), "in place of line 2"),
     ],
 )
 def test_an_entry_is_indented_as_its_neighbours_are(text: str, entry: str, lines: tuple[str, ...], place: str) -> None:
-    pasted = paste(text, "a", entry)
+    pasted = yaml_snippet(text, "a", entry)
 
-    assert (pasted.lines, pasted.place[: len(place)]) == (lines, place)
+    assert (pasted.lines, pasted.position[: len(place)]) == (lines, place)
 
 
-@pytest.mark.parametrize("entry", [ENTRY_yaml_text, ITEM])
-def test_what_is_pasted_into_nothing_is_yaml(entry: str) -> None:
-    document = yaml.safe_load("\n".join(paste("", "a", entry).lines))
+@pytest.mark.parametrize("entry", [YAML_ENTRY, ITEM])
+def test_a_snippet_for_an_empty_file_is_valid_yaml(entry: str) -> None:
+    document = yaml.safe_load("\n".join(yaml_snippet("", "a", entry).lines))
 
-    assert document == {"a": {"toolyard": {"cmd": "x"}} if entry is ENTRY_yaml_text else [{"name": "toolyard"}]}
+    assert document == {"a": {"toolyard": {"cmd": "x"}} if entry is YAML_ENTRY else [{"name": "toolyard"}]}

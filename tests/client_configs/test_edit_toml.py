@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.client_configs.edit_toml import EditError, add_table, remove_table, written_table
+from toolyard.client_configs.edit_toml import EditError, add_table, format_table, remove_table
 
 WRITTEN = """\
 # Ours.
@@ -42,25 +42,25 @@ VALUES = st.one_of(
 )
 
 
-def test_a_table_stands_at_the_end_and_everything_before_it_is_untouched() -> None:
+def test_a_table_is_added_at_the_end_and_nothing_else_changes() -> None:
     text = add_table(WRITTEN, ["upstreams", "new"], {"command": "a", "args": ["b"], "env": {"C": "d"}})
 
     assert text.removeprefix(WRITTEN) == '\n[upstreams.new]\ncommand = "a"\nargs = ["b"]\n\n[upstreams.new.env]\nC = "d"\n'
 
 
-def test_a_table_goes_with_all_that_is_inside_it_and_nothing_else() -> None:
+def test_a_table_is_removed_with_its_inner_tables_and_nothing_else() -> None:
     text = remove_table(WRITTEN, ["upstreams", "git"])
 
     assert text == WRITTEN[: WRITTEN.index("[upstreams.git]")] + WRITTEN[WRITTEN.index("# About") :]
 
 
-def test_the_last_table_goes_with_the_gap_in_front_of_it() -> None:
+def test_the_last_table_is_removed_with_the_blank_lines_before_it() -> None:
     assert remove_table("a = 1\n\n[b.c]\nd = 2\n", ["b", "c"]) == "a = 1\n"
     assert remove_table("a = 1\n\n[b.c]\nd = 2\n# end", ["b", "c"]) == "a = 1\n"
 
 
 @pytest.mark.parametrize("text", ["", "a = 1\n", "a = 1\r\nb = 2\r\n", "[upstreams]\n", "[upstreams.x]\ncommand = 'y'\n", WRITTEN])
-def test_what_was_added_can_be_removed_again(text: str) -> None:
+def test_an_added_table_can_be_removed_again(text: str) -> None:
     added = add_table(text, ["upstreams", "new"], {"command": "a", "env": {"B": "c"}})
 
     assert remove_table(added, ["upstreams", "new"]) == text
@@ -69,18 +69,18 @@ def test_what_was_added_can_be_removed_again(text: str) -> None:
 
 
 @given(st.dictionaries(TEXTS, VALUES, max_size=5))
-def test_every_table_says_when_read_what_it_was_written_from(table: dict[str, Any]) -> None:
-    assert tomllib.loads(written_table(["a", "b c"], table)) == {"a": {"b c": table}}
+def test_a_formatted_table_parses_to_the_same_table(table: dict[str, Any]) -> None:
+    assert tomllib.loads(format_table(["a", "b c"], table)) == {"a": {"b c": table}}
 
 
 def test_tables_inside_lists_and_numbers_are_written_in_one_line() -> None:
     table = {"reshape": {"a": {"fixed": {"b": [1, {"c": 2.5}]}}}}
 
-    assert written_table(["x"], table) == "[x]\nreshape = {a = {fixed = {b = [1, {c = 2.5}]}}}"
+    assert format_table(["x"], table) == "[x]\nreshape = {a = {fixed = {b = [1, {c = 2.5}]}}}"
 
 
 @pytest.mark.parametrize("text", ["upstreams = {}\n", 'upstreams = {a = {command = "x"}}\n', "[upstreams.new]\na = 1\n"])
-def test_a_table_that_cannot_stand_there_is_refused(text: str) -> None:
+def test_a_table_that_cannot_be_added_is_refused(text: str) -> None:
     with pytest.raises(EditError):
         add_table(text, ["upstreams", "new"], {"command": "x"})
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from toolyard.client_configs.known import CLIENTS, Client, Found, Surroundings
+from toolyard.client_configs.clients import CLIENTS, Client, ClientFile, Environment
 from toolyard.client_configs.read import Server, decode, parse, read_bytes, read_servers, runs_toolyard
 from toolyard.config import ConfigError
 from toolyard.config.upstreams import from_file
@@ -15,19 +15,19 @@ from toolyard.config.upstreams import from_file
 NPX = {"command": "npx", "args": ["-y", "x"]}
 
 
-def read(client: str, text: str, surroundings: Surroundings, *, project: bool = False) -> dict[str, Server]:
+def read(client: str, text: str, environment: Environment, *, project: bool = False) -> dict[str, Server]:
     known = CLIENTS[client]
-    path = surroundings.path((known.project if project else known.user)[0])
+    path = environment.path((known.project if project else known.user)[0])
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
-    servers = read_servers(Found(known, "project" if project else "user", path), surroundings)
-    return {server.theirs: server for server in servers}
+    servers = read_servers(ClientFile(known, "project" if project else "user", path), environment)
+    return {server.original_name: server for server in servers}
 
 
-def one(client: str, entry: dict[str, Any], surroundings: Surroundings) -> dict[str, Any]:
+def one(client: str, entry: dict[str, Any], environment: Environment) -> dict[str, Any]:
     (section,) = CLIENTS[client].section
-    (server,) = read(client, json.dumps({section: {"git": entry}}), surroundings).values()
-    assert not server.why
+    (server,) = read(client, json.dumps({section: {"git": entry}}), environment).values()
+    assert not server.reason
     from_file({"upstreams": {server.name: server.table}}, Path("toolyard.toml"))
     return server.table
 
@@ -36,12 +36,12 @@ JSON_CLIENTS = [name for name, client in CLIENTS.items() if client.user[0].endsw
 
 
 @pytest.mark.parametrize("client", JSON_CLIENTS)
-def test_every_client_with_json_is_read(client: str, surroundings: Surroundings) -> None:
-    assert one(client, NPX, surroundings) == NPX
-    assert one(client, {"url": "https://a/mcp"}, surroundings) == {"url": "https://a/mcp"}
+def test_every_client_with_json_is_read(client: str, environment: Environment) -> None:
+    assert one(client, NPX, environment) == NPX
+    assert one(client, {"url": "https://a/mcp"}, environment) == {"url": "https://a/mcp"}
 
 
-def test_codex_names_variables_headers_tools_and_times_in_its_own_way(surroundings: Surroundings) -> None:
+def test_codex_names_variables_headers_tools_and_times_in_its_own_way(environment: Environment) -> None:
     text = """
     [mcp_servers.git]
     command = "npx"
@@ -58,7 +58,7 @@ def test_codex_names_variables_headers_tools_and_times_in_its_own_way(surroundin
     http_headers = { X = "y" }
     env_http_headers = { Z = "ZED" }
     """
-    servers = read("codex", text, surroundings)
+    servers = read("codex", text, environment)
 
     assert servers["git"].table == {
         "command": "npx",
@@ -75,33 +75,33 @@ def test_codex_names_variables_headers_tools_and_times_in_its_own_way(surroundin
     }
 
 
-def test_opencode_has_one_list_for_a_command_and_braces_for_variables_and_files(surroundings: Surroundings) -> None:
+def test_opencode_has_one_list_for_a_command_and_braces_for_variables_and_files(environment: Environment) -> None:
     local = {"type": "local", "command": ["bun", "x"], "environment": {"A": "{env:B}", "C": "{file:~/c}"}, "enabled": False}
 
-    assert one("opencode", local, surroundings) == {
+    assert one("opencode", local, environment) == {
         "command": "bun",
         "args": ["x"],
         "env": {"A": "${B}", "C": "${secretref:file:~/c}"},
         "enabled": False,
     }
-    assert one("opencode", {"type": "remote", "url": "https://a"}, surroundings) == {"url": "https://a", "transport": "http"}
+    assert one("opencode", {"type": "remote", "url": "https://a"}, environment) == {"url": "https://a", "transport": "http"}
 
 
-def test_goose_has_extensions_some_of_which_are_no_servers(surroundings: Surroundings) -> None:
+def test_goose_has_extensions_some_of_which_are_no_servers(environment: Environment) -> None:
     text = """
     extensions:
       developer: {type: builtin, enabled: true}
       git: {type: stdio, cmd: npx, args: [x], envs: {A: b}, env_keys: [TOKEN]}
       web: {type: streamable_http, uri: "https://a"}
     """
-    servers = read("goose", text, surroundings)
+    servers = read("goose", text, environment)
 
-    assert "builtin" in servers["developer"].why
+    assert "builtin" in servers["developer"].reason
     assert servers["git"].table == {"command": "npx", "args": ["x"], "env": {"TOKEN": "${TOKEN}", "A": "b"}}
     assert servers["web"].table == {"url": "https://a", "transport": "http"}
 
 
-def test_continue_has_a_list_in_which_each_says_its_name(surroundings: Surroundings) -> None:
+def test_continue_has_a_list_of_servers_with_names(environment: Environment) -> None:
     text = """
     mcpServers:
       - {name: Git, command: npx, args: [x]}
@@ -109,17 +109,17 @@ def test_continue_has_a_list_in_which_each_says_its_name(surroundings: Surroundi
       - {command: nameless}
       - 5
     """
-    servers = read("continue", text, surroundings)
+    servers = read("continue", text, environment)
 
     assert list(servers) == ["Git", "web"]
     assert servers["Git"].name == "git"
     assert servers["web"].table == {"url": "https://a", "transport": "sse", "headers": {"A": "b"}}
 
 
-def test_gemini_writes_variables_without_braces_and_filters_tools(surroundings: Surroundings) -> None:
+def test_gemini_writes_variables_without_braces_and_filters_tools(environment: Environment) -> None:
     entry = {"httpUrl": "https://a", "headers": {"A": "$B and $${C}"}, "includeTools": ["a"], "excludeTools": ["b"], "trust": True}
 
-    assert one("gemini", entry, surroundings) == {
+    assert one("gemini", entry, environment) == {
         "url": "https://a",
         "headers": {"A": "${B} and $${C}"},
         "tools": ["a"],
@@ -127,47 +127,47 @@ def test_gemini_writes_variables_without_braces_and_filters_tools(surroundings: 
     }
 
 
-def test_what_vscode_asks_a_person_for_becomes_a_variable_and_folders_are_filled_in(surroundings: Surroundings) -> None:
+def test_inputs_of_vscode_become_variables_and_folders_are_filled_in(environment: Environment) -> None:
     entry = {"command": "${userHome}/x", "args": ["${workspaceFolder}"], "env": {"A": "${input:api-key}", "B": "${env:C}"}}
 
-    assert one("vscode", entry, surroundings) == {
-        "command": f"{surroundings.home}/x",
-        "args": [str(surroundings.folder)],
+    assert one("vscode", entry, environment) == {
+        "command": f"{environment.home}/x",
+        "args": [str(environment.folder)],
         "env": {"A": "${API_KEY}", "B": "${env:C}"},
     }
 
 
-def test_the_tools_that_copilot_lets_through_are_kept_and_those_of_others_mean_something_else(surroundings: Surroundings) -> None:
-    assert one("copilot", {**NPX, "tools": ["a"]}, surroundings) == {**NPX, "tools": ["a"]}
-    assert one("cursor", {**NPX, "tools": ["a"], "disabled_tools": [5]}, surroundings) == NPX
+def test_the_tool_filter_of_copilot_is_kept_and_that_of_others_ignored(environment: Environment) -> None:
+    assert one("copilot", {**NPX, "tools": ["a"]}, environment) == {**NPX, "tools": ["a"]}
+    assert one("cursor", {**NPX, "tools": ["a"], "disabled_tools": [5]}, environment) == NPX
 
 
-def test_what_our_own_object_says_beats_the_words_of_a_client(surroundings: Surroundings) -> None:
+def test_our_own_settings_beat_those_of_the_client(environment: Environment) -> None:
     entry = {**NPX, "includeTools": ["a"], "toolyard": {"tools": ["b"], "pin": "off"}}
 
-    assert one("gemini", entry, surroundings) == {**NPX, "tools": ["b"], "pin": "off"}
+    assert one("gemini", entry, environment) == {**NPX, "tools": ["b"], "pin": "off"}
 
 
-def test_claude_code_keeps_servers_for_one_folder_too(surroundings: Surroundings) -> None:
+def test_claude_code_keeps_servers_for_one_folder_too(environment: Environment) -> None:
     document = {
         "mcpServers": {"a": NPX},
-        "projects": {str(surroundings.folder): {"mcpServers": {"b": NPX}}, "/other": {"mcpServers": {"c": NPX}}},
+        "projects": {str(environment.folder): {"mcpServers": {"b": NPX}}, "/other": {"mcpServers": {"c": NPX}}},
     }
 
-    assert list(read("claude-code", json.dumps(document), surroundings)) == ["a", "b"]
-    assert list(read("claude-code", '{"mcpServers": {}, "projects": 5}', surroundings)) == []
+    assert list(read("claude-code", json.dumps(document), environment)) == ["a", "b"]
+    assert list(read("claude-code", '{"mcpServers": {}, "projects": 5}', environment)) == []
 
 
-def test_a_program_of_a_project_runs_in_its_folder(surroundings: Surroundings) -> None:
+def test_a_program_of_a_project_runs_in_its_folder(environment: Environment) -> None:
     text = json.dumps({"mcpServers": {"a": NPX, "b": {**NPX, "cwd": "sub"}, "c": {"url": "https://a"}}})
-    servers = read("cursor", text, surroundings, project=True)
+    servers = read("cursor", text, environment, project=True)
 
-    assert servers["a"].table["cwd"] == str(surroundings.folder)
-    assert servers["b"].table["cwd"] == str(surroundings.folder / "sub")
+    assert servers["a"].table["cwd"] == str(environment.folder)
+    assert servers["b"].table["cwd"] == str(environment.folder / "sub")
     assert "cwd" not in servers["c"].table
 
 
-def test_what_is_wrong_with_one_server_is_said_of_that_one(surroundings: Surroundings) -> None:
+def test_an_unusable_server_does_not_affect_the_others(environment: Environment) -> None:
     wrong: dict[str, Any] = {
         "a": 5,
         "b": {"command": 5},
@@ -175,23 +175,23 @@ def test_what_is_wrong_with_one_server_is_said_of_that_one(surroundings: Surroun
         "d": {**NPX, "toolyard": {"tols": []}},
         "e": {"command": ["x"], "args": 5},
     }
-    servers = read("cursor", json.dumps({"mcpServers": {**wrong, "f": NPX}}), surroundings)
+    servers = read("cursor", json.dumps({"mcpServers": {**wrong, "f": NPX}}), environment)
 
     assert servers.pop("f").table == NPX
-    assert all(server.why.endswith((".", "?")) and not server.table for server in servers.values())
-    assert "'mcpServers.b.command'" in servers["b"].why
-    assert "'mcpServers.d.toolyard.tols'" in servers["d"].why
+    assert all(server.reason.endswith((".", "?")) and not server.table for server in servers.values())
+    assert "'mcpServers.b.command'" in servers["b"].reason
+    assert "'mcpServers.d.toolyard.tols'" in servers["d"].reason
 
 
 @pytest.mark.parametrize("text", ["5", "[]", "null"])
-def test_a_file_that_is_no_object_has_no_servers(text: str, surroundings: Surroundings) -> None:
+def test_a_file_without_an_object_has_no_servers(text: str, environment: Environment) -> None:
     with pytest.raises(ConfigError, match="no servers"):
-        read("cursor", text, surroundings)
+        read("cursor", text, environment)
 
 
-def test_a_file_that_is_not_there_is_named(surroundings: Surroundings) -> None:
+def test_a_missing_file_is_named(environment: Environment) -> None:
     with pytest.raises(ConfigError, match=r"no file '.*mcp\.json'"):
-        read_servers(Found(CLIENTS["cursor"], "user", surroundings.home / "mcp.json"), surroundings)
+        read_servers(ClientFile(CLIENTS["cursor"], "user", environment.home / "mcp.json"), environment)
 
 
 @pytest.mark.parametrize(
@@ -205,11 +205,11 @@ def test_a_file_that_is_not_there_is_named(surroundings: Surroundings) -> None:
         {"git": NPX},
     ],
 )
-def test_a_file_of_no_known_client_is_searched_for_servers(document: dict[str, Any], surroundings: Surroundings) -> None:
-    path = surroundings.home / "some.json"
+def test_a_file_of_an_unknown_client_is_searched_for_servers(document: dict[str, Any], environment: Environment) -> None:
+    path = environment.home / "some.json"
     path.write_text(json.dumps(document))
 
-    (server,) = read_servers(Found(Client("file", "File", (), section=()), "user", path), surroundings)
+    (server,) = read_servers(ClientFile(Client("file", "File", (), section=()), "user", path), environment)
 
     assert (server.name, server.table) == ("git", NPX)
 
@@ -223,11 +223,11 @@ def test_a_file_of_no_known_client_is_searched_for_servers(document: dict[str, A
         {"command": ["uvx", "toolyard", "serve"]},
     ],
 )
-def test_toolyard_itself_is_never_taken_in(entry: dict[str, Any], surroundings: Surroundings) -> None:
-    (server,) = read("cursor", json.dumps({"mcpServers": {"mine": entry}}), surroundings).values()
+def test_toolyard_itself_is_never_imported(entry: dict[str, Any], environment: Environment) -> None:
+    (server,) = read("cursor", json.dumps({"mcpServers": {"mine": entry}}), environment).values()
 
     assert runs_toolyard(entry)
-    assert "Toolyard itself" in server.why
+    assert "Toolyard itself" in server.reason
 
 
 @pytest.mark.parametrize(
@@ -237,10 +237,10 @@ def test_others_are_not_taken_for_toolyard(entry: dict[str, Any]) -> None:
     assert not runs_toolyard(entry)
 
 
-def test_an_entry_of_our_name_is_ours_also_if_it_is_an_address(surroundings: Surroundings) -> None:
-    (server,) = read("cursor", '{"mcpServers": {"toolyard": {"url": "http://127.0.0.1:8321/mcp"}}}', surroundings).values()
+def test_an_entry_of_our_name_is_ours_even_with_a_url(environment: Environment) -> None:
+    (server,) = read("cursor", '{"mcpServers": {"toolyard": {"url": "http://127.0.0.1:8321/mcp"}}}', environment).values()
 
-    assert server.why
+    assert server.reason
 
 
 def refusal(text: str, name: str) -> str:
@@ -258,11 +258,11 @@ def refusal(text: str, name: str) -> str:
         ("a.yml", "{a: {b: 1}}"),
     ],
 )
-def test_a_document_is_read_as_its_name_tells(name: str, text: str) -> None:
+def test_a_document_is_parsed_by_its_suffix(name: str, text: str) -> None:
     assert parse(text, Path(name)) == {"a": {"b": 1}}
 
 
-def test_an_empty_file_of_json_says_nothing() -> None:
+def test_an_empty_json_file_is_an_empty_document() -> None:
     assert parse(" \n", Path("a.json")) == {}
 
 
@@ -275,7 +275,7 @@ def test_an_empty_file_of_json_says_nothing() -> None:
         ("a.yaml", "a: 1\nb: [", "line 2"),
     ],
 )
-def test_what_is_malformed_is_said_with_its_file_and_place(name: str, text: str, place: str) -> None:
+def test_a_malformed_document_is_reported_with_its_file_and_line(name: str, text: str, place: str) -> None:
     said = refusal(text, name)
 
     assert f"'{name}'" in said
@@ -289,13 +289,13 @@ def test_a_document_that_is_nested_too_deeply_is_refused() -> None:
     assert "YAML" in refusal("[" * 10_000, "a.yaml")
 
 
-def test_yaml_needs_a_reader_and_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_yaml_needs_a_parser_and_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
 
     assert "pip install pyyaml" in refusal("a: 1", "a.yaml")
 
 
-def test_a_file_that_is_not_there_is_nothing_and_one_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_none_and_an_unreadable_one_is_named(tmp_path: Path) -> None:
     assert read_bytes(tmp_path / "a.json") is None
     with pytest.raises(ConfigError, match="cannot be read"):
         read_bytes(tmp_path)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from toolyard.client_configs.secrets import HIDDEN, Keeping, hidden, hidden_text, is_secret, keep_secrets, store_secrets
+from toolyard.client_configs.secrets import MASK, SecretStorage, extract_secrets, is_secret, mask_table, mask_text, store_secrets
 from toolyard.config.convert import Place, References
 
 TABLE: dict[str, Any] = {
@@ -18,8 +18,8 @@ TABLE: dict[str, Any] = {
 }
 
 
-def kept(keeping: Keeping, folder: Path = Path("/state/secrets"), **fields: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    return keep_secrets("git", fields or TABLE, keeping=keeping, folder=folder, taken={})
+def extract(storage: SecretStorage, folder: Path = Path("/state/secrets"), **fields: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    return extract_secrets("git", fields or TABLE, storage=storage, folder=folder, variables={})
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def kept(keeping: Keeping, folder: Path = Path("/state/secrets"), **fields: Any)
         ("", "a1" * 16),
     ],
 )
-def test_a_secret_is_known_by_its_name_or_its_looks(name: str, text: str) -> None:
+def test_a_secret_is_recognised_by_its_name_or_form(name: str, text: str) -> None:
     assert is_secret(name, text)
 
 
@@ -52,19 +52,19 @@ def test_a_secret_is_known_by_its_name_or_its_looks(name: str, text: str) -> Non
         ("", "/a/long/path/with-words/and/no/digits/in/it"),
     ],
 )
-def test_what_is_no_secret_is_left_alone(name: str, text: str) -> None:
+def test_other_values_are_not_secrets(name: str, text: str) -> None:
     assert not is_secret(name, text)
 
 
-def test_nothing_secret_is_shown() -> None:
-    assert "hunter" not in str(hidden(TABLE))
-    assert hidden(TABLE)["env"] == dict.fromkeys(TABLE["env"], HIDDEN)
-    assert hidden({"url": "https://a/mcp?b=c", "args": ["--port=80"]}) == {"url": "https://a/mcp?b=c", "args": ["--port=80"]}
+def test_a_masked_table_has_no_secrets() -> None:
+    assert "hunter" not in str(mask_table(TABLE))
+    assert mask_table(TABLE)["env"] == dict.fromkeys(TABLE["env"], MASK)
+    assert mask_table({"url": "https://a/mcp?b=c", "args": ["--port=80"]}) == {"url": "https://a/mcp?b=c", "args": ["--port=80"]}
 
 
-@pytest.mark.parametrize("keeping", ["file", "env"])
-def test_what_is_kept_elsewhere_is_not_in_the_table(keeping: Keeping) -> None:
-    table, secrets = kept(keeping)
+@pytest.mark.parametrize("storage", ["file", "env"])
+def test_extracted_secrets_are_not_in_the_table(storage: SecretStorage) -> None:
+    table, secrets = extract(storage)
 
     assert "hunter" not in str(table)
     assert len(secrets) == 9
@@ -74,8 +74,8 @@ def test_what_is_kept_elsewhere_is_not_in_the_table(keeping: Keeping) -> None:
     assert table["args"][5] == "--port=80"
 
 
-def test_a_table_with_its_secrets_in_files_is_what_it_was_once_they_are_looked_up(tmp_path: Path) -> None:
-    table, secrets = kept("file", tmp_path / "secrets")
+def test_a_table_with_secrets_in_files_resolves_to_the_original(tmp_path: Path) -> None:
+    table, secrets = extract("file", tmp_path / "secrets")
     store_secrets(secrets)
     warnings: list[str] = []
     look = References(variables={}, folder=tmp_path, warn=warnings.append)
@@ -93,8 +93,8 @@ def test_a_table_with_its_secrets_in_files_is_what_it_was_once_they_are_looked_u
     assert {stat.S_IMODE(Path(file).stat().st_mode) for file in secrets} == {0o600}
 
 
-def test_a_table_with_its_secrets_in_variables_is_what_it_was_once_they_are_set() -> None:
-    table, secrets = kept("env")
+def test_a_table_with_secrets_in_variables_resolves_to_the_original() -> None:
+    table, secrets = extract("env")
     look = References(variables=secrets, folder=Path(), warn=print)
 
     assert look.text(table["url"], Place("x")) == TABLE["url"]
@@ -105,7 +105,7 @@ def test_a_table_with_its_secrets_in_variables_is_what_it_was_once_they_are_set(
 def test_two_upstreams_with_different_secrets_of_one_name_get_two_variables() -> None:
     taken: dict[str, str] = {}
     texts = [
-        keep_secrets(name, {"env": {"TOKEN": secret}}, keeping="env", folder=Path(), taken=taken).table["env"]["TOKEN"]
+        extract_secrets(name, {"env": {"TOKEN": secret}}, storage="env", folder=Path(), variables=taken).table["env"]["TOKEN"]
         for name, secret in (("a", "1"), ("2b", "2"), ("c", "1"))
     ]
 
@@ -132,20 +132,22 @@ ARGUMENTS = [
 
 
 @pytest.mark.parametrize("arguments", ARGUMENTS)
-@pytest.mark.parametrize("keeping", ["file", "env"])
-def test_secrets_inside_arguments_are_moved_out_and_come_back_whole(arguments: list[str], keeping: Keeping, tmp_path: Path) -> None:
-    table, secrets = kept(keeping, tmp_path, args=arguments)
-    if keeping == "file":
+@pytest.mark.parametrize("storage", ["file", "env"])
+def test_secrets_inside_arguments_are_extracted_and_resolve_to_the_original(
+    arguments: list[str], storage: SecretStorage, tmp_path: Path
+) -> None:
+    table, secrets = extract(storage, tmp_path, args=arguments)
+    if storage == "file":
         store_secrets(secrets)
     look = References(variables=secrets, folder=tmp_path, warn=print)
 
-    assert "hunter" not in str(table) + str(hidden({"args": arguments}))
+    assert "hunter" not in str(table) + str(mask_table({"args": arguments}))
     assert [look.text(text, Place("x")) for text in table["args"]] == arguments
-    assert kept(keeping, **table) == (table, {})
+    assert extract(storage, **table) == (table, {})
 
 
-def test_a_secret_inside_a_variable_is_moved_out() -> None:
-    table, secrets = kept("env", env={"HEADERS": '{"Authorization": "Bearer hunter1"}'})
+def test_a_secret_inside_a_variable_is_extracted() -> None:
+    table, secrets = extract("env", env={"HEADERS": '{"Authorization": "Bearer hunter1"}'})
 
     assert table == {"env": {"HEADERS": '{"Authorization": "${GIT_HEADERS_AUTHORIZATION}'}}
     assert secrets == {"GIT_HEADERS_AUTHORIZATION": 'Bearer hunter1"}'}
@@ -166,19 +168,19 @@ def test_a_secret_inside_a_variable_is_moved_out() -> None:
     ],
 )
 def test_arguments_without_secrets_stay_as_they_are(arguments: list[str]) -> None:
-    assert kept("file", args=arguments) == ({"args": arguments}, {})
-    assert hidden({"args": arguments}) == {"args": arguments}
+    assert extract("file", args=arguments) == ({"args": arguments}, {})
+    assert mask_table({"args": arguments}) == {"args": arguments}
 
 
-def test_secrets_that_are_kept_where_they_are_are_at_least_counted() -> None:
-    table, secrets = kept("keep")
+def test_secrets_that_stay_in_the_table_are_counted() -> None:
+    table, secrets = extract("keep")
 
     assert table == TABLE
     assert len(secrets) == 9
 
 
-def test_a_table_without_any_stays_as_it_is() -> None:
-    assert kept("file", command="npx") == ({"command": "npx"}, {})
+def test_a_table_without_secrets_does_not_change() -> None:
+    assert extract("file", command="npx") == ({"command": "npx"}, {})
 
 
 @pytest.mark.parametrize(
@@ -198,5 +200,5 @@ def test_a_table_without_any_stays_as_it_is() -> None:
         ('"a": "it\'s \\"b\\""', '"a": "it\'s \\"b\\""'),
     ],
 )
-def test_a_line_of_a_file_is_shown_without_what_is_secret(line: str, shown: str) -> None:
-    assert hidden_text(line) == shown
+def test_secrets_in_a_line_of_a_file_are_masked(line: str, shown: str) -> None:
+    assert mask_text(line) == shown

@@ -18,7 +18,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
-from npm_packages import NODE, installed
+from pinned_packages import NODE, installed
 
 HERE = Path(__file__).parent
 EVERYTHING = HERE.parent.parent / "examples" / "everything.py"

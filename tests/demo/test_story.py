@@ -1,4 +1,4 @@
-"""The story: every number it tells is true, and so is every claim."""
+"""The story of the demo: its numbers and claims are true."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from toolyard import Profile, Surface, Yard
-from toolyard.demo.story import Bill, Lists, Scene, bill_of, lists_of, tell
+from toolyard.demo.story import CallCosts, ListCosts, Step, call_costs, list_costs, run_story
 from toolyard.demo.tools import make_yard
 from toolyard.dispatch.call import Caller
 from toolyard.transports.memory import Memory
@@ -18,9 +18,9 @@ EVERYTHING = Profile(name="direct", surface=Surface.DIRECT)
 QUERIES = [json.loads(line)["query"] for line in Path(__file__).with_name("queries.jsonl").read_text().splitlines()]
 
 
-async def told() -> tuple[list[Scene], Lists]:
+async def run_demo_story() -> tuple[list[Step], ListCosts]:
     async with make_yard() as yard:
-        return [scene async for scene in tell(yard)], lists_of(yard)
+        return [step async for step in run_story(yard)], list_costs(yard)
 
 
 async def listed_on_the_wire(yard: Yard, profile: Profile | None = None) -> str:
@@ -28,23 +28,23 @@ async def listed_on_the_wire(yard: Yard, profile: Profile | None = None) -> str:
     async with Memory(caller=Caller(profile=profile)).open(yard) as memory:
         memory.send(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": META}}).encode())
         tools = json.loads(await memory.received.get())["result"]["tools"]
-    kept = [{key: tool[key] for key in ("name", "description", "inputSchema")} for tool in tools]
-    return json.dumps(kept, separators=(",", ":"), ensure_ascii=False)
+    tools = [{key: tool[key] for key in ("name", "description", "inputSchema")} for tool in tools]
+    return json.dumps(tools, separators=(",", ":"), ensure_ascii=False)
 
 
-async def test_every_answer_is_as_long_as_is_said() -> None:
-    scenes, _ = await told()
+async def test_every_answer_reports_its_length() -> None:
+    steps, _ = await run_demo_story()
 
-    for move in (move for scene in scenes for move in scene.moves):
-        envelope = json.loads(move.answer.to_json())
+    for call in (call for step in steps for call in step.calls):
+        envelope = json.loads(call.answer.to_json())
         del envelope["_meta"]
         text = json.dumps(envelope, separators=(",", ":"), ensure_ascii=False)
-        assert move.answer.meta.estimated_tokens == pytest.approx(len(text) / 4, abs=3)
+        assert call.answer.meta.estimated_tokens == pytest.approx(len(text) / 4, abs=3)
 
 
-async def test_the_lists_cost_what_is_said() -> None:
+async def test_the_lists_cost_what_is_shown() -> None:
     async with make_yard() as yard:
-        lists = lists_of(yard)
+        lists = list_costs(yard)
         short = await listed_on_the_wire(yard)
         instructions = yard.instructions_for(yard.profile)
         long = await listed_on_the_wire(yard, EVERYTHING)
@@ -54,36 +54,36 @@ async def test_the_lists_cost_what_is_said() -> None:
     assert lists.everything == pytest.approx(len(long) / 4, rel=0.02)
 
 
-async def test_the_bill_adds_up() -> None:
-    scenes, _ = await told()
-    large = scenes[-1].moves[0].answer.data
+async def test_the_costs_add_up() -> None:
+    steps, _ = await run_demo_story()
+    large = steps[-1].calls[0].answer.data
 
-    spent = [sum(move.answer.meta.estimated_tokens for move in scene.moves) for scene in scenes]
+    spent = [sum(call.answer.meta.estimated_tokens for call in step.calls) for step in steps]
 
-    assert bill_of(scenes) == Bill(finding=spent[0] + spent[1], looking=spent[-1], large=-(-large["characters"] // 4))
+    assert call_costs(steps) == CallCosts(search=spent[0] + spent[1], excerpts=spent[-1], full_result=-(-large["characters"] // 4))
 
 
-async def test_the_search_finds_the_tool_that_the_rest_is_about() -> None:
-    scenes, _ = await told()
-    searched, described = scenes[0].moves[0], scenes[1].moves[0]
+async def test_the_search_finds_the_tool_of_the_story() -> None:
+    steps, _ = await run_demo_story()
+    searched, described = steps[0].calls[0], steps[1].calls[0]
 
     assert searched.answer.data["hits"][0]["signature"].startswith(f"{described.arguments['tool_id']}(")
 
 
-async def test_only_the_mistake_fails_and_its_recovery_is_put_right() -> None:
-    scenes, _ = await told()
-    failed = [move for scene in scenes for move in scene.moves if move.answer.error is not None]
+async def test_only_the_mistake_fails_and_its_correction_is_coerced() -> None:
+    steps, _ = await run_demo_story()
+    failed = [call for step in steps for call in step.calls if call.answer.error is not None]
 
-    assert failed == scenes[2].moves
+    assert failed == steps[2].calls
     error = failed[0].answer.error
     assert error is not None
     assert (error.code, error.may_have_run, error.details["issues"][0]["did_you_mean"]) == ("invalid_input", False, "amount_cents")
-    assert scenes[3].moves[0].answer.meta.coerced == ("amount_cents",)
+    assert steps[3].calls[0].answer.meta.coerced == ("amount_cents",)
 
 
 async def test_the_chain_writes_to_the_customer_of_the_payment() -> None:
     async with make_yard() as yard:
-        steps = [scene async for scene in tell(yard)][4].moves[0].arguments["steps"]
+        steps = [step async for step in run_story(yard)][4].calls[0].arguments["steps"]
         results = (await yard.call("run_chain", {"steps": steps})).data["results"]
 
     assert [result["id"] for result in results] == ["charge", "customer", "letter", "note"]
@@ -91,8 +91,8 @@ async def test_the_chain_writes_to_the_customer_of_the_payment() -> None:
 
 
 async def test_others_were_charged_twice_too() -> None:
-    scenes, _ = await told()
-    exported, read, compared = [move.answer.data for move in scenes[-1].moves]
+    steps, _ = await run_demo_story()
+    exported, read, compared = [call.answer.data for call in steps[-1].calls]
 
     assert exported["status"] == "stored"
     assert [charge["charge_id"] for charge in read["value"]] == ["ch_1041", "ch_1042"]

@@ -10,13 +10,13 @@ import pytest
 
 import toolyard.demo
 from toolyard import Operation, Yard
-from toolyard.demo.tools import FILE, Entry, charges_of, invent, make_yard, read_catalogue
+from toolyard.demo.tools import FILE, Entry, list_charges, make_value, make_yard, read_catalogue
 from toolyard.dispatch.tool import Tool, check_by_schema, check_tool
 from toolyard.model.limits import Limits
 from toolyard.model.profile import METATOOLS
 from toolyard.search.evaluate import evaluate, read_queries, read_tools
 
-REFUSED = [(entry.id, canned) for entry in read_catalogue() for canned in entry.canned if canned.fails is not None]
+REFUSED = [(entry.id, fixed) for entry in read_catalogue() for fixed in entry.fixed_answers if fixed.fails is not None]
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def good_arguments(schema: dict[str, Any]) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for name in schema.get("required", []):
         part = schema["properties"][name]
-        given[name] = part["minimum"] if "minimum" in part else invent(part, {}, rows=1, name=name)
+        given[name] = part["minimum"] if "minimum" in part else make_value(part, {}, rows=1, name=name)
     return {**given, **({"month": "2026-02"} if "month" in given else {})}
 
 
@@ -42,7 +42,7 @@ async def test_every_tool_answers_as_its_schema_says(yard: Yard) -> None:
         assert answer.success, (entry.id, given, answer.error)
 
 
-async def test_the_same_question_is_answered_alike_and_another_one_otherwise(yard: Yard) -> None:
+async def test_the_same_arguments_give_the_same_answer_and_others_another(yard: Yard) -> None:
     first, again, other = [(await yard.call("crm__get_contact", {"contact_id": name})).data for name in ("cu_1", "cu_1", "cu_2")]
 
     assert first == again
@@ -50,12 +50,12 @@ async def test_the_same_question_is_answered_alike_and_another_one_otherwise(yar
     assert first["name"] != other["name"]
 
 
-async def test_no_more_is_listed_than_was_asked_for(yard: Yard) -> None:
+async def test_a_limit_is_respected(yard: Yard) -> None:
     assert len((await yard.call("tracker__search_issues", {"limit": 2})).data) == 2
     assert len((await yard.call("tracker__search_issues", {})).data) == 3
 
 
-async def test_what_was_asked_for_is_said_again(yard: Yard) -> None:
+async def test_arguments_are_repeated_in_the_answer(yard: Yard) -> None:
     issues = (await yard.call("tracker__search_issues", {"state": "done", "assignee": "mika"})).data
     refund = (await yard.call("payments__refund_charge", {"charge_id": "ch_1042", "amount_cents": 1500})).data
 
@@ -63,14 +63,14 @@ async def test_what_was_asked_for_is_said_again(yard: Yard) -> None:
     assert (refund["charge_id"], refund["amount_cents"], refund["refund_id"]) == ("ch_1042", 1500, "re_311")
 
 
-@pytest.mark.parametrize(("name", "canned"), REFUSED, ids=[name for name, _ in REFUSED])
-async def test_some_tools_fail_with_a_reason_and_nothing_has_run(name: str, canned: Any, yard: Yard) -> None:
+@pytest.mark.parametrize(("name", "fixed"), REFUSED, ids=[name for name, _ in REFUSED])
+async def test_some_tools_fail_with_a_reason_and_nothing_has_run(name: str, fixed: Any, yard: Yard) -> None:
     spec = yard.registry.find(name, yard.profile).spec
 
-    error = (await yard.call(name, {**good_arguments(spec.input_schema), **canned.when})).error
+    error = (await yard.call(name, {**good_arguments(spec.input_schema), **fixed.when})).error
 
     assert error is not None
-    assert (error.code, error.details["reason"]) == (spec.reasons[canned.fails.reason].code, canned.fails.reason)
+    assert (error.code, error.details["reason"]) == (spec.reasons[fixed.fails.reason].code, fixed.fails.reason)
     assert not error.may_have_run
 
 
@@ -82,18 +82,18 @@ async def test_some_tools_fail_with_a_reason_and_nothing_has_run(name: str, cann
         ("database__export_table", {"database": "shop", "table": "orders"}),
     ],
 )
-async def test_some_results_are_so_large_that_they_become_handles(name: str, arguments: dict[str, Any], yard: Yard) -> None:
+async def test_large_results_become_handles(name: str, arguments: dict[str, Any], yard: Yard) -> None:
     assert (await yard.call(name, arguments)).data["status"] == "stored"
 
 
-async def test_the_ledger_and_the_payment_agree(yard: Yard) -> None:
-    ledger = {charge["charge_id"]: charge for charge in charges_of({"month": "2026-02"})}
+async def test_the_export_and_the_payment_agree(yard: Yard) -> None:
+    ledger = {charge["charge_id"]: charge for charge in list_charges({"month": "2026-02"})}
 
     assert (await yard.call("payments__get_charge", {"charge_id": "ch_1042"})).data == ledger["ch_1042"]
     assert {**ledger["ch_1041"], "charge_id": "ch_1042"} == ledger["ch_1042"]
 
 
-async def test_a_month_that_there_is_not_has_no_ledger(yard: Yard) -> None:
+async def test_an_invalid_month_has_no_export(yard: Yard) -> None:
     error = (await yard.call("payments__export_charges", {"month": "2026-13"})).error
 
     assert error is not None
@@ -151,7 +151,7 @@ def test_it_has_some_hundred_tools_of_many_kinds(entries: list[Entry]) -> None:
     assert all(entry.id == f"{entry.namespace}__{entry.name}" for entry in entries)
 
 
-def test_the_pages_count_them_right(entries: list[Entry]) -> None:
+def test_the_documentation_counts_the_tools_correctly(entries: list[Entry]) -> None:
     page, changes = (ROOT / "docs" / "guides" / "demo.md").read_text(), (ROOT / "CHANGELOG.md").read_text()
 
     assert re.findall(r"(\d+)\s+tools", page) == [str(len(entries))]
@@ -164,12 +164,12 @@ def test_each_tool_can_be_published_as_one_of_our_own(entries: list[Entry]) -> N
         check_tool(Tool(spec=entry.spec(), handler=nothing, check=check_by_schema(entry.input_schema)), Limits())
 
 
-def test_what_is_written_down_names_arguments_and_reasons_that_there_are(entries: list[Entry]) -> None:
+def test_examples_and_fixed_answers_use_existing_arguments_and_reasons(entries: list[Entry]) -> None:
     for entry in entries:
-        for canned in entry.canned:
-            assert set(canned.when) <= set(entry.input_schema["properties"]), entry.id
-            if canned.fails is not None:
-                assert set(canned.fails.details) == set(entry.reasons[canned.fails.reason].details), entry.id
+        for fixed in entry.fixed_answers:
+            assert set(fixed.when) <= set(entry.input_schema["properties"]), entry.id
+            if fixed.fails is not None:
+                assert set(fixed.fails.details) == set(entry.reasons[fixed.fails.reason].details), entry.id
 
 
 def test_most_questions_of_people_are_answered_among_the_first_five() -> None:

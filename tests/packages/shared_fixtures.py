@@ -112,12 +112,12 @@ def shop(write: Callable[..., Path]) -> str:
 
 @pytest.fixture(name="until")
 def make_until() -> Callable[[Callable[[], object]], Any]:
-    """Return how a test waits until something is so."""
+    """Return a function that waits for a condition."""
 
-    async def until(holds: Callable[[], object]) -> None:
+    async def until(condition: Callable[[], object]) -> None:
         async with asyncio.timeout(PATIENCE):
-            while not holds():  # noqa: ASYNC110 - what is waited for has no event
-                await asyncio.sleep(0.002)  # not a wait for so long, but a look so often
+            while not condition():  # noqa: ASYNC110 - there is no event to wait for
+                await asyncio.sleep(0.002)  # a polling interval
 
     return until
 
@@ -161,13 +161,13 @@ class Program:
 
 
 def _heed_ctrl_c() -> None:
-    """Undo what a shell does to what it starts in the background, where SIGINT is ignored and children inherit that."""
+    """Restore SIGINT, which a shell ignores in background processes and their children."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture
 async def program(tmp_path: Path) -> AsyncGenerator[Callable[..., Any]]:
-    """Return how a Python program is run in a process of its own."""
+    """Return a function that runs a Python program in a process of its own."""
     started: list[asyncio.subprocess.Process] = []
 
     async def run(source: str, *arguments: str, stdin: Any = asyncio.subprocess.PIPE, **environment: str) -> Program:

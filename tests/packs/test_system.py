@@ -43,14 +43,14 @@ async def test_a_yard_that_does_not_name_the_pack_has_none_of_its_tools() -> Non
         assert names(yard) == ["begin"]
 
 
-async def test_a_yard_that_names_the_pack_has_its_tools_which_only_look() -> None:
+async def test_a_yard_that_names_the_pack_has_its_tools_which_are_queries() -> None:
     async with Yard(packs=["system"]) as yard:
         assert names(yard) == NAMES
         assert {(spec.operation.value, spec.source, spec.tags) for spec in yard.list()} == {("query", "system", ("system",))}
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_every_tool_of_the_pack_keeps_its_own_promise(name: str) -> None:
+async def test_every_tool_of_the_pack_fits_its_output_schema(name: str) -> None:
     async with Yard(tools=[begin], packs=["system"]) as yard:
         await yard.call("begin")
         answer = await yard.call(name)
@@ -141,7 +141,7 @@ async def test_the_status_tells_how_busy_the_yard_is() -> None:
     assert datetime.fromisoformat(answer.data["started"]).utcoffset() is not None
 
 
-async def test_the_status_tells_what_failed_last_of_the_callers_own_and_never_more_than_its_code() -> None:
+async def test_the_status_shows_the_callers_own_last_error_and_only_its_code() -> None:
     async with Yard(tools=[begin, fail], packs=["system"]) as yard:
         before = (await yard.call("status", caller=ME)).data
         mine = (await yard.call("begin", caller=ME)).data
@@ -159,7 +159,7 @@ async def test_the_status_tells_what_failed_last_of_the_callers_own_and_never_mo
     assert "hunter2" not in str((after, theirs))
 
 
-async def test_the_last_failures_of_only_so_many_callers_are_remembered() -> None:
+async def test_the_number_of_remembered_errors_is_bounded() -> None:
     async with Yard(packs=["system"]) as yard:
         for number in range(1001):
             await yard.call("no_such_tool", caller=Caller(identity=str(number)))
@@ -185,7 +185,7 @@ async def test_the_pack_gives_way_to_a_tool_of_the_users_own(caplog: pytest.LogC
     assert [record.args for record in caplog.records if "gave_way" in record.msg] == [("ping", "system")]
 
 
-async def test_the_pack_no_longer_listens_once_the_yard_is_closed() -> None:
+async def test_the_pack_records_nothing_once_the_yard_is_closed() -> None:
     yard = Yard(packs=["system"])
     for _ in range(2):
         async with yard:
@@ -194,7 +194,7 @@ async def test_the_pack_no_longer_listens_once_the_yard_is_closed() -> None:
         assert vars(yard)["_sinks"] == []
 
 
-async def test_the_pack_can_be_asked_about_anything_that_has_the_facts_of_a_yard() -> None:
+async def test_the_pack_can_describe_another_yard() -> None:
     yard = Yard("outer", providers=[System(Yard("inner"))])
     async with yard:
         answer: Any = await yard.call("get_server_info")

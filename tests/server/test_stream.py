@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from toolyard import Call, Yard, tool
-from toolyard._internal.pipes import Lines
+from toolyard._internal.pipes import LineSplitter
 from toolyard.config.settings import Serving
 from toolyard.dispatch.call import ANYONE
 from toolyard.server import ServerContext
@@ -175,11 +175,11 @@ async def converse(pieces: list[bytes]) -> list[dict[str, Any]]:
     async with Yard(tools=[add]) as yard:
         front = ServerContext(yard, Serving(in_flight=3), channel="test")
         duplex = MessageStream(front, written.append, caller=ANYONE)
-        lines = Lines(duplex.receive, limit=1_000_000, too_long=duplex.refuse_length)
+        lines = LineSplitter(duplex.receive, limit=1_000_000, on_too_long=duplex.refuse_length)
         for piece in pieces:
             lines.feed(piece)
             await asyncio.sleep(0)  # a turn of the loop, not a wait
-        lines.end()
+        lines.flush()
         await duplex.drain(20)
         duplex.close()
         front.close()

@@ -1,3 +1,3 @@
-"""What has nothing to do with tools: files, pipes, lazy loading, signed tokens, log lines."""
+"""Helpers that know nothing of tools: files, pipes, lazy imports, signed tokens, log lines."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Files that are rewritten whole: links and modes stay as they are."""
+"""Atomic and private files, and the state directory."""
 
 import errno
 import os
@@ -10,34 +10,32 @@ from typing import Final
 
 __all__ = ["find_state_dir", "make_private", "read_private", "rewrite", "write_atomically", "write_once"]
 
-
-_VARIABLE: Final = "TOOLYARD_STATE_DIR"
-_HOME: Final = "XDG_STATE_HOME"
 _OTHERS: Final = 0o077
 _PRIVATE: Final = 0o600
+_DEFAULT: Final = 0o666
 
 
-def find_state_dir(given: str | os.PathLike[str] | None = None) -> Path:
-    """Return the directory: the given one, or what the environment names, or the usual place of the user.
+def find_state_dir(configured: str | os.PathLike[str] | None = None) -> Path:
+    """Return the state directory: the configured one, `TOOLYARD_STATE_DIR`, or the user's default.
 
     Raises:
-        OSError: The user has no home.
+        OSError: The user has no home directory.
     """
-    named = given or os.environ.get(_VARIABLE)
-    home = os.environ.get(_HOME, "")
+    chosen = configured or os.environ.get("TOOLYARD_STATE_DIR")
+    states = Path(os.environ.get("XDG_STATE_HOME", ""))
     try:
-        if named:
-            return Path(named).expanduser().absolute()
-        return (Path(home) if Path(home).is_absolute() else Path("~/.local/state").expanduser()) / "toolyard"
+        if chosen:
+            return Path(chosen).expanduser().absolute()
+        return (states if states.is_absolute() else Path("~/.local/state").expanduser()) / "toolyard"
     except RuntimeError:
         raise OSError(errno.ENOENT, "There is no home directory") from None
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder and those above it that are missing, closed to others.
+    """Create a folder and its missing parents, accessible to the owner only.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: It cannot be created.
     """
     if not folder.is_dir():
         make_private(folder.parent)
@@ -45,32 +43,32 @@ def make_private(folder: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes, *, mode: int = _PRIVATE) -> None:
-    """Write a file so that whoever reads it finds all of the old content or all of the new; only its owner may, unless the mode says so.
+    """Replace a file in one step, so that readers see the old content or the new.
 
     Raises:
         OSError: It cannot be written.
     """
-    with _written_beside(path, content, mode) as fresh:
-        fresh.replace(path)
+    with _temporary_file(path, content, mode) as temporary:
+        temporary.replace(path)
 
 
 def write_once(path: Path, content: bytes) -> bytes:
-    """Write a file unless it is there, and return what is in it; all who do so at the same time get the same.
+    """Write a file unless it exists, and return its content; concurrent callers all get the same.
 
     Raises:
         OSError: It cannot be written or read, or others can read it.
     """
     if not path.exists():
-        with _written_beside(path, content, _PRIVATE) as fresh, suppress(FileExistsError):  # another was quicker
-            path.hardlink_to(fresh)  # unlike a rename it never takes the place of a file
+        with _temporary_file(path, content, _PRIVATE) as temporary, suppress(FileExistsError):  # another process was first
+            path.hardlink_to(temporary)  # unlike a rename, a link never replaces a file
     return read_private(path)
 
 
 def read_private(path: Path) -> bytes:
-    """Return what is in a file that nobody else may read or write.
+    """Return the content of a file that only its owner can access.
 
     Raises:
-        OSError: It cannot be read, or others can read it or wrote it.
+        OSError: It cannot be read, others have access to it, or somebody else owns it.
     """
     with path.open("rb") as file:
         status = os.fstat(file.fileno())
@@ -79,36 +77,30 @@ def read_private(path: Path) -> bytes:
         return file.read()
 
 
-@contextmanager
-def _written_beside(path: Path, content: bytes, mode: int) -> Generator[Path]:
-    """Write content to a file beside the path, which is gone afterwards unless it was moved."""
-    make_private(path.parent)
-    fresh = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
-    number = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    try:
-        with os.fdopen(number, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(number)
-        yield fresh
-    finally:
-        fresh.unlink(missing_ok=True)
-
-
-_USUAL: Final = 0o666
-
-
 def rewrite(path: Path, content: bytes, *, private: bool = False) -> None:
-    """Write a file in one step; it keeps its mode, unless it is to be private, and a link goes on leading to it.
+    """Replace a file in one step, behind its symbolic link; it keeps its mode unless `private`.
 
     Raises:
         OSError: It cannot be written.
     """
-    real = path.resolve()
-    if private:
-        write_atomically(real, content, mode=_PRIVATE)
-        return
-    mode = stat.S_IMODE(real.stat().st_mode) if real.exists() else None
-    write_atomically(real, content, mode=_USUAL if mode is None else mode)
+    target = path.resolve()
+    mode = None if private or not target.exists() else stat.S_IMODE(target.stat().st_mode)
+    write_atomically(target, content, mode=_PRIVATE if private else mode or _DEFAULT)
     if mode is not None:
-        real.chmod(mode)  # what a new file gets is cut by the umask
+        target.chmod(mode)  # the umask cuts the mode of a new file
+
+
+@contextmanager
+def _temporary_file(path: Path, content: bytes, mode: int) -> Generator[Path]:
+    """Write content to a new file in the same folder, and remove it afterwards unless it was renamed."""
+    make_private(path.parent)
+    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)

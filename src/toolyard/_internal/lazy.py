@@ -1,10 +1,10 @@
-"""Modules that are imported when first used."""
+"""Lazy imports: modules and public names that are loaded when first used."""
 
 import gc
 from importlib import import_module
 from types import ModuleType
 
-TYPE_CHECKING = False  # as type checkers know it; `typing` costs more than the rest of this module
+TYPE_CHECKING = False  # type checkers recognise the name; importing `typing` costs more than the rest of this module
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
@@ -13,9 +13,9 @@ __all__ = ["PausedCollection", "load", "load_names"]
 
 
 class PausedCollection:
-    """Pauses garbage collection while many objects are made that stay.
+    """Pauses garbage collection while many long-lived objects are created.
 
-    A collection would find nothing and take 10 to 20 % of the time. A collector that is off is left alone.
+    A collection would find nothing and take 10 to 20 % of the time. A disabled collector stays disabled.
     """
 
     __slots__ = ("_paused",)
@@ -31,19 +31,19 @@ class PausedCollection:
 
 
 def load(module: str) -> ModuleType:
-    """Import a module and everything it imports, with garbage collection paused."""
+    """Import a module with garbage collection paused."""
     with PausedCollection():
         return import_module(module)
 
 
-def load_names(package: str, homes: "Mapping[str, Sequence[str]]") -> "Callable[[str], Any]":
-    """Return a `__getattr__` for a package that loads its public names, each from its module, when first used."""
-    home_of = {name: home for home, names in homes.items() for name in names}
+def load_names(package: str, modules: "Mapping[str, Sequence[str]]") -> "Callable[[str], Any]":
+    """Return a `__getattr__` for a package that loads each public name from its module when first used."""
+    module_of = {name: module for module, names in modules.items() for name in names}
 
     def load_name(name: str) -> "Any":
-        home = home_of.get(name)
-        if home is None:
+        module = module_of.get(name)
+        if module is None:
             raise AttributeError(f"module '{package}' has no attribute '{name}'")
-        return getattr(load(f"{package}.{home}"), name)
+        return getattr(load(f"{package}.{module}"), name)
 
     return load_name

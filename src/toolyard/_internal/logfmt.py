@@ -1,25 +1,25 @@
-"""Log lines: an event and then facts, which greps and parses whatever a fact holds."""
+"""Format of log lines: an event followed by `key=value` fields that grep and parsers can read."""
 
 import re
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["facts_of", "is_word", "quoted"]
+__all__ = ["is_identifier", "log_fields", "log_value"]
 
-_WORD: Final = re.compile(r"[A-Za-z0-9_.:-]{1,128}\Z")
-
-
-def is_word(text: str) -> bool:
-    """Return whether a text is one plain word, which may be repeated anywhere as it is."""
-    return _WORD.match(text) is not None
+_IDENTIFIER: Final = re.compile(r"[A-Za-z0-9_.:-]{1,128}\Z")
 
 
-def quoted(value: object) -> str:
-    """Return a value as a log line can hold it: in quotes unless it is one plain word."""
+def is_identifier(text: str) -> bool:
+    """Return whether a text is one word of letters, digits and `_.:-`, which needs no quotes anywhere."""
+    return _IDENTIFIER.match(text) is not None
+
+
+def log_value(value: object) -> str:
+    """Return a value for a log line, quoted unless it is an identifier."""
     text = str(value)
-    return text if is_word(text) else repr(text)
+    return text if is_identifier(text) else repr(text)
 
 
-def facts_of(facts: Mapping[str, object]) -> str:
-    """Return facts as they follow an event."""
-    return "".join(f" {key}={quoted(value)}" for key, value in facts.items())
+def log_fields(fields: Mapping[str, object]) -> str:
+    """Return ` key=value` for each field, to append to an event."""
+    return "".join(f" {key}={log_value(value)}" for key, value in fields.items())

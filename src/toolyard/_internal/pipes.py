@@ -1,4 +1,4 @@
-"""A reader: what comes in on a descriptor, piece by piece, and not faster than it can be taken."""
+"""Pipes, terminals and files on the event loop: lines from bytes, a reader and a writer with back-pressure."""
 
 import asyncio
 import os
@@ -8,22 +8,27 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-__all__ = ["Lines", "Reader", "Writer"]
+__all__ = ["LineSplitter", "Reader", "Writer"]
+
+_READ_BYTES: Final = 64 * 1024
+_POLL_S: Final = 0.1
+_CLOSE_TIMEOUT_S: Final = 5.0
+_HALF_CLOSED: Final[int] = getattr(select, "POLLRDHUP", 0)  # a socket whose other side stopped writing; not every system has it
 
 
-class Lines:
-    """Hands on every complete line; one that is too long is told of once and then skipped."""
+class LineSplitter:
+    """Splits bytes into lines; skips a line that is too long and reports it once."""
 
-    def __init__(self, take: Callable[[bytes], None], *, limit: int, too_long: Callable[[], None] = lambda: None) -> None:
-        self._take = take
+    def __init__(self, on_line: Callable[[bytes], None], *, limit: int, on_too_long: Callable[[], None] = lambda: None) -> None:
+        self._on_line = on_line
         self._limit = limit
-        self._too_long = too_long
+        self._on_too_long = on_too_long
         self._buffer = bytearray()
         self._skipping = False
 
     def feed(self, piece: bytes) -> None:
-        """Take the next piece."""
-        if not self._buffer and not self._skipping and piece.endswith(b"\n"):  # the everyday case: whole lines
+        """Pass on every line that is complete with this piece."""
+        if not self._buffer and not self._skipping and piece.endswith(b"\n"):  # the usual case, whole lines, needs no copy into the buffer
             rest = piece
         else:
             searched = len(self._buffer)
@@ -38,37 +43,34 @@ class Lines:
             if self._skipping:
                 self._skipping = False
             elif len(line) > self._limit:
-                self._too_long()
+                self._on_too_long()
             elif line:
-                self._take(line)
+                self._on_line(line)
         self._check_length()
 
-    def end(self) -> None:
-        """Take what came without an end."""
+    def flush(self) -> None:
+        """Pass on the last line, which has no line break."""
         if self._buffer and not self._skipping:
-            self._take(bytes(self._buffer))
+            self._on_line(bytes(self._buffer))
         self._buffer.clear()
 
     def _check_length(self) -> None:
         if self._skipping:
             self._buffer.clear()
         elif len(self._buffer) > self._limit:
-            self._too_long()
+            self._on_too_long()
             self._skipping = True
             self._buffer.clear()
 
 
-_PIECE: Final = 64 * 1024
-_LOOK: Final = 0.1
-_HALF: Final[int] = getattr(select, "POLLRDHUP", 0)  # what a socket says whose other side only listens from now on; not known everywhere
-
-
 class Reader:
-    """Reads a pipe or a terminal as the loop says, and a file, which no loop can watch, in a thread."""
+    """Reads a pipe or a terminal on the loop, and a file, which no loop can watch, in a thread; pauses while `is_full`."""
 
-    def __init__(self, descriptor: int, take: Callable[[bytes], None], *, is_full: Callable[[], bool], on_end: Callable[[], None]) -> None:
+    def __init__(
+        self, descriptor: int, on_data: Callable[[bytes], None], *, is_full: Callable[[], bool], on_end: Callable[[], None]
+    ) -> None:
         self._descriptor = descriptor
-        self._take = take
+        self._on_data = on_data
         self._is_full = is_full
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
@@ -76,7 +78,7 @@ class Reader:
         self._watched = True
         self._paused = False
         self._closed = False
-        self._look: asyncio.TimerHandle | None = None
+        self._poll_timer: asyncio.TimerHandle | None = None
         self._blocking = os.get_blocking(descriptor)
         try:
             self._loop.add_reader(descriptor, self._read)
@@ -86,23 +88,23 @@ class Reader:
             self._room.set()
             threading.Thread(target=self._read_in_thread, name="toolyard stdin", daemon=True).start()
 
-    def go_on(self) -> None:
-        """Read again, if it was paused and there is room now."""
+    def resume(self) -> None:
+        """Read again if reading is paused and there is room."""
         if self._closed or not self._paused or self._is_full():
             return
         self._paused = False
-        self._stop_looking()
+        self._stop_polling()
         if self._watched:
             self._loop.add_reader(self._descriptor, self._read)
         else:
             self._room.set()
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         if self._closed:
             return
         self._closed = True
-        self._stop_looking()
+        self._stop_polling()
         self._room.set()
         if self._watched:
             self._loop.remove_reader(self._descriptor)
@@ -110,75 +112,71 @@ class Reader:
 
     def _read(self) -> None:
         try:
-            piece = os.read(self._descriptor, _PIECE)
+            piece = os.read(self._descriptor, _READ_BYTES)
         except BlockingIOError:
             return
         except OSError:
             piece = b""
-        self._hand_on(piece)
+        self._deliver(piece)
 
-    def _hand_on(self, piece: bytes) -> None:
+    def _deliver(self, piece: bytes) -> None:
         if self._closed:
             return
         if not piece:
             self.close()
             self._on_end()
             return
-        self._take(piece)
+        self._on_data(piece)
         if self._is_full():
             self._paused = True
             self._room.clear()
             if self._watched:
                 self._loop.remove_reader(self._descriptor)
-                self._look = self._loop.call_later(_LOOK, self._look_whether_gone)
+                self._poll_timer = self._loop.call_later(_POLL_S, self._check_hangup)
 
-    def _look_whether_gone(self) -> None:
-        """Notice while nothing is read that the other side is gone; what it left is taken then, since it grows no more."""
+    def _check_hangup(self) -> None:
+        """Detect a hang-up while paused; then read the rest despite the pause, because no more can come."""
         poll = select.poll()
-        poll.register(self._descriptor, _HALF)
+        poll.register(self._descriptor, _HALF_CLOSED)
         if not poll.poll(0):
-            self._look = self._loop.call_later(_LOOK, self._look_whether_gone)
+            self._poll_timer = self._loop.call_later(_POLL_S, self._check_hangup)
             return
         with suppress(OSError):
-            while piece := os.read(self._descriptor, _PIECE):
-                self._take(piece)
+            while piece := os.read(self._descriptor, _READ_BYTES):
+                self._on_data(piece)
         self.close()
         self._on_end()
 
-    def _stop_looking(self) -> None:
-        if self._look is not None:
-            self._look.cancel()
-            self._look = None
+    def _stop_polling(self) -> None:
+        if self._poll_timer is not None:
+            self._poll_timer.cancel()
+            self._poll_timer = None
 
     def _read_in_thread(self) -> None:
         while not self._closed:
             try:
-                piece = os.read(self._descriptor, _PIECE)
+                piece = os.read(self._descriptor, _READ_BYTES)
             except OSError:
                 piece = b""
-            if self._closed:  # while it was waited for, and its loop may be, too
+            if self._closed:  # while the read blocked; the loop may be closed, too
                 return
-            taken = asyncio.run_coroutine_threadsafe(self._hand_on_later(piece), self._loop)
-            taken.result()
+            asyncio.run_coroutine_threadsafe(self._deliver_later(piece), self._loop).result()
             if not piece:
                 return
             self._room.wait()
 
-    async def _hand_on_later(self, piece: bytes) -> None:
-        self._hand_on(piece)
-
-
-_PATIENCE: Final = 5.0
+    async def _deliver_later(self, piece: bytes) -> None:
+        self._deliver(piece)
 
 
 class Writer:
-    """Writes to a pipe, a terminal or a file; what the other side does not take yet is kept, and said to be full beyond a limit."""
+    """Writes to a pipe, a terminal or a file; buffers what the other side does not read, and is full beyond a limit."""
 
-    def __init__(self, descriptor: int, *, limit: int, end: bytes = b"") -> None:
+    def __init__(self, descriptor: int, *, limit: int, terminator: bytes = b"") -> None:
         self.on_room: Callable[[], None] = lambda: None
         self._descriptor = descriptor
         self._limit = limit
-        self._end = end
+        self._terminator = terminator
         self._pieces: list[bytes] = []
         self._left = memoryview(b"")
         self._size = 0
@@ -190,32 +188,32 @@ class Writer:
 
     @property
     def is_full(self) -> bool:
-        """Return whether the other side is too slow for more."""
+        """Return whether more than the limit is buffered."""
         return self._size > self._limit
 
     @property
     def is_broken(self) -> bool:
-        """Return whether nothing can be sent any more, because the other side is gone or this one was closed."""
+        """Return whether the other side hung up or this writer is closed."""
         return self._broken
 
     def write(self, piece: bytes) -> None:
-        """Send a piece and its end, together with whatever else is said in this turn of the loop."""
+        """Send a piece and its terminator; one system call per loop iteration sends all pieces."""
         if self._broken:
             return
         self._pieces.append(piece)
-        self._size += len(piece) + len(self._end)
+        self._size += len(piece) + len(self._terminator)
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._flush)
 
-    async def close(self, *, patience: float = _PATIENCE) -> None:
-        """Send what is left, if the other side takes it within so many seconds."""
-        deadline = self._loop.time() + patience
+    async def close(self, *, timeout_s: float = _CLOSE_TIMEOUT_S) -> None:
+        """Send the rest, as far as the other side reads it before the timeout."""
+        deadline = self._loop.time() + timeout_s
         while self._size and not self._broken and self._loop.time() < deadline:
             before = self._size
             self._flush()
             if self._size == before:
-                await asyncio.sleep(0.01)  # the loop may be ending, so nobody is asked to tell
+                await asyncio.sleep(0.01)  # polls, because the loop may be closing its watchers
         self._broken = True
         self._loop.remove_writer(self._descriptor)
         os.set_blocking(self._descriptor, self._blocking)
@@ -226,13 +224,13 @@ class Writer:
             return
         if self._pieces and not self._left:
             self._pieces.append(b"")
-            self._left = memoryview(self._end.join(self._pieces))
+            self._left = memoryview(self._terminator.join(self._pieces))
             self._pieces.clear()
         try:
             written = os.write(self._descriptor, self._left) if self._left else 0
         except BlockingIOError:
             written = 0
-        except OSError:  # the other side is gone; its going is seen on the way in, so that must go on
+        except OSError:  # the other side hung up; the reader notices that, so it must not stay paused
             self._broken = True
             self._size = 0
             self._pieces.clear()
@@ -241,11 +239,11 @@ class Writer:
         was_full = self.is_full
         self._left = self._left[written:]
         self._size -= written
-        self._wait_or_go_on()
+        self._schedule_rest()
         if was_full and not self.is_full:
             self.on_room()
 
-    def _wait_or_go_on(self) -> None:
+    def _schedule_rest(self) -> None:
         if self._left:
             self._scheduled = True
             self._loop.add_writer(self._descriptor, self._resume)

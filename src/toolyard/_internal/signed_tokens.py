@@ -1,7 +1,6 @@
-"""Seals: short tokens that only whoever knows the secret can have made.
+"""Signed tokens: JSON with an HMAC, readable by its holder but not forgeable.
 
-A token tells its holder nothing that must stay secret, and it cannot be changed. Restarts and other workers accept it if they
-know the same secret: the one that `TOOLYARD_SECRET` gives them, or else the one that is kept in the state directory.
+Restarts and other workers accept a token if they share the secret: `TOOLYARD_SECRET`, or else the one in the state directory.
 """
 
 import hmac
@@ -16,78 +15,77 @@ from typing import Any, Final
 
 import msgspec
 
-from toolyard._internal.logfmt import quoted
+from toolyard._internal.logfmt import log_value
 
-__all__ = ["SignatureError", "Signer", "own_signer"]
+__all__ = ["SignatureError", "Signer", "default_signer"]
 
-_MARK: Final = 16
-_VARIABLE: Final = "TOOLYARD_SECRET"
-_FILE: Final = "secret"
-_BYTES: Final = 32
+_SIGNATURE_BYTES: Final = 16
+_SECRET_BYTES: Final = 32
 _log = logging.getLogger(__name__)
 
 
 class SignatureError(ValueError):
-    """A token was not made here, or not for this."""
+    """A token was not signed with this secret for this purpose."""
 
 
 class Signer:
-    """Makes and opens tokens with one secret, which is asked for when it is first needed."""
+    """Signs and verifies tokens with one secret, which it loads when first needed."""
 
-    def __init__(self, secret: Callable[[], bytes]) -> None:
-        self._ask = secret
+    def __init__(self, load_secret: Callable[[], bytes]) -> None:
+        self._load_secret = load_secret
 
     def prepare(self) -> None:
-        """Ask for the secret now, so that processes that are forked from this one have the same."""
+        """Load the secret now, so that forked processes share it."""
         _ = self._secret
 
     def sign(self, purpose: str, content: Any) -> str:
-        """Return the content, which must be JSON, as a token for one purpose."""
+        """Return JSON content as a token for one purpose."""
         text = msgspec.json.encode(content)
-        return urlsafe_b64encode(self._mark(purpose, text) + text).rstrip(b"=").decode()
+        return urlsafe_b64encode(self._signature(purpose, text) + text).rstrip(b"=").decode()
 
     def verify(self, purpose: str, token: str) -> Any:
-        """Return what is in a token.
+        """Return the content of a token.
 
         Raises:
-            SealError: It was not made with this secret for this purpose.
+            SignatureError: It was not signed with this secret for this purpose.
         """
         try:
             raw = urlsafe_b64decode(token.encode("ascii") + b"=" * (-len(token) % 4))
         except (Error, UnicodeEncodeError) as error:
-            raise SignatureError("The token is none of ours.") from error
-        mark, text = raw[:_MARK], raw[_MARK:]
-        canonical = urlsafe_b64encode(raw).rstrip(b"=").decode() == token
-        if not hmac.compare_digest(mark, self._mark(purpose, text)) or not canonical:
-            raise SignatureError("The token is none of ours.")
+            raise SignatureError("The token was not signed here.") from error
+        signature, text = raw[:_SIGNATURE_BYTES], raw[_SIGNATURE_BYTES:]
+        is_canonical = urlsafe_b64encode(raw).rstrip(b"=").decode() == token
+        if not hmac.compare_digest(signature, self._signature(purpose, text)) or not is_canonical:
+            raise SignatureError("The token was not signed here.")
         return msgspec.json.decode(text)
 
     @cached_property
     def _secret(self) -> bytes:
-        return sha256(b"toolyard seal" + self._ask()).digest()
+        # The prefix is part of every token that was ever signed, so it keeps its old word.
+        return sha256(b"toolyard seal" + self._load_secret()).digest()
 
-    def _mark(self, purpose: str, text: bytes) -> bytes:
-        return hmac.digest(self._secret, purpose.encode() + b"\0" + text, "sha256")[:_MARK]
-
-
-def own_signer(state_dir: str | None = None) -> Signer:
-    """Return a seal with the secret of the environment, or else of the state directory, or else one that nobody else knows."""
-    return Signer(lambda: os.environ.get(_VARIABLE, "").encode() or _kept(state_dir))
+    def _signature(self, purpose: str, text: bytes) -> bytes:
+        return hmac.digest(self._secret, purpose.encode() + b"\0" + text, "sha256")[:_SIGNATURE_BYTES]
 
 
-def _kept(state_dir: str | None) -> bytes:
-    from toolyard._internal.files import find_state_dir, write_once  # noqa: PLC0415 - most servers seal nothing, and are to start quickly
+def default_signer(state_dir: str | None = None) -> Signer:
+    """Return a signer with the secret of the environment, the state directory or, failing both, this process."""
+    return Signer(lambda: os.environ.get("TOOLYARD_SECRET", "").encode() or _stored_secret(state_dir))
+
+
+def _stored_secret(state_dir: str | None) -> bytes:
+    from toolyard._internal.files import find_state_dir, write_once  # noqa: PLC0415 - most servers sign nothing and must start quickly
 
     try:
-        path = find_state_dir(state_dir) / _FILE
-        secret = write_once(path, os.urandom(_BYTES))
+        path = find_state_dir(state_dir) / "secret"
+        secret = write_once(path, os.urandom(_SECRET_BYTES))
     except OSError as error:
-        return _unkept(str(error.filename or state_dir), error.strerror or "unknown")
-    return secret if len(secret) >= _BYTES else _unkept(str(path), "It is too short")
+        return _process_secret(str(error.filename or state_dir), error.strerror or "unknown")
+    return secret if len(secret) >= _SECRET_BYTES else _process_secret(str(path), "It is too short")
 
 
 @cache
-def _unkept(path: str, reason: str) -> bytes:
-    """Return a secret of this process, and warn once that no other process knows it."""
-    _log.warning("secret_unkept path=%s reason=%s", quoted(path), quoted(reason))
-    return os.urandom(_BYTES)
+def _process_secret(path: str, reason: str) -> bytes:
+    """Return a secret of this process alone, and warn once that other processes do not share it."""
+    _log.warning("secret_unkept path=%s reason=%s", log_value(path), log_value(reason))
+    return os.urandom(_SECRET_BYTES)

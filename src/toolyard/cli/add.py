@@ -10,10 +10,10 @@ from typing import Any, Final, NamedTuple, cast
 from toolyard._internal.files import find_state_dir, rewrite
 from toolyard.cli.parser import Options, did_you_mean
 from toolyard.cli.terminal import Terminal
-from toolyard.client_configs.connect import add_upstreams, missing_variables, shown_way
+from toolyard.client_configs.connect import add_upstreams, display_target, missing_variables
 from toolyard.client_configs.edit_toml import EditError, remove_table
 from toolyard.client_configs.read import decode, parse, read_bytes
-from toolyard.client_configs.secrets import Keeping, keep_secrets, store_secrets
+from toolyard.client_configs.secrets import SecretStorage, extract_secrets, store_secrets
 from toolyard.config import ConfigError, read_config
 from toolyard.config.convert import Table
 from toolyard.config.read import FILE, VARIABLE, twin_of
@@ -53,7 +53,7 @@ def read_own_file(named: str | None) -> OwnFile:
     return OwnFile(path, text, document.get(UPSTREAMS, {}), state / "secrets")
 
 
-def write_own_file(own: OwnFile, text: str, *, secrets: dict[str, str], keeping: Keeping) -> None:
+def write_own_file(own: OwnFile, text: str, *, secrets: dict[str, str], keeping: SecretStorage) -> None:
     """Write the file, and secrets to files of their own if they are kept so; a file that has secrets in it becomes private.
 
     Raises:
@@ -74,7 +74,7 @@ def run_add(options: Options, terminal: Terminal) -> int:
     twin = name if name in own.upstreams else twin_of(name, list(own.upstreams))
     if twin is not None:
         raise LaunchError(f"There is an upstream '{twin}' in '{own.path}' already. 'toolyard remove {twin}' takes it out.")
-    kept = keep_secrets(name, table, keeping=options.secrets, folder=own.secrets, taken={})
+    kept = extract_secrets(name, table, storage=options.secrets, folder=own.secrets, variables={})
     try:
         from_file({UPSTREAMS: {name: kept.table}}, own.path)
         text = add_upstreams(own.text, {name: kept.table})
@@ -83,7 +83,7 @@ def run_add(options: Options, terminal: Terminal) -> int:
     except EditError as error:
         raise LaunchError(f"'{own.path}' cannot be added to: {error}.") from error
     write_own_file(own, text, secrets=kept.secrets, keeping=options.secrets)
-    terminal.write(f"{name}\t{shown_way(table)}")
+    terminal.write(f"{name}\t{display_target(table)}")
     if not terminal.quiet:
         for line in notes_on(kept.table, kept.secrets, options):
             terminal.say(line)

@@ -12,20 +12,20 @@ from typing import Any, Final, NamedTuple
 from toolyard.cli.add import OwnFile, read_own_file, write_own_file
 from toolyard.cli.parser import Options, did_you_mean
 from toolyard.cli.terminal import Painted, Style, Terminal, cut, width_of
+from toolyard.client_configs.clients import CLIENTS, Client, ClientFile, Environment, command_entry, find_files, path_to_write, url_entry
 from toolyard.client_configs.connect import (
-    Adopted,
     Change,
+    ImportedServer,
     add_upstreams,
-    adopt,
-    carry_out,
-    connected,
-    disconnected,
+    apply_change,
+    display_target,
     missing_variables,
-    shown_way,
+    plan_connect,
+    plan_disconnect,
+    plan_import,
 )
-from toolyard.client_configs.edit import excerpt, paste
+from toolyard.client_configs.edit import excerpt, yaml_snippet
 from toolyard.client_configs.edit_toml import EditError
-from toolyard.client_configs.known import CLIENTS, Client, Found, Surroundings, entry_of_address, entry_of_command, find_files, path_for
 from toolyard.client_configs.read import YAML, Server, decode, read_bytes, read_servers
 from toolyard.config import ConfigError
 from toolyard.config.read import FILE, VARIABLE
@@ -52,7 +52,7 @@ def run_import(options: Options, terminal: Terminal) -> int:
     own = read_own_file(options.config)
     read = _read(options)
     servers = _chosen(read.servers, options.arguments)
-    adopted = adopt(servers, own.upstreams, keeping=options.secrets, secrets=own.secrets, folder=own.path.absolute().parent)
+    adopted = plan_import(servers, own.upstreams, storage=options.secrets, secrets=own.secrets, folder=own.path.absolute().parent)
     new = [one for one in adopted if one.table]
     secrets = {place: text for one in new for place, text in one.secrets.items()}
     if new:
@@ -73,14 +73,14 @@ def run_import(options: Options, terminal: Terminal) -> int:
     return DEFECT if read.failures else 0
 
 
-def here() -> Surroundings:
-    """Return the surroundings of this process.
+def here() -> Environment:
+    """Return the environment of this process.
 
     Raises:
         LaunchError: The user has no home.
     """
     try:
-        return Surroundings(sys.platform, os.environ, Path.home(), Path.cwd())
+        return Environment(sys.platform, os.environ, Path.home(), Path.cwd())
     except (RuntimeError, OSError) as error:
         raise LaunchError("There is no home directory, or none that can be used.") from error
 
@@ -97,40 +97,40 @@ def find_client(name: str) -> Client:
 
 
 def _read(options: Options) -> _Read:
-    surroundings = here()
+    environment = here()
     clients = [find_client(name) for name in options.clients]
     if options.file is not None:
         path = Path(options.file).expanduser()
-        found = [Found(client, "user", path) for client in clients[:1] or [_ANY]]
+        found = [ClientFile(client, "user", path) for client in clients[:1] or [_ANY]]
     else:
-        found = [file for client in clients or CLIENTS.values() for file in find_files(client, surroundings)]
+        found = [file for client in clients or CLIENTS.values() for file in find_files(client, environment)]
     read = _Read([], [file.path for file in found], [])
     for file in found:
         try:
-            read.servers.extend(read_servers(file, surroundings))
+            read.servers.extend(read_servers(file, environment))
         except ConfigError as error:
             read.failures.append(str(error))
     return read
 
 
 def _chosen(servers: list[Server], names: Sequence[str]) -> list[Server]:
-    known = sorted({name for server in servers for name in (server.theirs, server.name)})
+    known = sorted({name for server in servers for name in (server.original_name, server.name)})
     for name in names:
         if name not in known:
             raise LaunchError(f"No client has a server '{name}'.{did_you_mean(name, known)}")
-    return [server for server in servers if not names or server.theirs in names or server.name in names]
+    return [server for server in servers if not names or server.original_name in names or server.name in names]
 
 
-def _facts(adopted: Sequence[Adopted], read: _Read, own: OwnFile, *, dry_run: bool) -> dict[str, Any]:
+def _facts(adopted: Sequence[ImportedServer], read: _Read, own: OwnFile, *, dry_run: bool) -> dict[str, Any]:
     servers = [
         {
             "client": one.server.client,
             "file": str(one.server.file),
-            "server": one.server.theirs,
+            "server": one.server.original_name,
             "name": one.name,
             "status": one.status,
-            "why": one.why,
-            "reached_by": shown_way(one.server.table),
+            "why": one.reason,
+            "reached_by": display_target(one.server.table),
             "variables": missing_variables(one.table, os.environ),
         }
         for one in adopted
@@ -139,23 +139,23 @@ def _facts(adopted: Sequence[Adopted], read: _Read, own: OwnFile, *, dry_run: bo
     return {"servers": servers, "failures": read.failures, "written": written}
 
 
-def _write(adopted: Sequence[Adopted], terminal: Terminal) -> None:
+def _write(adopted: Sequence[ImportedServer], terminal: Terminal) -> None:
     if not terminal.interactive:
         for one in adopted:
-            terminal.write("\t".join((one.server.client, one.name, one.status, shown_way(one.server.table), one.why)))
+            terminal.write("\t".join((one.server.client, one.name, one.status, display_target(one.server.table), one.reason)))
         return
     width = max((width_of(one.name) for one in adopted), default=0)
     for (client, file), group in groupby(adopted, key=lambda one: (one.server.client, one.server.file)):
         title = CLIENTS[client].title if client in CLIENTS else "File"
         terminal.write(Painted(title, "bold"), Painted(f"  {shown_path(str(file))}", "faint"))
         for one in group:
-            facts = one.why or shown_way(one.server.table)
+            facts = one.reason or display_target(one.server.table)
             room = max(terminal.width - width - 20, 20)
             status = Painted(f"{one.status:<13}", _STYLES.get(one.status, "faint"))
             terminal.write("  ", one.name + " " * (width - width_of(one.name)), "  ", status, "  ", Painted(cut(facts, room), "faint"))
 
 
-def _say_imported(adopted: Sequence[Adopted], read: _Read, own: OwnFile, *, options: Options, terminal: Terminal) -> None:
+def _say_imported(adopted: Sequence[ImportedServer], read: _Read, own: OwnFile, *, options: Options, terminal: Terminal) -> None:
     new = [one for one in adopted if one.table]
     has_secrets = any(one.secrets for one in new)
     if not read.files:
@@ -183,7 +183,7 @@ _SIGNS: Final[dict[str, Style]] = {"+": "good", "-": "bad"}
 def run_connect(options: Options, terminal: Terminal) -> int:
     """Print how the client's file changes, and change it unless it is a dry run."""
     client = find_client(options.client)
-    path = path_for(client, here(), "project" if options.project else "user")
+    path = path_to_write(client, here(), "project" if options.project else "user")
     if path is None:
         raise LaunchError(f"{client.title} has no file for a single folder. Leave '--project' out.")
     entry: Mapping[str, Any] = {} if options.undo else _entry(client, options, terminal)
@@ -191,14 +191,14 @@ def run_connect(options: Options, terminal: Terminal) -> int:
         return _show_entry(client, path, entry, options=options, terminal=terminal)
     name = options.called
     try:
-        change = disconnected(client, path, name=name) if options.undo else connected(client, path, name=name, entry=entry)
+        change = plan_disconnect(client, path, name=name) if options.undo else plan_connect(client, path, name=name, entry=entry)
     except ConfigError as error:
         raise LaunchError(str(error)) from error
     _write_difference(change, terminal)
     backup = None
     if change.before != change.after and not options.dry_run:
         try:
-            backup = carry_out(change, keep=not options.undo)
+            backup = apply_change(change, backup=not options.undo)
         except ConfigError as error:
             raise LaunchError(str(error), status=DEFECT) from error
         except OSError as error:
@@ -211,10 +211,10 @@ def run_connect(options: Options, terminal: Terminal) -> int:
 def _entry(client: Client, options: Options, terminal: Terminal) -> Mapping[str, Any]:
     if options.url is None:
         command = [sys.executable, "-m", "toolyard", "serve", _target(options.target, terminal)]
-        return entry_of_command(client, command, name=options.called)
+        return command_entry(client, command, name=options.called)
     if options.target:
         raise LaunchError("The client gets either a TARGET to start or a '--url' to call.")
-    entry = entry_of_address(client, options.url, name=options.called)
+    entry = url_entry(client, options.url, name=options.called)
     if entry is None:
         raise LaunchError(
             f"{client.title} takes no addresses from its file. 'toolyard connect {client.name} {options.url}' lets it start a way there."
@@ -252,10 +252,10 @@ def _show_entry(client: Client, path: Path, entry: Mapping[str, Any], *, options
         there = decode(read_bytes(path) or b"", path)
     except ConfigError as error:
         raise LaunchError(str(error)) from error
-    pasted = paste(there, ".".join(client.section), written)
+    pasted = yaml_snippet(there, ".".join(client.section), written)
     for line in pasted.lines:
         terminal.write(line)
-    terminal.say(f"'{path}' is YAML, which is not changed here. Put this {pasted.place}, and restart {client.title}.")
+    terminal.say(f"'{path}' is YAML, which is not changed here. Put this {pasted.position}, and restart {client.title}.")
     return DEFECT
 
 

@@ -14,7 +14,7 @@ from toolyard._internal.signed_tokens import Signer
 from toolyard.cli.parser import Options
 from toolyard.cli.targets import opened
 from toolyard.cli.terminal import Line, Painted, Terminal, outline
-from toolyard.demo.story import Bill, Lists, Move, Scene, bill_of, lists_of, tell
+from toolyard.demo.story import CallCosts, DemoCall, ListCosts, Step, call_costs, list_costs, run_story
 from toolyard.demo.tools import make_yard
 from toolyard.launch.signals import run as run_until_told
 from toolyard.metatools.signature import one_line
@@ -52,13 +52,13 @@ async def _show(terminal: Terminal, width: int, *, logged: bool) -> int:
     yard = make_yard()
     yard.signer = Signer(lambda: os.urandom(_SECRET_BYTES))  # the usual one would leave a file behind, or warn that it cannot
     async with opened(yard, logged=logged):
-        lists = lists_of(yard)
+        lists = list_costs(yard)
         _write(terminal, _opening(lists, yard, width))
-        scenes: list[Scene] = []
-        async for scene in tell(yard):
+        scenes: list[Step] = []
+        async for scene in run_story(yard):
             scenes.append(scene)
             _write(terminal, _scene(len(scenes) + 1, scene, width))
-        _write(terminal, _closing(lists, bill_of(scenes), time.perf_counter() - began, width=width))
+        _write(terminal, _closing(lists, call_costs(scenes), time.perf_counter() - began, width=width))
     return 0
 
 
@@ -68,7 +68,7 @@ def _write(terminal: Terminal, lines: Iterator[Line]) -> None:
     terminal.flush()
 
 
-def _opening(lists: Lists, yard: Yard, width: int) -> Iterator[Line]:
+def _opening(lists: ListCosts, yard: Yard, width: int) -> Iterator[Line]:
     yield from _title("Toolyard", "every tool an agent uses, behind one dispatcher")
     yield from _text(
         f"Ada Moreau was charged twice; the second payment is 'ch_1042'. An agent that has {lists.tools} tools is to help her. "
@@ -92,16 +92,16 @@ def _text(text: str, width: int) -> Iterator[Line]:
     yield from ((_MARGIN, line) for line in wrap(text, width - len(_MARGIN), break_on_hyphens=False))
 
 
-def _scene(number: int, scene: Scene, width: int) -> Iterator[Line]:
+def _scene(number: int, scene: Step, width: int) -> Iterator[Line]:
     yield from _title(str(number), scene.title)
-    yield from _text(scene.words, width)
-    for move in scene.moves:
+    yield from _text(scene.text, width)
+    for move in scene.calls:
         yield ("",)
         yield from _call(move, width)
         yield from _answer(move, width)
 
 
-def _call(move: Move, width: int) -> Iterator[Line]:
+def _call(move: DemoCall, width: int) -> Iterator[Line]:
     head: Line = (_MARGIN, Painted("→ ", "good"), Painted(move.tool, "bold"))
     written = json.dumps(move.arguments, ensure_ascii=False)
     if len(_INNER) + len(move.tool) + 1 + len(written) <= width:
@@ -111,7 +111,7 @@ def _call(move: Move, width: int) -> Iterator[Line]:
     yield from ((_INNER, *line) for line in outline(move.arguments, width - len(_INNER)))
 
 
-def _answer(move: Move, width: int) -> Iterator[Line]:
+def _answer(move: DemoCall, width: int) -> Iterator[Line]:
     answer, meta = move.answer, move.answer.meta
     mark = Painted("← ", "good" if answer.success else "bad")
     put_right = f", put right: {', '.join(meta.coerced)}" if meta.coerced else ""
@@ -123,13 +123,13 @@ def _answer(move: Move, width: int) -> Iterator[Line]:
         yield (_INNER, Painted(f"… and {len(lines) - _LONGEST} lines more", "faint"))
 
 
-def _closing(lists: Lists, bill: Bill, seconds: float, *, width: int) -> Iterator[Line]:
+def _closing(lists: ListCosts, bill: CallCosts, seconds: float, *, width: int) -> Iterator[Line]:
     yield from _title("8", "What it cost, in tokens")
     yield ("",)
     yield (_INNER, Painted(f"{'':<30}{'here':>8}{'without':>10}", "faint"))
     for what, here, without in (
-        ("to find the tool", lists.shown + bill.finding, lists.everything),
-        ("to search a month of payments", bill.looking, bill.large),
+        ("to find the tool", lists.shown + bill.search, lists.everything),
+        ("to search a month of payments", bill.excerpts, bill.full_result),
     ):
         yield (_INNER, f"{what:<30}{here:>8,}{without:>10,}", Painted(f"{without / here:>6.0f} times less", "good"))
     yield ("",)

@@ -18,9 +18,9 @@ from toolyard.launch.errors import DEFECT, LaunchError
 from toolyard.launch.signals import run as run_until_told
 from toolyard.model.schema import closest_name
 from toolyard.providers.upstream.catalogue import folder_of
-from toolyard.providers.upstream.oauth.credentials import load_signing
+from toolyard.providers.upstream.oauth.credentials import load_signin
 from toolyard.providers.upstream.oauth.metadata import LoginError, StoredLogin
-from toolyard.providers.upstream.oauth.vault import Vault, kept_address
+from toolyard.providers.upstream.oauth.vault import Vault, stored_url
 from toolyard.providers.upstream.settings import Login, UpstreamSettings
 
 __all__ = ["Place", "place_of", "run_login", "run_logout"]
@@ -58,7 +58,7 @@ def place_of(options: Options, terminal: Terminal) -> Place:
 def _refused_by(folder: Path) -> UpstreamSettings | None:
     """Return the upstream of a yard that read another configuration, such as a client's file, if it was refused there."""
     try:
-        address = kept_address(folder)
+        address = stored_url(folder)
     except LoginError as error:
         raise LaunchError(error.message, status=DEFECT) from error
     return None if address is None else UpstreamSettings(url=address)
@@ -99,14 +99,14 @@ async def _sign_in(place: Place, options: Options, terminal: Terminal) -> Stored
 
     vault = Vault(place.folder, place.settings.url or "")
     before = await asyncio.to_thread(vault.read)
-    kept: StoredLogin = await load_signing().sign_in(place.name, place.settings, before, show=show, seconds=options.timeout)
+    kept: StoredLogin = await load_signin().sign_in(place.name, place.settings, before, show=show, seconds=options.timeout)
     async with vault.locked():
         await asyncio.to_thread(vault.write, kept)
     return kept
 
 
 def _told(place: Place, kept: StoredLogin) -> list[str]:
-    who = f" as '{kept.who}'" if kept.who else ""
+    who = f" as '{kept.user}'" if kept.user else ""
     issuer = f" by '{kept.client.issuer}'" if kept.client is not None else ""
     lines = [f"Signed in at '{place.name}'{who}{issuer}."]
     token = kept.token
@@ -146,7 +146,7 @@ async def _sign_out(place: Place) -> str:
         try:
             kept = await asyncio.to_thread(vault.read)
             if kept is not None and kept.token is not None:
-                revoked = await load_signing().revoke(place.name, kept, place.settings.login or Login())
+                revoked = await load_signin().revoke(place.name, kept, place.settings.login or Login())
         except LoginError as error:
             why = f" It could not be revoked: {error.message}"
         await asyncio.to_thread(vault.forget)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from toolyard._internal.files import find_state_dir
-from toolyard._internal.logfmt import is_word
+from toolyard._internal.logfmt import is_identifier
 from toolyard.cli.parser import Options
 from toolyard.cli.targets import settings_of_options
 from toolyard.cli.terminal import Painted, Style, Terminal, cut, width_of
@@ -141,7 +141,7 @@ def read_stored(options: Options, terminal: Terminal) -> Stored:
 
 def _is_name(name: str) -> bool:
     """Return whether a name stays inside the folder of the upstreams."""
-    return is_word(name) and not name.startswith(".")
+    return is_identifier(name) and not name.startswith(".")
 
 
 def _with_catalogue(state: Path) -> list[str]:

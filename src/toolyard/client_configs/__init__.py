@@ -1,3 +1,3 @@
-"""Clients of MCP and the files they keep their servers in: found, read, and changed as text; nothing in them is ever run."""
+"""Configuration files of MCP clients: found, read, and edited as text; nothing in them is ever run."""
 
 __all__: list[str] = []

@@ -1,47 +1,47 @@
-"""JSON as text, with the comments and trailing commas that clients allow: one member of an object is put in or taken out.
+"""Edits of JSON as text, with comments and trailing commas; excerpts of an edit, and snippets to paste into YAML.
 
-It edits what was parsed before, so it looks for places and checks nothing but what came out.
+The text was parsed before, so an edit only looks for positions. The result is parsed again and compared.
 """
 
 import json
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import takewhile
 from typing import Any, Final, NamedTuple, cast
 
-from toolyard.client_configs.edit_toml import EditError
-from toolyard.client_configs.secrets import hidden_text
+from toolyard.client_configs.edit_toml import EditError, set_member
+from toolyard.client_configs.secrets import mask_text
 from toolyard.config.upstreams import parse_json
 
-__all__ = ["Paste", "excerpt", "paste", "put_member", "remove_member"]
-
+__all__ = ["Snippet", "excerpt", "put_member", "remove_member", "yaml_snippet"]
 
 _LOOK_BACK: Final = 20
-"""Lines before an excerpt that are read, too, because one may tell that the next is secret."""
+"""Lines before an excerpt that are masked with it, because a line can tell that the next is secret."""
 
 
 def excerpt(before: str, after: str) -> tuple[int, list[str]]:
-    """Return the number of the first line that differs, and the lines from there to the last, with one around them and signs in front."""
+    """Return the number of the first changed line, and a diff with one line of context; secrets are masked."""
     old, new = _lines(before), _lines(after)
-    same = _alike(old, new)
-    end = min(_alike(old[::-1], new[::-1]), len(old) - same, len(new) - same)
+    same = _common_length(old, new)
+    end = min(_common_length(old[::-1], new[::-1]), len(old) - same, len(new) - same)
     start = max(same - _LOOK_BACK, 0)
-    above = _hidden(old[start:same])[-1:]
-    gone, come = (_hidden(lines[start : len(lines) - end])[same - start :] for lines in (old, new))
-    below = _hidden(new[start : len(new) - end + 1])[len(new) - end - start :] if end else []
-    return same + 1, [*_signed(" ", above), *_signed("-", gone), *_signed("+", come), *_signed(" ", below)]
+    above = _masked(old[start:same])[-1:]
+    removed, added = (_masked(lines[start : len(lines) - end])[same - start :] for lines in (old, new))
+    below = _masked(new[start : len(new) - end + 1])[len(new) - end - start :] if end else []
+    return same + 1, [*_signed(" ", above), *_signed("-", removed), *_signed("+", added), *_signed(" ", below)]
 
 
 def _lines(text: str) -> list[str]:
     return text.removesuffix("\n").split("\n") if text else []
 
 
-def _alike(one: Sequence[str], other: Sequence[str]) -> int:
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+def _common_length(first: Sequence[str], second: Sequence[str]) -> int:
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
 
 
-def _hidden(lines: Sequence[str]) -> list[str]:
-    return hidden_text("\n".join(lines)).split("\n") if lines else []
+def _masked(lines: Sequence[str]) -> list[str]:
+    return mask_text("\n".join(lines)).split("\n") if lines else []
 
 
 def _signed(sign: str, lines: Sequence[str]) -> list[str]:
@@ -61,7 +61,7 @@ class _Member(NamedTuple):
 
 
 class _Object(NamedTuple):
-    """An object in a text: where it opens and closes, its members, and the comma behind the last if there is one."""
+    """An object in a text: where it opens and closes, its members, and the trailing comma if there is one."""
 
     start: int
     close: int
@@ -73,10 +73,10 @@ class _Object(NamedTuple):
 
 
 def put_member(text: str, path: Sequence[str], value: Any) -> str:
-    """Return the text with a member in the object that a path leads to; what of the path is missing is made.
+    """Return the text with a member at a path, whose missing objects are created.
 
     Raises:
-        EditError: Something on the path is no object.
+        EditError: A part of the path is not an object.
     """
     if not text.strip():
         return json.dumps(_nested(path, value), indent=2, ensure_ascii=False) + "\n"
@@ -84,22 +84,22 @@ def put_member(text: str, path: Sequence[str], value: Any) -> str:
     for number, key in enumerate(path[:-1]):
         member = where.last(key)
         if member is None:
-            return _checked(_inserted(text, where, key, _nested(path[number + 1 :], value)), _with(text, path, value))
+            return _checked(text, _inserted(text, where, key, _nested(path[number + 1 :], value)), path, value)
         if text[member.value] != "{":
-            raise EditError(f"'{key}' is no object")
+            raise EditError(f"'{key}' is not an object")
         where = _object_at(text, member.value)
     member = where.last(path[-1])
     if member is None:
-        return _checked(_inserted(text, where, path[-1], value), _with(text, path, value))
+        return _checked(text, _inserted(text, where, path[-1], value), path, value)
     written = _written(text, value, indent=_indent_of(text, member.start), inline=_is_inline(text, where))
-    return _checked(text[: member.value] + written + text[member.end :], _with(text, path, value))
+    return _checked(text, text[: member.value] + written + text[member.end :], path, value)
 
 
 def remove_member(text: str, path: Sequence[str]) -> str:
-    """Return the text without the member that a path leads to, which is there.
+    """Return the text without the existing member at a path.
 
     Raises:
-        EditError: It cannot be taken out without touching something else.
+        EditError: It cannot be removed without a change to something else.
     """
     where = _object_at(text, _start(text))
     for key in path[:-1]:
@@ -117,7 +117,7 @@ def remove_member(text: str, path: Sequence[str]) -> str:
         edited = text[:comma] + text[comma + 1 : begin] + text[member.end :]
     else:
         edited = text[:begin] + text[member.end :]
-    return _checked(edited, _with(text, path, None))
+    return _checked(text, edited, path, None)
 
 
 def _inserted(text: str, where: _Object, key: str, value: Any) -> str:
@@ -145,7 +145,7 @@ def _written(text: str, value: Any, *, indent: str, inline: bool) -> str:
 
 
 def _object_at(text: str, start: int) -> _Object:
-    """Return the object that opens at a place."""
+    """Return the object that opens at a position."""
     members: list[_Member] = []
     parts: list[re.Match[str]] = []
     depth, comma = 0, None
@@ -162,13 +162,13 @@ def _object_at(text: str, start: int) -> _Object:
         elif token.start() > start:
             parts.append(token)
         depth += word in {"{", "["}
-    raise EditError("an object in it has no end")
+    raise EditError("an object in it is not closed")
 
 
 def _start(text: str) -> int:
     first = next(_tokens(text, 0), None)
     if first is None or first[0] != "{":
-        raise EditError("it is no object")
+        raise EditError("it is not an object")
     return first.start()
 
 
@@ -180,13 +180,13 @@ def _is_inline(text: str, where: _Object) -> bool:
     return "\n" not in text[where.start : where.close]
 
 
-def _indent_of(text: str, place: int) -> str:
-    begin = text.rfind("\n", 0, place) + 1
-    return cast("re.Match[str]", _SPACES.match(text, begin, place))[0]
+def _indent_of(text: str, position: int) -> str:
+    begin = text.rfind("\n", 0, position) + 1
+    return cast("re.Match[str]", _SPACES.match(text, begin, position))[0]
 
 
 def _unit(text: str) -> str:
-    """Return what one step of indentation is in a text."""
+    """Return one step of the text's indentation."""
     return next((indent for indent in re.findall(r"\n([ \t]+)\S", text)), _INDENT)
 
 
@@ -196,52 +196,38 @@ def _nested(path: Sequence[str], value: Any) -> Any:
     return value
 
 
-def _with(text: str, path: Sequence[str], value: Any) -> Any:
-    """Return what a text should say once a value is there, or is gone if there is none."""
-    document: Any = parse_json(text, "")
-    inner = document
-    for key in path[:-1]:
-        inner = inner.setdefault(key, {})
-    if value is None:
-        inner.pop(path[-1])
-    else:
-        inner[path[-1]] = value
-    return document
+def _checked(text: str, edited: str, path: Sequence[str], value: Any) -> str:
+    """Return the edited text if it says what the text says with this value at the path."""
+    expected: Any = parse_json(text, "")
+    set_member(expected, path, value)
+    with suppress(ValueError):
+        if parse_json(edited, "") == expected:
+            return edited
+    raise EditError("it is not written in a way that can be changed safely")
 
 
-def _checked(text: str, wanted: Any) -> str:
-    try:
-        found = parse_json(text, "")
-    except ValueError:
-        raise EditError("it is not written in a way that can be changed safely") from None
-    if found != wanted:
-        raise EditError("it is not written in a way that can be changed safely")
-    return text
-
-
-class Paste(NamedTuple):
-    """Lines for a file, and their place in it."""
+class Snippet(NamedTuple):
+    """Lines to paste into a file, and where, as part of a sentence."""
 
     lines: tuple[str, ...]
-    place: str
-    """Where they go, as a part of a sentence."""
+    position: str
 
 
-def paste(text: str, section: str, entry: str) -> Paste:
-    """Return an entry, written on one line, as it goes into a text: indented as its neighbours are, below the name of its section."""
+def yaml_snippet(text: str, section: str, entry: str) -> Snippet:
+    """Return a one-line entry to paste into YAML, indented as its neighbours below the name of its section."""
     lines = text.removeprefix("\ufeff").splitlines()
     for number, line in enumerate(lines, start=1):
-        found = re.fullmatch(rf"([\"']?){re.escape(section)}\1\s*:(.*)", line)
-        if found is None:
+        match = re.fullmatch(rf"([\"']?){re.escape(section)}\1\s*:(.*)", line)
+        if match is None:
             continue
-        if found[2].partition("#")[0].strip():
-            return Paste((f"{section}:", f"  {entry}"), f"in the place of line {number}, with what that has already")
-        return Paste((f"{_indent(lines[number:], entry)}{entry}",), f"below line {number}, which says '{section}:'")
-    return Paste((f"{section}:", f"  {entry}"), "at the end" if lines else "there")
+        if match[2].partition("#")[0].strip():
+            return Snippet((f"{section}:", f"  {entry}"), f"in place of line {number}, together with its present content")
+        return Snippet((f"{_indent(lines[number:], entry)}{entry}",), f"below line {number}, which says '{section}:'")
+    return Snippet((f"{section}:", f"  {entry}"), "at the end" if lines else "there")
 
 
 def _indent(below: list[str], entry: str) -> str:
-    """Return what the neighbours of an entry begin with; the items of a list need not be indented at all."""
+    """Return the indentation of an entry's neighbours; the items of a list may have none."""
     for line in below:
         bare = line.lstrip(" ")
         if bare and not bare.startswith("#"):

@@ -1,4 +1,4 @@
-"""The standard shape: what each client calls the parts of a server, brought to the words that most of them use."""
+"""Servers read from the configuration files of clients, whose different keys become those that most clients use."""
 
 import re
 import tomllib
@@ -7,21 +7,20 @@ from importlib import import_module
 from pathlib import Path, PurePath
 from typing import Any, Final, NamedTuple, cast
 
-from toolyard.client_configs.known import Found, Surroundings
+from toolyard.client_configs.clients import ClientFile, Environment
 from toolyard.config.convert import ConfigError, Place, Table, fitted_fields, made
 from toolyard.config.read import is_name, made_name
 from toolyard.config.upstreams import OWN, parse_json, read_server
 from toolyard.providers.upstream.settings import UpstreamSettings
 
-__all__ = ["OURS", "YAML", "Entry", "Server", "decode", "parse", "read_bytes", "read_servers", "runs_toolyard", "standard_servers"]
-
+__all__ = ["OURS", "YAML", "Server", "decode", "parse", "read_bytes", "read_servers", "runs_toolyard"]
 
 YAML: Final = (".yaml", ".yml")
-"""How the names of files in YAML end."""
+"""Suffixes of YAML files."""
 
 
 def read_bytes(path: Path) -> bytes | None:
-    """Return what is in a file, nothing if there is no such file.
+    """Return the content of a file, or None if it does not exist.
 
     Raises:
         ConfigError: It cannot be read.
@@ -35,7 +34,7 @@ def read_bytes(path: Path) -> bytes | None:
 
 
 def decode(content: bytes, path: Path) -> str:
-    """Return the text of a file; a mark of the order of bytes stays.
+    """Return the text of a file; a byte order mark stays.
 
     Raises:
         ConfigError: It is not written in UTF-8.
@@ -47,20 +46,20 @@ def decode(content: bytes, path: Path) -> str:
 
 
 def parse(text: str, path: Path) -> object:
-    """Return what a text says, as the name of its file tells how to read it; one without any content says nothing.
+    """Return the document in a text, in the format of its file's suffix; an empty text is an empty document.
 
     Raises:
-        ConfigError: It says nothing that can be understood.
+        ConfigError: It is not in that format.
     """
-    plain = text.removeprefix("\ufeff")
+    text = text.removeprefix("\ufeff")
     if path.suffix == ".toml":
-        return _parse_toml(plain, path)
+        return _parse_toml(text, path)
     if path.suffix in YAML:
-        return _parse_yaml(plain, path)
-    if not plain.strip():
+        return _parse_yaml(text, path)
+    if not text.strip():
         return {}
     try:
-        return parse_json(plain, str(path))
+        return parse_json(text, str(path))
     except RecursionError:
         raise ConfigError(f"The file '{path}' is nested too deeply.") from None
 
@@ -69,31 +68,25 @@ def _parse_toml(text: str, path: Path) -> object:
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"The file '{path}' is no TOML: {str(error).removesuffix('.')}.") from None
+        raise ConfigError(f"The file '{path}' is not valid TOML: {str(error).removesuffix('.')}.") from None
 
 
 def _parse_yaml(text: str, path: Path) -> object:
     try:
-        yaml: Any = import_module("yaml")  # few clients need it, so it is no requirement of ours
+        yaml: Any = import_module("yaml")  # few clients need it, so it is optional
     except ImportError:
-        raise ConfigError(f"The file '{path}' is YAML, and no reader for it is installed; 'pip install pyyaml' brings one.") from None
+        raise ConfigError(f"The file '{path}' is YAML, for which no parser is installed. Run 'pip install pyyaml'.") from None
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}" if mark is not None else ""
-        raise ConfigError(f"The file '{path}' is no YAML{where}.") from None
+        raise ConfigError(f"The file '{path}' is not valid YAML{where}.") from None
 
 
 Entry = dict[str, Any]
 _SECTIONS: Final = ("mcpServers", "servers", "mcp_servers", "mcp", "context_servers", "amp.mcpServers", "extensions")
-_SAME: Final = {
-    "cmd": "command",
-    "uri": "url",
-    "envs": "env",
-    "environment": "env",
-    "http_headers": "headers",
-}
+_SYNONYMS: Final = {"cmd": "command", "uri": "url", "envs": "env", "environment": "env", "http_headers": "headers"}
 _FILTERS: Final = {
     "includeTools": "tools",
     "enabled_tools": "tools",
@@ -108,39 +101,34 @@ _FILE: Final = re.compile(r"(?<!\$)\{file:([^{}]+)\}")
 _BARE: Final = re.compile(r"(?<!\$)\$([A-Za-z_]\w*)")
 
 
-def standard_servers(document: object, section: tuple[str, ...], *, client: str, folder: Path, home: Path) -> dict[str, Entry]:
-    """Return the servers of a client's document by name, in the standard shape; without a section those that stand anywhere."""
-    servers = _section(document, section)
-    return {name: _entry(entry, client, folders={"workspaceFolder": str(folder), "userHome": str(home)}) for name, entry in servers.items()}
-
-
 def _section(document: object, section: tuple[str, ...]) -> dict[str, Any]:
+    """Return the servers of a document by name; without a section, those of any section."""
     whole = _table(document)
     if not section:
         nested = _table(whole.get("mcp")).get("servers")
-        found = next((whole[name] for name in _SECTIONS if name in whole), whole) if nested is None else nested
-        return _named(found)
+        return _by_name(next((whole[name] for name in _SECTIONS if name in whole), whole) if nested is None else nested)
     for key in section:
-        whole = _named(whole.get(key))
+        whole = _by_name(whole.get(key))
     return whole
 
 
-def _named(servers: object) -> dict[str, Any]:
-    """Return servers by name, also those of a list in which each says its own."""
+def _by_name(servers: object) -> dict[str, Any]:
+    """Return servers by name; in a list, each has its name inside."""
     if isinstance(servers, list):
         entries = [_table(entry) for entry in cast("list[object]", servers)]
         return {str(entry["name"]): {key: value for key, value in entry.items() if key != "name"} for entry in entries if "name" in entry}
     return _table(servers)
 
 
-def _entry(theirs: object, client: str, *, folders: Mapping[str, str]) -> Entry:
-    entry: Entry = _rewritten(_table(theirs), client, folders)
-    for word, ours in _SAME.items():
+def _standard_entry(original: object, client: str, *, folders: Mapping[str, str]) -> Entry:
+    """Return an entry with the keys that most clients use."""
+    entry: Entry = _rewritten(_table(original), client, folders)
+    for word, ours in _SYNONYMS.items():
         if word in entry:
             entry.setdefault(ours, entry.pop(word))
     if "requestOptions" in entry:
         entry.setdefault("headers", _table(entry["requestOptions"]).get("headers", {}))
-    _name_variables(entry)
+    _add_variables(entry)
     own = {ours: entry[word] for word, ours in _FILTERS.items() if _is_list(entry.get(word))}
     own |= {ours: entry[word] for word, ours in _SECONDS.items() if isinstance(entry.get(word), int | float)}
     if client == "copilot" and _is_list(entry.get("tools")):
@@ -150,8 +138,8 @@ def _entry(theirs: object, client: str, *, folders: Mapping[str, str]) -> Entry:
     return entry
 
 
-def _name_variables(entry: Entry) -> None:
-    """Say in our way which variables a server is given: by name, as a header, or as the token that it lets us in with."""
+def _add_variables(entry: Entry) -> None:
+    """Turn names of variables into references: in the environment, in headers and as a bearer token."""
     env = {str(name): f"${{{name}}}" for word in ("env_vars", "env_keys") for name in _texts(entry.get(word))}
     if env:
         entry["env"] = {**env, **_table(entry.get("env"))}
@@ -163,14 +151,14 @@ def _name_variables(entry: Entry) -> None:
 
 
 def _rewritten(value: Any, client: str, folders: Mapping[str, str]) -> Any:
-    """Return a value with every variable written as it is here."""
+    """Return a value with every reference in the syntax of Toolyard."""
     if isinstance(value, dict):
         return {name: _rewritten(inner, client, folders) for name, inner in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):
         return [_rewritten(inner, client, folders) for inner in cast("list[Any]", value)]
     if not isinstance(value, str):
         return value
-    text = _INPUT.sub(lambda found: "${" + re.sub(r"\W", "_", found[1]).upper() + "}", value)
+    text = _INPUT.sub(lambda match: "${" + re.sub(r"\W", "_", match[1]).upper() + "}", value)
     text = _FILE.sub(r"${secretref:file:\1}", _ENVIRONMENT.sub(r"${\1}", text))
     for name, folder in folders.items():
         text = text.replace(f"${{{name}}}", folder)
@@ -190,44 +178,43 @@ def _table(value: object) -> dict[str, Any]:
 
 
 OURS: Final = "toolyard"
-"""What Toolyard is called in the files of clients, unless somebody chose another name."""
+"""The default name of Toolyard in the files of clients."""
 
 
 class Server(NamedTuple):
-    """A server of a client: what it is called there and here, and its table, or else why it has none."""
+    """A server of a client: its name there and here, and its table, or else the reason why it has none."""
 
     client: str
     file: Path
-    theirs: str
+    original_name: str
     name: str
     table: Table
-    why: str = ""
+    reason: str = ""
 
 
-def read_servers(found: Found, surroundings: Surroundings) -> list[Server]:
-    """Return the servers of a file; what is wrong with one is said of that one.
+def read_servers(file: ClientFile, environment: Environment) -> list[Server]:
+    """Return the servers of a file; an unusable one has a reason.
 
     Raises:
         ConfigError: The file cannot be read or understood.
     """
-    content = read_bytes(found.path)
+    content = read_bytes(file.path)
     if content is None:
-        raise ConfigError(f"There is no file '{found.path}'.")
-    parsed = parse(decode(content, found.path), found.path)
+        raise ConfigError(f"There is no file '{file.path}'.")
+    parsed = parse(decode(content, file.path), file.path)
     if not isinstance(parsed, dict):
-        raise ConfigError(f"The file '{found.path}' has no servers in it.")
-    document, folder = cast("dict[str, object]", parsed), surroundings.folder
-    documents: list[tuple[object, tuple[str, ...]]] = [(document, found.client.section)]
-    if found.client.name == "claude-code":
-        documents.append((_of_project(document, folder), found.client.section))
-    servers: dict[str, Entry] = {}
-    for part, section in documents:
-        servers |= standard_servers(part, section, client=found.client.name, folder=folder, home=surroundings.home)
-    return [_server(found, name, entry, folder=folder) for name, entry in servers.items()]
+        raise ConfigError(f"The file '{file.path}' has no servers in it.")
+    client, folder, document = file.client, environment.folder, cast("dict[str, object]", parsed)
+    servers = _section(document, client.section)
+    if client.name == "claude-code":
+        servers |= _section(_of_project(document, folder), client.section)
+    folders = {"workspaceFolder": str(folder), "userHome": str(environment.home)}
+    entries = {name: _standard_entry(entry, client.name, folders=folders) for name, entry in servers.items()}
+    return [_server(file, name, entry, folder=folder) for name, entry in entries.items()]
 
 
 def runs_toolyard(entry: Entry) -> bool:
-    """Return whether a server is Toolyard itself, as 'toolyard connect' writes it."""
+    """Return whether an entry runs Toolyard, as 'toolyard connect' writes it."""
     fields = [entry.get("command"), entry.get("args")]
     parts = [part for field in fields for part in (cast("list[object]", field) if isinstance(field, list) else [field])]
     words = [part for part in parts if isinstance(part, str)]
@@ -239,24 +226,24 @@ def runs_toolyard(entry: Entry) -> bool:
 
 
 def _of_project(document: dict[str, object], folder: Path) -> object:
-    """Return what Claude Code keeps for one folder alone."""
+    """Return the part of a Claude Code document for one folder."""
     projects = document.get("projects")
     return cast("dict[str, object]", projects).get(str(folder)) if isinstance(projects, dict) else None
 
 
-def _server(found: Found, theirs: str, entry: Entry, *, folder: Path) -> Server:
-    name = theirs if is_name(theirs) else made_name(theirs)
-    server = Server(found.client.name, found.path, theirs, name, {})
-    place = Place(".".join([*found.client.section, theirs]), str(found.path))
-    if theirs == OURS or runs_toolyard(entry):
-        return server._replace(why="It is Toolyard itself.")
+def _server(file: ClientFile, original: str, entry: Entry, *, folder: Path) -> Server:
+    name = original if is_name(original) else made_name(original)
+    server = Server(file.client.name, file.path, original, name, {})
+    place = Place(".".join([*file.client.section, original]), str(file.path))
+    if original == OURS or runs_toolyard(entry):
+        return server._replace(reason="It is Toolyard itself.")
     try:
         table = read_server(entry, place)
         if isinstance(table, str):
-            return server._replace(why=f"{table[:1].upper()}{table[1:]}")
+            return server._replace(reason=f"{table[:1].upper()}{table[1:]}")
         made(UpstreamSettings, fitted_fields(table, UpstreamSettings, place), place)
     except ConfigError as error:
-        return server._replace(why=str(error))
-    if found.scope == "project" and "command" in table:
+        return server._replace(reason=str(error))
+    if file.scope == "project" and "command" in table:
         table["cwd"] = str(folder / table.get("cwd", ""))
     return server._replace(table=table)

@@ -1,4 +1,4 @@
-"""Secrets in tables of upstreams: recognised by their names and looks, hidden when shown, and put where few can read them."""
+"""Secrets in upstream tables: recognised by name and form, masked for display, and moved out of the table."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -8,22 +8,22 @@ from typing import Any, Final, Literal, NamedTuple, cast
 from toolyard._internal.files import write_atomically
 from toolyard.config.convert import Table
 
-__all__ = ["HIDDEN", "REFERENCE", "Keeping", "Kept", "hidden", "hidden_text", "is_secret", "keep_secrets", "store_secrets"]
+__all__ = ["MASK", "REFERENCE", "Extracted", "SecretStorage", "extract_secrets", "is_secret", "mask_table", "mask_text", "store_secrets"]
 
-HIDDEN: Final = "…"
-"""What is shown in place of a secret."""
+MASK: Final = "…"
+"""Shown in place of a secret."""
 
 REFERENCE: Final = re.compile(r"\$\{[^{}]*\}|secretref:\S+")
-"""What stands in a text for something that is looked up elsewhere."""
+"""A reference to a variable or a secret elsewhere."""
 
-Keeping = Literal["file", "env", "keep"]
-"""Where secrets go: into files of their own, into variables that somebody sets, or nowhere else."""
+SecretStorage = Literal["file", "env", "keep"]
+"""Where secrets go: into files of their own, into environment variables, or nowhere else."""
 
 _NAMES: Final = re.compile(
     r"token|secret|passw|api[_-]?key|apikey|access[_-]?key|private[_-]?key|credential|auth|cookie|(?:^|[_-])(?:key|pat|pwd|pass|dsn)(?:$|[_-])",
     re.IGNORECASE,
 )
-_LOOKS: Final = re.compile(
+_FORMS: Final = re.compile(
     r"(?:sk|pk|rk)[-_]\w|gh[opsur]_\w|github_pat_|glpat-|xox[a-z]-|ya29\.|AKIA[0-9A-Z]|AIza\w|eyJ[\w-]{8,}\.|hf_\w|npm_\w|pypi-|ntn_|lin_api_|figd_|tvly-"
     r"|(?:Bearer|Basic)\s+\S"
 )
@@ -32,70 +32,70 @@ _IN_ADDRESS: Final = re.compile(r"(?<=://)[^/?#@\s]+(?=@)")
 _IN_QUERY: Final = re.compile(r"(?<=[?&])([^=&#\s]+)=([^&#\s]+)")
 _FLAG: Final = re.compile(r"--?[\w-]+")
 _NAMED: Final = re.compile(r"""(?:^|(?<=[\s"',;=]))(?!secretref:)(?P<name>[\w.-]+)\\?["']?\s*[:=](?!//)\s*\\?["']?""")
-"""A name in front of a value within a text: `TOKEN=…`, `--env=TOKEN=…`, `Authorization: …`, or a member of an object."""
+"""A name before a value: `TOKEN=…`, `--env=TOKEN=…`, `Authorization: …`, or a member of an object."""
 _QUOTED: Final = re.compile(
     r"""(?P<before>(?:["']?(?P<name>[\w.-]+)["']?\s*[:=]\s*)?)(?P<quote>["'])(?P<text>(?:\\.|(?!(?P=quote)).)*)(?P=quote)"""
 )
 
-Hide = Callable[[str, str], str]
-"""From a secret and a word for where it stood to what stands there instead."""
+Replace = Callable[[str, str], str]
+"""Returns the replacement of a secret; the second argument names its position."""
 
 
-class Kept(NamedTuple):
-    """A table without its secrets, and those by the words for where they stood."""
+class Extracted(NamedTuple):
+    """A table that refers to its secrets, and the secrets by file, variable or position."""
 
     table: Table
     secrets: dict[str, str]
 
 
 def is_secret(name: str, text: str) -> bool:
-    """Return whether a text is probably secret, by its name and its looks; one that refers to a secret is none."""
+    """Return whether a text is probably a secret, by its name and form; a reference to one is not."""
     if not text or REFERENCE.search(text):
         return False
-    return bool(_NAMES.search(name) or _LOOKS.match(text) or _LONG.fullmatch(text))
+    return bool(_NAMES.search(name) or _FORMS.match(text) or _LONG.fullmatch(text))
 
 
-def hidden(table: Table) -> Table:
-    """Return a table as it may be shown, with nothing of variables and headers but their names."""
-    shown = _replaced(table, _hide)
-    return {**shown, **{field: dict.fromkeys(shown[field], HIDDEN) for field in ("env", "headers") if field in shown}}
+def mask_table(table: Table) -> Table:
+    """Return a table for display, with all values of variables and headers masked."""
+    shown = _replaced(table, _mask)
+    return {**shown, **{field: dict.fromkeys(shown[field], MASK) for field in ("env", "headers") if field in shown}}
 
 
-def hidden_text(text: str) -> str:
-    """Return a piece of a file as it may be shown, with every text in quotes that is probably secret hidden."""
+def mask_text(text: str) -> str:
+    """Return a piece of a file for display, with every quoted string that is probably a secret masked."""
     flag = ""
 
-    def hide(found: re.Match[str]) -> str:
+    def mask(match: re.Match[str]) -> str:
         nonlocal flag
-        inner, name, before = found["text"], found["name"], flag
+        inner, name, before = match["text"], match["name"], flag
         flag = "" if name else _flag(inner)
-        shown = _value(name, inner, word="", hide=_hide) if name else _argument(before, inner, word="", hide=_hide)
-        return f"{found['before']}{found['quote']}{shown}{found['quote']}"
+        shown = _value(name, inner, position="", replace=_mask) if name else _argument(before, inner, position="", replace=_mask)
+        return f"{match['before']}{match['quote']}{shown}{match['quote']}"
 
-    return _QUOTED.sub(hide, text)
+    return _QUOTED.sub(mask, text)
 
 
-def keep_secrets(name: str, table: Table, *, keeping: Keeping, folder: Path, taken: dict[str, str]) -> Kept:
-    """Return a table that refers to its secrets; `taken` has the variables that are used already, and gets those that are now."""
+def extract_secrets(name: str, table: Table, *, storage: SecretStorage, folder: Path, variables: dict[str, str]) -> Extracted:
+    """Move the secrets out of a table; `variables` holds the variables used so far, and gets the new ones."""
     secrets: dict[str, str] = {}
 
-    def refer(text: str, word: str) -> str:
-        if keeping == "file":
-            file = folder / f"{name}.{_safe(word)}"
+    def refer(text: str, position: str) -> str:
+        if storage == "file":
+            file = folder / (f"{name}." + re.sub(r"[^\w-]", "_", position))
             secrets[str(file)] = text
             return f"${{secretref:file:{file}}}"
-        variable = _variable(name, word, text, taken)
-        secrets[variable] = taken[variable] = text
+        variable = _variable(name, position, text, variables)
+        secrets[variable] = variables[variable] = text
         return f"${{{variable}}}"
 
-    if keeping == "keep":
-        _replaced(table, lambda text, word: secrets.setdefault(word, text))
-        return Kept(table, secrets)
-    return Kept(_replaced(table, refer), secrets)
+    if storage == "keep":
+        _replaced(table, lambda text, position: secrets.setdefault(position, text))
+        return Extracted(table, secrets)
+    return Extracted(_replaced(table, refer), secrets)
 
 
 def store_secrets(secrets: dict[str, str]) -> None:
-    """Write each secret to its file, which its owner alone may read.
+    """Write each secret to its private file.
 
     Raises:
         OSError: One cannot be written.
@@ -104,75 +104,71 @@ def store_secrets(secrets: dict[str, str]) -> None:
         write_atomically(Path(file), text.encode())
 
 
-def _hide(_text: str, _word: str) -> str:
-    return HIDDEN
+def _mask(_text: str, _position: str) -> str:
+    return MASK
 
 
-def _replaced(table: Table, hide: Hide) -> Table:
-    found = dict(table)
+def _replaced(table: Table, replace: Replace) -> Table:
+    replaced = dict(table)
     for field in ("env", "headers"):
-        if isinstance(found.get(field), dict):
-            texts = cast("dict[str, Any]", found[field])
-            found[field] = {key: _value(key, text, word=key, hide=hide) for key, text in texts.items()}
-    if isinstance(found.get("args"), list):
-        found["args"] = list(_arguments(found["args"], hide))
-    if isinstance(found.get("url"), str):
-        found["url"] = _without_credentials(found["url"], "url", hide)
-    return found
+        if isinstance(replaced.get(field), dict):
+            texts = cast("dict[str, Any]", replaced[field])
+            replaced[field] = {key: _value(key, text, position=key, replace=replace) for key, text in texts.items()}
+    if isinstance(replaced.get("args"), list):
+        replaced["args"] = list(_arguments(replaced["args"], replace))
+    if isinstance(replaced.get("url"), str):
+        replaced["url"] = _without_credentials(replaced["url"], "url", replace)
+    return replaced
 
 
-def _arguments(arguments: list[Any], hide: Hide) -> Iterator[Any]:
+def _arguments(arguments: list[Any], replace: Replace) -> Iterator[Any]:
     before = ""
     for number, argument in enumerate(arguments):
-        yield _argument(before, argument, word=f"args-{number}", hide=hide)
+        yield _argument(before, argument, position=f"args-{number}", replace=replace)
         before = _flag(argument)
 
 
-def _argument(before: str, argument: Any, *, word: str, hide: Hide) -> Any:
+def _argument(before: str, argument: Any, *, position: str, replace: Replace) -> Any:
     if _flag(argument):
         return argument
     is_option = isinstance(argument, str) and argument.startswith("-")
-    return _value("" if is_option else before, argument, word=word, hide=hide)
+    return _value("" if is_option else before, argument, position=position, replace=replace)
 
 
 def _flag(argument: Any) -> str:
-    """Return an argument that may name the next one, or nothing if it is none."""
+    """Return an argument if it is a flag, which may name the next argument."""
     return argument if isinstance(argument, str) and _FLAG.fullmatch(argument) else ""
 
 
-def _value(name: str, text: Any, *, word: str, hide: Hide) -> Any:
-    """Return a value without what is secret: all of it, or all behind the first name in it that says so, and credentials in addresses."""
+def _value(name: str, text: Any, *, position: str, replace: Replace) -> Any:
+    """Return a value without secrets: all of it, the part after a secret's name, or credentials in URLs."""
     if not isinstance(text, str):
         return text
     if is_secret(name, text):
-        return hide(text, word)
-    for found in _NAMED.finditer(text):
-        secret = text[found.end() :].rstrip()
-        if is_secret(found["name"], secret):
-            start, rest = text[: found.end()], text[found.end() + len(secret) :]
-            return _without_credentials(start, word, hide) + hide(secret, f"{word}-{found['name'].lstrip('-')}") + rest
-    return _without_credentials(text, word, hide)
+        return replace(text, position)
+    for match in _NAMED.finditer(text):
+        secret = text[match.end() :].rstrip()
+        if is_secret(match["name"], secret):
+            start, rest = text[: match.end()], text[match.end() + len(secret) :]
+            return _without_credentials(start, position, replace) + replace(secret, f"{position}-{match['name'].lstrip('-')}") + rest
+    return _without_credentials(text, position, replace)
 
 
-def _without_credentials(text: str, word: str, hide: Hide) -> str:
-    """Return an address without the password in front of its host and the secrets behind its '?'."""
+def _without_credentials(text: str, position: str, replace: Replace) -> str:
+    """Return a URL without the user information and the secrets in its query."""
 
-    def in_query(found: re.Match[str]) -> str:
-        return f"{found[1]}={hide(found[2], f'{word}-{found[1]}')}" if is_secret(found[1], found[2]) else found[0]
+    def in_query(match: re.Match[str]) -> str:
+        return f"{match[1]}={replace(match[2], f'{position}-{match[1]}')}" if is_secret(match[1], match[2]) else match[0]
 
     if "://" not in text:
         return text
-    plain = _IN_ADDRESS.sub(lambda found: found[0] if REFERENCE.search(found[0]) else hide(found[0], f"{word}-user"), text)
-    return _IN_QUERY.sub(in_query, plain)
+    without_user = _IN_ADDRESS.sub(lambda match: match[0] if REFERENCE.search(match[0]) else replace(match[0], f"{position}-user"), text)
+    return _IN_QUERY.sub(in_query, without_user)
 
 
-def _safe(word: str) -> str:
-    return re.sub(r"[^\w-]", "_", word)
-
-
-def _variable(name: str, word: str, text: str, taken: dict[str, str]) -> str:
-    plain, whole = (re.sub(r"\W", "_", part).upper() for part in (word, f"{name}_{word}"))
-    is_variable = re.fullmatch(r"[A-Za-z_]\w*", word) is not None and taken.get(word, text) == text
-    if is_variable and word == plain:
-        return word
-    return whole if whole[:1].isalpha() else f"_{whole}"
+def _variable(name: str, position: str, text: str, variables: dict[str, str]) -> str:
+    short, full = (re.sub(r"\W", "_", part).upper() for part in (position, f"{name}_{position}"))
+    is_variable = re.fullmatch(r"[A-Za-z_]\w*", position) is not None and variables.get(position, text) == text
+    if is_variable and position == short:
+        return position
+    return full if full[:1].isalpha() else f"_{full}"

@@ -1,6 +1,6 @@
-"""The demo: a yard with hundreds of invented tools, and a story told with them.
+"""The demo: a yard with hundreds of invented tools, and a story that calls them.
 
-`toolyard.demo:yard` is a TARGET like any other. Nothing but the demo and tests loads it.
+`toolyard.demo:yard` is a TARGET like any other. Only the demo and tests import this package.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,6 @@ __all__ = ["yard"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'toolyard.demo' has no attribute '{name}'")
-    from toolyard.demo.tools import make_yard  # noqa: PLC0415 - the yard is only made for who asks for it
+    from toolyard.demo.tools import make_yard  # noqa: PLC0415 - the yard is made only when it is used
 
     return make_yard()

@@ -1,6 +1,6 @@
-"""Invention: made-up values that fit a schema, the same for the same question.
+"""The tools of the demo, from a catalogue: fixed, computed or invented answers that fit their schemas.
 
-What was asked for is said again where the answer has a place for it, so that an answer reads as one to the question.
+The same arguments give the same answer. Arguments are repeated in the answer where it has fields of their names.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,30 +21,29 @@ from toolyard.model.spec import Example, Operation, Reason, ToolSpec
 from toolyard.providers.provider_set import StaticProvider
 from toolyard.yard import Yard
 
-__all__ = ["COMPUTED", "FILE", "Canned", "Entry", "Refusal", "charges_of", "invent", "make_yard", "read_catalogue"]
-
+__all__ = ["COMPUTED", "FILE", "Entry", "Failure", "FixedAnswer", "list_charges", "make_value", "make_yard", "read_catalogue"]
 
 FILE: Final = Path(__file__).with_name("catalogue.jsonl")
 """The tools, one JSON object a line."""
 
 
-class Refusal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A failure of the tool's own: one of its reasons, a sentence, and facts."""
+class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A failure of a tool: one of its reasons, a message and details."""
 
     reason: str
     message: str
     details: dict[str, Any]
 
 
-class Canned(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is answered when certain arguments are given, in place of what would be made up."""
+class FixedAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The answer to certain arguments, in place of an invented one."""
 
     when: dict[str, Any]
     data: dict[str, Any] = {}
-    fails: Refusal | None = None
+    fails: Failure | None = None
 
-    def fits(self, arguments: dict[str, Any]) -> bool:
-        """Return whether these are the arguments."""
+    def matches(self, arguments: dict[str, Any]) -> bool:
+        """Return whether it answers these arguments."""
         return all(arguments.get(name) == value for name, value in self.when.items())
 
 
@@ -61,12 +60,12 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     tags: tuple[str, ...] = ()
     examples: tuple[Example, ...] = ()
     reasons: dict[str, Reason] = {}
-    canned: tuple[Canned, ...] = ()
+    fixed_answers: tuple[FixedAnswer, ...] = ()
     rows: int = 3
-    """How many things it lists, if it lists things."""
+    """The length of the list that it answers with, if it does."""
 
     def spec(self) -> ToolSpec:
-        """Return it as a tool is published."""
+        """Return the spec of the tool."""
         return ToolSpec(
             name=self.id,
             source=self.namespace,
@@ -81,11 +80,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def read_catalogue() -> list[Entry]:
-    """Return every tool of the demo."""
+    """Return all entries of the catalogue."""
     return msgspec.json.Decoder(Entry).decode_lines(FILE.read_bytes())
 
 
-_BEGINNING: Final = datetime(2026, 2, 2, 8, tzinfo=UTC)
+_FIRST_DATE: Final = datetime(2026, 2, 2, 8, tzinfo=UTC)
 _PEOPLE: Final = ("ada", "mika", "noor", "jonas", "lucia", "tomek", "yuki", "sam")
 _TITLES: Final = (
     "Weekly planning",
@@ -116,76 +115,62 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
 Schema = dict[str, Any]
 
 
-def invent(schema: Schema, arguments: dict[str, Any], *, rows: int, seed: int = 0, name: str = "") -> Any:
-    """Return a value that fits; a list has as many items as `rows`, and no more than the arguments ask for."""
+def make_value(schema: Schema, arguments: dict[str, Any], *, rows: int, seed: int = 0, name: str = "") -> Any:
+    """Return an invented value that fits a schema; a list has `rows` items, or fewer if the arguments have a limit."""
     kind = schema["type"]
     if kind == "object":
         inner = cast("dict[str, Schema]", schema.get("properties", {}))
-        return {key: _said(key, part, arguments) or invent(part, arguments, rows=1, seed=seed, name=key) for key, part in inner.items()}
+        return {key: _echo(key, part, arguments) or make_value(part, arguments, rows=1, seed=seed, name=key) for key, part in inner.items()}
     if kind == "array":
         count = min(rows, cast("int", arguments.get("limit", rows)))
-        return [invent(schema["items"], arguments, rows=rows, seed=seed + number, name=name) for number in range(count)]
-    return _KINDS[kind](schema, name, crc32(f"{name} {seed}".encode()), seed)
+        return [make_value(schema["items"], arguments, rows=rows, seed=seed + index, name=name) for index in range(count)]
+    number = crc32(f"{name} {seed}".encode())
+    if kind == "string":
+        return _make_text(schema, name, number=number, seed=seed)
+    if kind == "integer":
+        return 100 * (number % 900 + 1) if name.endswith("_cents") else number % 90 + 1
+    return number % 2 == 0 if kind == "boolean" else number % 400 / 10
 
 
-def _said(name: str, schema: Schema, arguments: dict[str, Any]) -> Any:
-    """Return what was asked for under this name, if it can be said again."""
-    given = arguments.get(name)
-    return given if schema["type"] == "string" and isinstance(given, str) else None
+def _echo(name: str, schema: Schema, arguments: dict[str, Any]) -> str | None:
+    """Return the argument of this name, if it is a string as the schema wants."""
+    argument = arguments.get(name)
+    return argument if schema["type"] == "string" and isinstance(argument, str) else None
 
 
-def _text(schema: Schema, name: str, number: int, place: int) -> str:
+def _make_text(schema: Schema, name: str, *, number: int, seed: int) -> str:
     if "enum" in schema:
-        return str(_one_of(schema["enum"], number))
-    moment = _BEGINNING + timedelta(days=place % 400, minutes=number % 600)
+        return str(_pick(schema["enum"], number))
+    moment = _FIRST_DATE + timedelta(days=seed % 400, minutes=number % 600)
     formats = {
         "date": moment.date().isoformat(),
         "date-time": moment.isoformat().replace("+00:00", "Z"),
-        "email": f"{_one_of(_PEOPLE, number)}@example.org",
+        "email": f"{_pick(_PEOPLE, number)}@example.org",
         "uri": f"https://example.org/{name}/{number % 1000}",
     }
     if "format" in schema:
         return formats[schema["format"]]
     if name in _CHOICES:
-        return str(_one_of(_CHOICES[name], number))
+        return str(_pick(_CHOICES[name], number))
     is_code = name.endswith("id") or name in _CODES
-    return f"{name[:2]}_{number % 10_000}" if is_code else f"{_one_of(_WORDS, number)} {number % 100}"
+    return f"{name[:2]}_{number % 10_000}" if is_code else f"{_pick(_WORDS, number)} {number % 100}"
 
 
-def _integer(schema: Schema, name: str, number: int, place: int) -> int:  # noqa: ARG001 - all kinds are made alike
-    return 100 * (number % 900 + 1) if name.endswith("_cents") else number % 90 + 1
+def _pick(choices: Any, number: int) -> Any:
+    return choices[number % len(choices)]
 
-
-def _number(schema: Schema, name: str, number: int, place: int) -> float:  # noqa: ARG001 - the same
-    return number % 400 / 10
-
-
-def _boolean(schema: Schema, name: str, number: int, place: int) -> bool:  # noqa: ARG001 - the same
-    return number % 2 == 0
-
-
-def _one_of(several: Any, number: int) -> Any:
-    return several[number % len(several)]
-
-
-_KINDS: Final[dict[str, Callable[[Schema, str, int, int], Any]]] = {
-    "string": _text,
-    "integer": _integer,
-    "number": _number,
-    "boolean": _boolean,
-}
 
 _FIRST: Final = 400
 _CHARGES: Final = 1200
 _MINUTES: Final = 33
-_TAKEN_TWICE: Final = (733, 1042, 1377)
-"""Numbers of payments that are the one before them once more."""
+_DUPLICATES: Final = (733, 1042, 1377)
+"""Numbers of payments that repeat the one before."""
 _ADA: Final = {"customer_id": "cu_88", "amount_cents": 4900}
 Arguments = dict[str, Any]
 Rows = list[dict[str, Any]]
 
 
-def charges_of(arguments: Arguments) -> Rows:
+def list_charges(arguments: Arguments) -> Rows:
     """Return every payment of a month.
 
     Raises:
@@ -195,16 +180,16 @@ def charges_of(arguments: Arguments) -> Rows:
         begins = datetime.strptime(arguments["month"], "%Y-%m").replace(tzinfo=UTC)
     except ValueError:
         raise invalid_input(f"There is no month '{arguments['month']}'.", field="month") from None
-    return [_charge(number, begins, arguments.get("currency", "EUR")) for number in range(_FIRST, _FIRST + _CHARGES)]
+    return [_make_charge(number, begins, arguments.get("currency", "EUR")) for number in range(_FIRST, _FIRST + _CHARGES)]
 
 
-def _charge(number: int, begins: datetime, currency: str) -> dict[str, Any]:
-    copied = number - 1 if number in _TAKEN_TWICE else number
+def _make_charge(number: int, begins: datetime, currency: str) -> dict[str, Any]:
+    copied = number - 1 if number in _DUPLICATES else number
     paid = {"customer_id": f"cu_{1000 + copied * 37 % 811}", "amount_cents": 100 * (copied * 53 % 190 + 9)}
     moment = begins + timedelta(minutes=_MINUTES * (copied - _FIRST))
     return {
         "charge_id": f"ch_{number}",
-        **(_ADA if copied == _TAKEN_TWICE[1] - 1 else paid),
+        **(_ADA if copied == _DUPLICATES[1] - 1 else paid),
         "currency": currency,
         "status": "paid",
         "method": ("card", "card", "transfer", "wallet")[copied % 4],
@@ -217,9 +202,9 @@ def _duplicates(arguments: Arguments) -> dict[str, Any]:
     groups: dict[tuple[str, ...], Rows] = {}
     for row in rows:
         groups.setdefault(tuple(repr(row.get(column)) for column in columns), []).append(row)
-    several = [group for group in groups.values() if len(group) > 1]
-    shown = [{**{column: group[0].get(column) for column in columns}, "rows": len(group)} for group in several[: arguments["max_groups"]]]
-    return {"rows": len(rows), "groups": len(several), "duplicates": shown}
+    repeated = [group for group in groups.values() if len(group) > 1]
+    shown = [{**{column: group[0].get(column) for column in columns}, "rows": len(group)} for group in repeated[: arguments["max_groups"]]]
+    return {"rows": len(rows), "groups": len(repeated), "duplicates": shown}
 
 
 def _sum(arguments: Arguments) -> dict[str, Any]:
@@ -248,7 +233,7 @@ def _filtered(arguments: Arguments) -> Rows:
 
 
 COMPUTED: Final[dict[str, Callable[[Arguments], Any]]] = {
-    "payments__export_charges": charges_of,
+    "payments__export_charges": list_charges,
     "tables__count_by": _counts,
     "tables__filter_rows": _filtered,
     "tables__find_duplicates": _duplicates,
@@ -257,12 +242,12 @@ COMPUTED: Final[dict[str, Callable[[Arguments], Any]]] = {
 """Tools whose answers are computed from their arguments, by name."""
 
 _TEXT: Final = {"type": "string"}
-_FOUND: Final = {"type": "array", "items": {"type": "object", "properties": {"id": _TEXT, "title": _TEXT, "text": _TEXT}}}
-_DONE: Final = {"type": "object", "properties": {"id": _TEXT, "text": _TEXT}}
-"""What is answered by tools that do not say what they answer."""
+_ANY_LIST: Final = {"type": "array", "items": {"type": "object", "properties": {"id": _TEXT, "title": _TEXT, "text": _TEXT}}}
+_ANY_OBJECT: Final = {"type": "object", "properties": {"id": _TEXT, "text": _TEXT}}
+"""Schemas for tools without an output schema."""
 _SEEDS: Final = 40
-_SLOW: Final = 10.0
-"""Seconds after which a call is warned of: on a busy machine the first search should not bring a warning into the story."""
+_SLOW_SECONDS: Final = 10.0
+"""When a call counts as slow: the first search on a busy machine must not log a warning into the story."""
 
 
 def make_yard() -> Yard:
@@ -270,8 +255,8 @@ def make_yard() -> Yard:
     tools: dict[str, list[Tool]] = {}
     for entry in read_catalogue():
         tools.setdefault(entry.namespace, []).append(_tool(entry))
-    providers = [StaticProvider(name, several, resources=(), prompts=()) for name, several in tools.items()]
-    return Yard("demo", providers=providers, limits=Limits(slow=_SLOW))
+    providers = [StaticProvider(name, group, resources=(), prompts=()) for name, group in tools.items()]
+    return Yard("demo", providers=providers, limits=Limits(slow=_SLOW_SECONDS))
 
 
 def _tool(entry: Entry) -> Tool:
@@ -281,20 +266,19 @@ def _tool(entry: Entry) -> Tool:
 
 def _handler(entry: Entry) -> Handler:
     computed = COMPUTED.get(entry.id)
-    schema = entry.output_schema or (_FOUND if entry.operation is Operation.QUERY else _DONE)
+    schema = entry.output_schema or (_ANY_LIST if entry.operation is Operation.QUERY else _ANY_OBJECT)
 
     async def answer(call: Call) -> Any:
-        given = call.arguments
+        arguments = call.arguments
         if computed is not None:
-            return computed(given)
-        made = invent(schema, given, rows=entry.rows, seed=crc32(encode_sorted(given)) % _SEEDS)
-        canned = next((one for one in entry.canned if one.fits(given)), None)
-        if canned is None:
-            return made
-        if canned.fails is not None:
-            refusal = canned.fails
-            code = entry.reasons[refusal.reason].code
-            raise ToolError(code, refusal.message, reason=refusal.reason, may_have_run=False, **refusal.details)
-        return {**made, **canned.data, **{name: given[name] for name in made if name in given}}
+            return computed(arguments)
+        invented = make_value(schema, arguments, rows=entry.rows, seed=crc32(encode_sorted(arguments)) % _SEEDS)
+        fixed = next((fixed for fixed in entry.fixed_answers if fixed.matches(arguments)), None)
+        if fixed is None:
+            return invented
+        if (failure := fixed.fails) is not None:
+            code = entry.reasons[failure.reason].code
+            raise ToolError(code, failure.message, reason=failure.reason, may_have_run=False, **failure.details)
+        return {**invented, **fixed.data, **{name: arguments[name] for name in invented if name in arguments}}
 
     return answer

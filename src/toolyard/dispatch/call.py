@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, TypeVar, cast
 
 import msgspec
 
-from toolyard._internal.logfmt import facts_of, is_word, quoted
+from toolyard._internal.logfmt import is_identifier, log_fields, log_value
 from toolyard.dispatch.progress import NOOP, Noop, Progress, SendProgress, call_safely, on_loop
 from toolyard.dispatch.sessions import Session, Sessions
 from toolyard.model.elicitation import ClientRequest, form_content, set_may_have_run, unsupported_by_client
@@ -267,7 +267,7 @@ class Call(msgspec.Struct, eq=False):
         """Return the tool's name, or '?' for a name that is not safe to log."""
         if self.spec is not UNKNOWN_TOOL:
             return self.spec.name
-        return str(self.name) if is_word(str(self.name)) else "?"
+        return str(self.name) if is_identifier(str(self.name)) else "?"
 
     @property
     def cancelled(self) -> bool:
@@ -331,7 +331,7 @@ class Call(msgspec.Struct, eq=False):
         send = self.channel.log
         if send is None:
             number = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
-            _log.log(number, "said tool=%s id=%s text=%s%s", self.tool, self.id, quoted(text), facts_of(facts))
+            _log.log(number, "said tool=%s id=%s text=%s%s", self.tool, self.id, log_value(text), log_fields(facts))
         else:
             self._on_loop(lambda: send(level, text, facts))
         return NOOP

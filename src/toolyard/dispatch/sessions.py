@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from toolyard._internal.logfmt import is_word
+from toolyard._internal.logfmt import is_identifier
 from toolyard.model.errors import ToolError
 from toolyard.model.limits import Limits
 from toolyard.state.store import Clock
@@ -101,7 +101,7 @@ class Sessions:
         Raises:
             ToolError: `state_error` if the id is taken, `overloaded` if there are too many sessions.
         """
-        if session_id is not None and not is_word(session_id):
+        if session_id is not None and not is_identifier(session_id):
             raise ValueError("The id of a session must be of letters, digits and '_.:-'.")
         if session_id in self._live:
             raise ToolError("state_error", "There is a session of that id already.", session_id=session_id)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from toolyard._internal.logfmt import quoted
+from toolyard._internal.logfmt import log_value
 from toolyard.config import Config, known_settings
 from toolyard.config.settings import Serving
 from toolyard.launch.build import apply_settings, settings_of_code
@@ -80,7 +80,7 @@ def serve_yard(
             end_with_supervisor()
         about = transport.info()
         listening.append(about.address)
-        _log.info("serving yard=%s transport=%s address=%s", quoted(yard.name), quoted(about.name), about.address)
+        _log.info("serving yard=%s transport=%s address=%s", log_value(yard.name), log_value(about.name), about.address)
         if notices.attended and not notices.quiet:
             from toolyard.launch.hint import hint  # noqa: PLC0415 - only a person reads it
 
@@ -118,7 +118,7 @@ def _one_line(*, wanted: bool) -> Generator[None]:
 
 
 def _refusal(failure: Exception, yard: Yard, serving: Serving, *, listening: bool) -> LaunchError:
-    _log.debug("serving_failed yard=%s", quoted(yard.name), exc_info=failure)
+    _log.debug("serving_failed yard=%s", log_value(yard.name), exc_info=failure)
     error = innermost(failure)
     if isinstance(error, NotOpenedError):
         return LaunchError(str(error))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
-from toolyard._internal.logfmt import facts_of
+from toolyard._internal.logfmt import log_fields
 
 __all__ = ["Terminated", "run"]
 
@@ -63,7 +63,7 @@ async def _end_others() -> None:
         return
     _, left = await asyncio.wait(others, timeout=_PATIENCE)
     for task in left:
-        _log.warning("task_left_behind%s", facts_of({"task": task.get_name(), "of": getattr(task.get_coro(), "__qualname__", "")}))
+        _log.warning("task_left_behind%s", log_fields({"task": task.get_name(), "of": getattr(task.get_coro(), "__qualname__", "")}))
         asyncio._unregister_task(task)  # noqa: SLF001 - the documented way to let the runner not wait for it
 
 

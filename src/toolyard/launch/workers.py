@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
-from toolyard._internal.logfmt import facts_of
+from toolyard._internal.logfmt import log_fields
 from toolyard.launch.serve import NotOpenedError
 from toolyard.launch.signals import Terminated
 
@@ -183,7 +183,7 @@ def _keep(started: dict[int, float], told: list[int], start: Callable[[], None],
         if failure:
             if not reports.opened:
                 raise NotOpenedError(failure)
-            _log.warning("worker_failed%s", facts_of({"pid": process, "why": failure}))
+            _log.warning("worker_failed%s", log_fields({"pid": process, "why": failure}))
         lasted = time.monotonic() - since
         quick = quick + 1 if lasted < _PAUSE else 0
         if quick > _TRIES:

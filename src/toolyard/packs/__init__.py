@@ -1,4 +1,4 @@
-"""First-party packs: providers that come with Toolyard and publish nothing unless named."""
+"""First-party packs: providers that come with Toolyard and publish nothing unless configured."""
 
 from importlib import import_module
 from typing import Any
@@ -9,5 +9,5 @@ __all__ = ["make_pack"]
 
 
 def make_pack(name: str, yard: Any) -> Provider:
-    """Return the pack of that name, about that yard; it is loaded now, because most packs load pydantic."""
+    """Return a pack by name, for one yard; its module is imported here, because most packs import pydantic."""
     return getattr(import_module(f"toolyard.packs.{name}"), name.capitalize())(yard)

@@ -1,6 +1,6 @@
-"""The system pack: what an agent may ask about the yard it is in.
+"""The system pack: tools that describe the yard to an agent.
 
-It tells of the caller's own sessions and of nobody else's, and never repeats what a call was given or answered.
+They show the caller's own sessions only, and never the arguments or results of calls.
 """
 
 import time
@@ -17,13 +17,13 @@ from toolyard.dispatch.sessions import Session, Sessions
 from toolyard.providers import Publish
 from toolyard.providers.functions import Functions, tool
 
-__all__ = ["Subject", "System"]
+__all__ = ["System", "YardView"]
 
-_REMEMBERED: Final = 1000
+_MAX_LAST_ERRORS: Final = 1000
 
 
-class Subject(Protocol):
-    """What the pack needs to know of a yard."""
+class YardView(Protocol):
+    """The part of a yard that the pack uses."""
 
     @property
     def name(self) -> str:
@@ -42,7 +42,7 @@ class Subject(Protocol):
 
     @property
     def abandoned_threads(self) -> int:
-        """Return how many threads run on past their deadlines."""
+        """Return how many threads still run after their deadlines."""
         ...
 
     @property
@@ -55,12 +55,12 @@ class Subject(Protocol):
         ...
 
     def add_sink(self, sink: Sink) -> Callable[[], None]:
-        """Send records to the sink, too; return what stops that."""
+        """Send records to one more sink; return a function that stops that."""
         ...
 
 
 class Pong(TypedDict):
-    """What `ping` answers."""
+    """The answer of `ping`."""
 
     status: str
     timestamp: str
@@ -68,7 +68,7 @@ class Pong(TypedDict):
 
 
 class SessionFacts(TypedDict):
-    """One session, as its owner may see it."""
+    """One session, as its owner sees it."""
 
     session_id: str
     kind: str
@@ -83,16 +83,16 @@ class System:
 
     name = "system"
 
-    def __init__(self, subject: Subject) -> None:
-        self._subject = subject
+    def __init__(self, yard: YardView) -> None:
+        self._yard = yard
         self._started = datetime.now(UTC)
-        self._began = time.monotonic()
+        self._started_at = time.monotonic()
         self._last_errors: dict[tuple[str, str], dict[str, str]] = {}
 
     @asynccontextmanager
     async def open(self, publish: Publish) -> AsyncGenerator[None]:
-        """Publish the tools, and note the last failure while open."""
-        stop = self._subject.add_sink(self._note)
+        """Publish the tools, and record last errors while open."""
+        stop = self._yard.add_sink(self._record_error)
         try:
             publish(Functions(self.name, [self]).tools())
             yield
@@ -101,28 +101,28 @@ class System:
 
     @tool(operation="query", tags=("system",))
     async def ping(self) -> Pong:
-        """Answer, to show that the yard is there."""
-        return {"status": "pong", "timestamp": _written(datetime.now(UTC)), "server": self._subject.name}
+        """Check that the yard answers."""
+        return {"status": "pong", "timestamp": _format(datetime.now(UTC)), "server": self._yard.name}
 
     @tool(operation="query", tags=("system",))
     async def get_server_info(self, *, include_uptime: bool = False) -> dict[str, Any]:
-        """Tell the name and version of the yard.
+        """Show the name and version of the yard.
 
         Args:
-            include_uptime: Whether to tell for how long it has been running.
+            include_uptime: Whether to show how long it has been running.
         """
-        facts: dict[str, Any] = {"name": self._subject.name, "version": self._subject.version}
+        facts: dict[str, Any] = {"name": self._yard.name, "version": self._yard.version}
         return {**facts, "uptime_s": self._uptime()} if include_uptime else facts
 
     @tool(operation="query", tags=("system",))
     async def get_session_count(self, call: Call) -> int:
         """Count your live sessions."""
-        return len(self._subject.sessions.ids(call.caller.owner))
+        return len(self._yard.sessions.ids(call.caller.owner))
 
     @tool(operation="query", tags=("system",))
     async def list_sessions(self, call: Call) -> list[SessionFacts]:
         """List your live sessions, oldest first."""
-        return [self._facts(session) for session in self._subject.sessions.of(call.caller.owner)]
+        return [self._facts(session) for session in self._yard.sessions.of(call.caller.owner)]
 
     @tool(operation="query", tags=("system",), session="required")
     async def describe_session(self, session: Session) -> SessionFacts:
@@ -131,38 +131,38 @@ class System:
 
     @tool(operation="query", tags=("system",))
     async def get_settings(self) -> dict[str, dict[str, Any]]:
-        """Tell the settings in effect and where each came from; secrets are never shown.
+        """Show the settings in effect and where each came from; secrets are never shown.
 
-        'code' is what the yard was given; what it was given that is no different from the default counts as 'default'.
+        'code' is a value that the program passed to the yard; one that equals the default counts as 'default'.
         """
-        return self._subject.settings()
+        return self._yard.settings()
 
     @tool(operation="query", tags=("system",))
     async def status(self, call: Call) -> dict[str, Any]:
-        """Tell since when the yard runs, how busy it is, and what of yours failed last, in each session, too."""
+        """Show since when the yard runs, how busy it is, and your last error, overall and in each session."""
         return {
-            "started": _written(self._started),
+            "started": _format(self._started),
             "uptime_s": self._uptime(),
-            "calls_in_flight": self._subject.calls_in_flight,
-            "abandoned_threads": self._subject.abandoned_threads,
+            "calls_in_flight": self._yard.calls_in_flight,
+            "abandoned_threads": self._yard.abandoned_threads,
             "last_error": self._last_errors.get((call.caller.identity, call.caller.scope)),
-            "sessions": {session.id: session.last_code for session in self._subject.sessions.of(call.caller.owner)},
+            "sessions": {session.id: session.last_code for session in self._yard.sessions.of(call.caller.owner)},
         }
 
-    def _note(self, record: Record) -> None:
+    def _record_error(self, record: Record) -> None:
         if record.code is None:
             return
-        who = (record.identity, record.scope)
-        self._last_errors.pop(who, None)
-        self._last_errors[who] = {"code": record.code, "at": _written(datetime.now(UTC))}
-        if len(self._last_errors) > _REMEMBERED:
+        caller = (record.identity, record.scope)
+        self._last_errors.pop(caller, None)  # so that it becomes the newest, and the oldest goes first
+        self._last_errors[caller] = {"code": record.code, "at": _format(datetime.now(UTC))}
+        if len(self._last_errors) > _MAX_LAST_ERRORS:
             del self._last_errors[next(iter(self._last_errors))]
 
     def _uptime(self) -> float:
-        return round(time.monotonic() - self._began, 3)
+        return round(time.monotonic() - self._started_at, 3)
 
     def _facts(self, session: Session) -> SessionFacts:
-        now = self._subject.sessions.now()
+        now = self._yard.sessions.now()
         return {
             "session_id": session.id,
             "kind": session.kind,
@@ -173,5 +173,5 @@ class System:
         }
 
 
-def _written(moment: datetime) -> str:
+def _format(moment: datetime) -> str:
     return moment.isoformat(timespec="milliseconds")

@@ -12,7 +12,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
 
-from toolyard._internal.pipes import Lines, Reader, Writer
+from toolyard._internal.pipes import LineSplitter, Reader, Writer
 from toolyard.config.settings import Serving
 from toolyard.dispatch.call import ANYONE
 from toolyard.server import ServerContext
@@ -44,16 +44,16 @@ class Stdio:
         """Serve the open yard until the client goes or the server is closed."""
         with _put_aside() as (source, sink):
             front = ServerContext(yard, self._serving, channel=self.name)
-            writer = Writer(sink, limit=self._serving.message_bytes, end=b"\n")
+            writer = Writer(sink, limit=self._serving.message_bytes, terminator=b"\n")
             duplex = MessageStream(front, writer.write, caller=ANYONE)
-            lines = Lines(duplex.receive, limit=self._serving.message_bytes, too_long=duplex.refuse_length)
+            lines = LineSplitter(duplex.receive, limit=self._serving.message_bytes, on_too_long=duplex.refuse_length)
             reader = Reader(source, lines.feed, is_full=lambda: duplex.is_full or writer.is_full, on_end=self._ended.set)
-            duplex.on_room = writer.on_room = reader.go_on
+            duplex.on_room = writer.on_room = reader.resume
             try:
                 await self._ended.wait()
             finally:
                 reader.close()
-                lines.end()
+                lines.flush()
                 front.end_listeners()
                 await duplex.end(self._serving.shutdown_seconds)
                 front.close()

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, cast
 
 import msgspec
 
-from toolyard._internal.logfmt import is_word
+from toolyard._internal.logfmt import is_identifier
 from toolyard.model.envelope import encode_sorted
 from toolyard.providers.upstream.pins import (
     Definition,
@@ -111,7 +111,7 @@ def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
     shown = visible(encode_sorted(value).decode())
     if isinstance(value, dict) and value:
         for key, inner in cast("dict[str, Any]", value).items():
-            name = key if is_word(key) else visible(encode_sorted(key).decode())
+            name = key if is_identifier(key) else visible(encode_sorted(key).decode())
             yield from _leaves(inner, f"{place}.{name}" if place else name)
     elif isinstance(value, list) and value:
         for number, inner in enumerate(cast("list[Any]", value)):

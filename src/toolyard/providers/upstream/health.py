@@ -11,7 +11,7 @@ from typing import Final, Literal
 import msgspec
 
 from toolyard._internal.files import read_private, write_atomically
-from toolyard._internal.logfmt import quoted
+from toolyard._internal.logfmt import log_value
 from toolyard.providers.upstream.link import Credentials, LinkError
 
 __all__ = ["Breaker", "Health", "State", "Status", "ask_for_restart", "keep_status", "read_status", "restart_asked_at"]
@@ -268,5 +268,5 @@ class Health:
             return
         self.state, self.reason, self.since = state, reason, time.time()
         level = logging.WARNING if state == "auth_needed" else logging.INFO  # nothing but a person ends that
-        _log.log(level, "upstream_changed upstream=%s state=%s reason=%s", self._name, state, quoted(reason))
+        _log.log(level, "upstream_changed upstream=%s state=%s reason=%s", self._name, state, log_value(reason))
         self._changed()

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from toolyard._internal.files import write_atomically
-from toolyard._internal.logfmt import facts_of, is_word
+from toolyard._internal.logfmt import is_identifier, log_fields
 from toolyard.model.envelope import encode, encode_sorted
 from toolyard.providers.upstream.catalogue import Catalogue, Item, folder_of
 from toolyard.providers.upstream.settings import UpstreamSettings
@@ -388,21 +388,21 @@ class Pins:
             self._stamp, self._locked = None, error
         except OSError as error:
             self._unwritten.setdefault(name, {}).update(pins)
-            _log.warning("pins_unwritten%s", facts_of({"upstream": name, "path": self.path, "error": error}))
+            _log.warning("pins_unwritten%s", log_fields({"upstream": name, "path": self.path, "error": error}))
         return self._locked
 
     def _keep(self, name: str, definitions: Iterable[Definition]) -> None:
         try:
             keep_accepted(folder_of(self._state, name), definitions)
         except OSError as error:  # only comparisons will tell less
-            _log.debug("definitions_unkept%s", facts_of({"upstream": name, "error": error}))
+            _log.debug("definitions_unkept%s", log_fields({"upstream": name, "error": error}))
 
     def _complain(self, error: LockError) -> None:
         """Log what is wrong with the lock, once."""
         mark = ("", str(error))
         if mark not in self._told:
             self._told.add(mark)
-            _log.warning("lock_unreadable%s", facts_of({"path": self.path, "error": error}))
+            _log.warning("lock_unreadable%s", log_fields({"path": self.path, "error": error}))
 
     def _scan(self, name: str, definitions: Iterable[Definition]) -> None:
         """Look through definitions that were not seen before, beside everything else, because many take a while."""
@@ -418,7 +418,7 @@ class Pins:
             if mark not in self._told:
                 self._told.add(mark)
                 facts = {"upstream": name, "kind": key.kind, "name": key.name or "-", "pin": settings.pin}
-                _log.warning("definition_not_accepted%s", facts_of(facts))
+                _log.warning("definition_not_accepted%s", log_fields(facts))
 
 
 def accept(path: Path, name: str, *, definitions: Definitions, keys: Iterable[Key]) -> None:
@@ -456,7 +456,7 @@ def _log_findings(name: str, definitions: Iterable[Definition]) -> None:
             "rule": one.rule,
             "severity": one.severity,
         }
-        _log.log(logging.WARNING if one.severity == "high" else logging.INFO, "suspicious_definition%s", facts_of(facts))
+        _log.log(logging.WARNING if one.severity == "high" else logging.INFO, "suspicious_definition%s", log_fields(facts))
 
 
 def _understood(path: Path) -> Locked | LockError:
@@ -471,7 +471,9 @@ def _reason(name: str, definition: Definition, pin: Pin | None) -> str | None:
     if pin is not None and pin.hash == definition.hash:
         return None
     wanted = definition.name or definition.kind
-    plain = is_word(wanted) and not wanted.startswith("-")  # agents read this and shells may run it, so a name must not be more than one
+    plain = is_identifier(wanted) and not wanted.startswith(
+        "-"
+    )  # agents read this and shells may run it, so a name must not be more than one
     look = f"Look at it with 'toolyard diff {name}', then 'toolyard accept {name}{f' {wanted}' if plain else ''}'."
     if pin is None:
         return f"Nobody has accepted it yet. {look}"

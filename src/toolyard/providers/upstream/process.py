@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from toolyard._internal.logfmt import facts_of
+from toolyard._internal.logfmt import log_fields
 from toolyard.providers.upstream.link import LinkError
 from toolyard.providers.upstream.settings import UpstreamSettings
 
@@ -215,7 +215,7 @@ class _Keeper:
                 start_new_session=True,
             )
         except OSError as error:
-            _log.warning("keeper_missing%s", facts_of({"group": group, "why": error}))
+            _log.warning("keeper_missing%s", log_fields({"group": group, "why": error}))
 
     def close(self) -> None:
         """Let the group be."""

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import BinaryIO, Final, Literal, Self
 
 from toolyard._internal.files import make_private
-from toolyard._internal.logfmt import facts_of
-from toolyard._internal.pipes import Lines
+from toolyard._internal.logfmt import log_fields
+from toolyard._internal.pipes import LineSplitter
 from toolyard.providers.upstream.catalogue import folder_of
 
 __all__ = ["LogReader", "ProcessLog", "names_of_logs", "older", "path_of_log"]
@@ -57,7 +57,7 @@ class ProcessLog:
         self._second = 0.0
         self._used = 0
         self._missing = 0
-        self._lines = Lines(lambda line: self._add("stderr", line), limit=_LINE_BYTES, too_long=self._note_length)
+        self._lines = LineSplitter(lambda line: self._add("stderr", line), limit=_LINE_BYTES, on_too_long=self._note_length)
         self._open()
 
     @property
@@ -91,7 +91,7 @@ class ProcessLog:
 
     def close(self) -> None:
         """Write what came without an end, and close the file."""
-        self._lines.end()
+        self._lines.flush()
         self._tell_missing()
         self._write()
         if self._descriptor is not None:
@@ -105,7 +105,7 @@ class ProcessLog:
             self._tell_missing()
         if self._used + size <= _SECOND_BYTES:
             return True
-        self._lines.end()  # what follows does not continue it
+        self._lines.flush()  # what follows does not continue it
         self._missing += size
         return False
 
@@ -151,7 +151,7 @@ class ProcessLog:
             self._descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             self._size = os.fstat(self._descriptor).st_size
         except OSError as error:
-            _log.warning("process_log_lost%s", facts_of({"path": self._path, "why": error.strerror}))
+            _log.warning("process_log_lost%s", log_fields({"path": self._path, "why": error.strerror}))
 
 
 class LogReader:

@@ -266,9 +266,9 @@ def _credentials(name: str, settings: UpstreamSettings, folder: Path) -> Credent
     """Return what is shown to an upstream; one whose headers say already who calls is shown nothing else."""
     if settings.url is None or settings.authorizes:
         return OPEN
-    from toolyard.providers.upstream.oauth.credentials import SignedIn  # noqa: PLC0415 - programs need no login
+    from toolyard.providers.upstream.oauth.credentials import OAuthCredentials  # noqa: PLC0415 - programs need no login
 
-    return SignedIn(name, settings, folder)
+    return OAuthCredentials(name, settings, folder)
 
 
 def _link(name: str, settings: UpstreamSettings, folder: Path, credentials: Credentials) -> Callable[[], Link]:

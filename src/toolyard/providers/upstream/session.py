@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from toolyard._internal.logfmt import quoted
+from toolyard._internal.logfmt import log_value
 from toolyard.dispatch.progress import Progress, SendProgress
 from toolyard.model.elicitation import CLIENT_METHODS, ClientRequest, unsupported_by_client
 from toolyard.model.errors import ToolError
@@ -200,7 +200,7 @@ class ClientSession:
         try:
             message = decode(data)
         except Fault as fault:
-            _log.warning("upstream_says_nonsense upstream=%s why=%s", self.name, quoted(fault.message))
+            _log.warning("upstream_says_nonsense upstream=%s why=%s", self.name, log_value(fault.message))
             meant = id_of(data) if about is None else about
             if meant is not None:
                 self.lose(

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from toolyard._internal.pipes import Lines, Reader, Writer
+from toolyard._internal.pipes import LineSplitter, Reader, Writer
 from toolyard.providers.upstream.link import LinkError, Listener
 from toolyard.providers.upstream.process import Process, start
 from toolyard.providers.upstream.process_log import ProcessLog
@@ -53,7 +53,7 @@ class Stderr:
 
     def _go_on(self) -> None:
         self._resting = None
-        self._reader.go_on()
+        self._reader.resume()
 
 
 _UNREAD_BYTES: Final = 4 * 1024 * 1024
@@ -116,7 +116,7 @@ class _Running:
         self._ended = self._heard = False
         self._open: set[End] = {"exit", "stdout", "stderr"}
         self._grace: asyncio.TimerHandle | None = None
-        self._lines = Lines(self._take, limit=settings.message_bytes, too_long=self._refuse_length)
+        self._lines = LineSplitter(self._take, limit=settings.message_bytes, on_too_long=self._refuse_length)
         self._writer = Writer(process.stdin, limit=_UNREAD_BYTES)
         self._writer.on_room = self._see_room
         self._reader = Reader(process.stdout, self._lines.feed, is_full=bool, on_end=self._see_end)
@@ -138,7 +138,7 @@ class _Running:
         if self._grace is not None:
             self._grace.cancel()
         try:
-            await self._writer.close(patience=0)
+            await self._writer.close(timeout_s=0)
             await self._process.end()
         finally:
             self._reader.close()
@@ -171,7 +171,7 @@ class _Running:
             self._miss("stdin")
 
     def _see_end(self) -> None:
-        self._lines.end()
+        self._lines.flush()
         self._miss("stdout")
 
     def _miss(self, end: End) -> None:

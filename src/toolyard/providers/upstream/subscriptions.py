@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from toolyard._internal.logfmt import quoted
+from toolyard._internal.logfmt import log_value
 from toolyard.providers.upstream.catalogue import Catalogue
 from toolyard.providers.upstream.handshake import Connection
 from toolyard.providers.upstream.link import LinkError
@@ -182,7 +182,7 @@ class Listening:
             self._held()
 
     def _log(self, why: str) -> None:
-        _log.info("upstream_tells_no_changes upstream=%s why=%s", self._connection.peer.name, quoted(why))
+        _log.info("upstream_tells_no_changes upstream=%s why=%s", self._connection.peer.name, log_value(why))
 
 
 def uri_of(params: msgspec.Raw) -> str | None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from toolyard._internal.logfmt import is_word
+from toolyard._internal.logfmt import is_identifier
 from toolyard.transports.auth.authenticator import KEY_PREFIX, Admitted, Refusal, bearer_of
 
 __all__ = ["ApiKey", "ApiKeys", "digest_of", "new_key"]
@@ -39,7 +39,7 @@ class ApiKey(msgspec.Struct, frozen=True):
     profile: str | None = None
 
     def __post_init__(self) -> None:
-        if not is_word(self.name):
+        if not is_identifier(self.name):
             raise ValueError("The name of an API key must be one plain word.")
         if _DIGEST.match(self.digest) is None:
             # The digest is not repeated: somebody may have written the key itself there.

@@ -20,7 +20,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from jwt.types import Options
 
-from toolyard._internal.logfmt import quoted
+from toolyard._internal.logfmt import log_value
 from toolyard.state.store import Clock
 from toolyard.transports.auth.authenticator import IssuerUnreachableError, Refusal, UnreadError, check_address, is_loopback
 
@@ -287,7 +287,7 @@ class Issuer:
             failure = error if isinstance(error, UnreadError) else UnreadError("timeout", "it takes too long to answer")
             self._failure = failure.text
             kept = 0 if self._keys is None else len(self._keys)
-            _log.warning("issuer_unreachable issuer=%s reason=%s keys_kept=%d", quoted(self._name), failure.reason, kept)
+            _log.warning("issuer_unreachable issuer=%s reason=%s keys_kept=%d", log_value(self._name), failure.reason, kept)
             return
         self._read_at = self._clock()
         if self._keys is None or keys.entries != self._keys.entries:

@@ -1,11 +1,11 @@
-"""What the tests of links over HTTP share: how a server is started, and how a link to it is opened."""
+"""Fixtures for links over HTTP: start a raw server, and open a link to it."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
-from raw_servers import Behaviour, Connect, Listening, Raw, Serve
+from raw_servers import Behaviour, Connect, RawServer, RecordingListener, Serve
 
 from toolyard.providers.upstream.http import HttpLink
 from toolyard.providers.upstream.link import OPEN, Credentials, Link
@@ -13,12 +13,12 @@ from toolyard.providers.upstream.settings import UpstreamSettings
 
 
 @pytest.fixture
-async def raw() -> AsyncGenerator[Serve]:
-    """Return how a server is started that does as it is told."""
-    servers: list[Raw] = []
+async def serve() -> AsyncGenerator[Serve]:
+    """Return a function that starts a server with a behaviour."""
+    servers: list[RawServer] = []
 
-    async def start(behaviour: Behaviour) -> Raw:
-        server = Raw(behaviour)
+    async def start(behaviour: Behaviour) -> RawServer:
+        server = RawServer(behaviour)
         server.server = await asyncio.start_server(server.serve, "127.0.0.1", 0)
         servers.append(server)
         return server
@@ -33,19 +33,19 @@ async def raw() -> AsyncGenerator[Serve]:
 
 
 @pytest.fixture
-async def link() -> AsyncGenerator[Connect]:
-    """Return how a link is opened, with the listener that it speaks to."""
+async def connect() -> AsyncGenerator[Connect]:
+    """Return a function that opens a link, with a listener that records."""
     links: list[Link] = []
 
-    async def connect(
+    async def open_link(
         url: str, *, kind: Callable[..., Any] = HttpLink, credentials: Credentials = OPEN, **settings: Any
-    ) -> tuple[Any, Listening]:
-        made = kind("there", UpstreamSettings(url=url, **settings), credentials)
-        links.append(made)
-        listening = Listening()
-        await made.open(listening)
-        return made, listening
+    ) -> tuple[Any, RecordingListener]:
+        link = kind("there", UpstreamSettings(url=url, **settings), credentials)
+        links.append(link)
+        listener = RecordingListener()
+        await link.open(listener)
+        return link, listener
 
-    yield connect
-    for one in links:
-        await one.close()
+    yield open_link
+    for link in links:
+        await link.close()

@@ -1,4 +1,4 @@
-"""Servers on bare sockets that do as they are told, and a listener that remembers."""
+"""Servers on bare sockets with any behaviour, and a listener that records its calls."""
 
 import asyncio
 import json
@@ -9,66 +9,93 @@ from typing import Any
 from toolyard.providers.upstream.link import LinkError
 from toolyard.wire.messages import Id
 
-__all__ = ["PATIENCE", "Asked", "Behaviour", "Connect", "Listening", "Raw", "Serve", "note", "plain", "request", "result"]
+__all__ = [
+    "TIMEOUT_S",
+    "Behaviour",
+    "Connect",
+    "RawServer",
+    "RecordingListener",
+    "Request",
+    "Serve",
+    "answers",
+    "failed_call",
+    "notification",
+    "request_message",
+    "result_message",
+    "until",
+]
 
-PATIENCE = 10.0
+TIMEOUT_S = 10.0
 
 
-def request(number: int, method: str = "tools/call", **params: Any) -> bytes:
-    """Return a request."""
+def request_message(number: int, method: str = "tools/call", **params: Any) -> bytes:
+    """Return a request message."""
     return json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}).encode()
 
 
-def result(number: object, value: object = "done") -> bytes:
-    """Return an answer."""
+def result_message(number: object, value: object = "done") -> bytes:
+    """Return a response message."""
     return json.dumps({"jsonrpc": "2.0", "id": number, "result": {"value": value}}).encode()
 
 
-def note(method: str = "notifications/message", **params: Any) -> bytes:
+def notification(method: str = "notifications/message", **params: Any) -> bytes:
     """Return a notification."""
     return json.dumps({"jsonrpc": "2.0", "method": method, "params": params}).encode()
 
 
-class Listening:
-    """A listener that remembers all it is told."""
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for a condition that has no event."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while not condition():  # noqa: ASYNC110 - there is no event to wait for
+            await asyncio.sleep(0)  # one loop iteration, not a wait
+
+
+class RecordingListener:
+    """A listener that records its calls."""
 
     def __init__(self) -> None:
-        self.told: asyncio.Queue[tuple[str, Any, Any]] = asyncio.Queue()
+        self.calls: asyncio.Queue[tuple[str, Any, Any]] = asyncio.Queue()
 
     def receive(self, data: bytes, about: Id | None) -> None:
-        """Remember a message."""
-        self.told.put_nowait(("message", json.loads(data), about))
+        """Record a message."""
+        self.calls.put_nowait(("message", json.loads(data), about))
 
     def lose(self, request_id: Id, error: LinkError) -> None:
-        """Remember a loss."""
-        self.told.put_nowait(("lost", error, request_id))
+        """Record a loss."""
+        self.calls.put_nowait(("lost", error, request_id))
 
     def end(self, error: LinkError) -> None:
-        """Remember the end."""
-        self.told.put_nowait(("ended", error, None))
+        """Record the end."""
+        self.calls.put_nowait(("ended", error, None))
 
     async def next(self) -> tuple[str, Any, Any]:
-        """Return what is told next."""
-        async with asyncio.timeout(PATIENCE):
-            return await self.told.get()
+        """Return the next call."""
+        async with asyncio.timeout(TIMEOUT_S):
+            return await self.calls.get()
 
     async def message(self, about: Id | None = None) -> Any:
         """Return the next message, which must be about that request."""
-        kind, message, told_about = await self.next()
-        assert (kind, told_about) == ("message", about), message
+        kind, message, request_id = await self.next()
+        assert (kind, request_id) == ("message", about), message
         return message
 
     async def loss(self, request_id: Id) -> LinkError:
-        """Return how that request was lost, which must be what is told next."""
+        """Return the loss of that request, which must be the next call."""
         kind, error, lost = await self.next()
         assert (kind, lost) == ("lost", request_id), error
         return error
 
 
-class Asked:
-    """One request as a server got it."""
+async def failed_call(link: Any, listener: RecordingListener, number: int = 1) -> LinkError:
+    """Send a request, and return how it is lost."""
+    link.send(request_message(number), number, {})
+    return await listener.loss(number)
 
-    def __init__(self, server: "Raw", writer: asyncio.StreamWriter, head: bytes, body: bytes) -> None:
+
+class Request:
+    """One request that a server received."""
+
+    def __init__(self, server: "RawServer", writer: asyncio.StreamWriter, head: bytes, body: bytes) -> None:
         first, *rest = head.decode().rstrip().split("\r\n")
         self.method, self.target, _ = first.split(" ")
         self.pairs = [(name.lower(), value) for name, _, value in (line.partition(": ") for line in rest)]
@@ -120,15 +147,15 @@ class Asked:
         await self._server.ends[self.writer].wait()
 
 
-Behaviour = Callable[[Asked], Awaitable[None]]
+Behaviour = Callable[[Request], Awaitable[None]]
 
 
-class Raw:
-    """A server on a bare socket, which does with each request what it was told."""
+class RawServer:
+    """A server on a bare socket that handles each request with one behaviour."""
 
     def __init__(self, behaviour: Behaviour) -> None:
         self.behaviour = behaviour
-        self.asked: list[Asked] = []
+        self.requests: list[Request] = []
         self.connections = 0
         self.ends: dict[asyncio.StreamWriter, asyncio.Event] = {}
         self.server: asyncio.Server | None = None
@@ -149,9 +176,9 @@ class Raw:
                 head = await reader.readuntil(b"\r\n\r\n")
                 length = next((line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), b":0")
                 body = await reader.readexactly(int(length.partition(b":")[2]))
-                asked = Asked(self, writer, head, body)
-                self.asked.append(asked)
-                task = asyncio.ensure_future(self._behave(asked))
+                request = Request(self, writer, head, body)
+                self.requests.append(request)
+                task = asyncio.ensure_future(self._behave(request))
                 busy.add(task)
                 task.add_done_callback(busy.discard)
         self.ends[writer].set()
@@ -161,24 +188,24 @@ class Raw:
 
     async def left(self) -> None:
         """Wait until all clients have gone."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             for end in self.ends.values():
                 await end.wait()
 
-    async def _behave(self, asked: Asked) -> None:
+    async def _behave(self, request: Request) -> None:
         with suppress(ConnectionError):
-            await self.behaviour(asked)
+            await self.behaviour(request)
 
 
-Serve = Callable[[Behaviour], Awaitable[Raw]]
-Connect = Callable[..., Awaitable[tuple[Any, Listening]]]
+Serve = Callable[[Behaviour], Awaitable[RawServer]]
+Connect = Callable[..., Awaitable[tuple[Any, RecordingListener]]]
 
 
-def plain(body: Callable[[Asked], bytes] | bytes | None = None, status: int = 200, **headers: str) -> Behaviour:
-    """Return a behaviour: every request gets the same answer, or the good one."""
+def answers(body: Callable[[Request], bytes] | bytes | None = None, status: int = 200, **headers: str) -> Behaviour:
+    """Return a behaviour that gives every request the same answer, or its result."""
 
-    async def behave(asked: Asked) -> None:
-        said = body(asked) if callable(body) else result(asked.id) if body is None else body
-        await asked.reply(status, said, **headers)
+    async def behave(request: Request) -> None:
+        content = body(request) if callable(body) else result_message(request.id) if body is None else body
+        await request.reply(status, content, **headers)
 
     return behave

@@ -1,202 +1,195 @@
-"""Connections that are kept: which are used again, and which never."""
+"""The connection pool: which connections are reused, and which are not."""
 
 import asyncio
 from typing import Any
 
 import pytest
-from raw_servers import Asked, Connect, Serve, note, plain, request, result
+from raw_servers import Connect, Request, Serve, answers, notification, request_message, result_message, until
 
-from toolyard.providers.upstream.http import client as pool
-from toolyard.providers.upstream.http import exchange as courier
+from toolyard.providers.upstream.http import client, exchange
 
 
-async def call(sender: Any, told: Any, *numbers: int) -> None:
+async def call(link: Any, listener: Any, *numbers: int) -> None:
     for number in numbers:
-        sender.send(request(number), number, {})
-        await told.message(about=number)
+        link.send(request_message(number), number, {})
+        await listener.message(about=number)
 
 
 @pytest.mark.parametrize(("alive", "connections"), [("timeout=60", 1), ("timeout=5, max=100", 1), ("timeout=1", 2), ("max=5", 1)])
 async def test_a_connection_is_not_used_for_longer_than_the_server_keeps_it(
-    raw: Serve, link: Connect, alive: str, connections: int
+    serve: Serve, connect: Connect, alive: str, connections: int
 ) -> None:
-    server = await raw(plain(keep_alive=alive))
-    sender, told = await link(server.url)
+    server = await serve(answers(keep_alive=alive))
+    link, listener = await connect(server.url)
 
-    await call(sender, told, 1, 2)
+    await call(link, listener, 1, 2)
 
     assert server.connections == connections
 
 
 @pytest.mark.parametrize("how", ["header", "version", "eof"])
-async def test_a_connection_that_the_server_will_close_is_not_used_again(raw: Serve, link: Connect, how: str) -> None:
-    async def last(asked: Asked) -> None:
-        body = result(asked.id)
+async def test_a_connection_that_the_server_will_close_is_not_reused(serve: Serve, connect: Connect, how: str) -> None:
+    async def last(request: Request) -> None:
+        body = result_message(request.id)
         version, length = ("1.0" if how == "version" else "1.1"), ("" if how == "eof" else f"content-length: {len(body)}\r\n")
         closes = "connection: close\r\n" if how == "header" else ""
-        await asked.write(f"HTTP/{version} 200 OK\r\ncontent-type: application/json\r\n{length}{closes}\r\n".encode() + body)
+        await request.write(f"HTTP/{version} 200 OK\r\ncontent-type: application/json\r\n{length}{closes}\r\n".encode() + body)
         if how == "eof":
-            asked.hang_up()
+            request.hang_up()
 
-    server = await raw(last)
-    sender, told = await link(server.url)
+    server = await serve(last)
+    link, listener = await connect(server.url)
 
-    await call(sender, told, 1, 2)
+    await call(link, listener, 1, 2)
 
     assert server.connections == 2
 
 
-async def test_a_connection_that_was_closed_while_idle_is_not_used_even_before_the_loop_has_noticed(raw: Serve, link: Connect) -> None:
-    async def leave(asked: Asked) -> None:
-        await asked.reply(200, result(asked.id))
-        asked.hang_up()
+async def test_a_connection_closed_while_idle_is_not_used_before_the_loop_notices(serve: Serve, connect: Connect) -> None:
+    async def leave(request: Request) -> None:
+        await request.reply(200, result_message(request.id))
+        request.hang_up()
 
-    server = await raw(leave)
-    sender, told = await link(server.url)
+    server = await serve(leave)
+    link, listener = await connect(server.url)
 
-    await call(sender, told, *range(20))
+    await call(link, listener, *range(20))
 
-    assert len(server.asked) == server.connections == 20
+    assert len(server.requests) == server.connections == 20
 
 
-async def test_idle_connections_are_closed_after_a_while(raw: Serve, link: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "_SWEEP_SECONDS", 0.001)
-    server = await raw(plain())
-    sender, told = await link(server.url)
-    await call(sender, told, 1)
+async def test_idle_connections_are_closed_after_a_while(serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_SWEEP_SECONDS", 0.001)
+    server = await serve(answers())
+    link, listener = await connect(server.url)
+    await call(link, listener, 1)
     kept = server.connections
-    sender._courier._pool._idle[0]._kept = 0.0
+    link._sender._pool._idle[0]._idle_limit = 0.0
 
     await server.left()
-    await call(sender, told, 2)
+    await call(link, listener, 2)
 
     assert (kept, server.connections) == (1, 2)
 
 
-async def test_a_connection_that_is_still_fit_stays(raw: Serve, link: Connect) -> None:
-    server = await raw(plain())
-    sender, told = await link(server.url)
-    await call(sender, told, 1)
+async def test_a_reusable_idle_connection_survives_the_sweep(serve: Serve, connect: Connect) -> None:
+    server = await serve(answers())
+    link, listener = await connect(server.url)
+    await call(link, listener, 1)
 
-    sender._courier._pool._sweep_idle()
-    await call(sender, told, 2)
+    link._sender._pool._sweep_idle()
+    await call(link, listener, 2)
 
     assert server.connections == 1
 
 
-async def test_an_idle_connection_that_ends_is_forgotten(raw: Serve, link: Connect) -> None:
-    async def leave(asked: Asked) -> None:
-        await asked.reply(200, result(asked.id))
-        asked.hang_up()
+async def test_an_idle_connection_that_ends_is_forgotten(serve: Serve, connect: Connect) -> None:
+    async def leave(request: Request) -> None:
+        await request.reply(200, result_message(request.id))
+        request.hang_up()
 
-    server = await raw(leave)
-    sender, told = await link(server.url)
-    await call(sender, told, 1)
+    server = await serve(leave)
+    link, listener = await connect(server.url)
+    await call(link, listener, 1)
     await server.left()
-    async with asyncio.timeout(10):
-        while sender._courier._pool._all:  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0)  # a turn of the loop
+    await until(lambda: not link._sender._pool._all)
 
-    assert not sender._courier._pool._idle
+    assert not link._sender._pool._idle
 
 
-async def test_what_wants_no_answer_finds_a_connection_when_all_are_taken(raw: Serve, link: Connect) -> None:
-    taken: list[Asked] = []
+async def test_a_notification_gets_a_connection_when_all_are_busy(serve: Serve, connect: Connect) -> None:
+    taken: list[Request] = []
     noted = asyncio.Event()
 
-    async def hold(asked: Asked) -> None:
-        if asked.id is None:
+    async def hold(request: Request) -> None:
+        if request.id is None:
             noted.set()
-            await asked.reply(202)
+            await request.reply(202)
         else:
-            taken.append(asked)
-            await asked.gone()
+            taken.append(request)
+            await request.gone()
 
-    server = await raw(hold)
-    sender, _ = await link(server.url, in_flight=1)
+    server = await serve(hold)
+    link, _ = await connect(server.url, in_flight=1)
     for number in range(20):
-        sender.send(request(number), number, {})
-    async with asyncio.timeout(10):
-        while len(taken) < 9:  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0)  # a turn of the loop
+        link.send(request_message(number), number, {})
+    await until(lambda: len(taken) >= 9)
 
-    sender.send(note(), None, {})
+    link.send(notification(), None, {})
     await asyncio.wait_for(noted.wait(), 10)
 
     assert len(taken) == 9 or server.connections == 10
 
 
-async def test_notices_beyond_all_bounds_wait(raw: Serve, link: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "_SPARE", 0)
-    monkeypatch.setattr(courier, "_LONG_LIVED", 0)
-    server = await raw(plain(b"", 202))
-    sender, _ = await link(server.url, in_flight=1)
+async def test_notifications_beyond_the_spare_connections_queue(serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_SPARE", 0)
+    monkeypatch.setattr(exchange, "_LONG_LIVED", 0)
+    server = await serve(answers(b"", 202))
+    link, _ = await connect(server.url, in_flight=1)
     for _ in range(5):
-        sender.send(note(), None, {})
-    async with asyncio.timeout(10):
-        while len(server.asked) < 5:  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0)  # a turn of the loop
+        link.send(notification(), None, {})
+    await until(lambda: len(server.requests) >= 5)
 
     assert server.connections == 1
 
 
-async def test_a_place_that_was_lost_is_taken_by_who_waits(raw: Serve, link: Connect) -> None:
-    async def reset(asked: Asked) -> None:
-        asked.hang_up()
+async def test_a_lost_connection_is_replaced_for_queued_requests(serve: Serve, connect: Connect) -> None:
+    async def reset(request: Request) -> None:
+        request.hang_up()
 
-    server = await raw(reset)
-    sender, told = await link(server.url, in_flight=1)
+    server = await serve(reset)
+    link, listener = await connect(server.url, in_flight=1)
     for number in range(30):
-        sender.send(request(number), number, {})
+        link.send(request_message(number), number, {})
 
-    lost = {(await told.next())[2] for _ in range(30)}
+    lost = {(await listener.next())[2] for _ in range(30)}
 
     assert lost == set(range(30))
-    assert len(server.asked) == 30
+    assert len(server.requests) == 30
 
 
-async def test_a_server_that_hangs_up_at_once_is_told_as_it_is(link: Connect) -> None:
+async def test_a_server_that_hangs_up_at_once_is_lost_or_unavailable(connect: Connect) -> None:
     async with await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0) as server:
-        sender, told = await link(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+        link, listener = await connect(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
         for number in range(20):
-            sender.send(request(number), number, {})
+            link.send(request_message(number), number, {})
 
-        errors = [(await told.next())[1] for _ in range(20)]
+        errors = [(await listener.next())[1] for _ in range(20)]
 
         assert {(error.trouble, error.sent) for error in errors} <= {("lost", True), ("unavailable", False)}
-        await sender.close()
+        await link.close()
 
 
-async def test_a_connection_that_is_dead_before_it_is_used_is_not(raw: Serve, link: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = await raw(plain())
-    sender, told = await link(server.url)
+async def test_a_connection_that_died_at_once_is_not_used(serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = await serve(answers())
+    link, listener = await connect(server.url)
     loop = asyncio.get_running_loop()
-    connect: Any = loop.create_connection
+    create_connection: Any = loop.create_connection
 
-    async def die(*given: Any, **more: Any) -> Any:
-        transport, protocol = await connect(*given, **more)
+    async def die(*arguments: Any, **options: Any) -> Any:
+        transport, protocol = await create_connection(*arguments, **options)
         transport.abort()
         return transport, protocol
 
     monkeypatch.setattr(loop, "create_connection", die)
-    sender.send(request(1), 1, {})
+    link.send(request_message(1), 1, {})
 
-    error = await told.loss(1)
+    error = await listener.loss(1)
     assert (error.trouble, error.sent) == ("unavailable", False)
     assert "at once" in error.message
 
 
-async def test_who_waits_is_not_given_a_connection_that_has_just_ended(raw: Serve, link: Connect) -> None:
-    async def leave(asked: Asked) -> None:
-        await asked.reply(200, result(asked.id))
-        asked.hang_up()
+async def test_a_queued_request_is_not_sent_on_a_connection_that_just_ended(serve: Serve, connect: Connect) -> None:
+    async def leave(request: Request) -> None:
+        await request.reply(200, result_message(request.id))
+        request.hang_up()
 
-    server = await raw(leave)
-    sender, told = await link(server.url, in_flight=1)
+    server = await serve(leave)
+    link, listener = await connect(server.url, in_flight=1)
     for number in range(40):
-        sender.send(request(number), number, {})
+        link.send(request_message(number), number, {})
 
-    answered = {(await told.next())[0] for _ in range(40)}
+    answered = {(await listener.next())[0] for _ in range(40)}
 
     assert answered == {"message"}
     assert server.connections == 40

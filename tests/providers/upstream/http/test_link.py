@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from raw_servers import Asked, Connect, Serve, note, plain, request, result
+from raw_servers import Connect, Request, Serve, answers, notification, request_message, result_message
 
 from toolyard.providers.upstream.http import HttpLink
 from toolyard.providers.upstream.link import LinkError
@@ -14,17 +14,17 @@ from toolyard.providers.upstream.settings import UpstreamSettings
 MODERN = {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "add"}
 
 
-async def test_a_message_is_posted_with_its_headers_and_its_answer_comes_back(raw: Serve, link: Connect) -> None:
-    server = await raw(plain())
-    sender, told = await link(server.url, headers={"X-Team": "blue"})
+async def test_a_message_is_posted_with_its_headers_and_its_answer_comes_back(serve: Serve, connect: Connect) -> None:
+    server = await serve(answers())
+    link, listener = await connect(server.url, headers={"X-Team": "blue"})
 
-    sender.send(request(7), 7, MODERN)
-    message = await told.message(about=7)
+    link.send(request_message(7), 7, MODERN)
+    message = await listener.message(about=7)
 
-    asked = server.asked[0]
+    request = server.requests[0]
     assert message == {"jsonrpc": "2.0", "id": 7, "result": {"value": "done"}}
-    assert (asked.method, asked.target, asked.body) == ("POST", "/mcp", request(7))
-    assert dict(asked.pairs) == {
+    assert (request.method, request.target, request.body) == ("POST", "/mcp", request_message(7))
+    assert dict(request.pairs) == {
         "host": server.url.split("/")[2],
         "user-agent": "toolyard/0.1.0",
         "accept": "application/json, text/event-stream",
@@ -34,324 +34,324 @@ async def test_a_message_is_posted_with_its_headers_and_its_answer_comes_back(ra
         "mcp-protocol-version": "2026-07-28",
         "mcp-method": "tools/call",
         "mcp-name": "add",
-        "content-length": str(len(request(7))),
+        "content-length": str(len(request_message(7))),
     }
-    assert len(asked.pairs) == len(asked.headers)
+    assert len(request.pairs) == len(request.headers)
 
 
-async def test_one_connection_serves_many_messages(raw: Serve, link: Connect) -> None:
-    server = await raw(plain())
-    sender, told = await link(server.url)
+async def test_one_connection_serves_many_messages(serve: Serve, connect: Connect) -> None:
+    server = await serve(answers())
+    link, listener = await connect(server.url)
 
     for number in range(5):
-        sender.send(request(number), number, MODERN)
-        await told.message(about=number)
+        link.send(request_message(number), number, MODERN)
+        await listener.message(about=number)
 
     assert server.connections == 1
 
 
-async def test_messages_that_run_together_have_a_connection_each_up_to_the_bound(raw: Serve, link: Connect) -> None:
+async def test_concurrent_requests_have_a_connection_each_up_to_the_limit(serve: Serve, connect: Connect) -> None:
     go = asyncio.Event()
 
-    async def hold(asked: Asked) -> None:
+    async def hold(request: Request) -> None:
         await go.wait()
-        await asked.reply(200, result(asked.id))
+        await request.reply(200, result_message(request.id))
 
-    server = await raw(hold)
-    sender, told = await link(server.url, in_flight=2)
+    server = await serve(hold)
+    link, listener = await connect(server.url, in_flight=2)
     for number in range(20):
-        sender.send(request(number), number, MODERN)
-    sender.send(note(), None, {})
+        link.send(request_message(number), number, MODERN)
+    link.send(notification(), None, {})
     go.set()
 
-    answered = {(await told.next())[2] for _ in range(20)}
+    answered = {(await listener.next())[2] for _ in range(20)}
 
     assert answered == set(range(20))
     assert server.connections <= 11
 
 
-async def test_an_answer_may_be_a_stream_whose_messages_are_about_the_request(raw: Serve, link: Connect) -> None:
-    async def talk(asked: Asked) -> None:
-        await asked.stream()
-        await asked.write(b"9\r\n: hello\n\n\r\n")
-        await asked.event(note("notifications/progress", progress=1))
-        await asked.event(result(asked.id))
-        await asked.end()
+async def test_the_messages_of_a_response_stream_belong_to_the_request(serve: Serve, connect: Connect) -> None:
+    async def talk(request: Request) -> None:
+        await request.stream()
+        await request.write(b"9\r\n: hello\n\n\r\n")
+        await request.event(notification("notifications/progress", progress=1))
+        await request.event(result_message(request.id))
+        await request.end()
 
-    server = await raw(talk)
-    sender, told = await link(server.url)
+    server = await serve(talk)
+    link, listener = await connect(server.url)
     for number in (1, 2):
-        sender.send(request(number), number, {})
+        link.send(request_message(number), number, {})
 
-        assert (await told.message(about=number))["method"] == "notifications/progress"
-        assert (await told.message(about=number))["id"] == number
+        assert (await listener.message(about=number))["method"] == "notifications/progress"
+        assert (await listener.message(about=number))["id"] == number
 
     assert server.connections == 1
 
 
-async def test_a_stream_that_does_not_end_after_its_answer_is_closed(raw: Serve, link: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_that_goes_on_after_its_response_is_closed(serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolyard.providers.upstream.http.link._LINGER_SECONDS", 0.0)
 
-    async def talk(asked: Asked) -> None:
-        await asked.stream()
-        await asked.event(result(asked.id))
-        await asked.event(result(asked.id, "again"))
-        await asked.gone()
+    async def talk(request: Request) -> None:
+        await request.stream()
+        await request.event(result_message(request.id))
+        await request.event(result_message(request.id, "again"))
+        await request.gone()
 
-    server = await raw(talk)
-    sender, told = await link(server.url)
-    sender.send(request(1), 1, {})
+    server = await serve(talk)
+    link, listener = await connect(server.url)
+    link.send(request_message(1), 1, {})
 
-    assert (await told.message(about=1))["result"] == {"value": "done"}
+    assert (await listener.message(about=1))["result"] == {"value": "done"}
     await server.left()
-    assert told.told.empty()
+    assert listener.calls.empty()
 
 
 @pytest.mark.parametrize("as_stream", [False, True])
-async def test_the_messages_of_a_batch_are_handed_on_one_by_one(raw: Serve, link: Connect, *, as_stream: bool) -> None:
-    async def batch(asked: Asked) -> None:
-        both = b"[%b,%b]" % (note(), result(asked.id))
+async def test_the_messages_of_a_batch_are_delivered_one_by_one(serve: Serve, connect: Connect, *, as_stream: bool) -> None:
+    async def batch(request: Request) -> None:
+        both = b"[%b,%b]" % (notification(), result_message(request.id))
         if as_stream:
-            await asked.stream()
-            await asked.event(both)
-            await asked.end()
+            await request.stream()
+            await request.event(both)
+            await request.end()
         else:
-            await asked.reply(200, both)
+            await request.reply(200, both)
 
-    server = await raw(batch)
-    sender, told = await link(server.url)
-    sender.send(request(1), 1, {})
+    server = await serve(batch)
+    link, listener = await connect(server.url)
+    link.send(request_message(1), 1, {})
 
-    assert "method" in await told.message(about=1)
-    assert (await told.message(about=1))["id"] == 1
+    assert "method" in await listener.message(about=1)
+    assert (await listener.message(about=1))["id"] == 1
 
 
-async def test_a_body_in_pieces_and_one_without_a_length_are_read_whole(raw: Serve, link: Connect) -> None:
-    async def pieces(asked: Asked) -> None:
-        body = result(asked.id, "x" * 100)
-        await asked.write(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Type: application/json\r\n")
-        await asked.write(b"\r\n")
+async def test_chunked_bodies_and_bodies_without_a_length_are_read_whole(serve: Serve, connect: Connect) -> None:
+    async def pieces(request: Request) -> None:
+        body = result_message(request.id, "x" * 100)
+        await request.write(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Type: application/json\r\n")
+        await request.write(b"\r\n")
         for place in range(0, len(body), 30):
-            await asked.write(body[place : place + 30])
-        asked.hang_up()
+            await request.write(body[place : place + 30])
+        request.hang_up()
 
-    server = await raw(pieces)
-    sender, told = await link(server.url)
+    server = await serve(pieces)
+    link, listener = await connect(server.url)
     for number in (1, 2):
-        sender.send(request(number), number, {})
+        link.send(request_message(number), number, {})
 
-        assert (await told.message(about=number))["result"] == {"value": "x" * 100}
+        assert (await listener.message(about=number))["result"] == {"value": "x" * 100}
 
 
-async def test_the_session_of_the_first_answer_is_named_from_then_on_and_ended_at_the_end(raw: Serve, link: Connect) -> None:
+async def test_the_session_of_the_first_response_is_sent_from_then_on_and_deleted_at_the_end(serve: Serve, connect: Connect) -> None:
     sessions = iter(["one", "two", "three", "four"])
 
-    async def greet(asked: Asked) -> None:
-        await asked.reply(200, result(1) if asked.method == "POST" else b"", mcp_session_id=next(sessions))
+    async def greet(request: Request) -> None:
+        await request.reply(200, result_message(1) if request.method == "POST" else b"", mcp_session_id=next(sessions))
 
-    server = await raw(greet)
-    sender, told = await link(server.url)
+    server = await serve(greet)
+    link, listener = await connect(server.url)
     for _ in range(3):
-        sender.send(request(1), 1, {"MCP-Protocol-Version": "2025-11-25"})
-        await told.message(about=1)
+        link.send(request_message(1), 1, {"MCP-Protocol-Version": "2025-11-25"})
+        await listener.message(about=1)
 
-    await sender.close()
+    await link.close()
 
-    assert [asked.headers.get("mcp-session-id") for asked in server.asked] == [None, "one", "one", "one"]
-    assert (server.asked[-1].method, server.asked[-1].headers["mcp-protocol-version"]) == ("DELETE", "2025-11-25")
+    assert [request.headers.get("mcp-session-id") for request in server.requests] == [None, "one", "one", "one"]
+    assert (server.requests[-1].method, server.requests[-1].headers["mcp-protocol-version"]) == ("DELETE", "2025-11-25")
 
 
-async def test_a_goodbye_that_is_not_answered_does_not_hold_up_the_end(raw: Serve, link: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unanswered_delete_does_not_delay_closing(serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolyard.providers.upstream.http.link._GOODBYE_SECONDS", 0.0)
 
-    async def greet(asked: Asked) -> None:
-        if asked.method == "POST":
-            await asked.reply(200, result(1), mcp_session_id="one")
+    async def greet(request: Request) -> None:
+        if request.method == "POST":
+            await request.reply(200, result_message(1), mcp_session_id="one")
 
-    server = await raw(greet)
-    sender, told = await link(server.url)
-    sender.send(request(1), 1, {})
-    await told.message(about=1)
+    server = await serve(greet)
+    link, listener = await connect(server.url)
+    link.send(request_message(1), 1, {})
+    await listener.message(about=1)
 
-    await sender.close()
-    await sender.close()
+    await link.close()
+    await link.close()
 
 
-async def test_nothing_overtakes_the_notice_that_the_handshake_is_done(raw: Serve, link: Connect) -> None:
+async def test_nothing_overtakes_notifications_initialized(serve: Serve, connect: Connect) -> None:
     go, seen = asyncio.Event(), asyncio.Event()
 
-    async def slow(asked: Asked) -> None:
-        if b"initialized" in asked.body:
+    async def slow(request: Request) -> None:
+        if b"initialized" in request.body:
             seen.set()
             await go.wait()
-            await asked.reply(202)
+            await request.reply(202)
         else:
-            await asked.reply(200, result(asked.id))
+            await request.reply(200, result_message(request.id))
 
-    server = await raw(slow)
-    sender, told = await link(server.url)
-    sender.send(note("notifications/initialized"), None, {})
-    sender.send(request(1), 1, {})
-    sender.send(request(2), 2, {})
-    sender.drop(2)
+    server = await serve(slow)
+    link, listener = await connect(server.url)
+    link.send(notification("notifications/initialized"), None, {})
+    link.send(request_message(1), 1, {})
+    link.send(request_message(2), 2, {})
+    link.drop(2)
     await seen.wait()
-    count = len(server.asked)
+    count = len(server.requests)
     go.set()
 
-    assert (await told.message(about=1))["id"] == 1
-    assert (count, len(server.asked)) == (1, 2)
+    assert (await listener.message(about=1))["id"] == 1
+    assert (count, len(server.requests)) == (1, 2)
 
 
-async def test_a_notice_that_gets_no_answer_is_given_up(raw: Serve, link: Connect) -> None:
-    async def mute(asked: Asked) -> None:
-        if asked.id is not None:
-            await asked.reply(200, result(asked.id))
+async def test_a_notification_without_an_answer_expires(serve: Serve, connect: Connect) -> None:
+    async def mute(request: Request) -> None:
+        if request.id is not None:
+            await request.reply(200, result_message(request.id))
 
-    server = await raw(mute)
-    sender, told = await link(server.url, connect_seconds=0.05)
-    sender.send(note("notifications/initialized"), None, {})
-    sender.send(request(1), 1, {})
+    server = await serve(mute)
+    link, listener = await connect(server.url, connect_seconds=0.05)
+    link.send(notification("notifications/initialized"), None, {})
+    link.send(request_message(1), 1, {})
 
-    assert (await told.message(about=1))["id"] == 1
+    assert (await listener.message(about=1))["id"] == 1
 
 
 @pytest.mark.parametrize("status", [200, 202, 204, 400, 500])
-async def test_nobody_is_told_what_became_of_a_notice(raw: Serve, link: Connect, status: int) -> None:
-    async def answer(asked: Asked) -> None:
-        if asked.id is None:
-            await asked.write(b"HTTP/1.1 %d Whatever\r\ncontent-length: 0\r\n\r\n" % status)
+async def test_the_listener_hears_nothing_of_a_notification(serve: Serve, connect: Connect, status: int) -> None:
+    async def answer(request: Request) -> None:
+        if request.id is None:
+            await request.write(b"HTTP/1.1 %d Whatever\r\ncontent-length: 0\r\n\r\n" % status)
         else:
-            await asked.reply(200, result(asked.id))
+            await request.reply(200, result_message(request.id))
 
-    server = await raw(answer)
-    sender, told = await link(server.url)
-    sender.send(note("notifications/initialized"), None, {})
-    sender.send(request(1), 1, {})
+    server = await serve(answer)
+    link, listener = await connect(server.url)
+    link.send(notification("notifications/initialized"), None, {})
+    link.send(request_message(1), 1, {})
 
-    assert (await told.message(about=1))["id"] == 1
+    assert (await listener.message(about=1))["id"] == 1
 
 
-async def test_what_nobody_waits_for_is_not_piled_up_without_end(raw: Serve, link: Connect) -> None:
-    async def never(asked: Asked) -> None:
-        await asked.gone()
+async def test_notifications_in_flight_are_bounded(serve: Serve, connect: Connect) -> None:
+    async def never(request: Request) -> None:
+        await request.gone()
 
-    server = await raw(never)
-    sender, _ = await link(server.url)
+    server = await serve(never)
+    link, _ = await connect(server.url)
     for _ in range(300):
-        sender.send(note(), None, {})
+        link.send(notification(), None, {})
 
-    assert len(sender._others) == 256
+    assert len(link._one_way) == 256
 
 
-async def test_dropping_a_request_closes_its_connection_and_nothing_is_told(raw: Serve, link: Connect) -> None:
+async def test_dropping_a_request_closes_its_connection_silently(serve: Serve, connect: Connect) -> None:
     arrived = asyncio.Event()
 
-    async def hold(asked: Asked) -> None:
+    async def hold(request: Request) -> None:
         arrived.set()
-        await asked.gone()
+        await request.gone()
 
-    server = await raw(hold)
-    sender, told = await link(server.url)
-    sender.send(request(1), 1, {})
+    server = await serve(hold)
+    link, listener = await connect(server.url)
+    link.send(request_message(1), 1, {})
     await arrived.wait()
 
-    sender.drop(1)
-    sender.drop(1)
+    link.drop(1)
+    link.drop(1)
     await server.left()
 
-    assert told.told.empty()
+    assert listener.calls.empty()
 
 
-async def test_what_is_dropped_while_it_waits_is_never_sent(raw: Serve, link: Connect) -> None:
-    server = await raw(plain())
-    sender, told = await link(server.url)
-    sender.send(request(1), 1, {})
-    sender.send(request(2), 2, {})
-    sender.drop(1)
+async def test_a_request_dropped_while_queued_is_never_sent(serve: Serve, connect: Connect) -> None:
+    server = await serve(answers())
+    link, listener = await connect(server.url)
+    link.send(request_message(1), 1, {})
+    link.send(request_message(2), 2, {})
+    link.drop(1)
 
-    await told.message(about=2)
+    await listener.message(about=2)
 
-    assert [asked.id for asked in server.asked] == [2]
+    assert [request.id for request in server.requests] == [2]
 
 
-async def test_what_is_dropped_by_whoever_takes_the_first_message_says_no_more(raw: Serve, link: Connect) -> None:
-    async def talk(asked: Asked) -> None:
-        await asked.stream()
-        await asked.write(b"".join(b"%x\r\n%b\r\n" % (len(event), event) for event in [b"data: %b\n\n" % note()] * 3))
-        await asked.gone()
+async def test_a_request_dropped_during_its_first_message_delivers_no_more(serve: Serve, connect: Connect) -> None:
+    async def talk(request: Request) -> None:
+        await request.stream()
+        await request.write(b"".join(b"%x\r\n%b\r\n" % (len(event), event) for event in [b"data: %b\n\n" % notification()] * 3))
+        await request.gone()
 
-    server = await raw(talk)
-    sender, told = await link(server.url)
-    receive = told.receive
+    server = await serve(talk)
+    link, listener = await connect(server.url)
+    receive = listener.receive
 
     def take(data: bytes, about: Any) -> None:
         receive(data, about)
-        sender.drop(1)
+        link.drop(1)
 
-    told.receive = take  # pyright: ignore[reportAttributeAccessIssue] - a listener that does something
-    sender.send(request(1), 1, {})
-    await told.message(about=1)
-    sender.send(request(2), 2, {})
-    await told.message(about=2)
+    listener.receive = take  # pyright: ignore[reportAttributeAccessIssue] - a listener that does something
+    link.send(request_message(1), 1, {})
+    await listener.message(about=1)
+    link.send(request_message(2), 2, {})
+    await listener.message(about=2)
 
-    assert told.told.qsize() == 2
+    assert listener.calls.qsize() == 2
 
 
-async def test_a_closed_link_sends_nothing(raw: Serve, link: Connect) -> None:
-    server = await raw(plain())
-    sender, told = await link(server.url)
-    await sender.close()
+async def test_a_closed_link_sends_nothing(serve: Serve, connect: Connect) -> None:
+    server = await serve(answers())
+    link, listener = await connect(server.url)
+    await link.close()
 
-    sender.send(request(1), 1, {})
-    sender.send(note(), None, {})
+    link.send(request_message(1), 1, {})
+    link.send(notification(), None, {})
 
-    error = await told.loss(1)
+    error = await listener.loss(1)
     assert (error.trouble, error.sent) == ("lost", False)
-    assert not server.asked
+    assert not server.requests
 
 
-async def test_closing_ends_everything_that_was_going_on(raw: Serve, link: Connect) -> None:
+async def test_closing_ends_everything_in_flight(serve: Serve, connect: Connect) -> None:
     arrived = asyncio.Event()
 
-    async def hold(asked: Asked) -> None:
+    async def hold(request: Request) -> None:
         arrived.set()
-        await asked.gone()
+        await request.gone()
 
-    server = await raw(hold)
-    sender, told = await link(server.url)
-    sender.send(request(1), 1, {})
+    server = await serve(hold)
+    link, listener = await connect(server.url)
+    link.send(request_message(1), 1, {})
     await arrived.wait()
-    sender.send(request(2), 2, {})
+    link.send(request_message(2), 2, {})
 
-    await sender.close()
+    await link.close()
     await server.left()
 
-    assert told.told.empty()
+    assert listener.calls.empty()
     assert len(asyncio.all_tasks()) <= 1 + len(server.ends)
 
 
-async def test_a_closing_that_was_cut_short_can_be_done_again(raw: Serve, link: Connect) -> None:
+async def test_a_cancelled_close_can_be_repeated(serve: Serve, connect: Connect) -> None:
     parting = asyncio.Event()
 
-    async def greet(asked: Asked) -> None:
-        if asked.method == "POST":
-            await asked.reply(200, result(1), mcp_session_id="one")
+    async def greet(request: Request) -> None:
+        if request.method == "POST":
+            await request.reply(200, result_message(1), mcp_session_id="one")
         else:
             parting.set()
-            await asked.gone()
+            await request.gone()
 
-    server = await raw(greet)
-    sender, told = await link(server.url)
-    sender.send(request(1), 1, {})
-    await told.message(about=1)
-    closing = asyncio.ensure_future(sender.close())
+    server = await serve(greet)
+    link, listener = await connect(server.url)
+    link.send(request_message(1), 1, {})
+    await listener.message(about=1)
+    closing = asyncio.ensure_future(link.close())
     await parting.wait()
     closing.cancel()
 
-    await sender.close()
+    await link.close()
 
     await server.left()
-    assert [asked.method for asked in server.asked] == ["POST", "DELETE"]
+    assert [request.method for request in server.requests] == ["POST", "DELETE"]
 
 
 async def test_a_link_that_was_never_opened_can_be_closed() -> None:
@@ -361,55 +361,55 @@ async def test_a_link_that_was_never_opened_can_be_closed() -> None:
 @pytest.mark.parametrize(
     "url", ["ftp://x/", "http://", "http://a b/", "http://x:port/", "http://me:secret@x/", "http://[::1/", "http://\u00fc..x/"]
 )
-async def test_an_address_that_cannot_be_called_is_refused_when_the_link_is_opened(link: Connect, url: str) -> None:
+async def test_an_invalid_url_is_refused_when_the_link_is_opened(connect: Connect, url: str) -> None:
     with pytest.raises(LinkError) as caught:
-        await link(url)
+        await connect(url)
 
     assert caught.value.trouble == "unavailable"
     assert "secret" not in str(caught.value)
 
 
-async def test_headers_of_a_message_stand_for_those_of_the_settings_and_never_for_ours(raw: Serve, link: Connect) -> None:
-    server = await raw(plain())
+async def test_headers_of_a_message_replace_those_of_the_settings_but_never_reserved_ones(serve: Serve, connect: Connect) -> None:
+    server = await serve(answers())
     own = {"X-One": "1", "X-Two": "2", "Content-Length": "9", "Host": "elsewhere.example", "User-Agent": "me"}
-    sender, told = await link(server.url, headers=own)
+    link, listener = await connect(server.url, headers=own)
 
-    sender.send(request(1), 1, {"x-two": "two", "Accept": "text/html", "host": "evil.example", "x-three": "3"})
-    await told.message(about=1)
-    sender.send(request(2), 2, {})
-    await told.message(about=2)
+    link.send(request_message(1), 1, {"x-two": "two", "Accept": "text/html", "host": "evil.example", "x-three": "3"})
+    await listener.message(about=1)
+    link.send(request_message(2), 2, {})
+    await listener.message(about=2)
 
-    first, second = server.asked
+    first, second = server.requests
     assert [first.headers[name] for name in ("x-one", "x-two", "x-three", "host")] == ["1", "two", "3", "elsewhere.example"]
     assert (first.headers["accept"], first.headers["user-agent"]) == ("application/json, text/event-stream", "me")
     assert [second.headers.get(name) for name in ("x-one", "x-two", "x-three")] == ["1", "2", None]
-    for asked in server.asked:
-        assert len(asked.pairs) == len(asked.headers)
+    for request in server.requests:
+        assert len(request.pairs) == len(request.headers)
 
 
 @pytest.mark.parametrize("value", ["a\r\nX-Evil: 1", "a\nb", "a\rb", "a\0b", "\ud800"])
-async def test_a_header_that_would_break_the_request_is_not_sent(raw: Serve, link: Connect, value: str) -> None:
-    server = await raw(plain())
-    sender, told = await link(server.url)
+async def test_a_header_that_would_break_the_request_is_not_sent(serve: Serve, connect: Connect, value: str) -> None:
+    server = await serve(answers())
+    link, listener = await connect(server.url)
 
-    sender.send(request(1), 1, {"X-Name": value})
+    link.send(request_message(1), 1, {"X-Name": value})
 
-    error = await told.loss(1)
-    assert (error.trouble, error.sent, server.asked) == ("refused", False, [])
+    error = await listener.loss(1)
+    assert (error.trouble, error.sent, server.requests) == ("refused", False, [])
 
 
-async def test_an_error_of_json_rpc_is_an_answer_whatever_the_status(raw: Serve, link: Connect) -> None:
+async def test_a_json_rpc_error_is_a_response_with_any_status(serve: Serve, connect: Connect) -> None:
     answers = iter([{"id": 1}, {"id": None}, {}])
 
-    async def fault(asked: Asked) -> None:
+    async def fault(request: Request) -> None:
         body = {"jsonrpc": "2.0", **next(answers), "error": {"code": -32601, "message": "No.", "data": {"a": 1}}}
-        await asked.reply(404, json.dumps(body).encode())
+        await request.reply(404, json.dumps(body).encode())
 
-    server = await raw(fault)
-    sender, told = await link(server.url)
+    server = await serve(fault)
+    link, listener = await connect(server.url)
     for number in (1, 2, 3):
-        sender.send(request(number), number, MODERN)
+        link.send(request_message(number), number, MODERN)
 
-        message = await told.message(about=number)
+        message = await listener.message(about=number)
 
         assert message == {"jsonrpc": "2.0", "id": number, "error": {"code": -32601, "message": "No.", "data": {"a": 1}}}

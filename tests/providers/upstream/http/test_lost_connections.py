@@ -1,4 +1,4 @@
-"""Responses however they are cut, and whatever they are: each ends exactly once, and never with an exception."""
+"""Any bytes as a response, cut anywhere: each ends exactly once, and never with an exception."""
 
 import socket
 from collections.abc import Mapping
@@ -29,16 +29,16 @@ PIECES = st.sampled_from(
 )
 
 
-class Plug:
-    """A transport that goes nowhere."""
+class FakeTransport:
+    """A transport that sends nothing."""
 
-    def __init__(self, plug: socket.socket) -> None:
-        self.plug = plug
+    def __init__(self, sock: socket.socket) -> None:
+        self.socket = sock
         self.is_aborted = False
 
     def get_extra_info(self, _: str) -> socket.socket:
         """Return the socket."""
-        return self.plug
+        return self.socket
 
     def write(self, data: bytes) -> None:
         """Do nothing."""
@@ -52,8 +52,8 @@ class Plug:
         self.is_aborted = True
 
 
-class Everything:
-    """Where connections are kept, and who takes what comes."""
+class FakePool:
+    """A pool and a response handler in one, which records what it gets."""
 
     name = "there"
     connection: Connection | None = None
@@ -64,66 +64,66 @@ class Everything:
         self.body = b""
         self.headers: Mapping[bytes, bytes] = {}
 
-    def keep(self, connection: Connection) -> None:
+    def add(self, connection: Connection) -> None:
         """Do nothing."""
 
     def release(self, connection: Connection) -> None:
         """Count."""
         self.released += 1
 
-    def forget(self, connection: Connection) -> None:
+    def remove(self, connection: Connection) -> None:
         """Do nothing."""
 
-    def begin(self, status: int, headers: Mapping[bytes, bytes]) -> None:
-        """Keep the headers."""
+    def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
+        """Record the headers."""
         assert status >= 200
         self.headers = headers
 
-    def take(self, piece: bytes) -> None:
-        """Keep a piece."""
+    def on_body(self, piece: bytes) -> None:
+        """Record a piece."""
         self.body += piece
 
-    def finish(self) -> None:
-        """Keep that it is whole."""
+    def on_complete(self) -> None:
+        """Record a complete response."""
         self.ends.append(None)
 
-    def fail(self, error: LinkError) -> None:
-        """Keep that it is not."""
+    def on_error(self, error: LinkError) -> None:
+        """Record a failure."""
         self.ends.append(error)
 
 
-def heard(answer: bytes, cuts: list[int]) -> tuple[Everything, Plug]:
-    """Return what comes of an answer that arrives in pieces, after which the server closes."""
+def receive(answer: bytes, cuts: list[int]) -> tuple[FakePool, FakeTransport]:
+    """Return the outcome of a response that arrives in pieces, after which the server closes."""
     with socket.socket() as ours:
-        all_of_it, plug = Everything(), Plug(ours)
-        connection = Connection(all_of_it)
-        connection.connection_made(cast("Any", plug))
-        connection.send(all_of_it, b"")
+        pool, transport = FakePool(), FakeTransport(ours)
+        connection = Connection(cast("Any", pool))
+        connection.connection_made(cast("Any", transport))
+        connection.send(pool, b"")
         places = sorted({0, len(answer), *(cut % (len(answer) + 1) for cut in cuts)})
         for start, end in pairwise(places):
-            if not plug.is_aborted:
+            if not transport.is_aborted:
                 connection.data_received(answer[start:end])
         connection.connection_lost(None)
-    return all_of_it, plug
+    return pool, transport
 
 
 @given(st.sampled_from(WHOLE), st.lists(st.integers(0, 400), max_size=20))
-def test_an_answer_is_the_same_however_it_is_cut(answer: bytes, cuts: list[int]) -> None:
-    took, _ = heard(answer, cuts)
+def test_a_response_does_not_depend_on_how_it_is_cut(answer: bytes, cuts: list[int]) -> None:
+    pool, _ = receive(answer, cuts)
 
-    assert (took.ends, took.body, took.headers[b"x-twice"]) == ([None], BODY, b"a, b")
+    assert (pool.ends, pool.body, pool.headers[b"x-twice"]) == ([None], BODY, b"a, b")
 
 
 @given(st.lists(st.one_of(PIECES, st.binary(max_size=20)), max_size=30).map(b"".join), st.lists(st.integers(0, 400), max_size=20))
-def test_whatever_comes_ends_exactly_once(answer: bytes, cuts: list[int]) -> None:
-    took, _ = heard(answer, cuts)
+def test_any_bytes_end_exactly_once(answer: bytes, cuts: list[int]) -> None:
+    pool, _ = receive(answer, cuts)
 
-    assert len(took.ends) == 1
+    assert len(pool.ends) == 1
 
 
 @given(st.sampled_from(WHOLE[:3]), st.sampled_from(WHOLE), st.lists(st.integers(0, 800), max_size=20))
-def test_more_than_was_asked_for_is_never_handed_on(answer: bytes, more: bytes, cuts: list[int]) -> None:
-    took, plug = heard(answer + more, cuts)
+def test_a_second_response_is_never_delivered(answer: bytes, more: bytes, cuts: list[int]) -> None:
+    pool, transport = receive(answer + more, cuts)
 
-    assert (took.ends, took.body) == ([None], BODY)
-    assert plug.is_aborted
+    assert (pool.ends, pool.body) == ([None], BODY)
+    assert transport.is_aborted

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from raw_servers import Connect, Listening
+from raw_servers import Connect, RecordingListener
 
 from toolyard import Call, Serving, Yard, tool
 from toolyard.launch.serve import serve_forever
-from toolyard.providers.upstream.http import SseLink
-from toolyard.providers.upstream.http import client as tls
+from toolyard.providers.upstream.http import SseLink, client
 from toolyard.wire.messages import encode_notification
 from toolyard.wire.params import Client, Requests
 from toolyard.wire.versions import VERSIONS
@@ -52,80 +51,80 @@ async def served() -> AsyncGenerator[Callable[..., Awaitable[str]]]:
             await task
 
 
-async def answer_to(told: Listening, number: int) -> tuple[Any, list[str]]:
+async def answer_to(listener: RecordingListener, number: int) -> tuple[Any, list[str]]:
     """Return the answer to a request, and the methods of what was said before."""
     said: list[str] = []
     while True:
-        kind, message, _ = await told.next()
+        kind, message, _ = await listener.next()
         assert kind == "message", message
         if message.get("id") == number:
             return message, said
         said.append(message["method"])
 
 
-async def greet(sender: Any, told: Listening, version: str) -> Requests:
+async def greet(link: Any, listener: RecordingListener, version: str) -> Requests:
     """Shake hands, if that version does."""
     requests = Requests(VERSIONS[version], CLIENT)
     if not requests.version.modern:
-        sender.send(requests.initialize(0, {}), 0, {})
-        answer, _ = await answer_to(told, 0)
+        link.send(requests.initialize(0, {}), 0, {})
+        answer, _ = await answer_to(listener, 0)
         assert answer["result"]["protocolVersion"] == version
-        sender.send(encode_notification("notifications/initialized"), None, requests.headers("", None))
-        sender.listen()
+        link.send(encode_notification("notifications/initialized"), None, requests.headers("", None))
+        link.listen()
     return requests
 
 
-async def add_on(sender: Any, told: Listening, requests: Requests, *, token: int | None = None) -> tuple[Any, list[str]]:
+async def add_on(link: Any, listener: RecordingListener, requests: Requests, *, token: int | None = None) -> tuple[Any, list[str]]:
     """Add two numbers over there."""
     meta = {} if token is None else {"progressToken": token}
     sent = requests.encode(5, "tools/call", {"name": "add", "arguments": {"a": 2, "b": 3}}, meta=meta)
-    sender.send(sent, 5, requests.headers("tools/call", "add"))
-    return await answer_to(told, 5)
+    link.send(sent, 5, requests.headers("tools/call", "add"))
+    return await answer_to(listener, 5)
 
 
 @pytest.mark.parametrize("json_response", [False, True])
 @pytest.mark.parametrize("version", ["2026-07-28", "2025-11-25", "2025-03-26"])
 async def test_a_yard_is_called_in_every_era_and_answers_as_json_or_on_a_stream(
-    served: Any, link: Connect, version: str, *, json_response: bool
+    served: Any, connect: Connect, version: str, *, json_response: bool
 ) -> None:
-    sender, told = await link(await served(json_response=json_response))
-    requests = await greet(sender, told, version)
+    link, listener = await connect(await served(json_response=json_response))
+    requests = await greet(link, listener, version)
 
-    answer, said = await add_on(sender, told, requests, token=5)
-    quiet, _ = await add_on(sender, told, requests)
+    answer, said = await add_on(link, listener, requests, token=5)
+    quiet, _ = await add_on(link, listener, requests)
 
     assert [json.loads(one["result"]["content"][0]["text"])["data"] for one in (answer, quiet)] == [5, 5]
     assert said == ([] if json_response else ["notifications/progress"])
 
 
-async def test_a_method_that_a_yard_does_not_have_is_answered_to_whoever_asked(served: Any, link: Connect) -> None:
-    sender, told = await link(await served())
-    requests = await greet(sender, told, "2026-07-28")
+async def test_an_unknown_method_is_answered_with_an_error(served: Any, connect: Connect) -> None:
+    link, listener = await connect(await served())
+    requests = await greet(link, listener, "2026-07-28")
 
-    sender.send(requests.encode(5, "tools/none", {}), 5, requests.headers("tools/none", None))
-    answer, _ = await answer_to(told, 5)
+    link.send(requests.encode(5, "tools/none", {}), 5, requests.headers("tools/none", None))
+    answer, _ = await answer_to(listener, 5)
 
     assert answer["error"]["code"] == -32601
 
 
-async def test_a_session_that_a_yard_has_ended_is_lost(served: Any, link: Connect) -> None:
+async def test_a_session_that_a_yard_has_ended_is_lost(served: Any, connect: Connect) -> None:
     url = await served()
-    sender, told = await link(url)
-    requests = await greet(sender, told, "2025-11-25")
-    other, _ = await link(url)
-    other._courier.head.session = sender._courier.head.session
+    link, listener = await connect(url)
+    requests = await greet(link, listener, "2025-11-25")
+    other, _ = await connect(url)
+    other._sender.head.session = link._sender.head.session
     await other.close()
 
-    sender.send(requests.encode(5, "tools/list", {}), 5, requests.headers("tools/list", None))
+    link.send(requests.encode(5, "tools/list", {}), 5, requests.headers("tools/list", None))
 
-    assert (await told.loss(5)).trouble == "session_lost"
+    assert (await listener.loss(5)).trouble == "session_lost"
 
 
-async def test_a_yard_over_the_legacy_transport_is_called(served: Any, link: Connect) -> None:
-    sender, told = await link(await served(transport="sse"), kind=SseLink, transport="sse")
-    requests = await greet(sender, told, "2024-11-05")
+async def test_a_yard_over_the_legacy_transport_is_called(served: Any, connect: Connect) -> None:
+    link, listener = await connect(await served(transport="sse"), kind=SseLink, transport="sse")
+    requests = await greet(link, listener, "2024-11-05")
 
-    answer, said = await add_on(sender, told, requests, token=5)
+    answer, said = await add_on(link, listener, requests, token=5)
 
     assert json.loads(answer["result"]["content"][0]["text"])["data"] == 5
     assert said == ["notifications/progress"]
@@ -143,13 +142,13 @@ async def twin() -> AsyncGenerator[str]:
 
 
 @pytest.mark.parametrize("version", ["2026-07-28", "2025-11-25"])
-async def test_the_official_server_is_called_in_both_eras(twin: str, link: Connect, version: str) -> None:
-    sender, told = await link(twin)
-    requests = await greet(sender, told, version)
+async def test_the_official_server_is_called_in_both_eras(twin: str, connect: Connect, version: str) -> None:
+    link, listener = await connect(twin)
+    requests = await greet(link, listener, version)
 
-    answer, _ = await add_on(sender, told, requests)
-    sender.send(requests.encode(6, "tools/list", {}), 6, requests.headers("tools/list", None))
-    listed, _ = await answer_to(told, 6)
+    answer, _ = await add_on(link, listener, requests)
+    link.send(requests.encode(6, "tools/list", {}), 6, requests.headers("tools/list", None))
+    listed, _ = await answer_to(listener, 6)
 
     assert answer["result"]["structuredContent"] == {"result": 5}
     assert {entry["name"] for entry in listed["result"]["tools"]} >= {"add", "echo", "fail"}
@@ -168,48 +167,48 @@ def certificate(tmp_path: Path) -> tuple[str, str]:
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> Generator[Callable[[str, str], None]]:
     """Return how the environment is changed before whom we trust is read."""
-    tls.tls_context.cache_clear()
+    client.tls_context.cache_clear()
     yield monkeypatch.setenv
-    tls.tls_context.cache_clear()
+    client.tls_context.cache_clear()
 
 
 async def test_a_server_whose_certificate_is_trusted_is_called(
-    served: Any, link: Connect, certificate: tuple[str, str], forgetful: Any
+    served: Any, connect: Connect, certificate: tuple[str, str], forgetful: Any
 ) -> None:
     forgetful("SSL_CERT_FILE", certificate[0])
-    sender, told = await link(await served(tls_cert=certificate[0], tls_key=certificate[1]))
-    requests = await greet(sender, told, "2026-07-28")
+    link, listener = await connect(await served(tls_cert=certificate[0], tls_key=certificate[1]))
+    requests = await greet(link, listener, "2026-07-28")
 
     for _ in range(2):
-        answer, _ = await add_on(sender, told, requests)
+        answer, _ = await add_on(link, listener, requests)
 
         assert answer["result"]["structuredContent"]["data"] == 5
-    assert tls.tls_context() is tls.tls_context()
+    assert client.tls_context() is client.tls_context()
 
 
-async def test_a_server_whose_certificate_is_not_trusted_is_not(
-    served: Any, link: Connect, certificate: tuple[str, str], forgetful: Any
+async def test_a_server_whose_certificate_is_not_trusted_is_not_called(
+    served: Any, connect: Connect, certificate: tuple[str, str], forgetful: Any
 ) -> None:
     forgetful("SSL_CERT_FILE", "")
-    sender, told = await link(await served(tls_cert=certificate[0], tls_key=certificate[1]))
+    link, listener = await connect(await served(tls_cert=certificate[0], tls_key=certificate[1]))
 
-    sender.send(b"{}", 1, {})
-    error = await told.loss(1)
+    link.send(b"{}", 1, {})
+    error = await listener.loss(1)
 
     assert (error.trouble, error.sent) == ("unavailable", False)
     assert "not trusted" in error.message
 
 
-async def test_a_server_without_tls_is_not_called_with_it(served: Any, link: Connect) -> None:
+async def test_a_server_without_tls_is_not_called_with_it(served: Any, connect: Connect) -> None:
     url = (await served()).replace("http://", "https://")
-    sender, told = await link(url)
+    link, listener = await connect(url)
 
-    sender.send(b"{}", 1, {})
-    error = await told.loss(1)
+    link.send(b"{}", 1, {})
+    error = await listener.loss(1)
 
     assert (error.trouble, error.sent) == ("unavailable", False)
     assert "TLS" in error.message
 
 
-def test_old_versions_of_tls_are_not_spoken() -> None:
-    assert tls.tls_context().minimum_version == ssl.TLSVersion.TLSv1_2
+def test_old_versions_of_tls_are_disabled() -> None:
+    assert client.tls_context().minimum_version == ssl.TLSVersion.TLSv1_2

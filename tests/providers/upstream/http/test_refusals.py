@@ -1,4 +1,4 @@
-"""What an upstream answers instead of an answer: each status is told as what it means for the message."""
+"""What an upstream answers instead of an answer: each status is listener as what it means for the message."""
 
 import asyncio
 from collections.abc import Mapping
@@ -7,13 +7,23 @@ from email.utils import format_datetime
 from typing import Any
 
 import pytest
-from raw_servers import Asked, Connect, Listening, Serve, note, plain, request, result
+from raw_servers import (
+    Connect,
+    Request,
+    Serve,
+    answers,
+    failed_call,
+    notification,
+    request_message,
+    result_message,
+    until,
+)
 
 from toolyard.providers.upstream.link import LinkError
 
 
-class Wallet:
-    """Credentials that are renewed as they are told."""
+class FakeCredentials:
+    """Credentials with a list of tokens to renew."""
 
     def __init__(self, *tokens: str | None, fails: LinkError | None = None) -> None:
         self.tokens: list[str | None] = list(tokens)
@@ -23,12 +33,12 @@ class Wallet:
         self.go.set()
 
     def ready(self) -> Mapping[str, str] | None:
-        """Return the token of now."""
+        """Return the current token."""
         token = self.tokens[0]
         return None if token is None else {"Authorization": f"Bearer {token}"}
 
     async def renew(self, challenge: str) -> bool:
-        """Go on to the next token."""
+        """Switch to the next token."""
         self.challenges.append(challenge)
         await self.go.wait()
         if self.fails is not None:
@@ -43,18 +53,13 @@ class Wallet:
 def guarded(*good: str, status: int = 401, challenge: str = "Bearer scope=x") -> Any:
     """Return a behaviour that wants one of these tokens."""
 
-    async def guard(asked: Asked) -> None:
-        if asked.headers.get("authorization", "").removeprefix("Bearer ") in good:
-            await asked.reply(200, result(asked.id))
+    async def guard(request: Request) -> None:
+        if request.headers.get("authorization", "").removeprefix("Bearer ") in good:
+            await request.reply(200, result_message(request.id))
         else:
-            await asked.reply(status, b"Who are you?", www_authenticate=challenge)
+            await request.reply(status, b"Who are you?", www_authenticate=challenge)
 
     return guard
-
-
-async def ask(sender: Any, told: Listening, number: int = 1) -> LinkError:
-    sender.send(request(number), number, {})
-    return await told.loss(number)
 
 
 @pytest.mark.parametrize(
@@ -75,13 +80,13 @@ async def ask(sender: Any, told: Listening, number: int = 1) -> LinkError:
         (202, {}, "refused", True),
     ],
 )
-async def test_a_status_says_what_is_wrong_and_whether_the_message_may_have_been_acted_upon(
-    raw: Serve, link: Connect, *, status: int, headers: dict[str, str], trouble: str, sent: bool
+async def test_a_status_tells_the_trouble_and_whether_the_message_may_have_been_processed(
+    serve: Serve, connect: Connect, *, status: int, headers: dict[str, str], trouble: str, sent: bool
 ) -> None:
-    server = await raw(plain(b"  Because.  ", status, **headers))
-    sender, told = await link(server.url)
+    server = await serve(answers(b"  Because.  ", status, **headers))
+    link, listener = await connect(server.url)
 
-    error = await ask(sender, told)
+    error = await failed_call(link, listener)
 
     assert (error.trouble, error.sent, error.status, error.text) == (trouble, sent, status, "Because.")
     assert error.challenge == headers.get("www_authenticate", "")
@@ -89,332 +94,324 @@ async def test_a_status_says_what_is_wrong_and_whether_the_message_may_have_been
 
 
 @pytest.mark.parametrize(("later", "goodbyes"), [(None, 0), ("stale", 1), ("good", 1)])
-async def test_nobody_renews_credentials_to_say_goodbye(raw: Serve, link: Connect, later: str | None, goodbyes: int) -> None:
-    async def welcome(asked: Asked) -> None:
-        if asked.headers.get("authorization") == "Bearer good":
-            await asked.reply(200, result(asked.id) if asked.method == "POST" else b"", mcp_session_id="s")
+async def test_credentials_are_not_renewed_to_delete_a_session(serve: Serve, connect: Connect, later: str | None, goodbyes: int) -> None:
+    async def welcome(request: Request) -> None:
+        if request.headers.get("authorization") == "Bearer good":
+            await request.reply(200, result_message(request.id) if request.method == "POST" else b"", mcp_session_id="s")
         else:
-            await asked.reply(401, b"", www_authenticate="Bearer")
+            await request.reply(401, b"", www_authenticate="Bearer")
 
-    server = await raw(welcome)
-    wallet = Wallet("good")
-    sender, told = await link(server.url, credentials=wallet)
-    sender.send(request(1), 1, {})
-    await told.message(1)
-    wallet.tokens = [later, "next"]
+    server = await serve(welcome)
+    credentials = FakeCredentials("good")
+    link, listener = await connect(server.url, credentials=credentials)
+    link.send(request_message(1), 1, {})
+    await listener.message(1)
+    credentials.tokens = [later, "next"]
 
-    await sender.close()
+    await link.close()
 
-    assert [asked.method for asked in server.asked] == ["POST"] + ["DELETE"] * goodbyes
-    assert wallet.challenges == []
+    assert [request.method for request in server.requests] == ["POST"] + ["DELETE"] * goodbyes
+    assert credentials.challenges == []
 
 
 @pytest.mark.parametrize("body", [b'{"error":"no"}', b'{"error":{"message":"no"}}', b"[]", b"null"])
-async def test_json_that_is_no_error_of_json_rpc_is_only_text(raw: Serve, link: Connect, body: bytes) -> None:
-    server = await raw(plain(body, 400))
-    sender, told = await link(server.url)
+async def test_json_that_is_not_a_json_rpc_error_is_only_text(serve: Serve, connect: Connect, body: bytes) -> None:
+    server = await serve(answers(body, 400))
+    link, listener = await connect(server.url)
 
-    assert (await ask(sender, told)).text == body.decode()
+    assert (await failed_call(link, listener)).text == body.decode()
 
 
 @pytest.mark.parametrize(("value", "seconds"), [("7", 7.0), ("0", 0.0), ("soon", None), ("", None), ("9" * 400, 86400.0), ("-3", None)])
-async def test_how_long_it_wants_to_be_left_alone_is_told(raw: Serve, link: Connect, value: str, seconds: float | None) -> None:
-    server = await raw(plain(b"", 429, retry_after=value))
-    sender, told = await link(server.url)
+async def test_retry_after_in_seconds_is_reported(serve: Serve, connect: Connect, value: str, seconds: float | None) -> None:
+    server = await serve(answers(b"", 429, retry_after=value))
+    link, listener = await connect(server.url)
 
-    assert (await ask(sender, told)).retry_after == seconds
+    assert (await failed_call(link, listener)).retry_after == seconds
 
 
 @pytest.mark.parametrize(("minutes", "low", "high"), [(10, 500, 600), (-10, 0, 0)])
-async def test_a_date_says_it_too(raw: Serve, link: Connect, minutes: int, low: float, high: float) -> None:
-    server = await raw(plain(b"", 503, retry_after=format_datetime(datetime.now(UTC) + timedelta(minutes=minutes), usegmt=True)))
-    sender, told = await link(server.url)
+async def test_retry_after_as_a_date_is_reported(serve: Serve, connect: Connect, minutes: int, low: float, high: float) -> None:
+    server = await serve(answers(b"", 503, retry_after=format_datetime(datetime.now(UTC) + timedelta(minutes=minutes), usegmt=True)))
+    link, listener = await connect(server.url)
 
-    wait = (await ask(sender, told)).retry_after
+    wait = (await failed_call(link, listener)).retry_after
 
     assert wait is not None
     assert low <= wait <= high
 
 
-async def test_the_words_of_an_error_are_cut_however_long_it_is(raw: Serve, link: Connect) -> None:
-    async def endless(asked: Asked) -> None:
-        await asked.write(b"HTTP/1.1 500 No\r\ncontent-type: text/plain\r\n\r\n")
+async def test_the_text_of_an_error_is_cut(serve: Serve, connect: Connect) -> None:
+    async def endless(request: Request) -> None:
+        await request.write(b"HTTP/1.1 500 No\r\ncontent-type: text/plain\r\n\r\n")
         while True:
-            await asked.write("é".encode() * 10_000)
+            await request.write("é".encode() * 10_000)
 
-    server = await raw(endless)
-    sender, told = await link(server.url)
+    server = await serve(endless)
+    link, listener = await connect(server.url)
 
-    error = await ask(sender, told)
+    error = await failed_call(link, listener)
 
     assert (error.status, error.text) == (500, "é" * 500)
 
 
-async def test_a_session_that_is_not_known_any_more_is_lost_and_not_named_again(raw: Serve, link: Connect) -> None:
-    async def forget(asked: Asked) -> None:
-        named = asked.headers.get("mcp-session-id")
-        if asked.method == "DELETE":
-            await asked.reply(405)
+async def test_a_lost_session_is_reported_and_not_sent_again(serve: Serve, connect: Connect) -> None:
+    async def forget(request: Request) -> None:
+        named = request.headers.get("mcp-session-id")
+        if request.method == "DELETE":
+            await request.reply(405)
         elif named is None:
-            await asked.reply(200, result(asked.id), mcp_session_id=f"s{asked.id}")
+            await request.reply(200, result_message(request.id), mcp_session_id=f"s{request.id}")
         else:
-            await asked.reply(404, b'{"jsonrpc":"2.0","id":%d,"error":{"code":-32001,"message":"Gone."}}' % asked.id)
+            await request.reply(404, b'{"jsonrpc":"2.0","id":%d,"error":{"code":-32001,"message":"Gone."}}' % request.id)
 
-    server = await raw(forget)
-    sender, told = await link(server.url)
-    sender.send(request(1), 1, {})
-    await told.message(about=1)
-    sender.send(request(2), 2, {})
-    sender.send(request(3), 3, {})
+    server = await serve(forget)
+    link, listener = await connect(server.url)
+    link.send(request_message(1), 1, {})
+    await listener.message(about=1)
+    link.send(request_message(2), 2, {})
+    link.send(request_message(3), 3, {})
 
-    errors = [(await told.next())[1] for _ in range(2)]
-    sender.send(request(4), 4, {})
-    await told.message(about=4)
+    errors = [(await listener.next())[1] for _ in range(2)]
+    link.send(request_message(4), 4, {})
+    await listener.message(about=4)
 
     assert {(error.trouble, error.sent, error.status) for error in errors} == {("session_lost", False, 404)}
-    assert [asked.headers.get("mcp-session-id") for asked in server.asked] == [None, "s1", "s1", None]
+    assert [request.headers.get("mcp-session-id") for request in server.requests] == [None, "s1", "s1", None]
 
 
-async def test_credentials_are_renewed_once_for_all_messages_that_were_refused(raw: Serve, link: Connect) -> None:
-    server = await raw(guarded("new"))
-    wallet = Wallet("old", "new")
-    wallet.go.clear()
-    sender, told = await link(server.url, credentials=wallet)
+async def test_credentials_are_renewed_once_for_all_messages_that_were_refused(serve: Serve, connect: Connect) -> None:
+    server = await serve(guarded("new"))
+    credentials = FakeCredentials("old", "new")
+    credentials.go.clear()
+    link, listener = await connect(server.url, credentials=credentials)
     for number in (1, 2, 3):
-        sender.send(request(number), number, {})
-    sender.send(request(4), 4, {})
-    sender.send(note(), None, {})
-    async with asyncio.timeout(10):
-        while len(sender._courier._unsent) < 5:  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0)  # a turn of the loop
-    sender.drop(4)
-    wallet.go.set()
+        link.send(request_message(number), number, {})
+    link.send(request_message(4), 4, {})
+    link.send(notification(), None, {})
+    await until(lambda: len(link._sender._awaiting_credentials) >= 5)
+    link.drop(4)
+    credentials.go.set()
 
-    answered = {(await told.next())[2] for _ in range(3)}
+    answered = {(await listener.next())[2] for _ in range(3)}
 
     assert answered == {1, 2, 3}
-    assert wallet.challenges == ["Bearer scope=x"]
-    assert told.told.empty()
+    assert credentials.challenges == ["Bearer scope=x"]
+    assert listener.calls.empty()
 
 
-async def test_who_comes_late_uses_what_was_renewed_meanwhile(raw: Serve, link: Connect) -> None:
-    wallet = Wallet("old", "new")
+async def test_a_late_refusal_uses_the_credentials_renewed_meanwhile(serve: Serve, connect: Connect) -> None:
+    credentials = FakeCredentials("old", "new")
 
-    async def late(asked: Asked) -> None:
-        if asked.headers["authorization"] == "Bearer old":
-            wallet.tokens[:] = ["new"]
-            await asked.reply(401)
+    async def late(request: Request) -> None:
+        if request.headers["authorization"] == "Bearer old":
+            credentials.tokens[:] = ["new"]
+            await request.reply(401)
         else:
-            await asked.reply(200, result(asked.id))
+            await request.reply(200, result_message(request.id))
 
-    server = await raw(late)
-    sender, told = await link(server.url, credentials=wallet)
-    sender.send(request(1), 1, {})
+    server = await serve(late)
+    link, listener = await connect(server.url, credentials=credentials)
+    link.send(request_message(1), 1, {})
 
-    await told.message(about=1)
-    assert wallet.challenges == []
-
-
-async def test_credentials_that_are_no_better_end_the_message(raw: Serve, link: Connect) -> None:
-    server = await raw(guarded("new"))
-    wallet = Wallet("old", "older")
-    sender, told = await link(server.url, credentials=wallet)
-
-    assert (await ask(sender, told)).trouble == "unauthenticated"
-    assert (wallet.challenges, len(server.asked)) == (["Bearer scope=x"], 2)
+    await listener.message(about=1)
+    assert credentials.challenges == []
 
 
-async def test_a_message_that_is_dropped_before_it_is_sent_again_is_forgotten(raw: Serve, link: Connect) -> None:
-    server = await raw(guarded("new"))
-    sender, told = await link(server.url)
-    wallet = Wallet("old", "new")
-    sender._courier._credentials = wallet
-    judge = sender._courier.judge
+async def test_renewed_credentials_that_are_refused_fail_the_message(serve: Serve, connect: Connect) -> None:
+    server = await serve(guarded("new"))
+    credentials = FakeCredentials("old", "older")
+    link, listener = await connect(server.url, credentials=credentials)
+
+    assert (await failed_call(link, listener)).trouble == "unauthenticated"
+    assert (credentials.challenges, len(server.requests)) == (["Bearer scope=x"], 2)
+
+
+async def test_a_message_dropped_before_it_is_sent_again_is_forgotten(serve: Serve, connect: Connect) -> None:
+    server = await serve(guarded("new"))
+    link, listener = await connect(server.url)
+    credentials = FakeCredentials("old", "new")
+    link._sender._credentials = credentials
+    handle_status = link._sender.handle_status
 
     def drop(exchange: Any) -> None:
         if exchange.request_id == 1:
-            wallet.tokens[:] = ["new"]  # as if somebody had been quicker
-        judge(exchange)
-        sender.drop(1)
+            credentials.tokens[:] = ["new"]  # as if somebody had been quicker
+        handle_status(exchange)
+        link.drop(1)
 
-    sender._courier.judge = drop
-    sender.send(request(1), 1, {})
-    async with asyncio.timeout(10):
-        while sender._waiting:  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0)  # a turn of the loop
-    sender.send(request(2), 2, {})
-    await told.message(about=2)
+    link._sender.handle_status = drop
+    link.send(request_message(1), 1, {})
+    await until(lambda: not link._requests)
+    link.send(request_message(2), 2, {})
+    await listener.message(about=2)
 
-    assert [asked.id for asked in server.asked] == [1, 2]
+    assert [request.id for request in server.requests] == [1, 2]
 
 
-async def test_who_is_dropped_while_it_is_refused_for_good_is_told_nothing(raw: Serve, link: Connect) -> None:
-    server = await raw(guarded("new"))
-    sender, told = await link(server.url, credentials=Wallet("old", "older"))
-    judge = sender._courier.judge
+async def test_a_message_dropped_while_its_refusal_is_final_hears_nothing(serve: Serve, connect: Connect) -> None:
+    server = await serve(guarded("new"))
+    link, listener = await connect(server.url, credentials=FakeCredentials("old", "older"))
+    handle_status = link._sender.handle_status
 
     def drop(exchange: Any) -> None:
-        judge(exchange)
-        if len(server.asked) == 2:
-            sender.drop(1)
+        handle_status(exchange)
+        if len(server.requests) == 2:
+            link.drop(1)
 
-    sender._courier.judge = drop
-    sender.send(request(1), 1, {})
-    async with asyncio.timeout(10):
-        while sender._waiting:  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0)  # a turn of the loop
-    await sender.close()
+    link._sender.handle_status = drop
+    link.send(request_message(1), 1, {})
+    await until(lambda: not link._requests)
+    await link.close()
 
-    assert told.told.empty()
+    assert listener.calls.empty()
 
 
-async def test_closing_stops_getting_credentials(raw: Serve, link: Connect) -> None:
-    server = await raw(guarded("new"))
-    wallet = Wallet("old", "new")
-    wallet.go.clear()
-    sender, told = await link(server.url, credentials=wallet)
-    sender.send(request(1), 1, {})
-    async with asyncio.timeout(10):
-        while not wallet.challenges:  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0)  # a turn of the loop
+async def test_closing_cancels_the_renewal_of_credentials(serve: Serve, connect: Connect) -> None:
+    server = await serve(guarded("new"))
+    credentials = FakeCredentials("old", "new")
+    credentials.go.clear()
+    link, listener = await connect(server.url, credentials=credentials)
+    link.send(request_message(1), 1, {})
+    await until(lambda: credentials.challenges)
 
-    await sender.close()
+    await link.close()
 
-    assert told.told.empty()
-    assert len(server.asked) == 1
+    assert listener.calls.empty()
+    assert len(server.requests) == 1
 
 
-async def test_credentials_that_ran_out_are_renewed_before_anything_is_sent(raw: Serve, link: Connect) -> None:
-    server = await raw(guarded("new"))
-    wallet = Wallet(None, "new")
-    sender, told = await link(server.url, credentials=wallet)
-    sender.send(request(1), 1, {})
+async def test_expired_credentials_are_renewed_before_anything_is_sent(serve: Serve, connect: Connect) -> None:
+    server = await serve(guarded("new"))
+    credentials = FakeCredentials(None, "new")
+    link, listener = await connect(server.url, credentials=credentials)
+    link.send(request_message(1), 1, {})
 
-    await told.message(about=1)
+    await listener.message(about=1)
 
-    assert (wallet.challenges, len(server.asked)) == ([""], 1)
-
-
-async def test_credentials_that_are_never_there_end_the_message_unsent(raw: Serve, link: Connect) -> None:
-    server = await raw(guarded("new"))
-    sender, told = await link(server.url, credentials=Wallet(None, None))
-
-    error = await ask(sender, told)
-
-    assert (error.trouble, error.sent, error.status, server.asked) == ("unauthenticated", False, None, [])
+    assert (credentials.challenges, len(server.requests)) == ([""], 1)
 
 
-async def test_whoever_cannot_get_credentials_says_why(raw: Serve, link: Connect) -> None:
-    server = await raw(guarded("new"))
-    wallet = Wallet("old", fails=LinkError("unauthenticated", "Run 'toolyard login there'."))
-    sender, told = await link(server.url, credentials=wallet)
+async def test_without_credentials_the_message_fails_unsent(serve: Serve, connect: Connect) -> None:
+    server = await serve(guarded("new"))
+    link, listener = await connect(server.url, credentials=FakeCredentials(None, None))
 
-    error = await ask(sender, told)
+    error = await failed_call(link, listener)
+
+    assert (error.trouble, error.sent, error.status, server.requests) == ("unauthenticated", False, None, [])
+
+
+async def test_a_failed_renewal_reports_its_reason(serve: Serve, connect: Connect) -> None:
+    server = await serve(guarded("new"))
+    credentials = FakeCredentials("old", fails=LinkError("unauthenticated", "Run 'toolyard login there'."))
+    link, listener = await connect(server.url, credentials=credentials)
+
+    error = await failed_call(link, listener)
 
     assert (error.trouble, error.message) == ("unauthenticated", "Run 'toolyard login there'.")
     assert (error.status, error.challenge, error.text) == (401, "Bearer scope=x", "Who are you?")
 
 
 @pytest.mark.parametrize("status", [401, 403])
-async def test_credentials_of_a_caller_are_not_replaced_by_ours(raw: Serve, link: Connect, status: int) -> None:
-    server = await raw(guarded("ours", status=status))
-    wallet = Wallet("ours", "others")
-    sender, told = await link(server.url, credentials=wallet)
-    sender.send(request(1), 1, {"authorization": "Bearer theirs"})
+async def test_credentials_of_a_caller_are_not_replaced_by_ours(serve: Serve, connect: Connect, status: int) -> None:
+    server = await serve(guarded("ours", status=status))
+    credentials = FakeCredentials("ours", "others")
+    link, listener = await connect(server.url, credentials=credentials)
+    link.send(request_message(1), 1, {"authorization": "Bearer theirs"})
 
-    error = await told.loss(1)
+    error = await listener.loss(1)
 
     assert (error.trouble, error.status) == ("unauthenticated", status)
-    assert error.message == "'there' refuses the credentials it was shown."
-    assert [asked.headers["authorization"] for asked in server.asked] == ["Bearer theirs"]
-    assert wallet.challenges == []
+    assert error.message == "'there' refuses the credentials that were sent."
+    assert [request.headers["authorization"] for request in server.requests] == ["Bearer theirs"]
+    assert credentials.challenges == []
 
 
-async def test_others_are_had_also_for_who_refuses_without_a_word(raw: Serve, link: Connect) -> None:
-    server = await raw(guarded("new", challenge=""))
-    wallet = Wallet("old", "new")
-    sender, told = await link(server.url, credentials=wallet)
-    sender.send(request(1), 1, {})
+async def test_credentials_are_renewed_after_a_401_without_a_challenge(serve: Serve, connect: Connect) -> None:
+    server = await serve(guarded("new", challenge=""))
+    credentials = FakeCredentials("old", "new")
+    link, listener = await connect(server.url, credentials=credentials)
+    link.send(request_message(1), 1, {})
 
-    await told.message(about=1)
+    await listener.message(about=1)
 
-    assert wallet.challenges == ["Bearer"]
-
-
-async def test_a_header_of_the_settings_is_told_as_shown(raw: Serve, link: Connect) -> None:
-    server = await raw(guarded("new"))
-    sender, told = await link(server.url, headers={"Authorization": "Bearer old"})
-    assert "refuses the credentials" in (await ask(sender, told)).message
-
-    sender, told = await link(server.url)
-    assert "wants credentials" in (await ask(sender, told)).message
+    assert credentials.challenges == ["Bearer"]
 
 
-async def test_a_further_challenge_is_met_too_but_not_without_end(raw: Serve, link: Connect) -> None:
-    async def more(asked: Asked) -> None:
-        have = asked.headers["authorization"].removeprefix("Bearer ")
+async def test_an_authorization_header_of_the_settings_counts_as_credentials(serve: Serve, connect: Connect) -> None:
+    server = await serve(guarded("new"))
+    link, listener = await connect(server.url, headers={"Authorization": "Bearer old"})
+    assert "refuses the credentials" in (await failed_call(link, listener)).message
+
+    link, listener = await connect(server.url)
+    assert "requires credentials" in (await failed_call(link, listener)).message
+
+
+async def test_further_challenges_are_answered_up_to_a_limit(serve: Serve, connect: Connect) -> None:
+    async def more(request: Request) -> None:
+        have = request.headers["authorization"].removeprefix("Bearer ")
         if have == "four":
-            await asked.reply(200, result(asked.id))
+            await request.reply(200, result_message(request.id))
         else:
-            await asked.reply(403, b"", www_authenticate=f"Bearer not {have}")
+            await request.reply(403, b"", www_authenticate=f"Bearer not {have}")
 
-    server = await raw(more)
-    sender, told = await link(server.url, credentials=Wallet("one", "two", "three", "four"))
-    sender.send(request(1), 1, {})
-    await told.message(about=1)
-    sender, told = await link(server.url, credentials=Wallet("zero", "one", "two", "three", "four"))
+    server = await serve(more)
+    link, listener = await connect(server.url, credentials=FakeCredentials("one", "two", "three", "four"))
+    link.send(request_message(1), 1, {})
+    await listener.message(about=1)
+    link, listener = await connect(server.url, credentials=FakeCredentials("zero", "one", "two", "three", "four"))
 
-    assert (await ask(sender, told)).challenge == "Bearer not three"
+    assert (await failed_call(link, listener)).challenge == "Bearer not three"
 
 
-async def test_a_plain_no_to_somebody_it_knows_is_no_want_of_credentials(raw: Serve, link: Connect) -> None:
-    server = await raw(plain(b"Not you.", 403))
-    wallet = Wallet("one", "two")
-    sender, told = await link(server.url, credentials=wallet)
+async def test_a_403_without_a_challenge_is_not_about_credentials(serve: Serve, connect: Connect) -> None:
+    server = await serve(answers(b"Not you.", 403))
+    credentials = FakeCredentials("one", "two")
+    link, listener = await connect(server.url, credentials=credentials)
 
-    error = await ask(sender, told)
+    error = await failed_call(link, listener)
 
     assert (error.trouble, error.status, error.text) == ("refused", 403, "Not you.")
-    assert wallet.challenges == [""]
+    assert credentials.challenges == [""]
 
 
 @pytest.mark.parametrize(("status", "place"), [(307, "/mcp/"), (308, "/other?x=1"), (307, "/other")])
-async def test_a_redirect_within_the_server_is_followed_with_everything(raw: Serve, link: Connect, status: int, place: str) -> None:
-    async def point(asked: Asked) -> None:
-        if asked.target == place:
-            await asked.reply(200, result(asked.id))
+async def test_a_redirect_within_the_origin_is_followed(serve: Serve, connect: Connect, status: int, place: str) -> None:
+    async def point(request: Request) -> None:
+        if request.target == place:
+            await request.reply(200, result_message(request.id))
         else:
-            await asked.reply(status, b"", location=place)
+            await request.reply(status, b"", location=place)
 
-    server = await raw(point)
-    sender, told = await link(server.url, credentials=Wallet("token"))
+    server = await serve(point)
+    link, listener = await connect(server.url, credentials=FakeCredentials("token"))
     for number in (1, 2):
-        sender.send(request(number), number, {"X-Mine": "1"})
-        await told.message(about=number)
+        link.send(request_message(number), number, {"X-Mine": "1"})
+        await listener.message(about=number)
 
     remembered = status == 308 or place == "/mcp/"
-    assert [asked.target for asked in server.asked] == ["/mcp", place, *([place] if remembered else ["/mcp", place])]
-    last = server.asked[-1]
-    assert (last.body, last.headers["authorization"], last.headers["x-mine"]) == (request(2), "Bearer token", "1")
+    assert [request.target for request in server.requests] == ["/mcp", place, *([place] if remembered else ["/mcp", place])]
+    last = server.requests[-1]
+    assert (last.body, last.headers["authorization"], last.headers["x-mine"]) == (request_message(2), "Bearer token", "1")
 
 
 @pytest.mark.parametrize(
     "place", ["http://127.0.0.1:9/mcp", "https://{here}/mcp", "http://localhost/", "//evil.example/", "ftp://x", "http://[", ""]
 )
-async def test_a_redirect_to_elsewhere_is_not_followed(raw: Serve, link: Connect, place: str) -> None:
-    server = await raw(plain(b"", 307, location=place))
-    server.behaviour = plain(b"", 307, location=place.format(here=server.url.split("/")[2]))
-    sender, told = await link(server.url, credentials=Wallet("token"))
+async def test_a_redirect_to_another_origin_is_not_followed(serve: Serve, connect: Connect, place: str) -> None:
+    server = await serve(answers(b"", 307, location=place))
+    server.behaviour = answers(b"", 307, location=place.format(here=server.url.split("/")[2]))
+    link, listener = await connect(server.url, credentials=FakeCredentials("token"))
 
-    error = await ask(sender, told)
+    error = await failed_call(link, listener)
 
     assert (error.trouble, error.status, error.sent) == ("refused", 307, False)
-    assert len(server.asked) == (1 if place else 4)
+    assert len(server.requests) == (1 if place else 4)
 
 
-async def test_a_redirect_in_circles_ends(raw: Serve, link: Connect) -> None:
-    server = await raw(plain(b"", 307, location="/round"))
-    sender, told = await link(server.url)
+async def test_a_redirect_loop_ends(serve: Serve, connect: Connect) -> None:
+    server = await serve(answers(b"", 307, location="/round"))
+    link, listener = await connect(server.url)
 
-    assert (await ask(sender, told)).status == 307
-    assert len(server.asked) == 4
+    assert (await failed_call(link, listener)).status == 307
+    assert len(server.requests) == 4

@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
-from raw_servers import Asked, Connect, Serve, note, request, result
+from raw_servers import Connect, Request, Serve, notification, request_message, result_message
 
 from toolyard.providers.upstream.http import SseLink
-from toolyard.providers.upstream.http.exchange import OTHERS
+from toolyard.providers.upstream.http.exchange import MAX_ONE_WAY
 from toolyard.providers.upstream.link import LinkError
 from toolyard.providers.upstream.settings import UpstreamSettings
 
@@ -17,61 +17,61 @@ def event(kind: str, data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(block), block)
 
 
-class Old:
+class SseServer:
     """A server of the legacy kind."""
 
     def __init__(self, place: str = "/messages?session=1", *, status: int = 202) -> None:
         self.place = place
         self.status = status
-        self.stream: Asked | None = None
+        self.stream: Request | None = None
 
-    async def __call__(self, asked: Asked) -> None:
+    async def __call__(self, request: Request) -> None:
         """Answer one request."""
-        if asked.method == "GET":
-            self.stream = asked
-            await asked.stream()
-            await asked.write(event("hello", b"{}") + event("endpoint", self.place.encode()))
-            await asked.gone()
+        if request.method == "GET":
+            self.stream = request
+            await request.stream()
+            await request.write(event("hello", b"{}") + event("endpoint", self.place.encode()))
+            await request.gone()
         else:
-            await asked.reply(self.status, b"Accepted")
-            if self.stream is not None and self.status == 202 and asked.id is not None:
-                await self.stream.write(event("message", result(asked.id)) + event("other", b"{}") + event("message", b""))
+            await request.reply(self.status, b"Accepted")
+            if self.stream is not None and self.status == 202 and request.id is not None:
+                await self.stream.write(event("message", result_message(request.id)) + event("other", b"{}") + event("message", b""))
 
 
 @pytest.mark.parametrize("place", ["/messages?session=1", "messages?session=1", "{here}/messages?session=1"])
-async def test_messages_are_posted_where_the_stream_says_and_answered_on_it(raw: Serve, link: Connect, place: str) -> None:
-    old = Old(place)
-    server = await raw(old)
+async def test_messages_are_posted_to_the_endpoint_and_answered_on_the_stream(serve: Serve, connect: Connect, place: str) -> None:
+    old = SseServer(place)
+    server = await serve(old)
     old.place = place.format(here=server.url.removesuffix("/mcp"))
-    sender, told = await link(server.url, kind=SseLink, transport="sse", headers={"X-Key": "k"})
-    sender.listen()
+    link, listener = await connect(server.url, kind=SseLink, transport="sse", headers={"X-Key": "k"})
+    link.listen()
 
-    sender.send(request(1), 1, {"MCP-Protocol-Version": "2024-11-05"})
-    answer = await told.message()
-    sender.send(note("notifications/initialized"), None, {})
-    sender.send(request(2), 2, {})
-    await told.message()
-    sender.drop(2)
+    link.send(request_message(1), 1, {"MCP-Protocol-Version": "2024-11-05"})
+    answer = await listener.message()
+    link.send(notification("notifications/initialized"), None, {})
+    link.send(request_message(2), 2, {})
+    await listener.message()
+    link.drop(2)
 
-    got, first, second, third = server.asked
+    got, first, second, third = server.requests
     assert answer["id"] == 1
     assert (got.method, got.target, got.headers["accept"]) == ("GET", "/mcp", "text/event-stream")
-    assert (first.method, first.target, first.body) == ("POST", "/messages?session=1", request(1))
-    assert [asked.headers["x-key"] for asked in server.asked] == ["k"] * 4
+    assert (first.method, first.target, first.body) == ("POST", "/messages?session=1", request_message(1))
+    assert [request.headers["x-key"] for request in server.requests] == ["k"] * 4
     assert b"initialized" in second.body
     assert third.id == 2
-    await sender.close()
-    await sender.close()
+    await link.close()
+    await link.close()
     await server.left()
-    assert told.told.empty()
+    assert listener.calls.empty()
 
 
 @pytest.mark.parametrize("place", ["http://evil.example/messages", "//evil.example/", "https://127.0.0.1/messages", "http://["])
-async def test_messages_are_never_posted_to_another_server(raw: Serve, link: Connect, place: str) -> None:
-    server = await raw(Old(place))
+async def test_messages_are_never_posted_to_another_server(serve: Serve, connect: Connect, place: str) -> None:
+    server = await serve(SseServer(place))
 
     with pytest.raises(LinkError) as caught:
-        await link(server.url, kind=SseLink, transport="sse")
+        await connect(server.url, kind=SseLink, transport="sse")
 
     assert (caught.value.trouble, caught.value.text) == ("refused", place)
     await server.left()
@@ -80,134 +80,134 @@ async def test_messages_are_never_posted_to_another_server(raw: Serve, link: Con
 @pytest.mark.parametrize(
     ("status", "trouble"), [(401, "unauthenticated"), (404, "refused"), (405, "refused"), (503, "unavailable"), (200, "refused")]
 )
-async def test_a_stream_that_is_refused_cannot_be_opened(raw: Serve, link: Connect, status: int, trouble: str) -> None:
-    async def refuse(asked: Asked) -> None:
-        await asked.reply(status, b"No.")
+async def test_a_stream_that_is_refused_cannot_be_opened(serve: Serve, connect: Connect, status: int, trouble: str) -> None:
+    async def refuse(request: Request) -> None:
+        await request.reply(status, b"No.")
 
-    server = await raw(refuse)
+    server = await serve(refuse)
 
     with pytest.raises(LinkError) as caught:
-        await link(server.url, kind=SseLink, transport="sse")
+        await connect(server.url, kind=SseLink, transport="sse")
 
     assert (caught.value.trouble, caught.value.status) == (trouble, status)
 
 
-async def test_a_stream_that_never_says_where_to_post_is_given_up(raw: Serve, link: Connect) -> None:
-    async def mute(asked: Asked) -> None:
-        await asked.stream()
-        await asked.gone()
+async def test_a_stream_without_an_endpoint_times_out(serve: Serve, connect: Connect) -> None:
+    async def mute(request: Request) -> None:
+        await request.stream()
+        await request.gone()
 
-    server = await raw(mute)
+    server = await serve(mute)
 
     with pytest.raises(LinkError) as caught:
-        await link(server.url, kind=SseLink, transport="sse", connect_seconds=0.05)
+        await connect(server.url, kind=SseLink, transport="sse", connect_seconds=0.05)
 
     assert caught.value.trouble == "unavailable"
     await server.left()
 
 
-async def test_messages_that_want_no_answer_do_not_pile_up(raw: Serve, link: Connect) -> None:
-    class Deaf(Old):
+async def test_notifications_in_flight_are_bounded_over_sse(serve: Serve, connect: Connect) -> None:
+    class Deaf(SseServer):
         """Takes no message."""
 
-        async def __call__(self, asked: Asked) -> None:
+        async def __call__(self, request: Request) -> None:
             """Answer only what opens the stream."""
-            if asked.method == "GET":
-                await super().__call__(asked)
+            if request.method == "GET":
+                await super().__call__(request)
             else:
-                await asked.gone()
+                await request.gone()
 
-    server = await raw(Deaf())
-    sender, _ = await link(server.url, kind=SseLink, transport="sse")
+    server = await serve(Deaf())
+    link, _ = await connect(server.url, kind=SseLink, transport="sse")
     for _ in range(2000):
-        sender.send(note("notifications/progress"), None, {})
-    sender.send(request(1), 1, {})
+        link.send(notification("notifications/progress"), None, {})
+    link.send(request_message(1), 1, {})
 
-    assert len(sender._posts) == OTHERS + 1  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue] - what is held shows nowhere else
-    await sender.close()
+    assert len(link._posts) == MAX_ONE_WAY + 1  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue] - what is held shows nowhere else
+    await link.close()
 
 
-async def test_a_stream_that_ends_at_once_cannot_be_opened(raw: Serve, link: Connect) -> None:
-    async def brief(asked: Asked) -> None:
-        await asked.stream()
-        await asked.end()
+async def test_a_stream_that_ends_at_once_cannot_be_opened(serve: Serve, connect: Connect) -> None:
+    async def brief(request: Request) -> None:
+        await request.stream()
+        await request.end()
 
-    server = await raw(brief)
+    server = await serve(brief)
 
     with pytest.raises(LinkError) as caught:
-        await link(server.url, kind=SseLink, transport="sse")
+        await connect(server.url, kind=SseLink, transport="sse")
 
     assert caught.value.trouble == "lost"
 
 
 @pytest.mark.parametrize("politely", [False, True])
-async def test_the_end_of_the_stream_is_the_end_of_the_link_and_told_once(raw: Serve, link: Connect, *, politely: bool) -> None:
-    old = Old()
-    server = await raw(old)
-    sender, told = await link(server.url, kind=SseLink, transport="sse")
+async def test_the_end_of_the_stream_ends_the_link_once(serve: Serve, connect: Connect, *, politely: bool) -> None:
+    old = SseServer()
+    server = await serve(old)
+    link, listener = await connect(server.url, kind=SseLink, transport="sse")
     assert old.stream is not None
     if politely:
         await old.stream.end()
     old.stream.hang_up()
 
-    kind, error, _ = await told.next()
-    sender.send(request(1), 1, {})
-    sender.send(note(), None, {})
+    kind, error, _ = await listener.next()
+    link.send(request_message(1), 1, {})
+    link.send(notification(), None, {})
 
     assert (kind, error.trouble, error.sent) == ("ended", "lost", True)
-    assert (await told.loss(1)).trouble == "lost"
-    assert told.told.empty()
+    assert (await listener.loss(1)).trouble == "lost"
+    assert listener.calls.empty()
 
 
 @pytest.mark.parametrize(("status", "trouble"), [(404, "refused"), (429, "rate_limited"), (500, "refused")])
-async def test_a_message_that_is_refused_is_lost(raw: Serve, link: Connect, status: int, trouble: str) -> None:
-    server = await raw(Old(status=status))
-    sender, told = await link(server.url, kind=SseLink, transport="sse")
-    sender.send(note(), None, {})
-    sender.send(request(1), 1, {})
+async def test_a_message_that_is_refused_is_lost(serve: Serve, connect: Connect, status: int, trouble: str) -> None:
+    server = await serve(SseServer(status=status))
+    link, listener = await connect(server.url, kind=SseLink, transport="sse")
+    link.send(notification(), None, {})
+    link.send(request_message(1), 1, {})
 
-    error = await told.loss(1)
+    error = await listener.loss(1)
 
     assert (error.trouble, error.status) == (trouble, status)
 
 
-async def test_a_message_that_is_not_taken_in_time_is_lost(raw: Serve, link: Connect) -> None:
-    old = Old()
+async def test_a_message_that_is_not_accepted_in_time_is_lost(serve: Serve, connect: Connect) -> None:
+    old = SseServer()
 
-    async def slow(asked: Asked) -> None:
-        if asked.method == "GET":
-            await old(asked)
-        elif asked.id == 2:
-            asked.hang_up()
+    async def slow(request: Request) -> None:
+        if request.method == "GET":
+            await old(request)
+        elif request.id == 2:
+            request.hang_up()
 
-    server = await raw(slow)
-    sender, told = await link(server.url, kind=SseLink, transport="sse", connect_seconds=0.5)
-    sender.send(request(1), 1, {})
-    sender.send(request(2), 2, {})
+    server = await serve(slow)
+    link, listener = await connect(server.url, kind=SseLink, transport="sse", connect_seconds=0.5)
+    link.send(request_message(1), 1, {})
+    link.send(request_message(2), 2, {})
 
-    assert ((second := await told.loss(2)).trouble, second.sent) == ("lost", True)
-    assert ((first := await told.loss(1)).trouble, first.sent) == ("unavailable", True)
+    assert ((second := await listener.loss(2)).trouble, second.sent) == ("lost", True)
+    assert ((first := await listener.loss(1)).trouble, first.sent) == ("unavailable", True)
 
 
-async def test_closing_drops_what_was_being_posted(raw: Serve, link: Connect) -> None:
-    old, arrived = Old(), asyncio.Event()
+async def test_closing_drops_messages_in_flight(serve: Serve, connect: Connect) -> None:
+    old, arrived = SseServer(), asyncio.Event()
 
-    async def hold(asked: Asked) -> None:
-        if asked.method == "GET":
-            await old(asked)
+    async def hold(request: Request) -> None:
+        if request.method == "GET":
+            await old(request)
         else:
             arrived.set()
-            await asked.gone()
+            await request.gone()
 
-    server = await raw(hold)
-    sender, told = await link(server.url, kind=SseLink, transport="sse")
-    sender.send(request(1), 1, {})
+    server = await serve(hold)
+    link, listener = await connect(server.url, kind=SseLink, transport="sse")
+    link.send(request_message(1), 1, {})
     await arrived.wait()
 
-    await sender.close()
+    await link.close()
 
     await server.left()
-    assert told.told.empty()
+    assert listener.calls.empty()
 
 
 async def test_a_legacy_link_that_was_never_opened_can_be_closed() -> None:

@@ -1,4 +1,4 @@
-"""What the tests of signing in share: a server to sign in at, and a way to do so."""
+"""Fixtures for signing in: an authorization server, and a person who signs in there."""
 
 import sys
 from collections.abc import AsyncGenerator, Generator
@@ -14,25 +14,25 @@ from toolyard.providers.upstream.settings import Login, UpstreamSettings
 
 @pytest.fixture(autouse=True)
 def no_keyring(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let nothing get into the keyring of whoever runs the tests."""
+    """Keep the keyring of the machine out of the tests."""
     monkeypatch.setitem(sys.modules, "keyring", None)
 
 
 @pytest.fixture
 def authority() -> Generator[Authority]:
-    """Return a server that wants a login."""
+    """Return a server that requires a login."""
     with serving_authority() as served:
         yield served
 
 
 @pytest.fixture
-async def signed(authority: Authority) -> AsyncGenerator[SignIn]:
-    """Return how somebody signs in there who does whatever the page says."""
+async def log_in(authority: Authority) -> AsyncGenerator[SignIn]:
+    """Return a function that signs a person in, who follows every redirect."""
     threads: list[Any] = []
 
-    async def sign(kept: StoredLogin | None = None, *, url: str | None = None, seconds: float = 10, **login: Any) -> StoredLogin:
+    async def sign(stored: StoredLogin | None = None, *, url: str | None = None, seconds: float = 10, **login: Any) -> StoredLogin:
         settings = UpstreamSettings(url=url or authority.url, login=Login(**login))
-        return await sign_in("shop", settings, kept, show=lambda address: threads.append(browse(address)), seconds=seconds)
+        return await sign_in("shop", settings, stored, show=lambda address: threads.append(browse(address)), seconds=seconds)
 
     yield sign
     for thread in threads:

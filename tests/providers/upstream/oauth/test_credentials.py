@@ -1,4 +1,4 @@
-"""Whoever signed in once is let in until somebody signs out: tokens are renewed, kept and noticed."""
+"""Whoever signed in once is let in until somebody signs out: tokens are renewed, stored and noticed."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ from toolyard.dispatch.call import Channel
 from toolyard.providers.upstream.catalogue import folder_of
 from toolyard.providers.upstream.http.link import HttpLink
 from toolyard.providers.upstream.link import LinkError
-from toolyard.providers.upstream.oauth.credentials import SignedIn, load_signing
+from toolyard.providers.upstream.oauth.credentials import OAuthCredentials, load_signin
 from toolyard.providers.upstream.oauth.metadata import LoginError, StoredLogin
 from toolyard.providers.upstream.oauth.vault import Vault
 from toolyard.providers.upstream.provider import Upstream, make_upstream
@@ -28,22 +28,22 @@ MORE = 'Bearer error="insufficient_scope", scope="write"'
 CLIENT = Login(grant="client_credentials", client_id="me", client_secret="s")  # noqa: S106 - no secret
 
 
-def made(authority: Authority, folder: Path, login: Login | None = None, *, beat: float = 1.0) -> SignedIn:
-    return SignedIn("shop", UpstreamSettings(url=authority.url, login=login), folder, beat=beat)
+def made(authority: Authority, folder: Path, login: Login | None = None, *, poll_s: float = 1.0) -> OAuthCredentials:
+    return OAuthCredentials("shop", UpstreamSettings(url=authority.url, login=login), folder, poll_s=poll_s)
 
 
-def aged(kept: StoredLogin, left: float, *, lasting: float = 3600) -> StoredLogin:
-    """Return a login whose token runs out in so many seconds."""
-    assert kept.token is not None
+def aged(stored: StoredLogin, left: float, *, lasting: float = 3600) -> StoredLogin:
+    """Return a login whose token expires in so many seconds."""
+    assert stored.token is not None
     expires = time.time() + left
-    return msgspec.structs.replace(kept, token=msgspec.structs.replace(kept.token, expires=expires, began=expires - lasting))
+    return msgspec.structs.replace(stored, token=msgspec.structs.replace(stored.token, expires=expires, issued=expires - lasting))
 
 
 def token_in(headers: Any) -> str:
     return headers["Authorization"].removeprefix("Bearer ")
 
 
-async def test_without_a_login_nothing_is_shown_until_somebody_signs_in(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
+async def test_without_a_login_no_header_is_sent_until_somebody_signs_in(authority: Authority, log_in: SignIn, tmp_path: Path) -> None:
     credentials = made(authority, tmp_path)
     assert credentials.ready() == {}
 
@@ -52,14 +52,14 @@ async def test_without_a_login_nothing_is_shown_until_somebody_signs_in(authorit
     assert caught.value.trouble == "unauthenticated"
     assert credentials.ready() == {}
 
-    Vault(tmp_path, authority.url).write(await signed())
+    Vault(tmp_path, authority.url).write(await log_in())
     assert credentials.ready() is None
     assert await credentials.renew("")
     assert token_in(credentials.ready()) in authority.tokens
 
 
-async def test_a_login_outlives_the_process(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
-    Vault(tmp_path, authority.url).write(await signed())
+async def test_a_login_outlives_the_process(authority: Authority, log_in: SignIn, tmp_path: Path) -> None:
+    Vault(tmp_path, authority.url).write(await log_in())
 
     credentials = made(authority, tmp_path)
 
@@ -68,8 +68,8 @@ async def test_a_login_outlives_the_process(authority: Authority, signed: SignIn
     assert token_in(credentials.ready()) in authority.tokens
 
 
-async def test_a_token_that_is_refused_is_renewed_and_kept(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
-    Vault(tmp_path, authority.url).write(await signed())
+async def test_a_refused_token_is_renewed_and_stored(authority: Authority, log_in: SignIn, tmp_path: Path) -> None:
+    Vault(tmp_path, authority.url).write(await log_in())
     credentials = made(authority, tmp_path)
     await credentials.renew("")
     before = credentials.ready()
@@ -84,10 +84,10 @@ async def test_a_token_that_is_refused_is_renewed_and_kept(authority: Authority,
 
 
 @pytest.mark.parametrize(("lasting", "left", "is_due"), [(3600, 30, True), (3600, 90, False), (50, 30, False), (50, 4, True)])
-async def test_a_token_is_renewed_before_it_runs_out(
-    authority: Authority, signed: SignIn, tmp_path: Path, lasting: float, left: float, *, is_due: bool
+async def test_a_token_is_renewed_before_it_expires(
+    authority: Authority, log_in: SignIn, tmp_path: Path, lasting: float, left: float, *, is_due: bool
 ) -> None:
-    Vault(tmp_path, authority.url).write(aged(await signed(), left, lasting=lasting))
+    Vault(tmp_path, authority.url).write(aged(await log_in(), left, lasting=lasting))
     credentials = made(authority, tmp_path)
     await credentials.renew("")
 
@@ -97,10 +97,10 @@ async def test_a_token_is_renewed_before_it_runs_out(
     assert token_in(credentials.ready()) in authority.tokens
 
 
-async def test_a_token_that_is_still_good_is_shown_while_it_cannot_be_renewed(
-    authority: Authority, signed: SignIn, tmp_path: Path, caplog: pytest.LogCaptureFixture
+async def test_a_valid_token_is_used_while_its_renewal_fails(
+    authority: Authority, log_in: SignIn, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    Vault(tmp_path, authority.url).write(aged(await signed(), 30))
+    Vault(tmp_path, authority.url).write(aged(await log_in(), 30))
     credentials = made(authority, tmp_path)
     await credentials.renew("")
     assert credentials.ready() is None
@@ -112,9 +112,9 @@ async def test_a_token_that_is_still_good_is_shown_while_it_cannot_be_renewed(
     assert "login_not_renewed upstream=shop" in caplog.text
 
 
-async def test_a_server_that_cannot_be_reached_is_no_reason_to_sign_in_again(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
-    kept = await signed()
-    Vault(tmp_path, authority.url).write(msgspec.structs.replace(kept, token_endpoint="http://127.0.0.1:9/token"))  # noqa: S106 - an address
+async def test_an_unreachable_server_does_not_require_a_new_login(authority: Authority, log_in: SignIn, tmp_path: Path) -> None:
+    stored = await log_in()
+    Vault(tmp_path, authority.url).write(msgspec.structs.replace(stored, token_endpoint="http://127.0.0.1:9/token"))  # noqa: S106 - an address
     credentials = made(authority, tmp_path)
     await credentials.renew("")
 
@@ -124,22 +124,22 @@ async def test_a_server_that_cannot_be_reached_is_no_reason_to_sign_in_again(aut
     assert caught.value.trouble == "unavailable"
 
 
-async def test_a_login_that_was_ended_elsewhere_wants_a_person(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
-    Vault(tmp_path, authority.url).write(await signed())
+async def test_a_revoked_login_requires_a_person(authority: Authority, log_in: SignIn, tmp_path: Path) -> None:
+    Vault(tmp_path, authority.url).write(await log_in())
     credentials = made(authority, tmp_path)
     await credentials.renew("")
     shown = credentials.ready()
     authority.refresh_tokens.clear()
 
-    with pytest.raises(LinkError, match="does not take the login any more"):
+    with pytest.raises(LinkError, match="does not accept the login any more"):
         await credentials.renew(CHALLENGE)
 
     assert credentials.ready() == shown  # so that it is seen when it is another
 
 
-async def test_a_token_without_a_way_to_renew_is_shown_to_the_end(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
+async def test_a_token_without_a_refresh_token_is_used_until_it_is_refused(authority: Authority, log_in: SignIn, tmp_path: Path) -> None:
     authority.given = {"refresh_token": None}
-    Vault(tmp_path, authority.url).write(aged(await signed(), -5))
+    Vault(tmp_path, authority.url).write(aged(await log_in(), -5))
     credentials = made(authority, tmp_path)
 
     assert await credentials.renew("")
@@ -148,8 +148,8 @@ async def test_a_token_without_a_way_to_renew_is_shown_to_the_end(authority: Aut
         await credentials.renew(CHALLENGE)
 
 
-async def test_several_processes_do_not_use_a_refresh_token_twice(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
-    Vault(tmp_path, authority.url).write(await signed())
+async def test_several_processes_do_not_use_a_refresh_token_twice(authority: Authority, log_in: SignIn, tmp_path: Path) -> None:
+    Vault(tmp_path, authority.url).write(await log_in())
     several = [made(authority, tmp_path) for _ in range(4)]
     for credentials in several:
         await credentials.renew("")
@@ -161,9 +161,9 @@ async def test_several_processes_do_not_use_a_refresh_token_twice(authority: Aut
     assert len({token_in(credentials.ready()) for credentials in several}) == 1
 
 
-async def test_a_renewal_goes_on_though_nobody_waits_for_it(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
+async def test_a_renewal_survives_the_cancellation_of_its_caller(authority: Authority, log_in: SignIn, tmp_path: Path) -> None:
     vault = Vault(tmp_path, authority.url)
-    vault.write(await signed())
+    vault.write(await log_in())
     credentials = made(authority, tmp_path)
     await credentials.renew("")
     authority.tokens.clear()
@@ -178,15 +178,15 @@ async def test_a_renewal_goes_on_though_nobody_waits_for_it(authority: Authority
 
     assert waiting.cancelled()
     assert token_in(credentials.ready()) in authority.tokens
-    kept = vault.read()
-    assert kept is not None
-    assert kept.token is not None
-    assert kept.token.access_token in authority.tokens
+    stored = vault.read()
+    assert stored is not None
+    assert stored.token is not None
+    assert stored.token.access_token in authority.tokens
 
 
-async def test_a_yard_that_closes_waits_for_a_renewal(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
+async def test_closing_a_yard_waits_for_a_renewal(authority: Authority, log_in: SignIn, tmp_path: Path) -> None:
     vault = Vault(folder_of(tmp_path, "shop"), authority.url)
-    vault.write(await signed())
+    vault.write(await log_in())
     upstream = make_upstream("shop", UpstreamSettings(url=authority.url, pin="off"), state=tmp_path)
     async with Yard("gate", providers=[upstream], metatools=False) as yard:
         await upstream.wait_ready()
@@ -197,14 +197,14 @@ async def test_a_yard_that_closes_waits_for_a_renewal(authority: Authority, sign
         call.cancel()
         asyncio.get_running_loop().call_later(0.05, authority.release.set)
 
-    kept = vault.read()
-    assert kept is not None
-    assert kept.token is not None
-    assert kept.token.access_token in authority.tokens
+    stored = vault.read()
+    assert stored is not None
+    assert stored.token is not None
+    assert stored.token.access_token in authority.tokens
 
 
-async def test_one_that_was_refused_before_a_renewal_takes_what_it_brought(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
-    Vault(tmp_path, authority.url).write(await signed())
+async def test_a_request_refused_before_a_renewal_uses_the_renewed_token(authority: Authority, log_in: SignIn, tmp_path: Path) -> None:
+    Vault(tmp_path, authority.url).write(await log_in())
     credentials = made(authority, tmp_path)
     await credentials.renew("")
     authority.tokens.clear()
@@ -215,14 +215,14 @@ async def test_one_that_was_refused_before_a_renewal_takes_what_it_brought(autho
     assert token_in(credentials.ready()) in authority.tokens
 
 
-async def test_another_login_and_a_logout_are_noticed(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
+async def test_another_login_and_a_logout_are_noticed(authority: Authority, log_in: SignIn, tmp_path: Path) -> None:
     vault = Vault(tmp_path, authority.url)
-    vault.write(await signed())
-    credentials = made(authority, tmp_path, beat=0)
+    vault.write(await log_in())
+    credentials = made(authority, tmp_path, poll_s=0)
     await credentials.renew("")
     first = credentials.ready()
 
-    vault.write(await signed())
+    vault.write(await log_in())
     assert credentials.ready() is None
     assert await credentials.renew("")
     second = credentials.ready()
@@ -235,10 +235,10 @@ async def test_another_login_and_a_logout_are_noticed(authority: Authority, sign
     assert credentials.ready() == {}
 
 
-async def test_what_is_kept_is_looked_at_once_a_beat(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
+async def test_the_vault_is_polled_at_an_interval(authority: Authority, log_in: SignIn, tmp_path: Path) -> None:
     vault = Vault(tmp_path, authority.url)
-    vault.write(await signed())
-    credentials = made(authority, tmp_path, beat=3600)
+    vault.write(await log_in())
+    credentials = made(authority, tmp_path, poll_s=3600)
     await credentials.renew("")
     assert credentials.ready() == credentials.ready()
 
@@ -247,20 +247,18 @@ async def test_what_is_kept_is_looked_at_once_a_beat(authority: Authority, signe
     assert credentials.ready() is not None
 
 
-async def test_a_yard_acts_for_whoever_signed_in_last_and_for_nobody_who_signed_out(
-    authority: Authority, signed: SignIn, tmp_path: Path
-) -> None:
+async def test_a_yard_uses_the_last_login_and_none_after_a_logout(authority: Authority, log_in: SignIn, tmp_path: Path) -> None:
     vault = Vault(tmp_path, authority.url)
-    vault.write(await signed())
-    credentials, settings = made(authority, tmp_path, beat=0), UpstreamSettings(url=authority.url)
+    vault.write(await log_in())
+    credentials, settings = made(authority, tmp_path, poll_s=0), UpstreamSettings(url=authority.url)
     upstream = Upstream("shop", settings, link=lambda: HttpLink("shop", settings, credentials), credentials=credentials)
     async with Yard("gate", providers=[upstream], metatools=False) as yard:
         await upstream.wait_ready()
-        kept = await signed()
-        vault.write(kept)
+        stored = await log_in()
+        vault.write(stored)
         assert (await yard.call("shop__greet")).success
-        assert kept.token is not None
-        assert authority.shown[-1] == ("tools/call", kept.token.access_token)
+        assert stored.token is not None
+        assert authority.shown[-1] == ("tools/call", stored.token.access_token)
 
         vault.forget()
         answer = await yard.call("shop__greet")
@@ -270,20 +268,20 @@ async def test_a_yard_acts_for_whoever_signed_in_last_and_for_nobody_who_signed_
     assert authority.shown[-1][1] == ""
 
 
-async def test_a_login_that_is_written_while_another_is_read_is_noticed(
-    authority: Authority, signed: SignIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_login_written_during_a_read_is_noticed(
+    authority: Authority, log_in: SignIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vault = Vault(tmp_path, authority.url)
-    vault.write(await signed())
-    later = await signed()
+    vault.write(await log_in())
+    later = await log_in()
     read = Vault.read
 
     def slowly(self: Vault) -> StoredLogin | None:
-        kept = read(self)
+        stored = read(self)
         vault.write(later)
-        return kept
+        return stored
 
-    credentials = made(authority, tmp_path, beat=0)
+    credentials = made(authority, tmp_path, poll_s=0)
     with monkeypatch.context() as patched:
         patched.setattr(Vault, "read", slowly)
         await credentials.renew("")
@@ -294,20 +292,20 @@ async def test_a_login_that_is_written_while_another_is_read_is_noticed(
     assert token_in(credentials.ready()) == later.token.access_token
 
 
-async def test_a_token_that_is_still_good_is_shown_while_another_cannot_be_read(
-    authority: Authority, signed: SignIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_valid_token_is_used_while_the_vault_cannot_be_read(
+    authority: Authority, log_in: SignIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def closed(_: Vault) -> StoredLogin | None:
         raise LoginError("The keyring does not open.")
 
     vault = Vault(tmp_path, authority.url)
-    vault.write(await signed())
-    credentials = made(authority, tmp_path, beat=3600)
+    vault.write(await log_in())
+    credentials = made(authority, tmp_path, poll_s=3600)
     await credentials.renew("")
     shown = credentials.ready()
-    credentials = made(authority, tmp_path, beat=3600)
+    credentials = made(authority, tmp_path, poll_s=3600)
     await credentials.renew("")
-    vault.write(await signed())
+    vault.write(await log_in())
     monkeypatch.setattr(Vault, "read", closed)
 
     assert credentials.ready() is None
@@ -333,10 +331,10 @@ FINAL = [
 @pytest.mark.parametrize(
     ("answer", "trouble"), [(answer, "unavailable") for answer in PASSING] + [(answer, "unauthenticated") for answer in FINAL]
 )
-async def test_only_what_a_person_can_mend_wants_a_person(
-    authority: Authority, signed: SignIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, answer: tuple[int, Any], trouble: str
+async def test_only_final_errors_require_a_person(
+    authority: Authority, log_in: SignIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, answer: tuple[int, Any], trouble: str
 ) -> None:
-    Vault(tmp_path, authority.url).write(await signed())
+    Vault(tmp_path, authority.url).write(await log_in())
     credentials = made(authority, tmp_path)
     await credentials.renew("")
 
@@ -353,21 +351,21 @@ async def test_only_what_a_person_can_mend_wants_a_person(
     assert token_in(credentials.ready()) in authority.tokens
 
 
-async def test_what_more_is_wanted_is_noted_for_the_next_login(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
+async def test_the_missing_scope_is_stored_for_the_next_login(authority: Authority, log_in: SignIn, tmp_path: Path) -> None:
     vault = Vault(tmp_path, authority.url)
-    vault.write(await signed())
+    vault.write(await log_in())
     credentials = made(authority, tmp_path)
     await credentials.renew("")
 
     for _ in range(2):
-        with pytest.raises(LinkError, match="It names 'write'"):
+        with pytest.raises(LinkError, match="It needs 'write'"):
             await credentials.renew(MORE)
 
-    kept = vault.read()
-    assert kept is not None
-    await signed(kept)
+    stored = vault.read()
+    assert stored is not None
+    await log_in(stored)
     assert authority.asked("/authorize")[-1]["scope"] == "read write"
-    with pytest.raises(LinkError, match="asks for more"):
+    with pytest.raises(LinkError, match="toolyard login shop"):
         await credentials.renew('Bearer error="insufficient_scope"')
 
 
@@ -384,7 +382,7 @@ async def test_a_client_gets_tokens_by_itself(authority: Authority, tmp_path: Pa
         await credentials.renew(MORE)  # it was asked for, and did not help
 
 
-async def test_what_signs_in_may_be_missing(authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_packages_are_reported(authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith(("toolyard.providers.upstream.oauth.", "httpx2"))]:
         if name.rpartition(".")[2] in {"signin", "http", "discovery", "httpx2"}:
             monkeypatch.delitem(sys.modules, name)
@@ -398,11 +396,11 @@ def test_a_defect_of_ours_is_not_taken_for_a_missing_package(monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "toolyard.providers.upstream.oauth.signin", None)
 
     with pytest.raises(ModuleNotFoundError):
-        load_signing()
+        load_signin()
 
 
-async def test_who_says_already_who_calls_shows_no_login(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
-    Vault(folder_of(tmp_path, "shop"), authority.url).write(await signed())
+async def test_an_authorization_header_of_the_settings_replaces_the_login(authority: Authority, log_in: SignIn, tmp_path: Path) -> None:
+    Vault(folder_of(tmp_path, "shop"), authority.url).write(await log_in())
     authority.tokens.clear()
     headers = {"authorization": f"Bearer {authority.grant()['access_token']}"}
     upstream = make_upstream("shop", UpstreamSettings(url=authority.url, headers=headers, pin="off"), state=tmp_path)
@@ -412,7 +410,7 @@ async def test_who_says_already_who_calls_shows_no_login(authority: Authority, s
         assert (await yard.call("shop__greet")).success
 
 
-async def test_a_yard_says_what_to_do_and_notices_that_it_was_done(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
+async def test_a_yard_names_the_command_and_notices_the_login(authority: Authority, log_in: SignIn, tmp_path: Path) -> None:
     upstream = make_upstream("shop", UpstreamSettings(url=authority.url, pin="off"), state=tmp_path)
     vault = Vault(folder_of(tmp_path, "shop"), authority.url)
     async with Yard("gate", providers=[upstream], metatools=False) as yard:
@@ -420,7 +418,7 @@ async def test_a_yard_says_what_to_do_and_notices_that_it_was_done(authority: Au
         assert upstream.status().state == "auth_needed"
         assert not upstream.supervisor.is_stale
 
-        vault.write(await signed())
+        vault.write(await log_in())
         assert upstream.supervisor.is_stale  # so it is looked at soon, though there is nothing yet to call
         await upstream.supervisor.refresh()
         assert upstream.status().state == "ready"
@@ -433,12 +431,12 @@ async def test_a_yard_says_what_to_do_and_notices_that_it_was_done(authority: Au
         assert (answer.error.code, answer.error.next_actions) == ("unauthenticated", ("toolyard login shop",))
         assert upstream.status().state == "auth_needed"
 
-        vault.write(await signed())
+        vault.write(await log_in())
         assert (await yard.call("shop__greet")).success
 
 
-async def test_what_one_tool_may_not_do_keeps_nobody_from_the_others(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
-    Vault(folder_of(tmp_path, "shop"), authority.url).write(await signed())
+async def test_a_missing_scope_for_one_tool_does_not_affect_the_others(authority: Authority, log_in: SignIn, tmp_path: Path) -> None:
+    Vault(folder_of(tmp_path, "shop"), authority.url).write(await log_in())
     upstream = make_upstream("shop", UpstreamSettings(url=authority.url, pin="off"), state=tmp_path)
     authority.wanted = {"read", "write"}
     async with Yard("gate", providers=[upstream], metatools=False) as yard:
@@ -452,10 +450,10 @@ async def test_what_one_tool_may_not_do_keeps_nobody_from_the_others(authority: 
         assert (await yard.call("shop__greet")).success
 
 
-async def test_a_login_is_renewed_also_if_the_upstream_refuses_without_a_word(
-    authority: Authority, signed: SignIn, tmp_path: Path, caplog: pytest.LogCaptureFixture
+async def test_a_login_is_renewed_after_a_refusal_without_a_challenge(
+    authority: Authority, log_in: SignIn, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    Vault(folder_of(tmp_path, "shop"), authority.url).write(await signed())
+    Vault(folder_of(tmp_path, "shop"), authority.url).write(await log_in())
     upstream = make_upstream("shop", UpstreamSettings(url=authority.url, pin="off"), state=tmp_path)
     authority.challenge = ""
     async with Yard("gate", providers=[upstream], metatools=False) as yard:
@@ -473,7 +471,7 @@ async def test_a_login_is_renewed_also_if_the_upstream_refuses_without_a_word(
     assert "upstream_changed upstream=shop state=auth_needed" in caplog.text
 
 
-async def test_the_yard_greets_and_lists_as_itself_and_calls_as_whoever_calls(authority: Authority, tmp_path: Path) -> None:
+async def test_the_handshake_and_lists_use_the_yards_credentials_and_calls_the_callers(authority: Authority, tmp_path: Path) -> None:
     authority.tokens = {"yard": "read", "ada": "read"}
     ours = {"Authorization": "Bearer yard"}
     settings = UpstreamSettings(url=authority.url, headers=ours, forward_headers=("Authorization",), pin="off")
@@ -493,13 +491,13 @@ async def test_the_yard_greets_and_lists_as_itself_and_calls_as_whoever_calls(au
 
 
 @pytest.mark.parametrize("era", ["2025", "2026"])
-async def test_a_tool_that_says_wrongly_which_headers_it_wants_is_withheld_where_they_would_be_sent(
-    authority: Authority, signed: SignIn, tmp_path: Path, era: Any
+async def test_a_tool_with_invalid_header_names_is_withheld_over_http(
+    authority: Authority, log_in: SignIn, tmp_path: Path, era: Any
 ) -> None:
     wrong = {"type": "object", "properties": {"a": {"type": "string", "x-mcp-header": "a b"}}}
     authority.results["tools/list"] = {"tools": [TOOL, {**TOOL, "name": "wrong", "inputSchema": wrong}]}
     authority.results["server/discover"] = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
-    Vault(folder_of(tmp_path, "shop"), authority.url).write(await signed())
+    Vault(folder_of(tmp_path, "shop"), authority.url).write(await log_in())
     upstream = make_upstream("shop", UpstreamSettings(url=authority.url, era=era, pin="off"), state=tmp_path)
     async with Yard("gate", providers=[upstream], metatools=False) as yard:
         await upstream.wait_ready()

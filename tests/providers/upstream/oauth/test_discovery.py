@@ -1,4 +1,4 @@
-"""Where to sign in is found as the standards say, and nobody is believed who is not who they say."""
+"""Discovery follows the standards, and false metadata is refused."""
 
 import gzip
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 from authority import Authority, SignIn
 
 from toolyard.providers.upstream.oauth.http import OAuthHttp, is_local, open_http
-from toolyard.providers.upstream.oauth.metadata import LoginError, parameter_of, wants_more
+from toolyard.providers.upstream.oauth.metadata import LoginError, challenge_parameter, needs_more_scope
 
 RESOURCE = "/.well-known/oauth-protected-resource"
 SERVER = "/.well-known/oauth-authorization-server"
@@ -25,16 +25,14 @@ def move(authority: Authority, issuer_path: str, place: str) -> None:
     ("challenge", "place"),
     [("", f"{RESOURCE}/mcp"), ("", RESOURCE), ('Bearer resource_metadata="{}/elsewhere"', "/elsewhere")],
 )
-async def test_what_an_upstream_says_of_itself_is_looked_for_in_three_places(
-    authority: Authority, signed: SignIn, challenge: str, place: str
-) -> None:
+async def test_resource_metadata_is_looked_up_in_three_places(authority: Authority, log_in: SignIn, challenge: str, place: str) -> None:
     authority.challenge = challenge.format(authority.origin)
     authority.papers[place] = authority.papers.pop(f"{RESOURCE}/mcp")
 
-    kept = await signed()
+    stored = await log_in()
 
-    assert kept.token is not None
-    assert kept.token.access_token in authority.tokens
+    assert stored.token is not None
+    assert stored.token.access_token in authority.tokens
 
 
 @pytest.mark.parametrize(
@@ -47,52 +45,52 @@ async def test_what_an_upstream_says_of_itself_is_looked_for_in_three_places(
         ("/tenant", f"/tenant{OPENID}"),
     ],
 )
-async def test_what_an_authorization_server_says_of_itself_is_looked_for_where_each_standard_puts_it(
-    authority: Authority, signed: SignIn, path: str, place: str
+async def test_server_metadata_is_looked_up_where_each_standard_puts_it(
+    authority: Authority, log_in: SignIn, path: str, place: str
 ) -> None:
     move(authority, path, place)
 
-    kept = await signed()
+    stored = await log_in()
 
-    assert kept.client is not None
-    assert kept.client.issuer == f"{authority.origin}{path}"
+    assert stored.client is not None
+    assert stored.client.issuer == f"{authority.origin}{path}"
 
 
-async def test_an_older_upstream_is_its_own_authorization_server(authority: Authority, signed: SignIn) -> None:
+async def test_an_older_upstream_is_its_own_authorization_server(authority: Authority, log_in: SignIn) -> None:
     del authority.papers[f"{RESOURCE}/mcp"]
     authority.challenge = ""
 
-    assert (await signed()).resource == authority.url
+    assert (await log_in()).resource == authority.url
 
     authority.papers.clear()
-    assert (await signed()).token_endpoint == f"{authority.origin}/token"
+    assert (await log_in()).token_endpoint == f"{authority.origin}/token"
 
 
-async def test_an_upstream_that_names_no_server_is_its_own(authority: Authority, signed: SignIn) -> None:
+async def test_an_upstream_that_names_no_server_is_its_own_authorization_server(authority: Authority, log_in: SignIn) -> None:
     authority.papers[f"{RESOURCE}/mcp"] = {"resource": authority.origin}
 
-    assert (await signed()).resource == authority.origin
+    assert (await log_in()).resource == authority.origin
 
 
-async def test_an_upstream_that_lets_everybody_in_wants_no_login(authority: Authority, signed: SignIn) -> None:
+async def test_an_open_upstream_requires_no_login(authority: Authority, log_in: SignIn) -> None:
     authority.papers.clear()
     authority.statuses["/mcp"] = 200
 
-    with pytest.raises(LoginError, match="does not want anybody to sign in"):
-        await signed()
+    with pytest.raises(LoginError, match="does not require a login"):
+        await log_in()
 
 
 @pytest.mark.parametrize(
     ("challenge", "supported", "asked"),
     [('Bearer scope="a b"', ["c"], "a b"), ("Bearer", ["c", "d"], "c d"), ("Bearer", None, None), ("Bearer", [], None)],
 )
-async def test_the_scopes_are_those_of_the_challenge_or_else_those_that_are_published(
-    authority: Authority, signed: SignIn, challenge: str, supported: list[str] | None, asked: str | None
+async def test_the_scopes_are_those_of_the_challenge_or_of_the_metadata(
+    authority: Authority, log_in: SignIn, challenge: str, supported: list[str] | None, asked: str | None
 ) -> None:
     authority.challenge = challenge
     authority.papers[f"{RESOURCE}/mcp"]["scopes_supported"] = supported
 
-    await signed()
+    await log_in()
 
     assert authority.asked("/authorize")[0].get("scope") == asked
 
@@ -100,21 +98,19 @@ async def test_the_scopes_are_those_of_the_challenge_or_else_those_that_are_publ
 @pytest.mark.parametrize(
     ("papers", "why"),
     [
-        ({f"{RESOURCE}/mcp": {"resource": "https://other.example/mcp"}}, "another server than the one"),
-        ({f"{RESOURCE}/mcp": {"resource": "{origin}/mcpx"}}, "another server than the one"),
-        ({f"{RESOURCE}/mcp": {"resource": "http://[::1"}}, "another server than the one"),
-        ({SERVER: {"issuer": "https://evil.example", "token_endpoint": "{origin}/token"}}, "not who it seems"),
-        ({SERVER: {"issuer": "{origin}/", "token_endpoint": "{origin}/token"}}, "not who it seems"),
-        ({SERVER: b"nonsense"}, "does not say how"),
-        ({SERVER: b"[" * 100_000}, "does not say how"),
-        ({SERVER: b'{"a":"' + b"x" * 2_000_000 + b'"}'}, "more than is read"),
+        ({f"{RESOURCE}/mcp": {"resource": "https://other.example/mcp"}}, "which is another server"),
+        ({f"{RESOURCE}/mcp": {"resource": "{origin}/mcpx"}}, "which is another server"),
+        ({f"{RESOURCE}/mcp": {"resource": "http://[::1"}}, "which is another server"),
+        ({SERVER: {"issuer": "https://evil.example", "token_endpoint": "{origin}/token"}}, "another issuer"),
+        ({SERVER: {"issuer": "{origin}/", "token_endpoint": "{origin}/token"}}, "another issuer"),
+        ({SERVER: b"nonsense"}, "publishes no metadata"),
+        ({SERVER: b"[" * 100_000}, "publishes no metadata"),
+        ({SERVER: b'{"a":"' + b"x" * 2_000_000 + b'"}'}, "longer than 1048576 bytes"),
         ({f"{RESOURCE}/mcp": {"resource": "{origin}/mcp", "authorization_servers": ["http://login.example"]}}, "not safe"),
         ({f"{RESOURCE}/mcp": {"resource": "{origin}/mcp", "authorization_servers": ["file:///etc/passwd"]}}, "not safe"),
     ],
 )
-async def test_a_paper_that_is_false_or_too_long_ends_the_login(
-    authority: Authority, signed: SignIn, papers: dict[str, Any], why: str
-) -> None:
+async def test_false_or_too_long_metadata_ends_the_login(authority: Authority, log_in: SignIn, papers: dict[str, Any], why: str) -> None:
     def placed(value: Any) -> Any:
         if isinstance(value, dict):
             return {name: placed(inner) for name, inner in value.items()}  # pyright: ignore[reportUnknownVariableType] - any JSON
@@ -123,42 +119,42 @@ async def test_a_paper_that_is_false_or_too_long_ends_the_login(
     authority.papers.update(placed(papers))
 
     with pytest.raises(LoginError, match=why) as caught:
-        await signed()
+        await log_in()
 
-    assert not caught.value.passing
+    assert not caught.value.is_transient
     assert not authority.asked("/authorize")
 
 
-async def test_an_older_server_that_is_not_who_it_seems_is_not_used(authority: Authority, signed: SignIn) -> None:
+async def test_an_older_server_with_another_issuer_is_refused(authority: Authority, log_in: SignIn) -> None:
     del authority.papers[f"{RESOURCE}/mcp"]
     authority.publish(issuer="https://evil.example")
 
-    with pytest.raises(LoginError, match="not who it seems"):
-        await signed()
+    with pytest.raises(LoginError, match="another issuer"):
+        await log_in()
 
 
-async def test_a_server_out_of_order_may_be_well_later(authority: Authority, signed: SignIn) -> None:
+async def test_a_failing_server_is_a_transient_error(authority: Authority, log_in: SignIn) -> None:
     authority.statuses[SERVER] = 503
 
     with pytest.raises(LoginError, match="status 503") as caught:
-        await signed()
+        await log_in()
 
-    assert caught.value.passing
-
-
-async def test_an_upstream_that_is_not_there_may_be_later(signed: SignIn) -> None:
-    with pytest.raises(LoginError, match="cannot be asked") as caught:
-        await signed(url="http://127.0.0.1:9/mcp")
-
-    assert caught.value.passing
+    assert caught.value.is_transient
 
 
-async def test_what_is_packed_is_not_unpacked(authority: Authority) -> None:
+async def test_an_unreachable_upstream_is_a_transient_error(log_in: SignIn) -> None:
+    with pytest.raises(LoginError, match="cannot be reached") as caught:
+        await log_in(url="http://127.0.0.1:9/mcp")
+
+    assert caught.value.is_transient
+
+
+async def test_a_compressed_response_is_refused(authority: Authority) -> None:
     authority.papers["/packed"] = gzip.compress(b"{}")
     authority.encoding = "gzip"
-    async with open_http("shop", authority.url) as asker:
-        with pytest.raises(LoginError, match="was not asked for"):
-            await asker.paper(f"{authority.origin}/packed", dict)
+    async with open_http("shop", authority.url) as http:
+        with pytest.raises(LoginError, match="compressed"):
+            await http.fetch_metadata(f"{authority.origin}/packed", dict)
 
 
 @pytest.mark.parametrize(
@@ -177,24 +173,24 @@ async def test_what_is_packed_is_not_unpacked(authority: Authority) -> None:
         ("javascript:alert(1)", True, False),
     ],
 )
-def test_secrets_go_only_where_it_is_safe(url: str, local: bool, fits: bool) -> None:  # noqa: FBT001 - a row of a table
-    asker = OAuthHttp("shop", None, local=local)  # pyright: ignore[reportArgumentType] - nothing is sent
+def test_secrets_are_sent_to_safe_urls_only(url: str, local: bool, fits: bool) -> None:  # noqa: FBT001 - a row of a table
+    http = OAuthHttp("shop", None, is_local=local)  # pyright: ignore[reportArgumentType] - nothing is sent
     if fits:
-        assert asker.check(url) == url
+        assert http.check(url) == url
     else:
         with pytest.raises(LoginError, match="not safe"):
-            asker.check(url)
+            http.check(url)
 
 
-def test_names_of_this_machine_are_known() -> None:
+def test_local_host_names_are_recognised() -> None:
     assert [is_local(f"http://{host}/") for host in ("a.localhost", "127.9.9.9", "example.com")] == [True, True, False]
 
 
 def test_a_challenge_is_read_with_and_without_quotes() -> None:
     challenge = r'Bearer realm="a, \"b\"", scope=read, error="insufficient_scope"'
 
-    assert parameter_of(challenge, "realm") == 'a, "b"'
-    assert parameter_of(challenge, "scope") == "read"
-    assert parameter_of(challenge, "resource_metadata") is None
-    assert wants_more(challenge)
-    assert not wants_more("Bearer")
+    assert challenge_parameter(challenge, "realm") == 'a, "b"'
+    assert challenge_parameter(challenge, "scope") == "read"
+    assert challenge_parameter(challenge, "resource_metadata") is None
+    assert needs_more_scope(challenge)
+    assert not needs_more_scope("Bearer")

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from toolyard.providers.upstream.link import LinkError
-from toolyard.providers.upstream.oauth.credentials import SignedIn
+from toolyard.providers.upstream.oauth.credentials import OAuthCredentials
 from toolyard.providers.upstream.oauth.metadata import IdentityAssertion, LoginError, StoredLogin, Token
 from toolyard.providers.upstream.oauth.signin import obtain, refresh, revoke, sign_in
 from toolyard.providers.upstream.oauth.vault import Vault
@@ -28,10 +28,10 @@ def pem(key: Any) -> str:
     return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain).decode()
 
 
-async def test_a_person_signs_in_with_proof_state_and_resource(authority: Authority, signed: SignIn) -> None:
+async def test_a_person_signs_in_with_pkce_state_and_resource(authority: Authority, log_in: SignIn) -> None:
     authority.given = {"id_token": id_token({"sub": "7", "email": "ada@example.com"})}
 
-    kept = await signed()
+    stored = await log_in()
 
     asked = authority.asked("/authorize")[0]
     assert asked["code_challenge_method"] == "S256"
@@ -39,39 +39,39 @@ async def test_a_person_signs_in_with_proof_state_and_resource(authority: Author
     assert asked["redirect_uri"].startswith("http://127.0.0.1:")
     wish: Any = authority.asked("/register")[0]
     assert wish["redirect_uris"] == [asked["redirect_uri"]]
-    assert kept.who == "ada@example.com"
-    assert kept.token is not None
-    assert (kept.token.scope, kept.token.is_over) == ("read", False)
+    assert stored.user == "ada@example.com"
+    assert stored.token is not None
+    assert (stored.token.scope, stored.token.is_expired) == ("read", False)
 
 
 @pytest.mark.parametrize("said", ["nonsense", "a.b.c", id_token([]), id_token({"sub": 5}), 7])
-async def test_an_id_token_that_says_nothing_is_no_matter(authority: Authority, signed: SignIn, said: object) -> None:
+async def test_an_unreadable_id_token_is_ignored(authority: Authority, log_in: SignIn, said: object) -> None:
     authority.given = {"id_token": said}
 
-    assert (await signed()).who == ""
+    assert (await log_in()).user == ""
 
 
-async def test_a_registration_is_used_again_on_the_same_port(authority: Authority, signed: SignIn) -> None:
-    kept = await signed()
-    again = await signed(kept)
+async def test_a_registration_is_used_again_on_the_same_port(authority: Authority, log_in: SignIn) -> None:
+    stored = await log_in()
+    again = await log_in(stored)
 
     assert len(authority.asked("/register")) == 1
-    assert again.client == kept.client
+    assert again.client == stored.client
 
 
-async def test_a_registration_that_ran_out_or_is_of_another_server_is_not_shown(authority: Authority, signed: SignIn) -> None:
+async def test_a_registration_that_expired_or_belongs_to_another_server_is_not_used(authority: Authority, log_in: SignIn) -> None:
     authority.publish(token_endpoint_auth_methods_supported=["client_secret_post"])
     authority.registered = {"client_secret": "s", "client_secret_expires_at": 5}
-    await signed(await signed())
+    await log_in(await log_in())
     assert len(authority.asked("/register")) == 2
 
     authority.registered = {"client_secret": "s"}
-    kept = await signed()
+    stored = await log_in()
     other = f"{authority.origin}/other"
     authority.papers["/.well-known/oauth-protected-resource/mcp"]["authorization_servers"] = [other]
     authority.papers["/.well-known/oauth-authorization-server/other"] = authority.server_paper(issuer=other)
     authority.registered = {}
-    moved = await signed(kept)
+    moved = await log_in(stored)
 
     assert moved.client is not None
     assert moved.client.issuer == other
@@ -86,50 +86,48 @@ async def test_a_registration_that_ran_out_or_is_of_another_server_is_not_shown(
         (None, {"basic_id": "me:1", "basic_secret": "s/ö"}),
     ],
 )
-async def test_a_client_of_the_settings_shows_its_secret_as_the_server_wants_it(
-    authority: Authority, signed: SignIn, methods: list[str] | None, shown: dict[str, str]
+async def test_a_configured_client_authenticates_as_the_server_supports(
+    authority: Authority, log_in: SignIn, methods: list[str] | None, shown: dict[str, str]
 ) -> None:
     authority.publish(token_endpoint_auth_methods_supported=methods)
 
-    kept = await signed(client_id="me:1", client_secret="s/ö")  # noqa: S106 - no secret
+    stored = await log_in(client_id="me:1", client_secret="s/ö")  # noqa: S106 - no secret
 
     assert not authority.asked("/register")
     assert shown.items() <= authority.asked("/token")[0].items()
-    assert "s/ö" not in str(kept.client and kept.client.client_secret)
+    assert "s/ö" not in str(stored.client and stored.client.client_secret)
 
     login = Login(client_id="me:1", client_secret="s/ö")  # noqa: S106 - no secret
-    await refresh("shop", kept, login)
+    await refresh("shop", stored, login)
     assert shown.items() <= authority.asked("/token")[1].items()
 
 
-async def test_a_document_stands_for_us_where_that_is_understood(authority: Authority, signed: SignIn) -> None:
+async def test_a_client_metadata_document_is_used_where_supported(authority: Authority, log_in: SignIn) -> None:
     document = "https://me.example/client.json"
-    await signed(client_metadata_url=document)
+    await log_in(client_metadata_url=document)
     assert authority.asked("/authorize")[-1]["client_id"] == "client-1"
 
     authority.publish(client_id_metadata_document_supported=True)
-    await signed(client_metadata_url=document)
+    await log_in(client_metadata_url=document)
     assert authority.asked("/authorize")[-1]["client_id"] == document
 
 
-async def test_scopes_of_the_settings_come_first_and_staying_signed_in_is_asked_for_where_it_can_be(
-    authority: Authority, signed: SignIn
-) -> None:
+async def test_configured_scopes_come_first_and_offline_access_is_requested_where_supported(authority: Authority, log_in: SignIn) -> None:
     authority.publish(scopes_supported=["offline_access"])
 
-    await signed(scopes=("write",))
+    await log_in(scopes=("write",))
 
     assert authority.asked("/authorize")[0]["scope"] == "write offline_access"
 
 
-async def test_more_is_asked_for_if_more_was_wanted(authority: Authority, signed: SignIn) -> None:
-    kept = StoredLogin(
+async def test_a_scope_that_was_missing_is_requested(authority: Authority, log_in: SignIn) -> None:
+    stored = StoredLogin(
         url=authority.url,
         token=Token(access_token="a", scope="one two"),  # noqa: S106 - no secret
         challenge='Bearer error="insufficient_scope", scope="three two"',
     )
 
-    await signed(kept)
+    await log_in(stored)
 
     assert authority.asked("/authorize")[0]["scope"] == "one two read three"
 
@@ -137,85 +135,83 @@ async def test_more_is_asked_for_if_more_was_wanted(authority: Authority, signed
 @pytest.mark.parametrize(
     ("paper", "why"),
     [
-        ({"code_challenge_methods_supported": None}, "does not know PKCE"),
-        ({"code_challenge_methods_supported": ["plain"]}, "does not know PKCE"),
+        ({"code_challenge_methods_supported": None}, "does not support PKCE"),
+        ({"code_challenge_methods_supported": ["plain"]}, "does not support PKCE"),
         ({"authorization_endpoint": None}, "has no page to sign in on"),
         ({"authorization_endpoint": "http://evil.example/authorize"}, "not safe"),
         ({"authorization_endpoint": "file:///bin/sh"}, "not safe"),
-        ({"registration_endpoint": None}, "registers no clients"),
+        ({"registration_endpoint": None}, "does not register clients"),
         ({"registration_endpoint": "http://evil.example/register"}, "not safe"),
-        ({"registration_endpoint": "{origin}/nowhere"}, "did not register us, but answered with status 404"),
+        ({"registration_endpoint": "{origin}/nowhere"}, "did not register us: status 404"),
         ({"token_endpoint": "http://evil.example/token"}, "not safe"),
-        ({"token_endpoint": "{origin}/nowhere"}, "without a token|gave no token"),
+        ({"token_endpoint": "{origin}/nowhere"}, "without a token|issued no token"),
     ],
 )
-async def test_a_server_that_cannot_be_signed_in_at_safely_is_refused(
-    authority: Authority, signed: SignIn, paper: dict[str, Any], why: str
-) -> None:
+async def test_an_unsafe_authorization_server_is_refused(authority: Authority, log_in: SignIn, paper: dict[str, Any], why: str) -> None:
     filled = {name: value.replace("{origin}", authority.origin) if isinstance(value, str) else value for name, value in paper.items()}
     authority.publish(**filled)
 
     with pytest.raises(LoginError, match=why):
-        await signed()
+        await log_in()
 
 
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        ({"client_id": 5}, "by which id"),
-        ({"token_endpoint_auth_method": "tls_client_auth"}, "not known here"),
-        ({"token_endpoint_auth_method": "client_secret_post"}, "not known here"),
+        ({"client_id": 5}, "without a client id"),
+        ({"token_endpoint_auth_method": "tls_client_auth"}, "unsupported authentication method"),
+        ({"token_endpoint_auth_method": "client_secret_post"}, "unsupported authentication method"),
     ],
 )
-async def test_a_registration_that_is_no_use_is_refused(authority: Authority, signed: SignIn, answer: dict[str, Any], why: str) -> None:
+async def test_an_unusable_registration_is_refused(authority: Authority, log_in: SignIn, answer: dict[str, Any], why: str) -> None:
     authority.registered = answer
 
     with pytest.raises(LoginError, match=why):
-        await signed()
+        await log_in()
 
 
-async def test_what_a_server_says_against_a_registration_is_told(authority: Authority, signed: SignIn) -> None:
+async def test_a_refused_registration_reports_its_status(authority: Authority, log_in: SignIn) -> None:
     authority.papers["/no"] = {"error": "x", "error_description": "Not you."}
     authority.statuses["/none"] = 400
     authority.publish(registration_endpoint=f"{authority.origin}/none")
     with pytest.raises(LoginError, match="status 400"):
-        await signed()
+        await log_in()
 
     authority.papers["/page"] = b"<html>"
     authority.publish(registration_endpoint=f"{authority.origin}/page")
     with pytest.raises(LoginError, match="status 200"):
-        await signed()
+        await log_in()
 
 
 @pytest.mark.parametrize(
     ("paper", "brought", "why"),
     [
-        ({}, {"iss": "https://evil.example"}, "and did not"),
-        ({}, {"iss": "{origin}/"}, "and did not"),
-        ({"authorization_response_iss_parameter_supported": True}, {}, "and did not"),
+        ({}, {"iss": "https://evil.example"}, "did not come back"),
+        ({}, {"iss": "{origin}/"}, "did not come back"),
+        ({"authorization_response_iss_parameter_supported": True}, {}, "did not come back"),
         ({}, {"error": "access_denied", "code": ""}, r"access_denied\)"),
         ({}, {"error": "access_denied", "error_description": "Not today."}, "access_denied: Not today"),
-        ({}, {"error": "access_denied", "iss": "https://evil.example"}, "and did not"),
+        ({}, {"error": "access_denied", "iss": "https://evil.example"}, "did not come back"),
         ({}, {"code": ""}, "without a code"),
     ],
 )
-async def test_a_browser_that_comes_back_from_somewhere_else_or_with_nothing_ends_the_login(
-    authority: Authority, signed: SignIn, paper: dict[str, Any], brought: dict[str, str], why: str
+async def test_a_redirect_from_another_issuer_or_without_a_code_ends_the_login(
+    authority: Authority, log_in: SignIn, paper: dict[str, Any], brought: dict[str, str], why: str
 ) -> None:
     authority.publish(**paper)
     authority.redirected = {name: value.replace("{origin}", authority.origin) for name, value in brought.items()}
 
     with pytest.raises(LoginError, match=why):
-        await signed()
+        await log_in()
 
     assert not authority.asked("/token")
 
 
-async def test_the_issuer_may_be_named_where_the_browser_comes_back(authority: Authority, signed: SignIn) -> None:
+async def test_a_redirect_may_name_the_issuer(authority: Authority, log_in: SignIn) -> None:
     authority.publish(authorization_response_iss_parameter_supported=True)
     authority.redirected = {"iss": authority.origin}
 
-    assert (await signed()).token is not None
+    assert (await log_in()).token is not None
 
 
 @pytest.mark.parametrize(
@@ -223,23 +219,23 @@ async def test_the_issuer_may_be_named_where_the_browser_comes_back(authority: A
     [
         ({"access_token": None}, "without a token"),
         ({"access_token": "a\nb"}, "without a token"),
-        ({"expires_in": "soon"}, "gave no token"),
-        ({"token_type": "mac"}, "of the kind 'mac'"),
+        ({"expires_in": "soon"}, "issued no token"),
+        ({"token_type": "mac"}, "unsupported type 'mac'"),
         ({"error": "invalid_client", "error_description": "Who?"}, "invalid_client: Who"),
     ],
 )
-async def test_an_answer_without_a_token_of_use_is_refused(authority: Authority, signed: SignIn, given: dict[str, Any], why: str) -> None:
+async def test_a_response_without_a_usable_token_is_refused(authority: Authority, log_in: SignIn, given: dict[str, Any], why: str) -> None:
     authority.given = given
 
     with pytest.raises(LoginError, match=why):
-        await signed()
+        await log_in()
 
 
 @pytest.mark.parametrize(("lasting", "ends"), [("60", True), (60, True), (None, False)])
-async def test_a_token_runs_out_when_it_says_so(authority: Authority, signed: SignIn, lasting: object, ends: bool) -> None:  # noqa: FBT001 - a row
+async def test_a_token_expires_after_its_lifetime(authority: Authority, log_in: SignIn, lasting: object, ends: bool) -> None:  # noqa: FBT001 - a row
     authority.given = {"expires_in": lasting, "scope": None, "refresh_token": None}
 
-    token = (await signed()).token
+    token = (await log_in()).token
 
     assert token is not None
     assert (token.expires is not None, token.scope, token.refresh_token) == (ends, "read", None)
@@ -254,7 +250,7 @@ def fetched(address: str) -> int:
         return error.code
 
 
-async def test_whoever_brings_another_state_is_sent_away_and_the_wait_goes_on(authority: Authority) -> None:
+async def test_a_redirect_with_another_state_is_refused_and_the_wait_goes_on(authority: Authority) -> None:
     shown: asyncio.Queue[str] = asyncio.Queue()
     settings = UpstreamSettings(url=authority.url)
     login = asyncio.create_task(sign_in("shop", settings, None, show=shown.put_nowait, seconds=10))
@@ -284,87 +280,87 @@ async def test_whoever_brings_another_state_is_sent_away_and_the_wait_goes_on(au
     assert authority.asked("/token")[0]["code"] != "stolen"
 
 
-async def test_nobody_is_waited_for_for_ever(authority: Authority) -> None:
+async def test_the_wait_for_a_person_times_out(authority: Authority) -> None:
     with pytest.raises(LoginError, match=r"within 0\.01 seconds"):
         await sign_in("shop", UpstreamSettings(url=authority.url), None, show=lambda _: None, seconds=0.01)
 
 
-async def test_a_port_that_is_taken_is_told(authority: Authority, signed: SignIn) -> None:
+async def test_a_redirect_port_in_use_is_reported(authority: Authority, log_in: SignIn) -> None:
     port = int(authority.origin.rpartition(":")[2])
 
     with pytest.raises(LoginError, match=f"The port {port}"):
-        await signed(redirect_port=port)
+        await log_in(redirect_port=port)
 
 
-async def test_a_client_signs_in_without_a_person(authority: Authority, signed: SignIn) -> None:
-    kept = await signed(grant="client_credentials", client_id="me", client_secret="s")  # noqa: S106 - no secret
+async def test_a_client_signs_in_without_a_person(authority: Authority, log_in: SignIn) -> None:
+    stored = await log_in(grant="client_credentials", client_id="me", client_secret="s")  # noqa: S106 - no secret
 
     asked = authority.asked("/token")[0]
     assert (asked["grant_type"], asked["scope"], asked["resource"]) == ("client_credentials", "read", authority.url)
-    assert kept.token is not None
+    assert stored.token is not None
 
 
-async def test_a_client_proves_with_its_key_who_it_is(authority: Authority, signed: SignIn) -> None:
-    await signed(grant="client_credentials", client_id="me", private_key=pem(ec.generate_private_key(ec.SECP256R1())))
+async def test_a_client_authenticates_with_its_private_key(authority: Authority, log_in: SignIn) -> None:
+    await log_in(grant="client_credentials", client_id="me", private_key=pem(ec.generate_private_key(ec.SECP256R1())))
 
     assertion = authority.asked("/token")[0]["client_assertion"]
     claims = json.loads(base64.urlsafe_b64decode(assertion.split(".")[1] + "==="))
     assert (claims["aud"], claims["iss"], claims["sub"]) == (authority.origin, "me", "me")
 
 
-async def test_a_key_of_rsa_signs_in_its_own_way(authority: Authority, signed: SignIn) -> None:
-    kept = await signed(grant="client_credentials", client_id="me", private_key=pem(rsa.generate_private_key(65537, 2048)))
+async def test_an_rsa_key_signs_with_its_own_algorithm(authority: Authority, log_in: SignIn) -> None:
+    stored = await log_in(grant="client_credentials", client_id="me", private_key=pem(rsa.generate_private_key(65537, 2048)))
 
     head = authority.asked("/token")[0]["client_assertion"].split(".")[0]
     assert json.loads(base64.urlsafe_b64decode(head + "==="))["alg"] == "RS256"
-    assert kept.client is not None
-    assert kept.client.method == "private_key_jwt"
+    assert stored.client is not None
+    assert stored.client.method == "private_key_jwt"
 
 
-async def test_a_client_without_an_id_or_with_nonsense_for_a_key_cannot_sign_in(signed: SignIn) -> None:
+async def test_a_client_without_an_id_or_with_an_invalid_key_cannot_sign_in(log_in: SignIn) -> None:
     with pytest.raises(LoginError, match="needs a 'client_id'"):
-        await signed(grant="client_credentials")
-    with pytest.raises(LoginError, match="no key that is known"):
-        await signed(grant="client_credentials", client_id="me", private_key="nonsense")
+        await log_in(grant="client_credentials")
+    with pytest.raises(LoginError, match="not an RSA or EC key"):
+        await log_in(grant="client_credentials", client_id="me", private_key="nonsense")
 
 
-async def test_a_token_is_renewed_and_keeps_what_the_server_does_not_say(authority: Authority, signed: SignIn) -> None:
-    kept = await signed()
+async def test_a_renewed_token_keeps_what_the_server_omits(authority: Authority, log_in: SignIn) -> None:
+    stored = await log_in()
     authority.given = {"refresh_token": None, "scope": None}
 
-    fresh = await refresh("shop", kept, Login())
+    fresh = await refresh("shop", stored, Login())
 
-    assert kept.token is not None
+    assert stored.token is not None
     assert fresh.token is not None
-    assert fresh.token.access_token != kept.token.access_token
-    assert (fresh.token.refresh_token, fresh.token.scope) == (kept.token.refresh_token, kept.token.scope)
+    assert fresh.token.access_token != stored.token.access_token
+    assert (fresh.token.refresh_token, fresh.token.scope) == (stored.token.refresh_token, stored.token.scope)
     with pytest.raises(LoginError, match="cannot be renewed"):
         await refresh("shop", StoredLogin(url=authority.url), Login())
 
 
-async def test_a_login_is_revoked_where_that_can_be(authority: Authority, signed: SignIn) -> None:
-    kept = await signed()
+async def test_a_login_is_revoked_where_supported(authority: Authority, log_in: SignIn) -> None:
+    stored = await log_in()
 
-    assert await revoke("shop", kept, Login())
-    assert kept.token is not None
-    assert authority.asked("/revoke")[0]["token"] == kept.token.refresh_token
+    assert await revoke("shop", stored, Login())
+    assert stored.token is not None
+    assert authority.asked("/revoke")[0]["token"] == stored.token.refresh_token
     assert not await revoke("shop", StoredLogin(url=authority.url), Login())
 
     authority.statuses["/revoke"] = 400
     with pytest.raises(LoginError, match="did not revoke"):
-        await revoke("shop", kept, Login())
+        await revoke("shop", stored, Login())
 
 
-async def test_a_server_that_is_gone_gives_no_token_for_now(authority: Authority, signed: SignIn) -> None:
+async def test_an_unreachable_token_endpoint_is_a_transient_error(authority: Authority, log_in: SignIn) -> None:
     authority.publish(token_endpoint="http://127.0.0.1:9/token")  # noqa: S106 - an address
 
-    with pytest.raises(LoginError, match="cannot be asked") as caught:
-        await signed()
+    with pytest.raises(LoginError, match="cannot be reached") as caught:
+        await log_in()
 
-    assert caught.value.passing
+    assert caught.value.is_transient
 
 
-async def test_an_upstream_of_the_legacy_kind_is_asked_as_it_is_used(authority: Authority) -> None:
+async def test_an_sse_upstream_is_asked_for_its_challenge_with_get(authority: Authority) -> None:
     settings = UpstreamSettings(url=authority.url, transport="sse", headers={"X-Api": "1"})
 
     with pytest.raises(LoginError, match="Nobody"):
@@ -373,7 +369,7 @@ async def test_an_upstream_of_the_legacy_kind_is_asked_as_it_is_used(authority: 
     assert authority.seen[0][0] == "GET /mcp"
 
 
-def test_nothing_that_is_secret_is_shown() -> None:
+def test_secrets_are_not_in_the_repr() -> None:
     assert "secret" not in repr(StoredLogin(url="u", token=Token(access_token="secret", refresh_token="secret")))  # noqa: S106 - the word
 
 
@@ -389,8 +385,8 @@ def login_at(issuer: str, *, given: str | None = None, **more: Any) -> dict[str,
     return {"grant": "identity_assertion", "client_id": "us", "client_secret": "s", "identity": identity, **more}
 
 
-async def test_an_id_token_becomes_an_assertion_and_that_a_token(authority: Authority, signed: SignIn) -> None:
-    kept = await signed(**login_at(authority.vouch(ADA), given=ADA))
+async def test_an_id_token_is_exchanged_for_a_grant_and_that_for_a_token(authority: Authority, log_in: SignIn) -> None:
+    stored = await log_in(**login_at(authority.vouch(ADA), given=ADA))
 
     [exchange] = authority.asked("/identity/token")
     [bearer] = authority.asked("/token")
@@ -412,111 +408,111 @@ async def test_an_id_token_becomes_an_assertion_and_that_a_token(authority: Auth
         "basic_id": "us",
         "basic_secret": "s",
     }
-    assert kept.who == "ada@example.com"
-    assert kept.token is not None
-    assert kept.token.access_token in authority.tokens
+    assert stored.user == "ada@example.com"
+    assert stored.token is not None
+    assert stored.token.access_token in authority.tokens
     assert not authority.asked("/identity/authorize")
 
 
 @pytest.mark.parametrize(("supported", "scope"), [(None, "openid"), (["offline_access"], "openid offline_access")])
 async def test_without_an_id_token_a_person_signs_in_at_the_identity_provider(
-    authority: Authority, signed: SignIn, supported: list[str] | None, scope: str
+    authority: Authority, log_in: SignIn, supported: list[str] | None, scope: str
 ) -> None:
     authority.given = {"id_token": ADA}
 
-    kept = await signed(**login_at(authority.vouch(ADA, scopes_supported=supported)))
+    stored = await log_in(**login_at(authority.vouch(ADA, scopes_supported=supported)))
 
     [page] = authority.asked("/identity/authorize")
     assert (page["client_id"], page["scope"], page["code_challenge_method"]) == ("us-there", scope, "S256")
     assert "resource" not in page
     assert not authority.asked("/authorize")
-    assert kept.vouched is not None
-    assert (kept.vouched.id_token, kept.who) == (ADA, "ada@example.com")
-    assert kept.vouched.refresh_token in authority.refresh_tokens
+    assert stored.identity_assertion is not None
+    assert (stored.identity_assertion.id_token, stored.user) == (ADA, "ada@example.com")
+    assert stored.identity_assertion.refresh_token in authority.refresh_tokens
 
 
-async def test_an_identity_provider_at_which_a_login_can_be_stolen_is_refused(authority: Authority, signed: SignIn) -> None:
+async def test_an_identity_provider_without_pkce_is_refused(authority: Authority, log_in: SignIn) -> None:
     issuer = authority.vouch(ADA, code_challenge_methods_supported=["plain"])
 
     with pytest.raises(LoginError, match="PKCE"):
-        await signed(**login_at(issuer))
+        await log_in(**login_at(issuer))
 
     assert not authority.asked("/identity/authorize")
-    assert (await signed(**login_at(issuer, given=ADA))).token is not None  # nobody signs in there then
+    assert (await log_in(**login_at(issuer, given=ADA))).token is not None  # nobody signs in there then
 
 
 @pytest.mark.parametrize("given", [{"id_token": LATER}, {"id_token": LATER, "refresh_token": None}])
-async def test_an_id_token_that_ran_out_is_renewed(authority: Authority, signed: SignIn, given: dict[str, Any]) -> None:
+async def test_an_expired_id_token_is_renewed(authority: Authority, log_in: SignIn, given: dict[str, Any]) -> None:
     authority.given = {"id_token": ADA}
     login = login_at(authority.vouch(ADA))
-    kept = await signed(**login)
+    stored = await log_in(**login)
     authority.id_tokens = {LATER}
     authority.given = given
 
-    again = await obtain("shop", UpstreamSettings(url=authority.url, login=Login(**login)), "", before=kept)
+    again = await obtain("shop", UpstreamSettings(url=authority.url, login=Login(**login)), "", stored=stored)
 
-    assert kept.vouched is not None
-    assert again.vouched is not None
-    assert again.vouched.id_token == LATER
-    assert (again.vouched.refresh_token == kept.vouched.refresh_token) is ("refresh_token" in given)
+    assert stored.identity_assertion is not None
+    assert again.identity_assertion is not None
+    assert again.identity_assertion.id_token == LATER
+    assert (again.identity_assertion.refresh_token == stored.identity_assertion.refresh_token) is ("refresh_token" in given)
     assert [asked["grant_type"] for asked in authority.asked("/identity/token")][-3:-1] == [
         "urn:ietf:params:oauth:grant-type:token-exchange",
         "refresh_token",
     ]
 
 
-async def test_whoever_is_not_vouched_for_shows_the_upstream_nothing(authority: Authority, signed: SignIn) -> None:
+async def test_without_an_identity_assertion_the_upstream_gets_no_request(authority: Authority, log_in: SignIn) -> None:
     with pytest.raises(LoginError, match="invalid_grant: The id token is not good"):
-        await signed(**login_at(authority.vouch(), given=ADA))
+        await log_in(**login_at(authority.vouch(), given=ADA))
     with pytest.raises(LoginError, match="does not say who signed in"):
-        await signed(**login_at(authority.vouch()))
+        await log_in(**login_at(authority.vouch()))
     authority.exchanged = {"issued_token_type": "urn:ietf:params:oauth:token-type:access_token"}
-    with pytest.raises(LoginError, match="something else than the assertion"):
-        await signed(**login_at(authority.vouch(ADA), given=ADA))
+    with pytest.raises(LoginError, match="did not issue the identity assertion grant"):
+        await log_in(**login_at(authority.vouch(ADA), given=ADA))
     settings = UpstreamSettings(url=authority.url, login=Login(**login_at(authority.vouch(ADA))))
     with pytest.raises(LoginError, match="Nobody is signed in at"):
-        await obtain("shop", settings, "", before=None)
+        await obtain("shop", settings, "", stored=None)
 
     assert not authority.asked("/token")
 
 
-async def test_an_identity_provider_that_is_out_of_order_is_tried_again_later(authority: Authority, signed: SignIn) -> None:
+async def test_a_failing_identity_provider_is_a_transient_error(authority: Authority, log_in: SignIn) -> None:
     authority.given = {"id_token": ADA}
     login = login_at(authority.vouch(ADA))
-    kept = await signed(**login)
+    stored = await log_in(**login)
     authority.statuses["/identity/token"] = 503
 
     with pytest.raises(LoginError) as caught:
-        await obtain("shop", UpstreamSettings(url=authority.url, login=Login(**login)), "", before=kept)
+        await obtain("shop", UpstreamSettings(url=authority.url, login=Login(**login)), "", stored=stored)
 
-    assert caught.value.passing
+    assert caught.value.is_transient
     assert len(authority.asked("/identity/token")) == 3
 
 
 @pytest.mark.parametrize("grant", ["authorization_code", "client_credentials"])
-async def test_another_server_than_the_trusted_one_is_shown_nothing(authority: Authority, signed: SignIn, grant: str) -> None:
+async def test_an_authorization_server_that_is_not_trusted_gets_nothing(authority: Authority, log_in: SignIn, grant: str) -> None:
     client = {"grant": grant, "client_id": "us", "client_secret": "s"}
 
     with pytest.raises(LoginError, match=r"trusts 'https://ours\.example' alone"):
-        await signed(issuer="https://ours.example", **client)
+        await log_in(issuer="https://ours.example", **client)
     assert not authority.asked("/token")
     assert not authority.asked("/authorize")
 
-    assert (await signed(issuer=authority.origin, **client)).token is not None
+    assert (await log_in(issuer=authority.origin, **client)).token is not None
 
 
-def credentials_of(authority: Authority, folder: Path, login: dict[str, Any]) -> SignedIn:
-    return SignedIn("shop", UpstreamSettings(url=authority.url, login=Login(**login)), folder)
+def credentials_of(authority: Authority, folder: Path, login: dict[str, Any]) -> OAuthCredentials:
+    return OAuthCredentials("shop", UpstreamSettings(url=authority.url, login=Login(**login)), folder)
 
 
-async def lets_in_again(credentials: SignedIn) -> None:
+async def lets_in_again(credentials: OAuthCredentials) -> None:
     """See that a token that was refused is followed by another one."""
     first = credentials.ready()
     await credentials.renew(REFUSED)
     assert credentials.ready() != first
 
 
-async def test_with_an_id_token_nobody_has_to_do_anything(authority: Authority, tmp_path: Path) -> None:
+async def test_a_configured_id_token_needs_no_person(authority: Authority, tmp_path: Path) -> None:
     credentials = credentials_of(authority, tmp_path, login_at(authority.vouch(ADA), given=ADA))
     await credentials.renew(authority.challenge)
     await lets_in_again(credentials)
@@ -526,14 +522,14 @@ async def test_with_an_id_token_nobody_has_to_do_anything(authority: Authority, 
         await credentials.renew(REFUSED)
 
 
-async def test_who_is_vouched_for_is_let_in_again_until_that_ends(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
+async def test_an_identity_assertion_renews_the_login_until_it_expires(authority: Authority, log_in: SignIn, tmp_path: Path) -> None:
     authority.given = {"id_token": ADA}
     login = login_at(authority.vouch(ADA))
     credentials = credentials_of(authority, tmp_path, login)
     with pytest.raises(LinkError, match="toolyard login shop"):
         await credentials.renew(REFUSED)
 
-    Vault(tmp_path, authority.url).write(await signed(**login))
+    Vault(tmp_path, authority.url).write(await log_in(**login))
     await credentials.renew("")
     await lets_in_again(credentials)
 
@@ -543,11 +539,11 @@ async def test_who_is_vouched_for_is_let_in_again_until_that_ends(authority: Aut
         await credentials.renew(REFUSED)
 
 
-async def test_what_was_renewed_is_kept_though_the_rest_fails(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
+async def test_a_renewed_identity_assertion_is_stored_even_if_the_rest_fails(authority: Authority, log_in: SignIn, tmp_path: Path) -> None:
     authority.given = {"id_token": ADA}
     login = login_at(authority.vouch(ADA))
     vault = Vault(tmp_path, authority.url)
-    vault.write(await signed(**login))
+    vault.write(await log_in(**login))
     credentials = credentials_of(authority, tmp_path, login)
     await credentials.renew("")
     authority.id_tokens, authority.given = {LATER}, {"id_token": LATER}
@@ -556,20 +552,20 @@ async def test_what_was_renewed_is_kept_though_the_rest_fails(authority: Authori
     with pytest.raises(LinkError) as caught:
         await credentials.renew(REFUSED)
 
-    kept = vault.read()
+    stored = vault.read()
     assert caught.value.trouble == "unavailable"
-    assert kept is not None
-    assert kept.vouched is not None
-    assert kept.vouched.id_token == LATER
-    assert kept.vouched.refresh_token in authority.refresh_tokens
+    assert stored is not None
+    assert stored.identity_assertion is not None
+    assert stored.identity_assertion.id_token == LATER
+    assert stored.identity_assertion.refresh_token in authority.refresh_tokens
     del authority.statuses["/token"]
     await lets_in_again(credentials)
 
 
-async def test_more_than_was_granted_is_asked_for_once(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
+async def test_a_missing_scope_is_requested_once(authority: Authority, log_in: SignIn, tmp_path: Path) -> None:
     authority.given = {"id_token": ADA}
     login = login_at(authority.vouch(ADA))
-    Vault(tmp_path, authority.url).write(await signed(**login))
+    Vault(tmp_path, authority.url).write(await log_in(**login))
     credentials = credentials_of(authority, tmp_path, login)
     await credentials.renew("")
 
@@ -587,7 +583,7 @@ def test_an_identity_goes_with_its_grant_alone() -> None:
             msgspec.convert(wrong, Login)
 
 
-def test_nothing_that_is_secret_is_shown_in_vouching() -> None:
-    kept = StoredLogin(url="u", vouched=IdentityAssertion(id_token="secret", refresh_token="secret"))  # noqa: S106 - the word
+def test_identity_tokens_are_not_in_the_repr() -> None:
+    stored = StoredLogin(url="u", identity_assertion=IdentityAssertion(id_token="secret", refresh_token="secret"))  # noqa: S106 - the word
 
-    assert "secret" not in f"{kept} {Identity(issuer='i', client_id='c', client_secret='secret', id_token='secret')}"  # noqa: S106 - the word
+    assert "secret" not in f"{stored} {Identity(issuer='i', client_id='c', client_secret='secret', id_token='secret')}"  # noqa: S106 - the word

@@ -1,4 +1,4 @@
-"""A login is kept where only its owner can read it."""
+"""A login is stored where only its owner can read it."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ import pytest
 
 from toolyard.providers.upstream.oauth import vault as vaults
 from toolyard.providers.upstream.oauth.metadata import LoginError, StoredLogin, Token
-from toolyard.providers.upstream.oauth.vault import Vault, kept_address
+from toolyard.providers.upstream.oauth.vault import Vault, stored_url
 
 KEPT = StoredLogin(url="https://shop.example/mcp", token=Token(access_token="precious"))  # noqa: S106 - the word
 
@@ -61,7 +61,7 @@ def keyring(monkeypatch: pytest.MonkeyPatch) -> FakeKeyring:
     return fake
 
 
-def test_without_a_keyring_there_is_a_file_for_its_owner_alone(vault: Vault, tmp_path: Path) -> None:
+def test_without_a_keyring_the_login_is_in_a_private_file(vault: Vault, tmp_path: Path) -> None:
     assert (vault.stamp, vault.read()) == (None, None)
 
     vault.write(KEPT)
@@ -76,21 +76,21 @@ def test_without_a_keyring_there_is_a_file_for_its_owner_alone(vault: Vault, tmp
     assert not path.exists()
 
 
-def test_a_login_is_worth_nothing_at_another_address(vault: Vault, tmp_path: Path) -> None:
+def test_a_login_is_not_used_for_another_url(vault: Vault, tmp_path: Path) -> None:
     vault.write(KEPT)
 
     assert Vault(tmp_path / "shop", "https://evil.example/mcp").read() is None
 
 
-def test_what_is_kept_tells_whose_it_is(vault: Vault, tmp_path: Path) -> None:
-    assert kept_address(tmp_path / "shop") is None
+def test_the_stored_url_can_be_read(vault: Vault, tmp_path: Path) -> None:
+    assert stored_url(tmp_path / "shop") is None
 
     vault.write(KEPT)
 
-    assert kept_address(tmp_path / "shop") == KEPT.url
+    assert stored_url(tmp_path / "shop") == KEPT.url
 
 
-def test_every_write_is_seen(vault: Vault) -> None:
+def test_every_write_changes_the_stamp(vault: Vault) -> None:
     vault.write(KEPT)
     before = vault.stamp
     vault.write(KEPT)
@@ -108,7 +108,7 @@ def test_where_there_is_a_keyring_the_file_holds_no_secret(vault: Vault, keyring
     assert (keyring.held, vault.read()) == ({}, None)
 
 
-def test_a_keyring_that_lost_it_has_none(vault: Vault, keyring: FakeKeyring) -> None:
+def test_a_login_missing_from_the_keyring_is_none(vault: Vault, keyring: FakeKeyring) -> None:
     vault.write(KEPT)
     keyring.held.clear()
 
@@ -117,18 +117,18 @@ def test_a_keyring_that_lost_it_has_none(vault: Vault, keyring: FakeKeyring) -> 
     assert vault.stamp is None
 
 
-def test_a_keyring_that_does_not_open_is_told_when_it_is_needed(vault: Vault, keyring: FakeKeyring) -> None:
+def test_a_keyring_that_does_not_open_is_an_error(vault: Vault, keyring: FakeKeyring) -> None:
     vault.write(KEPT)
     keyring.is_locked = True
     with pytest.raises(LoginError, match="does not open: RuntimeError"):
         vault.read()
 
     keyring.priority = 0
-    with pytest.raises(LoginError, match="not there now"):
+    with pytest.raises(LoginError, match="not available now"):
         vault.read()
 
 
-def test_a_keyring_that_takes_nothing_is_done_without(vault: Vault, keyring: FakeKeyring, tmp_path: Path) -> None:
+def test_a_keyring_that_refuses_writes_is_replaced_by_the_file(vault: Vault, keyring: FakeKeyring, tmp_path: Path) -> None:
     keyring.is_locked = True
 
     vault.write(KEPT)
@@ -137,26 +137,26 @@ def test_a_keyring_that_takes_nothing_is_done_without(vault: Vault, keyring: Fak
     assert vault.read() == KEPT
 
 
-def test_a_file_in_the_way_is_told(tmp_path: Path) -> None:
+def test_a_file_in_the_way_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     vault = Vault(tmp_path / "file" / "shop", KEPT.url)
 
-    with pytest.raises(LoginError, match="cannot be kept"):
+    with pytest.raises(LoginError, match="cannot be stored"):
         vault.write(KEPT)
     (tmp_path / "shop" / "tokens.json").mkdir(parents=True)
     with pytest.raises(LoginError, match="cannot be removed"):
         Vault(tmp_path / "shop", KEPT.url).forget()
 
 
-async def test_there_is_no_lock_where_there_can_be_no_file(tmp_path: Path) -> None:
+async def test_a_lock_needs_a_writable_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(LoginError, match="cannot be kept"):
+    with pytest.raises(LoginError, match="cannot be stored"):
         async with Vault(tmp_path / "file" / "shop", KEPT.url).locked():
             raise AssertionError
 
 
-async def test_one_waits_for_the_other(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lock_is_waited_for_until_its_timeout(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
 
     async def second() -> None:
@@ -166,18 +166,18 @@ async def test_one_waits_for_the_other(vault: Vault, monkeypatch: pytest.MonkeyP
     async with vault.locked():
         waiting = asyncio.create_task(second())
         await asyncio.sleep(0)  # a turn of the loop, in which it begins to wait
-        monkeypatch.setattr(vaults, "_PATIENCE", 0.01)
-        with pytest.raises(LoginError, match="to itself") as caught:
+        monkeypatch.setattr(vaults, "_LOCK_TIMEOUT_S", 0.01)
+        with pytest.raises(LoginError, match="locked") as caught:
             async with vault.locked():
                 raise AssertionError
         order.append("first")
     await waiting
 
     assert order == ["first", "second"]
-    assert caught.value.passing
+    assert caught.value.is_transient
 
 
-def test_the_files_are_closed_to_others_whatever_the_mask(vault: Vault, tmp_path: Path) -> None:
+def test_the_files_are_private_under_any_umask(vault: Vault, tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         vault.write(KEPT)
@@ -188,8 +188,8 @@ def test_the_files_are_closed_to_others_whatever_the_mask(vault: Vault, tmp_path
 
 
 _STEPS = {
-    "write": "vault.write(kept)",
-    "read": "assert vault.read() == kept",
+    "write": "vault.write(stored)",
+    "read": "assert vault.read() == stored",
     "forget": "vault.forget(); assert vault.read() is None",
 }
 
@@ -199,17 +199,17 @@ def run_with_keyring(step: str, folder: Path) -> None:
     program = f"""
 import sys
 from pathlib import Path
-from toolyard.providers.upstream.oauth.metadata import Kept, Token
+from toolyard.providers.upstream.oauth.metadata import StoredLogin, Token
 from toolyard.providers.upstream.oauth.vault import Vault
-kept = Kept(url={KEPT.url!r}, token=Token(access_token="precious"))
-vault = Vault(Path(sys.argv[1]) / "shop", kept.url)
+stored = StoredLogin(url={KEPT.url!r}, token=Token(access_token="precious"))
+vault = Vault(Path(sys.argv[1]) / "shop", stored.url)
 {_STEPS[step]}
 """
     backend = {"PYTHON_KEYRING_BACKEND": "keyrings.alt.file.PlaintextKeyring", "XDG_DATA_HOME": str(folder / "home")}
     subprocess.run([sys.executable, "-c", program, str(folder)], env={**os.environ, **backend}, check=True)  # noqa: S603 - our own program
 
 
-def test_a_real_keyring_keeps_a_login_from_one_process_to_the_next(tmp_path: Path) -> None:
+def test_a_real_keyring_shares_a_login_between_processes(tmp_path: Path) -> None:
     run_with_keyring("write", tmp_path)
     note = (tmp_path / "shop" / "tokens.json").read_text()
     [held] = (tmp_path / "home").rglob("*.cfg")

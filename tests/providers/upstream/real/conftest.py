@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from npm_packages import NODE, installed
-from python_packages import python_with
+from pinned_packages import NODE, installed, python_with
 
 from toolyard.providers.upstream.settings import UpstreamSettings
 

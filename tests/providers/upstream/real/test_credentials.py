@@ -39,7 +39,7 @@ async def served(yard: Yard, *shown: str) -> AsyncGenerator[str]:
 @pytest.mark.parametrize("era", ["2025", "2026"])
 @pytest.mark.parametrize("mode", [OLD, NEW])
 @pytest.mark.parametrize(("named", "shown"), [((), SENT), (("X-Tenant",), SENT), (("authorization",), SENT), (("Authorization",), ())])
-async def test_an_upstream_gets_the_headers_that_its_settings_name_and_no_other(
+async def test_an_upstream_gets_only_the_forwarded_headers_of_its_settings(
     tmp_path: Path, sdk_url: str, era: Any, mode: str, named: tuple[str, ...], *, shown: Iterable[str]
 ) -> None:
     settings = UpstreamSettings(url=sdk_url, era=era, forward_headers=named, headers={"X-Ours": "yes"})
@@ -67,7 +67,7 @@ def seen(call: Call) -> dict[str, str]:
 
 @pytest.mark.parametrize("mode", [OLD, NEW])
 @pytest.mark.parametrize("mounted", [False, True])
-async def test_a_header_that_goes_on_to_an_upstream_is_seen_by_no_handler_and_goes_on_as_soon_as_the_upstream_is_there(
+async def test_a_forwarded_header_is_hidden_from_handlers_and_sent_once_the_upstream_is_ready(
     tmp_path: Path, sdk_url: str, mode: str, *, mounted: bool
 ) -> None:
     upstream = make_upstream("shed", UpstreamSettings(url=sdk_url, forward_headers=("Authorization",)), state=tmp_path)

@@ -47,7 +47,7 @@ async def test_the_library_gets_envelopes(tmp_path: Path, everything: Any, carri
 
 @every_carrier
 @pytest.mark.parametrize("mode", [OLD, NEW])
-async def test_a_client_gets_what_the_server_said(tmp_path: Path, everything: Any, carrier: str, mode: str) -> None:
+async def test_a_client_gets_the_servers_own_results(tmp_path: Path, everything: Any, carrier: str, mode: str) -> None:
     told: list[tuple[float, float | None]] = []
 
     async def hear(progress: float, total: float | None, message: str | None) -> None:
@@ -80,7 +80,7 @@ async def test_a_client_gets_what_the_server_said(tmp_path: Path, everything: An
     assert completed.completion.values == ["Alice"]
 
 
-async def test_a_client_checks_what_it_gets_by_the_schema_that_the_server_gave(tmp_path: Path, everything: Any) -> None:
+async def test_a_client_validates_results_against_the_servers_schema(tmp_path: Path, everything: Any) -> None:
     serving = Serving(output_schemas=True)
     async with opened(tmp_path, every=everything("http")) as (yard, _), in_front(yard, NEW, serving=serving) as client:
         await told_of_all(yard)
@@ -92,7 +92,7 @@ async def test_a_client_checks_what_it_gets_by_the_schema_that_the_server_gave(t
 
 @every_carrier
 @pytest.mark.parametrize("mode", [OLD, NEW])
-async def test_a_person_and_a_model_in_front_are_asked(tmp_path: Path, everything: Any, carrier: str, mode: str) -> None:
+async def test_elicitation_and_sampling_reach_the_client(tmp_path: Path, everything: Any, carrier: str, mode: str) -> None:
     async def elicit(context: Any, params: Any) -> ElicitResult:
         assert "name" in params.requested_schema["properties"]
         return ElicitResult(action="accept", content={"name": "Ada", "check": True})
@@ -112,7 +112,7 @@ async def test_a_person_and_a_model_in_front_are_asked(tmp_path: Path, everythin
     assert "Tea." in sampled.content[0].text
 
 
-async def test_nobody_to_ask_is_said_and_is_no_fault_of_the_upstream(tmp_path: Path, everything: Any) -> None:
+async def test_a_client_without_elicitation_is_not_the_upstreams_fault(tmp_path: Path, everything: Any) -> None:
     async with opened(tmp_path, every=everything("stdio")) as (yard, _):
         await told_of_all(yard)
         error = refusal(await yard.call("every__trigger-elicitation-request"))
@@ -120,7 +120,7 @@ async def test_nobody_to_ask_is_said_and_is_no_fault_of_the_upstream(tmp_path: P
     assert (error.code, error.blame) == ("not_supported", "caller")
 
 
-async def test_what_it_lists_is_listed_again_without_it(tmp_path: Path, everything: Any) -> None:
+async def test_its_lists_are_remembered_while_it_is_away(tmp_path: Path, everything: Any) -> None:
     async with opened(tmp_path, every=everything("stdio")) as (yard, _):
         await told_of_all(yard)
         listed = yard.list()

@@ -34,7 +34,7 @@ async def answer(context: Any, params: Any) -> ElicitResult:
 
 
 @every_way
-async def test_all_that_it_offers_passes_through(tmp_path: Path, fastmcp: Any, carrier: str, era: str) -> None:
+async def test_everything_it_offers_passes_through(tmp_path: Path, fastmcp: Any, carrier: str, era: str) -> None:
     async with (
         opened(tmp_path, fast=settings_of(fastmcp(carrier), era)) as (yard, upstreams),
         in_front(yard, OLD, elicitation_callback=answer) as older,
@@ -94,7 +94,7 @@ async def learn_another(yard: Yard) -> None:
     assert (await yard.call(f"fast__{name}")).data == name
 
 
-async def test_the_file_of_a_client_is_served_as_it_is(tmp_path: Path, fastmcp: Any) -> None:
+async def test_the_configuration_file_of_a_client_is_served_as_it_is(tmp_path: Path, fastmcp: Any) -> None:
     servers = {"pipe": fastmcp("stdio"), "web": fastmcp("http")}
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
     environment = {**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}

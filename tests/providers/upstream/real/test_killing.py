@@ -24,7 +24,7 @@ def ours() -> tuple[set[str], int, int]:
     return children, len(list((itself / "fd").iterdir())), len(asyncio.all_tasks())
 
 
-async def test_a_server_that_is_killed_during_calls_loses_them_truthfully_and_the_next_call_works(tmp_path: Path, sdk_servers: Any) -> None:
+async def test_a_server_killed_during_calls_fails_them_and_the_next_call_works(tmp_path: Path, sdk_servers: Any) -> None:
     process, url = sdk_servers.start()
     keys = [uuid4().hex for _ in range(50)]
     async with opened(tmp_path, shed=UpstreamSettings(url=url)) as (yard, _):

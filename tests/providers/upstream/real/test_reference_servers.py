@@ -30,7 +30,7 @@ async def test_files_are_written_read_and_refused(tmp_path: Path, reference: Any
     assert (refused.is_error, refused.structured_content["error"]["details"]["text"]) == (True, error.details["text"])
 
 
-async def test_what_is_remembered_outlives_the_process(tmp_path: Path, reference: Any) -> None:
+async def test_the_memory_server_outlives_its_process(tmp_path: Path, reference: Any) -> None:
     ada = {"name": "Ada", "entityType": "person", "observations": ["Likes tea."]}
     settings = reference("memory", env={"MEMORY_FILE_PATH": str(tmp_path / "memory.jsonl")})
     async with opened(tmp_path / "state", memory=settings) as (yard, upstreams):
@@ -43,7 +43,7 @@ async def test_what_is_remembered_outlives_the_process(tmp_path: Path, reference
     assert found.structured_content == {"entities": [ada], "relations": []}
 
 
-async def test_thoughts_follow_each_other_in_one_process(tmp_path: Path, reference: Any) -> None:
+async def test_the_thinking_server_keeps_its_state_between_calls(tmp_path: Path, reference: Any) -> None:
     thought = {"thought": "Boil water.", "nextThoughtNeeded": True, "totalThoughts": 2}
     async with opened(tmp_path, think=reference("sequential-thinking")) as (yard, _):
         for number in (1, 2):

@@ -48,7 +48,7 @@ async def test_everything_it_offers_is_used_through_the_library(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(("carrier", "era"), [("stdio", "2026"), ("http", "2025"), ("http", "2026")])
-async def test_two_callers_are_asked_at_once_and_each_his_own_question(tmp_path: Path, sdk: Any, carrier: str, era: str) -> None:
+async def test_two_callers_are_asked_at_once_and_each_gets_its_own_question(tmp_path: Path, sdk: Any, carrier: str, era: str) -> None:
     ada, bob = Person("Ada"), Person("Bob")
     ada.before, bob.before = bob.was_asked, ada.was_asked
     said: dict[str, str] = {}
@@ -71,7 +71,7 @@ async def test_two_callers_are_asked_at_once_and_each_his_own_question(tmp_path:
 
 @pytest.mark.parametrize(("first", "second"), [(OLD, NEW), (NEW, OLD)])
 @pytest.mark.parametrize("identity", ["bob", "ada"])
-async def test_an_upstream_that_does_not_say_whom_it_asks_is_refused_while_it_could_be_either(
+async def test_an_elicitation_without_a_request_is_refused_while_it_is_ambiguous(
     tmp_path: Path, sdk: Any, first: str, second: str, identity: str
 ) -> None:
     answered = anyio.Event()
@@ -99,7 +99,7 @@ async def test_an_upstream_that_does_not_say_whom_it_asks_is_refused_while_it_co
 
 
 @every_way
-async def test_progress_reaches_whoever_called_and_nobody_else(tmp_path: Path, sdk: Any, carrier: str, era: str) -> None:
+async def test_progress_reaches_only_its_caller(tmp_path: Path, sdk: Any, carrier: str, era: str) -> None:
     told: dict[str, list[str | None]] = {"ada": [], "bob": []}
 
     async def step(client: Any, name: str) -> None:
@@ -122,7 +122,7 @@ async def test_progress_reaches_whoever_called_and_nobody_else(tmp_path: Path, s
 
 
 @every_way
-async def test_who_waits_no_longer_stops_his_call_over_there_and_no_other(tmp_path: Path, sdk: Any, carrier: str, era: str) -> None:
+async def test_a_cancelled_call_is_cancelled_upstream_and_no_other(tmp_path: Path, sdk: Any, carrier: str, era: str) -> None:
     keys = {OLD: uuid4().hex, NEW: uuid4().hex}
     scopes = {OLD: anyio.CancelScope(), NEW: anyio.CancelScope()}
 

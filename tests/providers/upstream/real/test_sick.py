@@ -50,7 +50,7 @@ def served(folder: Path) -> StdioServerParameters:
     )
 
 
-async def test_a_list_and_calls_wait_for_none_of_the_sick(tmp_path: Path) -> None:
+async def test_lists_and_calls_do_not_wait_for_broken_upstreams(tmp_path: Path) -> None:
     write(tmp_path)
     answers: dict[str, Any] = {}
     listed: set[str] = set()

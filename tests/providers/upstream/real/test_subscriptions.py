@@ -57,7 +57,7 @@ async def subscribed(yard: Yard, mode: str, *uris: str) -> AsyncGenerator[Subscr
 
 @pytest.mark.parametrize("carrier", ["stdio", "http", "sse"])
 @every_mode
-async def test_one_of_the_older_era_tells_those_who_subscribed(tmp_path: Path, everything: Any, carrier: str, mode: str) -> None:
+async def test_an_upstream_of_the_older_era_notifies_subscribers(tmp_path: Path, everything: Any, carrier: str, mode: str) -> None:
     async with opened(tmp_path, every=everything(carrier)) as (yard, _), in_front(yard, OLD) as other:
         async with subscribed(yard, mode, DYNAMIC) as subscriber, subscribed(yard, mode, f"{DYNAMIC}0") as elsewhere:
             await other.call_tool("every__toggle-subscriber-updates")
@@ -68,9 +68,7 @@ async def test_one_of_the_older_era_tells_those_who_subscribed(tmp_path: Path, e
 
 @pytest.mark.parametrize("carrier", ["stdio", "http"])
 @every_mode
-async def test_one_of_the_newer_era_tells_those_who_subscribed_and_no_longer_who_left(
-    tmp_path: Path, sdk: Any, carrier: str, mode: str
-) -> None:
+async def test_an_upstream_of_the_newer_era_notifies_current_subscribers_only(tmp_path: Path, sdk: Any, carrier: str, mode: str) -> None:
     async def touch() -> None:
         assert (await yard.call("shed__touch", {"uri": "notes://all"})).success
 
@@ -92,9 +90,7 @@ async def until_told(touch: Any, subscriber: Subscriber) -> None:
 
 
 @every_mode
-async def test_one_that_is_killed_is_started_again_for_those_who_listen_and_they_are_told_to_look(
-    tmp_path: Path, sdk: Any, mode: str
-) -> None:
+async def test_a_killed_upstream_restarts_for_its_subscribers_and_notifies_them(tmp_path: Path, sdk: Any, mode: str) -> None:
     async with opened(tmp_path, shed=sdk("stdio", era="2026")) as (yard, upstreams), subscribed(yard, mode, NOTES) as subscriber:
         await until_told(lambda: yard.call("shed__touch", {"uri": "notes://all"}), subscriber)
         pid: Any = (await yard.call("shed__pid")).data

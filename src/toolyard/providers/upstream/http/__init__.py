@@ -1,4 +1,4 @@
-"""Upstreams over HTTP: streamable HTTP of both eras, and the legacy pair of a stream and an address to post to."""
+"""Links to upstreams over HTTP: streamable HTTP of both eras, and the older HTTP with SSE."""
 
 from toolyard.providers.upstream.http.link import HttpLink
 from toolyard.providers.upstream.http.sse import SseLink

@@ -1,6 +1,6 @@
-"""A connection to an upstream: HTTP/1.1 from requests to responses, one at a time.
+"""An HTTP/1.1 client for one upstream: its address, connections, request heads and connection pool.
 
-The parser only notes what it finds; it is handed on afterwards, so that whoever takes it may do anything, also end the connection.
+It knows bytes, headers and statuses, and nothing of MCP messages.
 """
 
 import asyncio
@@ -20,254 +20,232 @@ import msgspec
 from toolyard._version import VERSION
 from toolyard.providers.upstream.link import LinkError
 
-__all__ = ["TEXT", "Address", "Connection", "Head", "Home", "Pool", "Taker", "UnfitError", "join", "read_address", "tls_context"]
+__all__ = ["TEXT_CHARS", "Address", "Connection", "HeaderError", "Pool", "RequestHead", "parse_address", "resolve", "tls_context"]
 
-
+TEXT_CHARS: Final = 500
+"""Characters of an upstream's own text that an error repeats."""
 _PORTS: Final = {"http": 80, "https": 443}
-_KEPT: Final = "!#$%&'()*+,/:;=?@[]~"
+_UNESCAPED: Final = "!#$%&'()*+,/:;=?@[]~"
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """An address, taken apart."""
+    """A parsed URL."""
 
     scheme: str
     host: str
     port: int
     target: str
-    """The path and the query, as a request names them."""
+    """The path and the query, as in a request line."""
 
     @property
-    def is_secure(self) -> bool:
-        """Return whether TLS is spoken there."""
-        return self.scheme == "https"
-
-    @property
-    def place(self) -> str:
-        """Return the host and, where it is not the usual one, the port."""
+    def authority(self) -> str:
+        """Return the host, with the port unless it is the scheme's default."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
-    def has_origin_of(self, other: "Address") -> bool:
-        """Return whether both are the same server."""
+    def has_same_origin(self, other: "Address") -> bool:
+        """Return whether both are on the same server."""
         return (self.scheme, self.host, self.port) == (other.scheme, other.host, other.port)
 
 
-def read_address(name: str, url: str) -> Address:
-    """Return the address of the upstream of that name.
+def parse_address(name: str, url: str) -> Address:
+    """Return the URL of the upstream of that name, parsed.
 
     Raises:
-        LinkError: It is none that can be called.
+        LinkError: It is not a usable HTTP URL.
     """
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
         host = host if host.isascii() else host.encode("idna").decode()
     except ValueError:
-        raise _unreadable(name) from None
+        raise _invalid_url(name) from None
     if parts.scheme not in _PORTS or not host or any(letter.isspace() for letter in host):
-        raise _unreadable(name)
+        raise _invalid_url(name)
     if "@" in parts.netloc:
-        raise LinkError("unavailable", f"The address of '{name}' holds a user name; credentials go into its 'headers'.")
-    target = quote(parts.path or "/", safe=_KEPT) + (f"?{quote(parts.query, safe=_KEPT)}" if parts.query else "")
+        raise LinkError("unavailable", f"The URL of '{name}' contains a user name. Put credentials into its 'headers'.")
+    target = quote(parts.path or "/", safe=_UNESCAPED) + (f"?{quote(parts.query, safe=_UNESCAPED)}" if parts.query else "")
     return Address(scheme=parts.scheme, host=host, port=_PORTS[parts.scheme] if port is None else port, target=target)
 
 
-def join(name: str, address: Address, reference: str) -> Address | None:
-    """Return the address that a reference on another one means, or nothing if it is none or leads to another server."""
+def resolve(name: str, base: Address, reference: str) -> Address | None:
+    """Return the address of a reference relative to a base, or None if it is invalid or of another origin."""
     try:
-        found = read_address(name, urljoin(f"{address.scheme}://{address.place}{address.target}", reference))
+        address = parse_address(name, urljoin(f"{base.scheme}://{base.authority}{base.target}", reference))
     except (LinkError, ValueError):
         return None
-    return found if found.has_origin_of(address) else None
+    return address if address.has_same_origin(base) else None
 
 
-def _unreadable(name: str) -> LinkError:
-    return LinkError("unavailable", f"The address of '{name}' is no address of HTTP.")
+def _invalid_url(name: str) -> LinkError:
+    return LinkError("unavailable", f"The URL of '{name}' is not a valid HTTP URL.")
 
 
-TEXT: Final = 500
-"""Letters of what an upstream said that are told on."""
 _HEAD_BYTES: Final = 64 * 1024
-_KEPT_SECONDS: Final = 30.0
-_PROBE_SECONDS: Final = 60
+_IDLE_SECONDS: Final = 30.0
+_TCP_KEEPALIVE_SECONDS: Final = 60
 _MARGIN_SECONDS: Final = 1.0
 _KEEP_ALIVE: Final = re.compile(rb"timeout=(\d{1,6})")
 _OK: Final = 200
 
 
-class Taker(Protocol):
-    """Who takes a response as it comes; after `finish` or `fail` nothing comes any more."""
+class ResponseHandler(Protocol):
+    """Receives one response; nothing follows `on_complete` or `on_error`."""
 
     connection: "Connection | None"
 
-    def begin(self, status: int, headers: Mapping[bytes, bytes]) -> None:
-        """Take the head."""
+    def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
+        """Handle the status and the headers."""
         ...
 
-    def take(self, piece: bytes) -> None:
-        """Take a piece of the body."""
+    def on_body(self, piece: bytes) -> None:
+        """Handle a piece of the body."""
         ...
 
-    def finish(self) -> None:
-        """Take note that the response is whole."""
+    def on_complete(self) -> None:
+        """Handle the end of a complete response."""
         ...
 
-    def fail(self, error: LinkError) -> None:
-        """Take note that it will never be."""
-        ...
-
-
-class Home(Protocol):
-    """Where connections are kept."""
-
-    name: str
-
-    def keep(self, connection: "Connection") -> None:
-        """Take note of a connection that was made."""
-        ...
-
-    def release(self, connection: "Connection") -> None:
-        """Take a connection back that can be used again."""
-        ...
-
-    def forget(self, connection: "Connection") -> None:
-        """Take note that a connection is gone."""
+    def on_error(self, error: LinkError) -> None:
+        """Handle a response that failed or broke off."""
         ...
 
 
 class Connection(asyncio.Protocol):
-    """One connection."""
+    """One HTTP/1.1 connection, with one request at a time.
 
-    def __init__(self, home: Home) -> None:
-        self.since = 0.0
-        """When it was last of use."""
-        self._home = home
+    The parser's callbacks only collect. Handlers run afterwards, so that they may close the connection, which the parser does not allow.
+    """
+
+    def __init__(self, pool: "Pool") -> None:
+        self.last_used = 0.0
+        self._pool = pool
         self._parser: Any = httptools.HttpResponseParser(self)
         self._transport: Any = None
         self._poll = select.poll()
-        self._taker: Taker | None = None
-        self._kept = _KEPT_SECONDS
-        self._is_over = False
-        self._forget_response()
+        self._handler: ResponseHandler | None = None
+        self._idle_limit = _IDLE_SECONDS
+        self._is_closed = False
+        self._reset()
 
-    def _forget_response(self) -> None:
+    def _reset(self) -> None:
         self._status = 0
         self._size = 0
         self._headers: dict[bytes, bytes] = {}
         self._pieces: list[bytes] = []
-        self._has_begun = False
-        self._is_whole = False
-        self._is_broken = False
-        self._keeps = False
+        self._is_head_delivered = False
+        self._is_complete = False
+        self._is_malformed = False
+        self._is_persistent = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Be ready."""
+        """Join the pool."""
         self._transport = transport
-        plug: Any = transport.get_extra_info("socket")
-        self._poll.register(plug.fileno(), select.POLLIN)
-        plug.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # so that a server that vanished is noticed
-        plug.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_SECONDS)
-        self._home.keep(self)
+        sock: Any = transport.get_extra_info("socket")
+        self._poll.register(sock.fileno(), select.POLLIN)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # detects a server that vanished without closing
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _TCP_KEEPALIVE_SECONDS)
+        self._pool.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell whoever waits for a response; one without a stated length is whole when the connection ends."""
-        self._is_over = True
+        """Fail the pending response, or complete it if only the end of the connection ends it."""
+        self._is_closed = True
         self._parser = None
-        self._home.forget(self)
-        taker = self._let_go()
-        if taker is None:
+        self._pool.remove(self)
+        handler = self._detach()
+        if handler is None:
             return
-        is_open_ended = b"content-length" not in self._headers and b"transfer-encoding" not in self._headers
-        if exc is None and self._status and is_open_ended:
-            taker.finish()
+        has_length = b"content-length" in self._headers or b"transfer-encoding" in self._headers
+        if exc is None and self._status and not has_length:
+            handler.on_complete()
             return
         when = "in the middle of its answer" if self._status else "before it answered"
-        taker.fail(LinkError("lost", f"'{self._home.name}' closed the connection {when}.", sent=True))
+        handler.on_error(LinkError("lost", f"'{self._pool.name}' closed the connection {when}.", sent=True))
 
     @property
     def is_alive(self) -> bool:
-        """Return whether it has not ended, as far as is known."""
-        return not self._is_over and not self._transport.is_closing()
+        """Return whether it is open, as far as this side knows."""
+        return not self._is_closed and not self._transport.is_closing()
 
-    def is_fit(self, now: float) -> bool:
-        """Return whether it can be used once more.
+    def is_reusable(self, now: float) -> bool:
+        """Return whether another request can be sent on it.
 
-        What was sent is never sent again, so a connection about which there is a doubt is not used: one that waits to be read
-        has mostly come to its end, which the loop will tell us only after we have sent.
+        No request is ever sent twice, so a doubtful connection is not used. One that is readable while idle was mostly closed
+        by the server, which the loop would report only after the request is sent.
         """
-        return self.is_alive and now - self.since <= self._kept and not self._poll.poll(0)
+        return self.is_alive and now - self.last_used <= self._idle_limit and not self._poll.poll(0)
 
-    def send(self, taker: Taker, data: bytes) -> None:
-        """Send a request, whose response goes to the taker."""
-        self._taker = taker
-        taker.connection = self
+    def send(self, handler: ResponseHandler, data: bytes) -> None:
+        """Send a request whose response goes to the handler."""
+        self._handler = handler
+        handler.connection = self
         self._transport.write(data)
 
-    def _let_go(self) -> Taker | None:
-        taker, self._taker = self._taker, None
-        if taker is not None:
-            taker.connection = None
-        return taker
+    def _detach(self) -> ResponseHandler | None:
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            handler.connection = None
+        return handler
 
     def abort(self) -> None:
-        """End at once; nobody is told."""
-        self._let_go()
-        self._is_over = True
+        """Close at once, without a callback to the handler."""
+        self._detach()
+        self._is_closed = True
         self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Take what came."""
-        if self._taker is None:
-            self.abort()  # nobody asked
+        """Parse the bytes and pass the result on."""
+        if self._handler is None:
+            self.abort()  # a response without a request
             return
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._is_broken = True
+            self._is_malformed = True
         if not self._status:
             self._size += len(data)
-        self._hand_on(self._taker, data)
+        self._deliver(self._handler, data)
 
-    def _hand_on(self, taker: Taker, data: bytes) -> None:
-        if self._status and not self._has_begun:
-            self._has_begun = True
-            taker.begin(self._status, self._headers)
+    def _deliver(self, handler: ResponseHandler, data: bytes) -> None:
+        if self._status and not self._is_head_delivered:
+            self._is_head_delivered = True
+            handler.on_head(self._status, self._headers)
         if self._pieces:
             pieces, self._pieces = self._pieces, []
             for piece in pieces:
-                if self._taker is taker:
-                    taker.take(piece)
-        if self._taker is not taker:
-            return  # it wants no more
-        if self._is_whole:
-            self._end(taker)
-        elif self._is_broken:
-            self._refuse(taker, "with something that is no HTTP", "" if self._has_begun else data[:TEXT].decode("utf-8", "replace"))
+                if self._handler is handler:
+                    handler.on_body(piece)
+        if self._handler is not handler:
+            return  # the handler closed the connection
+        if self._is_complete:
+            self._complete(handler)
+        elif self._is_malformed:
+            self._reject(handler, "is not HTTP", "" if self._is_head_delivered else data[:TEXT_CHARS].decode("utf-8", "replace"))
         elif self._size > _HEAD_BYTES:
-            self._refuse(taker, "with too long a head", "")
+            self._reject(handler, "has too long a head", "")
 
-    def _end(self, taker: Taker) -> None:
-        alive = self._headers.get(b"keep-alive")
-        if alive is not None and (found := _KEEP_ALIVE.search(alive)):
-            self._kept = min(_KEPT_SECONDS, int(found[1]) - _MARGIN_SECONDS)  # before it gives up on us
-        self._let_go()
-        if self._keeps and not self._is_broken:
-            self._forget_response()
-            self._home.release(self)
+    def _complete(self, handler: ResponseHandler) -> None:
+        keep_alive = self._headers.get(b"keep-alive")
+        if keep_alive is not None and (match := _KEEP_ALIVE.search(keep_alive)):
+            self._idle_limit = min(_IDLE_SECONDS, int(match[1]) - _MARGIN_SECONDS)  # stop using it before the server closes it
+        self._detach()
+        if self._is_persistent and not self._is_malformed:
+            self._reset()
+            self._pool.release(self)
         else:
             self.abort()
-        taker.finish()
+        handler.on_complete()
 
-    def _refuse(self, taker: Taker, what: str, text: str) -> None:
+    def _reject(self, handler: ResponseHandler, problem: str, text: str) -> None:
         self.abort()
-        taker.fail(LinkError("refused", f"'{self._home.name}' answered {what}.", sent=True, text=text))
+        handler.on_error(LinkError("refused", f"The answer of '{self._pool.name}' {problem}.", sent=True, text=text))
 
     def on_message_begin(self) -> None:
-        """Begin a response; there is one to each request."""
-        self._is_broken = self._is_whole
+        """Note a second response to one request as malformed."""
+        self._is_malformed = self._is_complete
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; what comes after the body is dropped."""
+        """Collect a header; trailers only count towards the size."""
         if self._status:
             self._size += len(name) + len(value)
             return
@@ -276,28 +254,26 @@ class Connection(asyncio.Protocol):
         self._headers[name] = value if before is None else b"%b, %b" % (before, value)
 
     def on_headers_complete(self) -> None:
-        """Take the status; those that only say that another will follow are skipped."""
+        """Collect the status; skip interim responses (1xx)."""
         status = self._parser.get_status_code()
         if status < _OK:
             self._headers = {}
-        elif not self._is_whole:
+        elif not self._is_complete:
             self._status = status
             self._size = 0
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of the body; that of a response which nobody asked for is dropped."""
-        if not self._is_whole:
+        """Collect a piece of the body."""
+        if not self._is_complete:
             self._pieces.append(body)
 
     def on_message_complete(self) -> None:
-        """Take note that the response is whole."""
+        """Note that the response is complete."""
         if self._status:
-            self._is_whole = True
-            self._keeps = self._parser.should_keep_alive()
+            self._is_complete = True
+            self._is_persistent = self._parser.should_keep_alive()
 
 
-_BOTH: Final = "application/json, text/event-stream"
-_STREAM: Final = "text/event-stream"
 _RESERVED: Final = frozenset(
     {
         "accept",
@@ -317,103 +293,107 @@ _RESERVED: Final = frozenset(
         "upgrade",
     }
 )
-
-_PLAIN: Final = 256
-
-
-class UnfitError(ValueError):
-    """A header holds what no header can."""
+"""Headers that the client sets; settings, credentials and callers cannot."""
+_CACHED_NAMES: Final = 256
 
 
-class Head:
-    """What every request to one upstream begins with."""
+class HeaderError(ValueError):
+    """A header contains characters that no header can."""
+
+
+class RequestHead:
+    """Builds the requests to one upstream, from its settings, credentials and MCP session."""
 
     def __init__(self, address: Address, headers: Mapping[str, str]) -> None:
         self.target = address.target
         self.session: str | None = None
-        own = {name.lower(): (name, value) for name, value in headers.items()}
-        host = own.pop("host", ("", address.place))[1]
-        self._usual = {"Host": host, "User-Agent": f"toolyard/{VERSION}"}
-        self._own = {name: pair for name, pair in own.items() if name not in _RESERVED}
-        if "user-agent" in self._own:
-            del self._usual["User-Agent"]
-        self._shown: Mapping[str, str] = {}
-        self._taken: frozenset[str] = frozenset()
-        self._plain: set[tuple[str, ...]] = set()
-        """Names of headers that go with the block as it is."""
-        self._made: tuple[str, str | None] | None = None
-        self._block = b""
+        configured = {name.lower(): (name, value) for name, value in headers.items()}
+        host = configured.pop("host", ("", address.authority))[1]
+        self._defaults = {"Host": host, "User-Agent": f"toolyard/{VERSION}"}
+        self._configured = {name: pair for name, pair in configured.items() if name not in _RESERVED}
+        if "user-agent" in self._configured:
+            del self._defaults["User-Agent"]
+        # The lines that all posts share are built once and reused while credentials, target and session stay the same.
+        self._lines = b""
+        self._lines_for: tuple[str, str | None] | None = None
+        self._credentials: Mapping[str, str] = {}
+        self._replaceable: frozenset[str] = frozenset()
+        """Names in the shared lines that a message's own header replaces."""
+        self._compatible: set[tuple[str, ...]] = set()
+        """Sets of message headers, by their names, that can follow the shared lines unchanged."""
 
-    def shows(self, header: str, headers: Mapping[str, str]) -> bool:
-        """Return whether a request with headers of its own has this one, from there or from the settings."""
-        return header in self._own or any(name.lower() == header for name in headers)
+    def has_header(self, name: str, headers: Mapping[str, str]) -> bool:
+        """Return whether a request with these headers of its own has one of that name, from there or from the settings."""
+        return name in self._configured or any(own.lower() == name for own in headers)
 
-    def post(self, message: bytes, headers: Mapping[str, str], *, shown: Mapping[str, str], target: str | None = None) -> bytes:
-        """Return a request that posts a message, with headers of its own and the credentials that are shown.
+    def post(self, message: bytes, headers: Mapping[str, str], *, credentials: Mapping[str, str], target: str | None = None) -> bytes:
+        """Return a POST request with a message as its body.
 
         Raises:
-            UnfitError: A header cannot be sent.
+            HeaderError: A header cannot be sent.
         """
-        if shown != self._shown or self._made != (self.target, self.session):
-            self._renew(shown)
+        if credentials != self._credentials or self._lines_for != (self.target, self.session):
+            self._rebuild(credentials)
         names = tuple(headers)
-        if target is None and names in self._plain:
-            block = self._block
+        if target is None and names in self._compatible:
+            lines = self._lines
         else:
-            block, headers = self._merge(names, headers, shown=shown, target=target)
-        return b"".join((block, _lines(headers), b"Content-Length: %d\r\n\r\n" % len(message), message))
+            lines, headers = self._merge(names, headers, credentials=credentials, target=target)
+        return b"".join((lines, _encode(headers), b"Content-Length: %d\r\n\r\n" % len(message), message))
 
     def _merge(
-        self, names: tuple[str, ...], headers: Mapping[str, str], *, shown: Mapping[str, str], target: str | None
+        self, names: tuple[str, ...], headers: Mapping[str, str], *, credentials: Mapping[str, str], target: str | None
     ) -> tuple[bytes, Mapping[str, str]]:
-        """Return the first lines for headers that were not seen before, and those of them that may be sent."""
+        """Return the first lines for a new set of header names, and those of the headers that may be sent."""
         lowered = frozenset(name.lower() for name in names)
-        kept = {name: value for name, value in headers.items() if name.lower() not in _RESERVED}
-        if target is None and len(kept) == len(names) and self._taken.isdisjoint(lowered):
-            if len(self._plain) < _PLAIN:
-                self._plain.add(names)
-            return self._block, headers
-        return self._begin("POST", target, shown=shown, without=lowered), kept
+        allowed = {name: value for name, value in headers.items() if name.lower() not in _RESERVED}
+        if target is None and len(allowed) == len(names) and self._replaceable.isdisjoint(lowered):
+            if len(self._compatible) < _CACHED_NAMES:
+                self._compatible.add(names)
+            return self._lines, headers
+        return self._build("POST", target, credentials=credentials, without=lowered), allowed
 
-    def bare(self, method: str, headers: Mapping[str, str], *, shown: Mapping[str, str], target: str | None = None) -> bytes:
-        """Return a request without a body, to read a stream or to say goodbye; its headers are our own.
+    def without_body(self, method: str, headers: Mapping[str, str], *, credentials: Mapping[str, str], target: str | None = None) -> bytes:
+        """Return a GET or DELETE request.
 
         Raises:
-            UnfitError: A header cannot be sent.
+            HeaderError: A header cannot be sent.
         """
         names = frozenset(name.lower() for name in headers)
-        return b"".join((self._begin(method, target, shown=shown, without=names), _lines(headers), b"\r\n"))
+        return b"".join((self._build(method, target, credentials=credentials, without=names), _encode(headers), b"\r\n"))
 
-    def _renew(self, shown: Mapping[str, str]) -> None:
-        self._block = self._begin("POST", None, shown=shown, without=frozenset())
-        self._made = (self.target, self.session)
-        self._shown = dict(shown)
-        self._taken = frozenset(self._own) | {name.lower() for name in shown}
-        self._plain = set()
+    def _rebuild(self, credentials: Mapping[str, str]) -> None:
+        self._lines = self._build("POST", None, credentials=credentials, without=frozenset())
+        self._lines_for = (self.target, self.session)
+        self._credentials = dict(credentials)
+        self._replaceable = frozenset(self._configured) | {name.lower() for name in credentials}
+        self._compatible = set()
 
-    def _begin(self, method: str, target: str | None, *, shown: Mapping[str, str], without: frozenset[str]) -> bytes:
-        """Return the first lines: a header of the message stands for one of the credentials, and that for one of the settings."""
-        credentials = {name.lower(): (name, value) for name, value in shown.items() if name.lower() not in _RESERVED}
-        own = [pair for name, pair in {**self._own, **credentials}.items() if name not in without]
+    def _build(self, method: str, target: str | None, *, credentials: Mapping[str, str], without: frozenset[str]) -> bytes:
+        """Return the first lines; credentials replace headers of the settings, and neither has a name in `without`."""
+        shown = {name.lower(): (name, value) for name, value in credentials.items() if name.lower() not in _RESERVED}
+        own = [pair for name, pair in {**self._configured, **shown}.items() if name not in without]
         session = {} if self.session is None else {"Mcp-Session-Id": self.session}
-        kind = {"Accept": _BOTH, "Content-Type": "application/json"} if method == "POST" else {"Accept": _STREAM}
-        lines = _lines({**self._usual, **kind, "Accept-Encoding": "identity", **dict(own), **session})
+        types = {"Accept": "text/event-stream"}
+        if method == "POST":
+            types = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+        lines = _encode({**self._defaults, **types, "Accept-Encoding": "identity", **dict(own), **session})
         return f"{method} {target or self.target} HTTP/1.1\r\n".encode() + lines
 
 
-def _lines(headers: Mapping[str, str]) -> bytes:
+def _encode(headers: Mapping[str, str]) -> bytes:
     text = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
     if text.count("\n") != len(headers) or text.count("\r") != len(headers) or "\0" in text:
-        raise UnfitError("A header holds a line break.")
+        raise HeaderError("A header contains a line break.")
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise UnfitError("A header holds what is no text.") from None
+        raise HeaderError("A header is not valid text.") from None
 
 
 @cache
 def tls_context() -> ssl.SSLContext:
-    """Return what TLS is spoken with: the system's authorities, or those that SSL_CERT_FILE or SSL_CERT_DIR name."""
+    """Return the TLS settings, with the authorities of the system, `SSL_CERT_FILE` or `SSL_CERT_DIR`."""
     context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
@@ -425,77 +405,77 @@ _SWEEP_SECONDS: Final = 30.0
 
 
 class Pool:
-    """The connections to one upstream; requests that find none free wait for one."""
+    """The connections to one upstream; requests queue while all are busy."""
 
-    def __init__(self, name: str, address: Address, *, bound: int, seconds: float) -> None:
+    def __init__(self, name: str, address: Address, *, limit: int, connect_seconds: float) -> None:
         self.name = name
         self._address = address
-        self._bound = bound
-        self._seconds = seconds
+        self._limit = limit
+        self._connect_seconds = connect_seconds
         self._loop = asyncio.get_running_loop()
         self._all: set[Connection] = set()
         self._idle: list[Connection] = []
-        self._waiting: deque[tuple[Taker, bytes]] = deque()
+        self._queue: deque[tuple[ResponseHandler, bytes]] = deque()
         self._connecting: set[asyncio.Task[None]] = set()
         self._sweep: asyncio.TimerHandle | None = None
         self._emptied = asyncio.Event()
 
-    def send(self, taker: Taker, data: bytes, *, urgent: bool = False) -> None:
-        """Send a request on a connection that is free, or on the next one; what is urgent may go beyond the bound."""
+    def send(self, handler: ResponseHandler, data: bytes, *, urgent: bool = False) -> None:
+        """Send a request on the next free connection; an urgent one may open a spare connection beyond the limit."""
         now = self._loop.time()
         while self._idle:
             connection = self._idle.pop()
-            if connection.is_fit(now):
-                connection.send(taker, data)
+            if connection.is_reusable(now):
+                connection.send(handler, data)
                 return
             connection.abort()
         if not urgent:
-            self._waiting.append((taker, data))
-            self._provide()
+            self._queue.append((handler, data))
+            self._connect_for_queue()
             return
-        self._waiting.appendleft((taker, data))
-        if len(self._all) + len(self._connecting) < self._bound + _SPARE:
-            self._begin_connecting()
+        self._queue.appendleft((handler, data))
+        if len(self._all) + len(self._connecting) < self._limit + _SPARE:
+            self._start_connecting()
 
-    def drop(self, taker: Taker) -> None:
-        """Forget a request, and end the connection that it is on."""
-        if taker.connection is not None:
-            taker.connection.abort()
+    def drop(self, handler: ResponseHandler) -> None:
+        """Forget a request, and close its connection."""
+        if handler.connection is not None:
+            handler.connection.abort()
         else:
-            self._waiting = deque(item for item in self._waiting if item[0] is not taker)
+            self._queue = deque(item for item in self._queue if item[0] is not handler)
 
-    def keep(self, connection: Connection) -> None:
-        """Take note of a connection that was made."""
+    def add(self, connection: Connection) -> None:
+        """Count a new connection."""
         self._all.add(connection)
 
     def release(self, connection: Connection) -> None:
-        """Take a connection back that can be used again."""
+        """Reuse a connection for the next request, or keep it idle."""
         now = self._loop.time()
-        connection.since = now
-        if not self._waiting:
-            self._store(connection)
-        elif connection.is_fit(now):
-            connection.send(*self._waiting.popleft())
+        connection.last_used = now
+        if not self._queue:
+            self._keep_idle(connection)
+        elif connection.is_reusable(now):
+            connection.send(*self._queue.popleft())
         else:
-            connection.abort()  # once it is gone, another is made for who waits
+            connection.abort()  # `remove` then opens another one for the queue
 
-    def _store(self, connection: Connection) -> None:
+    def _keep_idle(self, connection: Connection) -> None:
         self._idle.append(connection)
         if self._sweep is None:
             self._sweep = self._loop.call_later(_SWEEP_SECONDS, self._sweep_idle)
 
-    def forget(self, connection: Connection) -> None:
-        """Take note that a connection is gone."""
+    def remove(self, connection: Connection) -> None:
+        """Forget a closed connection."""
         self._all.discard(connection)
         if not self._all:
             self._emptied.set()
         if connection in self._idle:
             self._idle.remove(connection)
-        self._provide()
+        self._connect_for_queue()
 
     async def close(self) -> None:
-        """End all connections, and wait until they are gone."""
-        self._waiting.clear()
+        """Close all connections, and wait until they are closed."""
+        self._queue.clear()
         if self._sweep is not None:
             self._sweep.cancel()
         for task in self._connecting:
@@ -507,67 +487,67 @@ class Pool:
         if self._all:
             await self._emptied.wait()
 
-    def _provide(self) -> None:
-        """Begin as many connections as requests wait for one, within the bound."""
-        while len(self._connecting) < min(len(self._waiting), self._bound - len(self._all)):
-            self._begin_connecting()
+    def _connect_for_queue(self) -> None:
+        """Open one connection for each queued request, within the limit."""
+        while len(self._connecting) < min(len(self._queue), self._limit - len(self._all)):
+            self._start_connecting()
 
-    def _begin_connecting(self) -> None:
+    def _start_connecting(self) -> None:
         task = self._loop.create_task(self._connect())
         self._connecting.add(task)
         task.add_done_callback(self._end_connecting)
 
     def _end_connecting(self, task: asyncio.Task[None]) -> None:
         self._connecting.discard(task)
-        self._provide()
+        self._connect_for_queue()
 
     async def _connect(self) -> None:
         try:
-            connection = await self._reach()
+            connection = await self._open_connection()
         except LinkError as error:
-            if self._waiting:
-                self._waiting.popleft()[0].fail(error)
+            if self._queue:
+                self._queue.popleft()[0].on_error(error)
             return
-        connection.since = self._loop.time()
-        if self._waiting:
-            connection.send(*self._waiting.popleft())
+        connection.last_used = self._loop.time()
+        if self._queue:
+            connection.send(*self._queue.popleft())
         else:
-            self._store(connection)
+            self._keep_idle(connection)
 
-    async def _reach(self) -> Connection:
+    async def _open_connection(self) -> Connection:
         address = self._address
-        secure: Any = {"ssl": tls_context(), "server_hostname": address.host} if address.is_secure else {}
+        tls: Any = {"ssl": tls_context(), "server_hostname": address.host} if address.scheme == "https" else {}
         try:
-            async with asyncio.timeout(self._seconds):
-                _, connection = await self._loop.create_connection(lambda: Connection(self), address.host, address.port, **secure)
+            async with asyncio.timeout(self._connect_seconds):
+                _, connection = await self._loop.create_connection(lambda: Connection(self), address.host, address.port, **tls)
         except TimeoutError:
-            raise LinkError("unavailable", f"'{self.name}' took no connection within {self._seconds:g} seconds.") from None
+            sentence = f"'{self.name}' did not accept a connection within {self._connect_seconds:g} seconds."
+            raise LinkError("unavailable", sentence) from None
         except (OSError, UnicodeError) as error:
-            raise LinkError("unavailable", f"'{self.name}' cannot be reached: {_why(error)}.", text=str(error)[:500]) from None
+            sentence = f"'{self.name}' cannot be reached: {_reason(error)}."
+            raise LinkError("unavailable", sentence, text=str(error)[:TEXT_CHARS]) from None
         if not connection.is_alive:
             raise LinkError("unavailable", f"'{self.name}' closed a new connection at once.")
         return connection
 
     def _sweep_idle(self) -> None:
-        """End what was of no use for long."""
+        """Close connections that were idle for too long."""
         self._sweep = None
         now = self._loop.time()
-        kept = [connection for connection in self._idle if connection.is_fit(now)]
-        for connection in set(self._idle).difference(kept):
+        reusable = [connection for connection in self._idle if connection.is_reusable(now)]
+        for connection in set(self._idle).difference(reusable):
             connection.abort()
-        self._idle = kept
-        if kept:
+        self._idle = reusable
+        if reusable:
             self._sweep = self._loop.call_later(_SWEEP_SECONDS, self._sweep_idle)
 
 
-def _why(error: Exception) -> str:
-    """Return in words why there is no connection."""
+def _reason(error: Exception) -> str:
+    """Return in words why a connection failed."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted ({error.verify_message})"
     if isinstance(error, ssl.SSLError):
-        return "TLS cannot be spoken with it"
+        return "the TLS handshake failed"
     if isinstance(error, socket.gaierror | UnicodeError):
-        return "its host is not known"
-    if isinstance(error, ConnectionRefusedError):
-        return "nobody listens there"
-    return "the connection failed"
+        return "its host name is unknown"
+    return "it refuses connections" if isinstance(error, ConnectionRefusedError) else "the connection failed"

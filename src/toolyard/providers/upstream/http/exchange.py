@@ -1,107 +1,107 @@
-"""Exchanges: one request to an upstream and what comes back for it, as events or whole."""
+"""One HTTP request to an upstream and its response, and the sender that carries all of them.
+
+The sender follows redirects, renews credentials and sends again. It knows message ids, but not what messages mean.
+"""
 
 import asyncio
 import time
 from collections.abc import Mapping
-from typing import Any, Final, Literal, Protocol, cast
+from typing import Final, Literal, Protocol
 
-import msgspec
-
-from toolyard.providers.upstream.http.client import TEXT, Address, Connection, Head, Pool, UnfitError, join
+from toolyard.providers.upstream.http.client import TEXT_CHARS, Address, Connection, HeaderError, Pool, RequestHead, resolve
 from toolyard.providers.upstream.link import Credentials, LinkError
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.wire.messages import Fault, Id, decode_batch
 from toolyard.wire.sse import Event, Events
 
-__all__ = ["OTHERS", "Exchange", "Owner", "Sender", "fault_in", "frame_of", "messages_in", "seconds_of", "trouble_of", "unauthenticated"]
+__all__ = ["MAX_ONE_WAY", "NOT_FOUND", "OK", "Exchange", "Sender", "error_from_response", "split_messages"]
 
-
-OTHERS: Final = 256
-"""How many messages that want no answer may be on their way to one upstream."""
-_OK: Final = 200
+MAX_ONE_WAY: Final = 256
+"""How many messages without an answer may be in flight to one upstream."""
+OK: Final = 200
+_CLIENT_ERROR: Final = 400
+NOT_FOUND: Final = 404
+_UNAUTHORIZED: Final = 401
+_FORBIDDEN: Final = 403
+_TOO_MANY_REQUESTS: Final = 429
+_SERVER_ERROR: Final = 500
+_UNAVAILABLE: Final = 503
+_PERMANENT_REDIRECT: Final = 308
+_FOLLOWED: Final = frozenset({307, _PERMANENT_REDIRECT})
+_REDIRECTS: Final = frozenset({301, 302, 303, *_FOLLOWED})
 _ERROR_BYTES: Final = 64 * 1024
-_NOTHING: Final[Mapping[bytes, bytes]] = {}
+_DAY_SECONDS: Final = 86400.0
+_NO_HEADERS: Final[Mapping[bytes, bytes]] = {}
 
 
-class Owner(Protocol):
-    """Who began an exchange and is told of it."""
+class ExchangeListener(Protocol):
+    """Receives the events of an exchange that it started."""
 
-    def begun(self, exchange: "Exchange") -> None:
-        """Take note that its head is there."""
+    def on_start(self, exchange: "Exchange") -> None:
+        """Handle the head of the response."""
         ...
 
-    def heard(self, exchange: "Exchange", event: Event) -> None:
-        """Take an event."""
+    def on_event(self, exchange: "Exchange", event: Event) -> None:
+        """Handle one server-sent event."""
         ...
 
-    def ended(self, exchange: "Exchange") -> None:
-        """Take note that the response is whole, whatever its status."""
+    def on_end(self, exchange: "Exchange") -> None:
+        """Handle the end of a complete response of any status."""
         ...
 
-    def failed(self, exchange: "Exchange", error: LinkError) -> None:
-        """Take note that there is none, or only a part."""
-        ...
-
-
-class _Judge(Protocol):
-    """Who looks at a response that is not simply good, before its owner does."""
-
-    name: str
-    limit: int
-
-    def judge(self, exchange: "Exchange") -> None:
-        """Send the request once more, or tell its owner."""
+    def on_error(self, exchange: "Exchange", error: LinkError) -> None:
+        """Handle a response that failed or broke off."""
         ...
 
 
 class Exchange:
-    """One request, which may be sent more than once if the upstream wants it elsewhere or with other credentials."""
+    """One request and its response; redirects and new credentials send it again."""
 
-    # What most exchanges never touch is said here once, because there is an exchange for every message.
+    # Defaults of the class instead of assignments in `__init__`: every message makes an exchange, and most touch few of these.
     connection: Connection | None = None
     session: str | None = None
-    """The session it was last sent in."""
-    shown: Mapping[str, str] | None = None
-    """The credentials it was last sent with."""
+    """The MCP session of the last request."""
+    credentials: Mapping[str, str] | None = None
+    """The credentials of the last request."""
     target: str | None = None
-    """Where it is sent, if not where all are."""
-    hops = 0
+    """The request target, where it differs from the upstream's."""
+    redirects = 0
     challenges: tuple[tuple[int, str], ...] = ()
-    answered = False
-    """Whether the message it was for has come, though the stream goes on."""
-    last_event = ""
-    retry = 0
-    tries = 0
+    is_answered = False
+    """Whether the response to its message came, although the stream goes on."""
+    last_event_id = ""
+    retry_ms = 0
+    retries = 0
     timer: asyncio.TimerHandle | None = None
-    is_over = False
+    is_closed = False
     status = 0
-    replied: Mapping[bytes, bytes] = _NOTHING
+    response_headers: Mapping[bytes, bytes] = _NO_HEADERS
     events: Events | None = None
     _body: bytes | bytearray = b""
     _size = 0
 
     def __init__(
         self,
-        owner: Owner,
-        judge: _Judge,
+        listener: ExchangeListener,
+        sender: "Sender",
         *,
         headers: Mapping[str, str],
         message: bytes = b"",
         request_id: Id | None = None,
         method: Literal["POST", "GET", "DELETE"] = "POST",
     ) -> None:
-        self.owner = owner
+        self.listener = listener
         self.method = method
         self.message = message
         self.request_id = request_id
         self.headers = headers
-        self._judge = judge
+        self._sender = sender
 
-    def renew(self) -> None:
+    def reset(self) -> None:
         """Forget the response, before the request is sent again."""
         self.connection = None
         self.status = 0
-        self.replied = _NOTHING
+        self.response_headers = _NO_HEADERS
         self.events = None
         self._body = b""
         self._size = 0
@@ -109,111 +109,102 @@ class Exchange:
     @property
     def name(self) -> str:
         """Return the name of the upstream."""
-        return self._judge.name
+        return self._sender.name
 
     @property
     def body(self) -> bytes:
-        """Return the body as far as it is there."""
+        """Return the body, as far as it came."""
         return bytes(self._body)
 
     @property
     def text(self) -> str:
         """Return the beginning of the body, for people."""
-        return self.body[: 4 * TEXT].decode("utf-8", "replace")[:TEXT].strip()
+        return self.body[: 4 * TEXT_CHARS].decode("utf-8", "replace")[:TEXT_CHARS].strip()
 
     def header(self, name: bytes) -> str:
-        """Return a header of the response, or an empty text."""
-        return self.replied.get(name, b"").decode("latin-1")
+        """Return a header of the response, or an empty string."""
+        return self.response_headers.get(name, b"").decode("latin-1")
 
-    def end(self) -> None:
-        """Be done: its timer is stopped."""
-        self.is_over = True
+    @property
+    def is_refused(self) -> bool:
+        """Return whether the status is an error."""
+        return self.status >= _CLIENT_ERROR
+
+    @property
+    def retry_after(self) -> float | None:
+        """Return the seconds that the header 'Retry-After' asks to wait, at most a day; it holds seconds or a date."""
+        from email.utils import parsedate_to_datetime  # noqa: PLC0415 - few upstreams ask to wait
+
+        value = self.header(b"retry-after")
+        try:
+            seconds = float(value) if value.isdecimal() else parsedate_to_datetime(value).timestamp() - time.time()
+            return min(max(seconds, 0.0), _DAY_SECONDS)
+        except (ValueError, OverflowError):
+            return None
+
+    def close(self) -> None:
+        """Stop its timer, and ignore what still comes."""
+        self.is_closed = True
         if self.timer is not None:
             self.timer.cancel()
 
-    def begin(self, status: int, headers: Mapping[bytes, bytes]) -> None:
-        """Take the head."""
+    def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
+        """Handle the status and the headers."""
         self.status = status
-        self.replied = headers
-        if status == _OK and headers.get(b"content-type", b"").startswith(b"text/event-stream"):
-            self.events = Events(max_bytes=self._judge.limit)
-        self.owner.begun(self)
+        self.response_headers = headers
+        if status == OK and headers.get(b"content-type", b"").startswith(b"text/event-stream"):
+            self.events = Events(max_bytes=self._sender.message_bytes)
+        self.listener.on_start(self)
 
-    def take(self, piece: bytes) -> None:
-        """Take a piece of the body."""
+    def on_body(self, piece: bytes) -> None:
+        """Handle a piece of the body."""
         if self.events is None:
-            self._gather(piece)
+            self._collect(piece)
             return
         try:
             for event in self.events.feed(piece):
-                self.owner.heard(self, event)
-                if self.is_over:
+                self.retries = 0
+                self.last_event_id = event.id or self.last_event_id
+                self.retry_ms = self.retry_ms if event.retry is None else event.retry
+                self.listener.on_event(self, event)
+                if self.is_closed:
                     return
         except ValueError:
             self._overflow()
 
-    def _gather(self, piece: bytes) -> None:
+    def _collect(self, piece: bytes) -> None:
         if not self._size:
             self._body = piece
         else:
             self._body = self._body if isinstance(self._body, bytearray) else bytearray(self._body)
             self._body += piece
         self._size += len(piece)
-        if self._size > (self._judge.limit if self.status == _OK else _ERROR_BYTES):
+        if self._size > (self._sender.message_bytes if self.status == OK else _ERROR_BYTES):
             self._overflow()
 
-    def finish(self) -> None:
-        """Take note that the response is whole."""
-        if self.status == _OK:
-            self.owner.ended(self)
+    def on_complete(self) -> None:
+        """Handle the end of a complete response."""
+        if self.status == OK:
+            self.listener.on_end(self)
         else:
-            self._judge.judge(self)
+            self._sender.handle_status(self)
 
-    def fail(self, error: LinkError) -> None:
-        """Take note that it will never be."""
-        self.owner.failed(self, error)
+    def on_error(self, error: LinkError) -> None:
+        """Handle a response that failed or broke off."""
+        self.listener.on_error(self, error)
 
     def _overflow(self) -> None:
-        """Stop reading; an error is told by its beginning."""
+        """Stop reading; the beginning of an error's body is enough."""
         if self.connection is not None:
             self.connection.abort()
-        if self.status == _OK:
-            sentence = f"'{self.name}' answered with more than {self._judge.limit} bytes."
-            self.owner.failed(self, LinkError("refused", sentence, sent=True, status=_OK))
+        if self.status == OK:
+            sentence = f"'{self.name}' answered with more than {self._sender.message_bytes} bytes."
+            self.listener.on_error(self, LinkError("refused", sentence, sent=True, status=OK))
         else:
-            self._judge.judge(self)
+            self._sender.handle_status(self)
 
 
-_NOT_FOUND: Final = 404
-_TOO_MANY: Final = 429
-_UNAVAILABLE: Final = 503
-_SERVER: Final = 500
-_MOVED: Final = frozenset({301, 302, 303, 307, 308})
-_CLIENT: Final = 400
-_DAY: Final = 86400.0
-
-
-class _Frame(msgspec.Struct, gc=False):
-    """As much of a message as tells which answer it is."""
-
-    id: Any = None
-    method: Any = None
-
-
-_decode_frame: Final = msgspec.json.Decoder(_Frame).decode
-_decode: Final = msgspec.json.Decoder().decode
-
-
-def frame_of(data: bytes) -> tuple[bool, Any]:
-    """Return whether this is a message at all, and the id that it answers, if it is an answer."""
-    try:
-        frame = _decode_frame(data)
-    except (msgspec.DecodeError, RecursionError):
-        return False, None
-    return True, frame.id if frame.method is None else None
-
-
-def messages_in(data: bytes) -> list[bytes]:
+def split_messages(data: bytes) -> list[bytes]:
     """Return the messages of a body or an event: one, or those of a batch."""
     if data[:1] == b"{":
         return [data]
@@ -223,193 +214,152 @@ def messages_in(data: bytes) -> list[bytes]:
         return []
 
 
-def fault_in(body: bytes, request_id: Id) -> bytes | None:
-    """Return the error of JSON-RPC that a body is, as the answer to a request, whether or not it says to which."""
-    try:
-        found: Any = _decode(body)
-    except (msgspec.DecodeError, RecursionError):
-        return None
-    error = cast("dict[str, Any]", found).get("error") if isinstance(found, dict) else None
-    if not isinstance(error, dict) or not isinstance(cast("dict[str, Any]", error).get("code"), int):
-        return None
-    return msgspec.json.encode({"jsonrpc": "2.0", "id": request_id, "error": error})
+def error_from_response(exchange: Exchange) -> LinkError:
+    """Return the error that a response without an answer stands for, by its status and headers."""
+    status, name, text = exchange.status, exchange.name, exchange.text
+    if status == NOT_FOUND and exchange.session is not None:
+        return LinkError("session_lost", f"'{name}' does not know the session any more.", status=status, text=text)
+    if status == _TOO_MANY_REQUESTS:
+        sentence = f"'{name}' is called too often."
+        return LinkError("rate_limited", sentence, status=status, text=text, retry_after=exchange.retry_after)
+    if status == _UNAVAILABLE:
+        wait = exchange.retry_after
+        # Some proxies answer so when a server crashed at work. Only with a time to wait is it a refusal before any work.
+        return LinkError("unavailable", f"'{name}' is not available now.", sent=wait is None, status=status, text=text, retry_after=wait)
+    if status in _REDIRECTS:
+        location = exchange.header(b"location")
+        sentence = f"'{name}' has moved to '{location[:200]}', which is not followed. Change its URL in the settings."
+        return LinkError("refused", sentence if location else f"'{name}' redirects without a location.", status=status, text=text)
+    sentence = f"'{name}' answered with status {status}" + ("." if exchange.is_refused else " and no message.")
+    return LinkError("refused", sentence, status=status, text=text, sent=status >= _SERVER_ERROR or not exchange.is_refused)
 
 
-def unauthenticated(exchange: Exchange, *, shown: bool) -> LinkError:
-    """Return that the upstream does not let us in with what we show, or without anything."""
-    sentence = f"'{exchange.name}' refuses the credentials it was shown." if shown else f"'{exchange.name}' wants credentials."
-    challenge = exchange.header(b"www-authenticate")
-    return LinkError("unauthenticated", sentence, status=exchange.status or None, text=exchange.text, challenge=challenge)
-
-
-def trouble_of(exchange: Exchange) -> LinkError:
-    """Return what is wrong, by the status and the headers of a response that is no answer and asks for no credentials."""
-    status, name = exchange.status, exchange.name
-    if status == _NOT_FOUND and exchange.session is not None:
-        return LinkError("session_lost", f"'{name}' has forgotten the session.", status=status, text=exchange.text)
-    if status in {_TOO_MANY, _UNAVAILABLE}:
-        return _asked_to_wait(exchange)
-    if status in _MOVED:
-        place = exchange.header(b"location")
-        sentence = f"'{name}' has moved to '{place[:200]}', which is not followed; change its address." if place else ""
-        return LinkError("refused", sentence or f"'{name}' says that it moved, but not where to.", status=status, text=exchange.text)
-    sentence = f"'{name}' answered with status {status}." if status >= _CLIENT else f"'{name}' gave no answer, but status {status}."
-    return LinkError("refused", sentence, status=status, text=exchange.text, sent=status >= _SERVER or status < _CLIENT)
-
-
-def _asked_to_wait(exchange: Exchange) -> LinkError:
-    status, name = exchange.status, exchange.name
-    wait = seconds_of(exchange.header(b"retry-after"))
-    if status == _TOO_MANY:
-        return LinkError("rate_limited", f"'{name}' is called too often.", status=status, text=exchange.text, retry_after=wait)
-    # Some proxies say so of servers that they lost while those were at work; who names a time refuses on purpose.
-    sentence = f"'{name}' is not available now."
-    return LinkError("unavailable", sentence, sent=wait is None, status=status, text=exchange.text, retry_after=wait)
-
-
-def seconds_of(value: str) -> float | None:
-    """Return how long the header 'Retry-After' asks to wait: it names seconds or a date; a day is the most that is believed."""
-    from email.utils import parsedate_to_datetime  # noqa: PLC0415 - only where somebody asks to be left alone
-
-    try:
-        seconds = float(value) if value.isdecimal() else parsedate_to_datetime(value).timestamp() - time.time()
-        return min(max(seconds, 0.0), _DAY)
-    except (ValueError, OverflowError):
-        return None
-
-
-_UNAUTHORIZED: Final = 401
-_FORBIDDEN: Final = 403
 _AUTHORIZATION: Final = "authorization"
-_BARE: Final = "Bearer"
-"""What is taken for the challenge of a server that refuses us and does not say how it wants it."""
-_GOODBYE: Final = "DELETE"
-_PERMANENT: Final = 308
-_REDIRECTS: Final = frozenset({307, 308})
-_HOPS: Final = 3
-_RENEWALS: Final = 3
+_DEFAULT_CHALLENGE: Final = "Bearer"
+_MAX_REDIRECTS: Final = 3
+_MAX_RENEWALS: Final = 3
 _LONG_LIVED: Final = 8
+"""Connections for streams, on top of those for calls."""
 _INITIALIZED: Final = b'"notifications/initialized"'
 
 
 class Sender:
-    """What carries requests to one upstream; its owner closes it."""
+    """Sends the requests of one upstream; the link that owns it closes it."""
 
     def __init__(self, name: str, address: Address, *, settings: UpstreamSettings, credentials: Credentials) -> None:
         self.address = address
-        self.head = Head(address, settings.headers)
+        self.head = RequestHead(address, settings.headers)
         self.name = name
-        self.limit = settings.message_bytes
-        """Bytes that one message may have."""
+        self.message_bytes = settings.message_bytes
         self._credentials = credentials
         self._loop = asyncio.get_running_loop()
-        self._pool = Pool(name, address, bound=settings.in_flight + _LONG_LIVED, seconds=settings.connect_seconds)
-        self._unsent: list[Exchange] = []
+        self._pool = Pool(name, address, limit=settings.in_flight + _LONG_LIVED, connect_seconds=settings.connect_seconds)
+        self._awaiting_credentials: list[Exchange] = []
         self._renewal: asyncio.Task[None] | None = None
-        self._greeting: Exchange | None = None
-        self._held: list[Exchange] = []
+        self._initialized: Exchange | None = None
+        self._queued: list[Exchange] = []
 
     @property
-    def is_ready(self) -> bool:
-        """Return whether a request can be sent without other credentials."""
+    def has_credentials(self) -> bool:
+        """Return whether a request can be sent without a renewal of credentials."""
         return self._credentials.ready() is not None
 
     def send(self, exchange: Exchange) -> None:
-        """Send a request; its owner is told what becomes of it, later."""
-        if exchange.is_over:
-            return  # it was dropped while it waited
-        shown = self._credentials.ready()
-        if shown is None:
-            self._renew(exchange, (0, ""))
+        """Send a request; its listener gets the outcome later, never during this call."""
+        if exchange.is_closed:
+            return  # dropped while it was queued
+        credentials = self._credentials.ready()
+        if credentials is None:
+            self._wait_for_credentials(exchange, (0, ""))
             return
         head = self.head
-        exchange.shown = shown
+        exchange.credentials = credentials
         exchange.session = head.session
         try:
             if exchange.method == "POST":
-                data = head.post(exchange.message, exchange.headers, shown=shown, target=exchange.target)
+                data = head.post(exchange.message, exchange.headers, credentials=credentials, target=exchange.target)
             else:
-                data = head.bare(exchange.method, exchange.headers, shown=shown, target=exchange.target)
-        except UnfitError as error:
-            self._loop.call_soon(exchange.fail, LinkError("refused", f"Nothing was sent to '{self.name}'. {error}"))
+                data = head.without_body(exchange.method, exchange.headers, credentials=credentials, target=exchange.target)
+        except HeaderError as error:
+            self._loop.call_soon(exchange.on_error, LinkError("refused", f"Nothing was sent to '{self.name}'. {error}"))
             return
         self._pool.send(exchange, data, urgent=exchange.request_id is None)
 
-    def send_in_turn(self, exchange: Exchange) -> None:
-        """Send a message, after the notice that the handshake is done, if that is still on its way: servers refuse what overtakes it."""
-        if self._greeting is not None:
-            self._held.append(exchange)
+    def send_after_handshake(self, exchange: Exchange) -> None:
+        """Send a message; queue it until `notifications/initialized` is delivered, because servers refuse what overtakes that."""
+        if self._initialized is not None:
+            self._queued.append(exchange)
             return
         if exchange.request_id is None and _INITIALIZED in exchange.message:
-            self._greeting = exchange
+            self._initialized = exchange
         self.send(exchange)
 
-    def let_next(self, exchange: Exchange) -> None:
-        """Send what waited for a message that is done, if anything did."""
-        if exchange is self._greeting:
-            self._greeting = None
-            held, self._held = self._held, []
-            for waiting in held:
+    def release_queued(self, exchange: Exchange) -> None:
+        """Send the queued messages if this exchange was the `notifications/initialized` they waited for."""
+        if exchange is self._initialized:
+            self._initialized = None
+            queued, self._queued = self._queued, []
+            for waiting in queued:
                 self.send(waiting)
 
     def drop(self, exchange: Exchange) -> None:
-        """Stop an exchange; its owner is told nothing any more."""
-        exchange.end()
+        """Cancel an exchange without a callback to its listener."""
+        exchange.close()
         self._pool.drop(exchange)
-        if exchange in self._unsent:
-            self._unsent.remove(exchange)
+        if exchange in self._awaiting_credentials:
+            self._awaiting_credentials.remove(exchange)
 
-    def judge(self, exchange: Exchange) -> None:
-        """Send a request again if the upstream wants other credentials or another address of its own, otherwise tell its owner."""
+    def handle_status(self, exchange: Exchange) -> None:
+        """Send a request again after a redirect or a refusal of its credentials; pass other responses to the listener."""
         status = exchange.status
         challenge = exchange.header(b"www-authenticate")
-        if exchange.method == _GOODBYE:
-            exchange.owner.ended(exchange)  # nobody waits for other credentials then
-        elif status == _UNAUTHORIZED or (status == _FORBIDDEN and (challenge or exchange.shown)):
+        if exchange.method == "DELETE":
+            exchange.listener.on_end(exchange)  # the end of a session is not worth new credentials
+        elif status == _UNAUTHORIZED or (status == _FORBIDDEN and (challenge or exchange.credentials)):
             if any(name.lower() == _AUTHORIZATION for name in exchange.headers):
-                self._give_up(exchange, None)  # whoever calls showed his own, and ours are not for him
+                self._fail_authentication(exchange, None)  # the caller sent credentials of its own, which ours must not replace
             else:
-                self._renew(exchange, (status, challenge or (_BARE if status == _UNAUTHORIZED else "")))
-        elif status not in _REDIRECTS or not self._follow(exchange):
-            exchange.owner.ended(exchange)
+                self._wait_for_credentials(exchange, (status, challenge or (_DEFAULT_CHALLENGE if status == _UNAUTHORIZED else "")))
+        elif status not in _FOLLOWED or not self._follow(exchange):
+            exchange.listener.on_end(exchange)
 
     async def close(self) -> None:
-        """Let go of everything."""
+        """Cancel a renewal of credentials, and close all connections."""
         if self._renewal is not None:
             self._renewal.cancel()
         await self._pool.close()
 
     def _follow(self, exchange: Exchange) -> bool:
-        """Send a request to where it was pointed, if that is the same server."""
-        place = join(self.name, self.address, exchange.header(b"location"))
-        exchange.hops += 1
-        if place is None or exchange.hops > _HOPS:
+        """Follow a redirect within the same origin; return whether the request was sent again."""
+        address = resolve(self.name, self.address, exchange.header(b"location"))
+        exchange.redirects += 1
+        if address is None or exchange.redirects > _MAX_REDIRECTS:
             return False
-        exchange.target = place.target
-        if exchange.status == _PERMANENT or place.target == f"{self.head.target}/":
-            self.head.target = place.target  # so that the others are spared the way round
+        exchange.target = address.target
+        if exchange.status == _PERMANENT_REDIRECT or address.target == f"{self.head.target}/":
+            self.head.target = address.target  # saves later requests the redirect
         self._send_again(exchange)
         return True
 
     def _send_again(self, exchange: Exchange) -> None:
-        exchange.renew()
+        exchange.reset()
         self.send(exchange)
 
-    def _renew(self, exchange: Exchange, challenge: tuple[int, str]) -> None:
-        """Get other credentials for a request, once for each reason, and meanwhile for all others that want them, too."""
-        if challenge in exchange.challenges or len(exchange.challenges) == _RENEWALS:
-            self._loop.call_soon(self._give_up, exchange, None)
+    def _wait_for_credentials(self, exchange: Exchange, challenge: tuple[int, str]) -> None:
+        """Send a request again after a renewal, which all waiting requests share; each challenge is tried once."""
+        if challenge in exchange.challenges or len(exchange.challenges) == _MAX_RENEWALS:
+            self._loop.call_soon(self._fail_authentication, exchange, None)
             return
         exchange.challenges += (challenge,)
         ready = self._credentials.ready()
-        if ready is not None and ready != exchange.shown:
-            self._loop.call_soon(self._send_again, exchange)  # somebody was quicker
+        if ready is not None and ready != exchange.credentials:
+            self._loop.call_soon(self._send_again, exchange)  # another request renewed them meanwhile
             return
-        self._unsent.append(exchange)
+        self._awaiting_credentials.append(exchange)
         if self._renewal is None:
-            self._renewal = self._loop.create_task(self._get_others(challenge[1]))
+            self._renewal = self._loop.create_task(self._renew_credentials(challenge[1]))
 
-    async def _get_others(self, challenge: str) -> None:
+    async def _renew_credentials(self, challenge: str) -> None:
         is_renewed = False
         failure: LinkError | None = None
         try:
@@ -418,28 +368,31 @@ class Sender:
             failure = error
         finally:
             self._renewal = None
-            unsent, self._unsent = self._unsent, []
-            for exchange in unsent:
+            waiting, self._awaiting_credentials = self._awaiting_credentials, []
+            for exchange in waiting:
                 if is_renewed:
                     self._send_again(exchange)
                 else:
-                    self._give_up(exchange, failure)
+                    self._fail_authentication(exchange, failure)
 
-    def _give_up(self, exchange: Exchange, failure: LinkError | None) -> None:
-        """Tell the owner that the upstream does not let us in, in the words of whoever tried to get credentials, if there are any."""
-        if exchange.is_over:
+    def _fail_authentication(self, exchange: Exchange, failure: LinkError | None) -> None:
+        """Report refused credentials, with the message of the failed renewal if there is one."""
+        if exchange.is_closed:
             return
-        error = unauthenticated(exchange, shown=bool(exchange.shown) or self.head.shows(_AUTHORIZATION, exchange.headers))
-        if failure is not None:
-            error = LinkError(
-                failure.trouble,
-                failure.message,
-                status=error.status,
-                text=failure.text or error.text,
-                challenge=error.challenge,
-                retry_after=failure.retry_after,
-            )
-        elif exchange.status == _FORBIDDEN and not error.challenge:
-            exchange.owner.ended(exchange)
+        challenge = exchange.header(b"www-authenticate")
+        if failure is None and exchange.status == _FORBIDDEN and not challenge:
+            exchange.listener.on_end(exchange)
             return
-        exchange.owner.failed(exchange, error)
+        if failure is None:
+            had_credentials = bool(exchange.credentials) or self.head.has_header(_AUTHORIZATION, exchange.headers)
+            problem = "refuses the credentials that were sent" if had_credentials else "requires credentials"
+            failure = LinkError("unauthenticated", f"'{self.name}' {problem}.")
+        error = LinkError(
+            failure.trouble,
+            failure.message,
+            status=exchange.status or None,
+            text=failure.text or exchange.text,
+            challenge=challenge,
+            retry_after=failure.retry_after,
+        )
+        exchange.listener.on_error(exchange, error)

@@ -1,14 +1,13 @@
-"""HTTP with SSE, as it was before streamable HTTP: a stream that says where to post, and on which every answer comes."""
+"""A link over HTTP with SSE, the transport before streamable HTTP: one stream names a URL to post to and carries every response."""
 
 import asyncio
 import logging
 from collections.abc import Mapping
-from typing import Final
 
 import msgspec
 
-from toolyard.providers.upstream.http.client import join, read_address
-from toolyard.providers.upstream.http.exchange import OTHERS, Exchange, Sender, messages_in, trouble_of
+from toolyard.providers.upstream.http.client import parse_address, resolve
+from toolyard.providers.upstream.http.exchange import MAX_ONE_WAY, Exchange, Sender, error_from_response, split_messages
 from toolyard.providers.upstream.link import OPEN, Credentials, LinkError, Listener
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.wire.messages import Id
@@ -16,135 +15,135 @@ from toolyard.wire.sse import Event
 
 __all__ = ["SseLink"]
 
-_CLIENT: Final = 400
 _log = logging.getLogger(__name__)
 
 
 class SseLink:
-    """A link over the legacy pair of a stream and an address to post to."""
+    """A link over HTTP with SSE."""
 
     def __init__(self, name: str, settings: UpstreamSettings, credentials: Credentials = OPEN) -> None:
         self._name = name
         self._settings = settings
         self._credentials = credentials
         self._listener: Listener
-        self._courier: Sender
+        self._sender: Sender
         self._loop: asyncio.AbstractEventLoop
         self._stream: Exchange | None = None
-        self._opening: asyncio.Future[None] | None = None
+        self._endpoint: asyncio.Future[str] | None = None
         self._posts: dict[Exchange, None] = {}
         self._is_open = False
 
     async def open(self, listener: Listener) -> None:
-        """Open the stream, and wait until it says where to post.
+        """Open the stream, and wait for its `endpoint` event.
 
         Raises:
-            LinkError: It does not, or cannot be reached.
+            LinkError: The upstream cannot be reached, or sends no usable endpoint.
         """
-        address = read_address(self._name, self._settings.url or "")
+        address = parse_address(self._name, self._settings.url or "")
         self._loop = asyncio.get_running_loop()
-        self._courier = Sender(self._name, address, settings=self._settings, credentials=self._credentials)
+        self._sender = Sender(self._name, address, settings=self._settings, credentials=self._credentials)
         self._listener = listener
-        self._opening = self._loop.create_future()
-        self._stream = Exchange(self, self._courier, method="GET", headers={})
-        self._courier.send(self._stream)
+        self._endpoint = self._loop.create_future()
+        self._stream = Exchange(self, self._sender, method="GET", headers={})
+        self._sender.send(self._stream)
         try:
             async with asyncio.timeout(self._settings.connect_seconds):
-                await self._opening
+                await self._endpoint
         except TimeoutError:
-            sentence = f"'{self._name}' did not say within {self._settings.connect_seconds:g} seconds where to post."
+            sentence = f"'{self._name}' named no endpoint within {self._settings.connect_seconds:g} seconds."
             raise LinkError("unavailable", sentence) from None
         finally:
             if not self._is_open:
                 await self.close()
 
     def send(self, message: bytes, request_id: Id | None, headers: Mapping[str, str]) -> None:
-        """Post a message, soon; the answer to a request comes on the stream."""
+        """Post a message soon; the response to a request comes on the stream."""
         if not self._is_open:
             if request_id is not None:
                 self._loop.call_soon(self._listener.lose, request_id, LinkError("lost", f"The link to '{self._name}' is closed."))
             return
-        if request_id is None and sum(post.request_id is None for post in self._posts) >= OTHERS:
+        if request_id is None and sum(post.request_id is None for post in self._posts) >= MAX_ONE_WAY:
             _log.debug("upstream_takes_no_more upstream=%s", self._name)
-            return  # such as answers to pings without end
-        exchange = Exchange(self, self._courier, headers=headers, message=message, request_id=request_id)
+            return  # such as the answers to an endless series of pings
+        exchange = Exchange(self, self._sender, headers=headers, message=message, request_id=request_id)
         exchange.timer = self._loop.call_later(self._settings.connect_seconds, self._expire, exchange)
         self._posts[exchange] = None
-        self._courier.send_in_turn(exchange)
+        self._sender.send_after_handshake(exchange)
 
     def drop(self, request_id: Id) -> None:
-        """Do nothing: what the answer is to come on is for all."""
+        """Do nothing: all responses share the stream."""
 
     def listen(self) -> None:
-        """Do nothing: all that the upstream says comes on the stream."""
+        """Do nothing: the stream carries all messages."""
 
     async def close(self) -> None:
-        """Let go of everything; an upstream that loses the stream forgets us."""
+        """Close the stream, which ends the session, and all connections."""
         self._is_open = False
         if self._stream is None:
             return
         for exchange in (self._stream, *self._posts):
-            self._courier.drop(exchange)
+            self._sender.drop(exchange)
         self._posts.clear()
-        await self._courier.close()
+        await self._sender.close()
 
-    def begun(self, exchange: Exchange) -> None:
+    def on_start(self, exchange: Exchange) -> None:
         """Do nothing."""
 
-    def heard(self, exchange: Exchange, event: Event) -> None:
-        """Take an event of the stream: first where to post, then messages."""
+    def on_event(self, exchange: Exchange, event: Event) -> None:
+        """Handle an event of the stream: first the endpoint, then messages."""
         if not self._is_open:
-            self._begin(exchange, event)
+            self._set_endpoint(exchange, event)
         elif event.kind == "message" and event.data:
-            for message in messages_in(event.data):
+            for message in split_messages(event.data):
                 self._listener.receive(message, None)
 
-    def ended(self, exchange: Exchange) -> None:
-        """Take note that a message was taken or refused, or that the stream is over."""
-        if exchange is self._stream:
-            over = LinkError("lost", f"'{self._name}' ended the stream.", sent=True)
-            self._end(over if exchange.events is not None else trouble_of(exchange))
+    def on_end(self, exchange: Exchange) -> None:
+        """Handle the end of the stream, or the answer to a post."""
+        if exchange is not self._stream:
+            self._end_post(exchange, error_from_response(exchange) if exchange.is_refused else None)
+        elif exchange.events is None:
+            self._end(error_from_response(exchange))
         else:
-            self._end_post(exchange, None if exchange.status < _CLIENT else trouble_of(exchange))
+            self._end(LinkError("lost", f"'{self._name}' ended the stream.", sent=True))
 
-    def failed(self, exchange: Exchange, error: LinkError) -> None:
-        """Take note that a message was not taken, or that the stream is gone."""
+    def on_error(self, exchange: Exchange, error: LinkError) -> None:
+        """Handle the loss of the stream or of a post."""
         if exchange is self._stream:
             self._end(error)
         else:
             self._end_post(exchange, error)
 
-    def _begin(self, exchange: Exchange, event: Event) -> None:
-        if event.kind != "endpoint" or self._opening is None or self._opening.done():
+    def _set_endpoint(self, exchange: Exchange, event: Event) -> None:
+        if event.kind != "endpoint" or self._endpoint is None or self._endpoint.done():
             return
-        head = self._courier.head
-        here = msgspec.structs.replace(self._courier.address, target=exchange.target or head.target)
-        place = join(self._name, here, event.data.decode("utf-8", "replace"))
-        if place is None:
-            sentence = f"'{self._name}' wants its messages posted to another server, which is not done."
-            self._opening.set_exception(LinkError("refused", sentence, text=event.data[:200].decode("utf-8", "replace")))
+        head = self._sender.head
+        base = msgspec.structs.replace(self._sender.address, target=exchange.target or head.target)
+        endpoint = resolve(self._name, base, event.data.decode("utf-8", "replace"))
+        if endpoint is None:
+            sentence = f"'{self._name}' names an endpoint on another server, which is not allowed."
+            self._endpoint.set_exception(LinkError("refused", sentence, text=event.data[:200].decode("utf-8", "replace")))
             return
-        head.target = place.target
+        head.target = endpoint.target
         self._is_open = True
-        self._opening.set_result(None)
+        self._endpoint.set_result(endpoint.target)
 
     def _end(self, error: LinkError) -> None:
-        """Tell that the stream is gone, and with it every answer."""
+        """Report the end of the stream, and with it of all pending requests."""
         if self._is_open:
             self._is_open = False
             self._listener.end(error)
-        elif self._opening is not None and not self._opening.done():
-            self._opening.set_exception(error)
+        elif self._endpoint is not None and not self._endpoint.done():
+            self._endpoint.set_exception(error)
 
     def _end_post(self, exchange: Exchange, error: LinkError | None) -> None:
-        exchange.end()
+        exchange.close()
         self._posts.pop(exchange, None)
-        self._courier.let_next(exchange)
+        self._sender.release_queued(exchange)
         if error is not None and exchange.request_id is not None:
             self._listener.lose(exchange.request_id, error)
         elif error is not None:
             _log.info("upstream_took_no_note upstream=%s trouble=%s status=%s", self._name, error.trouble, error.status)
 
     def _expire(self, exchange: Exchange) -> None:
-        self._courier.drop(exchange)
-        self._end_post(exchange, LinkError("unavailable", f"'{self._name}' takes too long to take a message.", sent=True))
+        self._sender.drop(exchange)
+        self._end_post(exchange, LinkError("unavailable", f"'{self._name}' did not accept a message in time.", sent=True))

@@ -1,3 +1,3 @@
-"""Signing in at upstreams: OAuth, from discovery to tokens that are kept and renewed."""
+"""OAuth for upstreams: discovery, sign-in, stored tokens and their renewal."""
 
 __all__: list[str] = []

@@ -1,6 +1,6 @@
-"""Credentials of somebody who signed in: shown to the upstream, renewed when they run out, and noticed when somebody signs in anew.
+"""OAuth credentials of an upstream: read from the vault, renewed before they expire, reread after a new login.
 
-What signs in and renews is loaded only when it is needed: it brings an HTTP client and an OAuth library with it.
+The module that signs in and renews is loaded only when needed, because it imports an HTTP client and an OAuth library.
 """
 
 import asyncio
@@ -13,42 +13,47 @@ from typing import Any, Final
 import msgspec
 
 from toolyard._internal.lazy import load
-from toolyard._internal.logfmt import quoted
+from toolyard._internal.logfmt import log_value
 from toolyard.providers.upstream.link import LinkError
-from toolyard.providers.upstream.oauth.metadata import IdentityAssertion, LoginError, StoredLogin, Token, parameter_of, wants_more
+from toolyard.providers.upstream.oauth.metadata import (
+    IdentityAssertion,
+    LoginError,
+    StoredLogin,
+    Token,
+    challenge_parameter,
+    needs_more_scope,
+)
 from toolyard.providers.upstream.oauth.vault import Vault
 from toolyard.providers.upstream.settings import Login, UpstreamSettings
 
-__all__ = ["SignedIn", "load_signing"]
+__all__ = ["OAuthCredentials", "load_signin"]
 
-_AHEAD: Final = 60.0
-"""Seconds before its end at which a token is renewed; a tenth of its time if that is shorter."""
-_PAUSE: Final = 10.0
-"""Seconds until it is tried again to renew a token that is still good."""
-_PARTING: Final = 5.0
-"""Seconds that renewals may still take when nobody needs them any more."""
-_SIGNING: Final = "toolyard.providers.upstream.oauth.signin"
+_RENEW_AHEAD_S: Final = 60.0
+"""How long before its expiry a token is renewed, but at most a tenth of its lifetime."""
+_RETRY_S: Final = 10.0
+"""When a failed renewal of a token that is still valid is tried again."""
+_CLOSE_TIMEOUT_S: Final = 5.0
 _log = logging.getLogger(__name__)
 
 
-def load_signing() -> Any:
+def load_signin() -> Any:
     """Return the module that signs in and renews.
 
     Raises:
-        LoginError: What it needs is not installed.
+        LoginError: A package that it needs is not installed.
     """
     try:
-        return load(_SIGNING)
+        return load("toolyard.providers.upstream.oauth.signin")
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("toolyard"):
             raise
         raise LoginError("Signing in needs packages that are not installed: run pip install 'toolyard[login]'.") from None
 
 
-class SignedIn:
-    """What is shown to an upstream that somebody signed in at, or may."""
+class OAuthCredentials:
+    """The `Authorization` header for one upstream, if somebody signed in there."""
 
-    def __init__(self, name: str, settings: UpstreamSettings, folder: Path, *, beat: float = 1.0) -> None:
+    def __init__(self, name: str, settings: UpstreamSettings, folder: Path, *, poll_s: float = 1.0) -> None:
         self._name = name
         self._settings = settings
         self._login = settings.login or Login()
@@ -59,104 +64,108 @@ class SignedIn:
         self._stamp: tuple[int, int] | None = None
         self._is_read = self._vault.stamp is None
         self._is_refused = False
-        self._renewing = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._renewals: set[asyncio.Task[bool]] = set()
-        self._beat = beat
-        self._look_at = 0.0
+        self._poll_s = poll_s
+        self._poll_at = 0.0
 
     def ready(self) -> Mapping[str, str] | None:
-        """Return the headers to send, or nothing if they must be read or renewed first."""
-        self._is_read = self._is_read and not self._is_another
+        """Return the headers to send, or None if they must be read or renewed first."""
+        self._is_read = self._is_read and not self._has_changed
         if not self._is_read or (self._is_due and not self._is_refused):
             return None
         return self._headers
 
     async def renew(self, challenge: str) -> bool:
-        """Get others: those of somebody who signed in meanwhile, or fresh ones for those that were refused or run out.
+        """Read a newer login, or renew a token that was refused or expires.
 
-        What was begun goes on though nobody waits for it any more: many servers take a refresh token only once.
+        A renewal goes on when its caller is cancelled, because many servers accept a refresh token only once.
 
         Raises:
             LinkError: A person must sign in, or the authorization server cannot be reached.
         """
-        task = asyncio.get_running_loop().create_task(self._renew_in_turn(challenge, self._token))
+        task = asyncio.get_running_loop().create_task(self._renew_locked(challenge, self._token))
         self._renewals.add(task)
         task.add_done_callback(self._end_renewal)
         await asyncio.wait([task])
         return task.result()
 
     async def close(self) -> None:
-        """Wait, for a few seconds at most, until renewals that are under way are over and kept."""
+        """Wait a few seconds for running renewals, so that their tokens are stored."""
         if self._renewals:
-            await asyncio.wait(self._renewals, timeout=_PARTING)
+            await asyncio.wait(self._renewals, timeout=_CLOSE_TIMEOUT_S)
 
     def _end_renewal(self, task: "asyncio.Task[bool]") -> None:
         self._renewals.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever waits is told; if nobody does, the next call finds it out
+            task.exception()  # marks it as retrieved: if the caller was cancelled, the next call fails the same way
 
-    async def _renew_in_turn(self, challenge: str, shown: Token | None) -> bool:
-        async with self._renewing:
+    async def _renew_locked(self, challenge: str, refused: Token | None) -> bool:
+        async with self._lock:
             try:
-                return await self._renew(challenge, shown)
+                return await self._renew(challenge, refused)
             except LoginError as error:
-                if self._token is not None and not challenge and not self._token.is_over:
-                    _log.warning("login_not_renewed upstream=%s reason=%s", self._name, quoted(error.message))
-                    self._is_read = True  # once, and what cannot be read now is tried again
-                    self._renew_at = time.time() + _PAUSE
+                if self._token is not None and not challenge and not self._token.is_expired:
+                    self._log_failure(error)
+                    self._is_read = True  # use the valid token, although the vault may be unreadable now
+                    self._renew_at = time.time() + _RETRY_S
                     return True
-                self._is_refused = not error.passing
-                raise LinkError("unavailable" if error.passing else "unauthenticated", error.message) from error
+                self._is_refused = not error.is_transient
+                raise LinkError("unavailable" if error.is_transient else "unauthenticated", error.message) from error
 
-    async def _renew(self, challenge: str, shown: Token | None) -> bool:
-        kept = await self._read()
-        if kept is not None and kept.token is not None and kept.token != shown and not kept.token.is_over:
+    async def _renew(self, challenge: str, refused: Token | None) -> bool:
+        await self._read()
+        if self._is_newer_than(refused):
             return True
         if not challenge and not self._is_due:
-            return True  # it may let everybody in, or say how it wants it
+            return True  # the upstream may need no login, or will send a challenge
         async with self._vault.locked():
-            kept = await self._read()  # another process may have been quicker
-            if self._token is not None and self._token != shown and not self._token.is_over:
+            stored = await self._read()  # another process may have renewed it
+            if self._is_newer_than(refused):
                 return True
-            fresh = await self._fresh(kept, challenge)
-            await self._write(fresh)
-            self._take(fresh)
+            login = await self._new_login(stored, challenge)
+            await self._write(login)
+            self._use(login)
         _log.info("login_renewed upstream=%s", self._name)
         return True
 
-    async def _fresh(self, kept: StoredLogin | None, challenge: str) -> StoredLogin:
-        """Return a new login, without a person if that can be."""
-        if self._can_do_alone(kept, challenge):
+    def _is_newer_than(self, refused: Token | None) -> bool:
+        return self._token is not None and self._token != refused and not self._token.is_expired
+
+    async def _new_login(self, stored: StoredLogin | None, challenge: str) -> StoredLogin:
+        """Return a new login, if no person is needed for it."""
+        if self._can_renew(stored, challenge):
             try:
-                return await self._alone(kept, challenge)
+                return await self._renewed_login(stored, challenge)
             except LoginError as error:
-                if error.passing or not self._needs_person:
+                if error.is_transient or not self._needs_person:
                     raise
-                _log.warning("login_not_renewed upstream=%s reason=%s", self._name, quoted(error.message))
-        noted = StoredLogin(url=self._settings.url or "") if kept is None else kept
-        if challenge and noted.challenge != challenge:
-            await self._write(msgspec.structs.replace(noted, challenge=challenge))
-        raise self._person_needed(challenge)
+                self._log_failure(error)
+        refused = StoredLogin(url=self._settings.url or "") if stored is None else stored
+        if challenge and refused.challenge != challenge:
+            await self._write(msgspec.structs.replace(refused, challenge=challenge))
+        raise self._sign_in_error(challenge)
 
-    def _can_do_alone(self, kept: StoredLogin | None, challenge: str) -> bool:
-        more = wants_more(challenge)
+    def _can_renew(self, stored: StoredLogin | None, challenge: str) -> bool:
+        """Return whether a renewal without a person is worth an attempt."""
+        needs_more = needs_more_scope(challenge)
         if self._login.grant == "authorization_code":
-            return kept is not None and kept.token is not None and kept.token.refresh_token is not None and not more
-        if more and kept is not None and kept.challenge == challenge:
-            return False  # it was asked for already, and not granted
-        return not self._needs_person or (kept is not None and kept.vouched is not None)
+            return stored is not None and stored.token is not None and stored.token.refresh_token is not None and not needs_more
+        if needs_more and stored is not None and stored.challenge == challenge:
+            return False  # the scope was requested before, and not granted
+        return not self._needs_person or (stored is not None and stored.identity_assertion is not None)
 
-    async def _alone(self, kept: StoredLogin | None, challenge: str) -> StoredLogin:
-        made: StoredLogin
+    async def _renewed_login(self, stored: StoredLogin | None, challenge: str) -> StoredLogin:
+        login: StoredLogin
         if self._login.grant == "authorization_code":
-            made = await load_signing().refresh(self._name, kept, self._login)
-            return made
+            login = await load_signin().refresh(self._name, stored, self._login)
+            return login
 
-        async def keep(vouched: IdentityAssertion) -> None:
-            await self._write(msgspec.structs.replace(kept or StoredLogin(url=self._settings.url or ""), vouched=vouched))
+        async def save(assertion: IdentityAssertion) -> None:
+            await self._write(msgspec.structs.replace(stored or StoredLogin(url=self._settings.url or ""), identity_assertion=assertion))
 
-        made = await load_signing().obtain(self._name, self._settings, challenge, before=kept, keep=keep)
-        return msgspec.structs.replace(made, challenge=challenge if wants_more(challenge) else "")
+        login = await load_signin().obtain(self._name, self._settings, challenge, stored=stored, save=save)
+        return msgspec.structs.replace(login, challenge=challenge if needs_more_scope(challenge) else "")
 
     @property
     def _needs_person(self) -> bool:
@@ -165,50 +174,47 @@ class SignedIn:
         return self._login.grant == "authorization_code" or (identity is not None and identity.id_token is None)
 
     @property
-    def _is_another(self) -> bool:
-        """Return whether somebody signed in or out meanwhile: that is looked at once a beat, or each time if we are refused."""
+    def _has_changed(self) -> bool:
+        """Return whether somebody signed in or out; checked once per interval, or each time after a refusal."""
         now = time.monotonic()
-        if now < self._look_at and not self._is_refused:
+        if now < self._poll_at and not self._is_refused:
             return False
-        self._look_at = now + self._beat
+        self._poll_at = now + self._poll_s
         return self._vault.stamp != self._stamp
 
     @property
     def _is_due(self) -> bool:
-        """Return whether there is a token that should be renewed, and can be without a person."""
+        """Return whether the token should be renewed now, and can be without a person."""
         return self._renew_at is not None and time.time() >= self._renew_at
 
-    def _person_needed(self, challenge: str) -> LoginError:
-        if wants_more(challenge):
-            scope = parameter_of(challenge, "scope")
-            what = f" It names '{scope[:200]}'." if scope else ""
-            return LoginError(
-                f"'{self._name}' does not allow this with what was granted.{what} 'toolyard login {self._name}' asks for more."
-            )
-        what = "wants somebody to sign in" if self._token is None else "does not take the login any more"
-        return LoginError(f"'{self._name}' {what}: 'toolyard login {self._name}'.")
+    def _log_failure(self, error: LoginError) -> None:
+        _log.warning("login_not_renewed upstream=%s reason=%s", self._name, log_value(error.message))
+
+    def _sign_in_error(self, challenge: str) -> LoginError:
+        if needs_more_scope(challenge):
+            scope = challenge_parameter(challenge, "scope")
+            needed = f" It needs '{scope[:200]}'." if scope else ""
+            return LoginError(f"'{self._name}' does not allow this with the granted scope.{needed} Run 'toolyard login {self._name}'.")
+        problem = "requires a login" if self._token is None else "does not accept the login any more"
+        return LoginError(f"'{self._name}' {problem}. Run 'toolyard login {self._name}'.")
 
     async def _read(self) -> StoredLogin | None:
         stamp = self._vault.stamp
-        kept = await asyncio.to_thread(self._vault.read)
+        stored = await asyncio.to_thread(self._vault.read)
         self._is_refused = False
         self._stamp = stamp
-        self._take(kept)
-        return kept
+        self._use(stored)
+        return stored
 
-    async def _write(self, kept: StoredLogin) -> None:
-        await asyncio.to_thread(self._vault.write, kept)
-        self._stamp = self._vault.stamp  # nobody else writes while it is locked
+    async def _write(self, login: StoredLogin) -> None:
+        await asyncio.to_thread(self._vault.write, login)
+        self._stamp = self._vault.stamp  # the lock keeps other writers out
 
-    def _take(self, kept: StoredLogin | None) -> None:
+    def _use(self, login: StoredLogin | None) -> None:
         self._is_read = True
-        token = self._token = kept.token if kept is not None else None
-        if token is None:
-            self._headers, self._renew_at = {}, None
-            return
-        self._headers = {"Authorization": f"Bearer {token.access_token}"}
-        can_renew = token.refresh_token is not None or self._login.grant != "authorization_code"
-        if token.expires is None or not can_renew:
-            self._renew_at = None
-        else:
-            self._renew_at = token.expires - min(_AHEAD, (token.expires - token.began) / 10)
+        token = self._token = login.token if login is not None else None
+        self._renew_at = None
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token.access_token}"}
+        can_renew = token is not None and (token.refresh_token is not None or self._login.grant != "authorization_code")
+        if token is not None and token.expires is not None and can_renew:
+            self._renew_at = token.expires - min(_RENEW_AHEAD_S, (token.expires - token.issued) / 10)

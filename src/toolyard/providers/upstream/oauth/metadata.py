@@ -1,4 +1,4 @@
-"""Papers: what servers publish of themselves, and what we keep of a login; as data."""
+"""OAuth as data: published metadata, stored logins, challenges and the error of signing in; no I/O."""
 
 import re
 import time
@@ -14,14 +14,14 @@ __all__ = [
     "ServerMetadata",
     "StoredLogin",
     "Token",
-    "joined_scopes",
-    "parameter_of",
-    "wants_more",
+    "challenge_parameter",
+    "join_scopes",
+    "needs_more_scope",
 ]
 
 
 class ResourceMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server with something to protect publishes of itself (RFC 9728)."""
+    """The metadata of a protected resource (RFC 9728)."""
 
     resource: str
     authorization_servers: tuple[str, ...] | None = None
@@ -29,7 +29,7 @@ class ResourceMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """What an authorization server publishes of itself (RFC 8414, or OpenID Connect Discovery)."""
+    """The metadata of an authorization server (RFC 8414 or OpenID Connect Discovery)."""
 
     issuer: str
     token_endpoint: str
@@ -44,102 +44,105 @@ class ServerMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Client(msgspec.Struct, frozen=True, kw_only=True):
-    """Who we are to an authorization server."""
+    """Our registration as a client of one authorization server."""
 
     client_id: str
     issuer: str
-    """The server that knows us by this id; no other is ever shown it."""
+    """The authorization server of the registration; no other server gets the id."""
     client_secret: str | None = None
     method: str = "none"
-    """How we prove at the token endpoint who we are."""
+    """The authentication method at the token endpoint."""
     redirect_uri: str | None = None
-    """Where its browser is sent back to, if that was registered."""
+    """The registered redirect URI, if we registered ourselves."""
     expires: float = 0
-    """When the secret stops working, in seconds of the wall clock; 0 is never."""
+    """When the secret expires, as a Unix time; 0 is never."""
 
     def __repr__(self) -> str:
-        """Return whose it is, without the secret."""
+        """Return the issuer, without the secret."""
         return f"<Client of {self.issuer}>"
+
+    @property
+    def is_expired(self) -> bool:
+        """Return whether its secret has expired."""
+        return 0 < self.expires < time.time()
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """What lets us in."""
+    """An access token, and the refresh token that came with it."""
 
     access_token: str
     refresh_token: str | None = None
     scope: str | None = None
-    """What was granted, or else what was asked for."""
+    """The granted scope, or the requested one if the server names none."""
     expires: float | None = None
-    """When it runs out, in seconds of the wall clock."""
-    began: float = 0
+    """When it expires, as a Unix time."""
+    issued: float = msgspec.field(default=0, name="began")
+    """When it was issued, as a Unix time."""
 
     def __repr__(self) -> str:
-        """Return that it is one, and nothing of it."""
+        """Return the type alone, because the contents are secret."""
         return "<Token>"
 
     @property
-    def is_over(self) -> bool:
-        """Return whether its time is over."""
+    def is_expired(self) -> bool:
+        """Return whether it has expired."""
         return self.expires is not None and time.time() >= self.expires
 
 
 class IdentityAssertion(msgspec.Struct, frozen=True, kw_only=True):
-    """What an identity provider says of somebody who signed in there."""
+    """The tokens of an identity provider that say who signed in there, for cross-app access."""
 
     id_token: str
     refresh_token: str | None = None
 
     def __repr__(self) -> str:
-        """Return that it is one, and nothing of it."""
-        return "<Vouched>"
+        """Return the type alone, because the contents are secret."""
+        return "<IdentityAssertion>"
 
 
 class StoredLogin(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is kept of a login at one upstream."""
+    """Everything that is stored of a login at one upstream."""
 
     url: str
-    """The address it was made for; at another one it is worth nothing."""
+    """The URL of the upstream; the login is used for no other."""
     resource: str = ""
     token_endpoint: str = ""
     revocation_endpoint: str | None = None
     client: Client | None = None
     token: Token | None = None
     challenge: str = ""
-    """With which words the upstream last refused us, for the next login."""
-    who: str = ""
-    """Who signed in, if that was said."""
-    vouched: IdentityAssertion | None = None
-    """What the identity provider says of them, if one is asked."""
+    """The challenge of the upstream's last refusal, for the next login."""
+    user: str = msgspec.field(default="", name="who")
+    """The name of the person who signed in, if the server gave one."""
+    identity_assertion: IdentityAssertion | None = msgspec.field(default=None, name="vouched")
 
 
-def joined_scopes(*scopes: str | None) -> str:
-    """Return all scopes of several lists, each once."""
+def join_scopes(*scopes: str | None) -> str:
+    """Return the union of several scopes."""
     return " ".join(dict.fromkeys(word for scope in scopes if scope for word in scope.split()))
 
 
 _PARAMETER: Final = r'(?:^|[\s,]){}\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))'
-
-
 _ESCAPED: Final = re.compile(r"\\(.)")
 
 
-def parameter_of(challenge: str, name: str) -> str | None:
-    """Return a parameter of a challenge, or nothing if it is not there."""
-    found = re.search(_PARAMETER.format(re.escape(name)), challenge, re.IGNORECASE)
-    if found is None:
+def challenge_parameter(challenge: str, name: str) -> str | None:
+    """Return a parameter of a `WWW-Authenticate` challenge."""
+    match = re.search(_PARAMETER.format(re.escape(name)), challenge, re.IGNORECASE)
+    if match is None:
         return None
-    return found[2] if found[1] is None else _ESCAPED.sub(r"\1", found[1])
+    return match[2] if match[1] is None else _ESCAPED.sub(r"\1", match[1])
 
 
-def wants_more(challenge: str) -> bool:
-    """Return whether we are let in, but may not do this."""
-    return parameter_of(challenge, "error") == "insufficient_scope"
+def needs_more_scope(challenge: str) -> bool:
+    """Return whether a challenge accepts the token, but asks for more scope."""
+    return challenge_parameter(challenge, "error") == "insufficient_scope"
 
 
 class LoginError(Exception):
-    """Signing in does not work: one sentence for people, and whether it may work later without anybody's help."""
+    """Signing in failed: a sentence for people, and whether a later attempt may succeed without one."""
 
-    def __init__(self, message: str, *, passing: bool = False) -> None:
+    def __init__(self, message: str, *, is_transient: bool = False) -> None:
         super().__init__(message)
         self.message = message
-        self.passing = passing
+        self.is_transient = is_transient

@@ -1,8 +1,9 @@
-"""Signing in: from an upstream's address to a token, with a person or without; renewing and revoking."""
+"""Sign-in at an upstream with OAuth: in a browser, as a client, or with cross-app access; renewal and revocation."""
 
 import asyncio
 import secrets
 import time
+from base64 import urlsafe_b64decode
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, cast
@@ -10,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
-from toolyard.providers.upstream.oauth.discovery import Found, client_of, discover, given_client, server_of
+from toolyard.providers.upstream.oauth.discovery import Discovered, choose_client, configured_client, discover, fetch_server
 from toolyard.providers.upstream.oauth.http import OAuthHttp, open_http
 from toolyard.providers.upstream.oauth.metadata import (
     Client,
@@ -19,89 +20,74 @@ from toolyard.providers.upstream.oauth.metadata import (
     ServerMetadata,
     StoredLogin,
     Token,
-    joined_scopes,
-    parameter_of,
-    wants_more,
+    challenge_parameter,
+    join_scopes,
+    needs_more_scope,
 )
 from toolyard.providers.upstream.settings import Identity, Login, UpstreamSettings
 
-__all__ = [
-    "JWT_BEARER",
-    "Keep",
-    "Redirect",
-    "Show",
-    "have_person_sign_in",
-    "obtain",
-    "opened_redirect",
-    "refresh",
-    "revoke",
-    "sign_in",
-    "sign_in_at",
-    "vouch",
-]
-
+__all__ = ["obtain", "refresh", "revoke", "sign_in"]
 
 _HOST: Final = "127.0.0.1"
 _PATH: Final = "/callback"
 _HEAD_BYTES: Final = 16 * 1024
-_SECONDS: Final = 10.0
+_REQUEST_TIMEOUT_S: Final = 10.0
 _PAGE: Final = "<!doctype html><meta charset=utf-8><title>Toolyard</title><p>{}</p>"
-_DONE: Final = "Toolyard has what it needs. You can close this page and go back to the terminal."
-_STRANGE: Final = "This is not what Toolyard waits for."
+_DONE: Final = "You are signed in. You can close this page and go back to the terminal."
+_INVALID: Final = "This is not the redirect that Toolyard waits for."
 
 
-class Redirect:
-    """Waits for a browser that brings the right state."""
+class _RedirectListener:
+    """A loopback server that waits for the browser's redirect with the right state."""
 
     def __init__(self) -> None:
         self.state = secrets.token_urlsafe(32)
         self.uri = ""
-        self._came: asyncio.Future[Mapping[str, str]] = asyncio.get_running_loop().create_future()
+        self._parameters: asyncio.Future[Mapping[str, str]] = asyncio.get_running_loop().create_future()
 
     async def wait(self, seconds: float) -> Mapping[str, str]:
-        """Return what the browser brought.
+        """Return the parameters of the redirect.
 
         Raises:
             LoginError: It did not come in time.
         """
         try:
             async with asyncio.timeout(seconds):
-                return await self._came
+                return await self._parameters
         except TimeoutError:
             raise LoginError(f"Nobody signed in within {seconds:g} seconds.") from None
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one request; whatever does not bring the state is sent away, and the wait goes on."""
+        """Answer one request; one without the right state is refused, and the wait goes on."""
         with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            async with asyncio.timeout(_SECONDS):
-                head = await reader.readuntil(b"\r\n\r\n")
-                brought = self._read(head)
-                status, text = ("200 OK", _DONE) if brought is not None else ("400 Bad Request", _STRANGE)
+            async with asyncio.timeout(_REQUEST_TIMEOUT_S):
+                parameters = self._parse(await reader.readuntil(b"\r\n\r\n"))
+                status, text = ("200 OK", _DONE) if parameters is not None else ("400 Bad Request", _INVALID)
                 writer.write(_response(status, _PAGE.format(text)))
                 await writer.drain()
-                if brought is not None and not self._came.done():
-                    self._came.set_result(brought)
+                if parameters is not None and not self._parameters.done():
+                    self._parameters.set_result(parameters)
         writer.close()
 
-    def _read(self, head: bytes) -> Mapping[str, str] | None:
+    def _parse(self, head: bytes) -> Mapping[str, str] | None:
         method, _, rest = head.partition(b"\r\n")[0].decode("latin-1").partition(" ")
         target = urlsplit(rest.partition(" ")[0])
-        found = parse_qs(target.query, keep_blank_values=True)
-        single = {name: values[0] for name, values in found.items() if len(values) == 1}
-        if (method, target.path) != ("GET", _PATH) or len(single) != len(found):
+        query = parse_qs(target.query, keep_blank_values=True)
+        parameters = {name: values[0] for name, values in query.items() if len(values) == 1}
+        if (method, target.path) != ("GET", _PATH) or len(parameters) != len(query):
             return None
-        return single if secrets.compare_digest(single.get("state", "").encode(), self.state.encode()) else None
+        return parameters if secrets.compare_digest(parameters.get("state", "").encode(), self.state.encode()) else None
 
 
 @asynccontextmanager
-async def opened_redirect(port: int, *, kept: str | None) -> AsyncGenerator[Redirect]:
-    """Listen on a port, or on any: first on that of an address that was registered already.
+async def _listen_for_redirect(port: int, *, registered: str | None) -> AsyncGenerator[_RedirectListener]:
+    """Listen on a port; 0 means that of a registered redirect URI if it is free, or else any.
 
     Raises:
-        LoginError: The port is taken.
+        LoginError: The port is not free.
     """
-    redirect = Redirect()
-    server = await _listening(redirect, port, kept)
+    redirect = _RedirectListener()
+    server = await _start_server(redirect, port, registered)
     try:
         redirect.uri = f"http://{_HOST}:{server.sockets[0].getsockname()[1]}{_PATH}"
         yield redirect
@@ -110,14 +96,14 @@ async def opened_redirect(port: int, *, kept: str | None) -> AsyncGenerator[Redi
         await server.wait_closed()
 
 
-async def _listening(redirect: Redirect, port: int, kept: str | None) -> asyncio.Server:
-    if not port and kept is not None:
+async def _start_server(redirect: _RedirectListener, port: int, registered: str | None) -> asyncio.Server:
+    if not port and registered is not None:
         with suppress(OSError, ValueError):
-            return await asyncio.start_server(redirect.serve, _HOST, urlsplit(kept).port, limit=_HEAD_BYTES)
+            return await asyncio.start_server(redirect.serve, _HOST, urlsplit(registered).port, limit=_HEAD_BYTES)
     try:
         return await asyncio.start_server(redirect.serve, _HOST, port, limit=_HEAD_BYTES)
     except OSError as error:
-        raise LoginError(f"The port {port}, to which the browser is to come back, cannot be used: {error.strerror}.") from error
+        raise LoginError(f"The port {port} for the browser's redirect cannot be used: {error.strerror}.") from error
 
 
 def _response(status: str, page: str) -> bytes:
@@ -128,284 +114,281 @@ def _response(status: str, page: str) -> bytes:
     return f"{head}{page}".encode()
 
 
-Show = Callable[[str], None]
-"""What is given the address that a browser is to open."""
+ShowUrl = Callable[[str], None]
+"""Shows a person the URL to open in a browser."""
 
 
-async def have_person_sign_in(
-    asker: OAuthHttp, login: Login, server: ServerMetadata, *, known: Client | None, wanted: Mapping[str, str], show: Show, seconds: float
+async def _authorize_in_browser(
+    http: OAuthHttp,
+    login: Login,
+    server: ServerMetadata,
+    *,
+    stored: Client | None,
+    fields: Mapping[str, str],
+    show: ShowUrl,
+    seconds: float,
 ) -> tuple[Client, Mapping[str, Any]]:
-    """Have a person sign in at a server, for what is wanted, and return who we are there and what its token endpoint answers.
+    """Run the authorization code flow with PKCE, and return our client and the token response.
 
     Raises:
-        LoginError: It did not work.
+        LoginError: It failed.
     """
     if "S256" not in (server.code_challenge_methods_supported or ()):
-        raise LoginError(f"'{server.issuer}' does not know PKCE with 'S256', without which a login can be stolen.")
+        raise LoginError(f"'{server.issuer}' does not support PKCE with 'S256', without which a login can be stolen.")
     if server.authorization_endpoint is None:
         raise LoginError(f"'{server.issuer}' has no page to sign in on.")
-    async with opened_redirect(login.redirect_port, kept=known.redirect_uri if known is not None else None) as redirect:
-        client = await client_of(asker, login, server, kept=known, redirect_uri=redirect.uri, scope=wanted.get("scope"))
+    async with _listen_for_redirect(login.redirect_port, registered=stored.redirect_uri if stored is not None else None) as redirect:
+        client = await choose_client(http, login, server, stored=stored, redirect_uri=redirect.uri, scope=fields.get("scope"))
         verifier = secrets.token_urlsafe(48)
-        fields = {"redirect_uri": redirect.uri, **wanted}
-        show(asker.address(server.authorization_endpoint, client, verifier=verifier, state=redirect.state, **fields))
-        code = await _code(redirect, server, seconds)
+        sent = {"redirect_uri": redirect.uri, "state": redirect.state, **fields}
+        show(http.authorization_url(server.authorization_endpoint, client, verifier=verifier, **sent))
+        code = await _authorization_code(redirect, server, seconds)
     proof = {"code": code, "code_verifier": verifier, "redirect_uri": redirect.uri}
-    more = {name: value for name, value in wanted.items() if name != "scope"}
-    return client, await asker.token(server.token_endpoint, client, grant_type="authorization_code", **proof, **more)
+    others = {name: value for name, value in fields.items() if name != "scope"}
+    return client, await http.token(server.token_endpoint, client, grant_type="authorization_code", **proof, **others)
 
 
-async def _code(redirect: Redirect, server: ServerMetadata, seconds: float) -> str:
-    """Return the code that the browser brings, if it is from the server that it was sent to."""
-    brought = await redirect.wait(seconds)
-    issuer = brought.get("iss")
+async def _authorization_code(redirect: _RedirectListener, server: ServerMetadata, seconds: float) -> str:
+    """Return the code of the redirect, if it comes from the right issuer."""
+    parameters = await redirect.wait(seconds)
+    issuer = parameters.get("iss")
     if issuer != server.issuer and (issuer is not None or server.authorization_response_iss_parameter_supported):
-        raise LoginError(f"The browser was to come back from '{server.issuer}', and did not; nothing was given away.")
-    if "error" in brought:
-        said = brought.get("error_description", "")[:200].removesuffix(".")
-        raise LoginError(f"'{server.issuer}' let nobody sign in ({brought['error'][:80]}{': ' if said else ''}{said}).")
-    if not brought.get("code"):
+        raise LoginError(f"The browser did not come back from '{server.issuer}', so its code was not used.")
+    if "error" in parameters:
+        description = parameters.get("error_description", "")[:200].removesuffix(".")
+        reason = f"{parameters['error'][:80]}{': ' if description else ''}{description}"
+        raise LoginError(f"'{server.issuer}' refused the login ({reason}).")
+    if not parameters.get("code"):
         raise LoginError(f"The browser came back from '{server.issuer}' without a code.")
-    return brought["code"]
+    return parameters["code"]
 
 
-Keep = Callable[[IdentityAssertion], Awaitable[None]]
-"""What is given what an identity provider renewed, to keep it whatever comes of the rest: the old one may be good no more."""
-JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
-_EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
-_ID_TOKEN: Final = "urn:ietf:params:oauth:token-type:id_token"  # noqa: S105 - the name of a kind of token
-_ASSERTION: Final = "urn:ietf:params:oauth:token-type:id-jag"
+SaveAssertion = Callable[[IdentityAssertion], Awaitable[None]]
+"""Stores a renewed identity assertion at once, because the old refresh token may be invalid, whatever fails later."""
+_JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+_TOKEN_EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"  # noqa: S105 - the name of a grant type
+_ID_TOKEN: Final = "urn:ietf:params:oauth:token-type:id_token"  # noqa: S105 - the name of a token type
+_ID_JAG: Final = "urn:ietf:params:oauth:token-type:id-jag"
 _OPENID: Final = "openid"
 _OFFLINE: Final = "offline_access"
 
 
-async def sign_in_at(asker: OAuthHttp, identity: Identity, *, port: int, show: Show, seconds: float) -> IdentityAssertion:
-    """Have a person sign in at an identity provider.
-
-    Raises:
-        LoginError: It did not work.
-    """
-    server = await server_of(asker, identity.issuer)
-    may_stay = _OFFLINE in (server.scopes_supported or ())
-    wanted = {"scope": joined_scopes(_OPENID, _OFFLINE if may_stay else None)}
+async def _sign_in_at_provider(http: OAuthHttp, identity: Identity, *, port: int, show: ShowUrl, seconds: float) -> IdentityAssertion:
+    """Have a person sign in at an identity provider."""
+    server = await fetch_server(http, identity.issuer)
+    fields = {"scope": join_scopes(_OPENID, _OFFLINE if _OFFLINE in (server.scopes_supported or ()) else None)}
     login = Login(client_id=identity.client_id, client_secret=identity.client_secret, redirect_port=port)
-    _, answer = await have_person_sign_in(asker, login, server, known=None, wanted=wanted, show=show, seconds=seconds)
-    return _vouched(answer, identity, before=None)
+    _, response = await _authorize_in_browser(http, login, server, stored=None, fields=fields, show=show, seconds=seconds)
+    return _identity_assertion(response, identity, previous=None)
 
 
-async def vouch(
-    asker: OAuthHttp, identity: Identity, *, vouched: IdentityAssertion | None, audience: str, wanted: Mapping[str, str], keep: Keep | None
+async def _obtain_grant(
+    http: OAuthHttp, identity: Identity, assertion: IdentityAssertion | None, *, fields: Mapping[str, str], save: SaveAssertion | None
 ) -> tuple[str, IdentityAssertion]:
-    """Return an assertion for one authorization server, and what the identity provider says of whom it is about.
+    """Exchange an identity assertion for a grant (ID-JAG) at one authorization server; return both.
 
     Raises:
-        LoginError: It gives none.
+        LoginError: The identity provider refuses.
     """
-    known = IdentityAssertion(id_token=identity.id_token) if identity.id_token is not None else vouched
-    if known is None:
+    if identity.id_token is not None:
+        assertion = IdentityAssertion(id_token=identity.id_token)
+    if assertion is None:
         raise LoginError(f"Nobody is signed in at '{identity.issuer}'.")
-    server = await server_of(asker, identity.issuer)
+    server = await fetch_server(http, identity.issuer)
     try:
-        return await _exchange(asker, identity, server=server, known=known, audience=audience, **wanted), known
+        return await _exchange(http, identity, server, id_token=assertion.id_token, **fields), assertion
     except LoginError as error:
-        if error.passing or known.refresh_token is None:
+        if error.is_transient or assertion.refresh_token is None:
             raise
-    known = await _renewed(asker, identity, server=server, known=known)  # an id token lasts for minutes, and a login for days
-    if keep is not None:
-        await keep(known)
-    return await _exchange(asker, identity, server=server, known=known, audience=audience, **wanted), known
+    # An id token is valid for minutes and the login for days, so a refused one is renewed first.
+    renewal = {"grant_type": "refresh_token", "refresh_token": assertion.refresh_token}
+    assertion = _identity_assertion(await _request_token(http, identity, server, **renewal), identity, previous=assertion)
+    if save is not None:
+        await save(assertion)
+    return await _exchange(http, identity, server, id_token=assertion.id_token, **fields), assertion
 
 
-async def _exchange(asker: OAuthHttp, identity: Identity, *, server: ServerMetadata, known: IdentityAssertion, **wanted: str) -> str:
-    kinds = {"grant_type": _EXCHANGE, "requested_token_type": _ASSERTION, "subject_token_type": _ID_TOKEN}
-    answer = await _request_token(asker, identity, server=server, subject_token=known.id_token, **kinds, **wanted)
-    assertion = answer.get("access_token")
-    if not isinstance(assertion, str) or answer.get("issued_token_type") != _ASSERTION:
-        raise LoginError(f"'{identity.issuer}' gave something else than the assertion that it was asked for.")
-    return assertion
+async def _exchange(http: OAuthHttp, identity: Identity, server: ServerMetadata, *, id_token: str, **fields: str) -> str:
+    types = {"grant_type": _TOKEN_EXCHANGE, "requested_token_type": _ID_JAG, "subject_token_type": _ID_TOKEN}
+    response = await _request_token(http, identity, server, subject_token=id_token, **types, **fields)
+    grant = response.get("access_token")
+    if not isinstance(grant, str) or response.get("issued_token_type") != _ID_JAG:
+        raise LoginError(f"'{identity.issuer}' did not issue the identity assertion grant that was requested.")
+    return grant
 
 
-async def _renewed(asker: OAuthHttp, identity: Identity, *, server: ServerMetadata, known: IdentityAssertion) -> IdentityAssertion:
-    answer = await _request_token(asker, identity, server=server, grant_type="refresh_token", refresh_token=known.refresh_token or "")
-    return _vouched(answer, identity, before=known)
+async def _request_token(http: OAuthHttp, identity: Identity, server: ServerMetadata, **fields: str) -> Mapping[str, Any]:
+    client = configured_client(Login(client_id=identity.client_id, client_secret=identity.client_secret), server)
+    assert client is not None  # noqa: S101 - an identity has a client id
+    return await http.token(server.token_endpoint, client, **fields)
 
 
-async def _request_token(asker: OAuthHttp, identity: Identity, *, server: ServerMetadata, **fields: str) -> Mapping[str, Any]:
-    client = given_client(Login(client_id=identity.client_id, client_secret=identity.client_secret), server)
-    assert client is not None  # noqa: S101 - it has an id
-    return await asker.token(server.token_endpoint, client, **fields)
-
-
-def _vouched(answer: Mapping[str, Any], identity: Identity, *, before: IdentityAssertion | None) -> IdentityAssertion:
-    id_token, renewing = answer.get("id_token"), answer.get("refresh_token")
+def _identity_assertion(response: Mapping[str, Any], identity: Identity, *, previous: IdentityAssertion | None) -> IdentityAssertion:
+    id_token, refresh_token = response.get("id_token"), response.get("refresh_token")
     if not isinstance(id_token, str):
-        raise LoginError(f"'{identity.issuer}' does not say who signed in: it gave no id token.")
-    kept = before.refresh_token if before is not None else None
-    return IdentityAssertion(id_token=id_token, refresh_token=renewing if isinstance(renewing, str) else kept)
+        raise LoginError(f"'{identity.issuer}' does not say who signed in: it issued no id token.")
+    if not isinstance(refresh_token, str):
+        refresh_token = previous.refresh_token if previous is not None else None
+    return IdentityAssertion(id_token=id_token, refresh_token=refresh_token)
 
 
 _UNAUTHORIZED: Final = 401
-_NAMES: Final = ("email", "preferred_username", "name", "sub")
+_NAME_CLAIMS: Final = ("email", "preferred_username", "name", "sub")
 
 
-async def sign_in(name: str, settings: UpstreamSettings, kept: StoredLogin | None, *, show: Show, seconds: float) -> StoredLogin:
-    """Have a person sign in at an upstream, if it takes one, and return what to keep; `show` is given what a browser is to open.
+async def sign_in(name: str, settings: UpstreamSettings, stored: StoredLogin | None, *, show: ShowUrl, seconds: float) -> StoredLogin:
+    """Have a person sign in at an upstream, where one is needed, and return the login to store.
 
     Raises:
-        LoginError: It did not work.
+        LoginError: It failed.
     """
     login = settings.login or Login()
     url = settings.url or ""
-    if login.identity is not None and login.identity.id_token is None:
-        async with open_http(name, url) as asker:
-            vouched = await sign_in_at(asker, login.identity, port=login.redirect_port, show=show, seconds=seconds)
-        kept = msgspec.structs.replace(kept or StoredLogin(url=url), vouched=vouched)
-    if login.grant != "authorization_code":
-        return await obtain(name, settings, kept.challenge if kept is not None else "", before=kept)
-    async with open_http(name, url) as asker:
-        found = await _find(asker, settings, kept)
-        scope = _scope(login, found, kept)
-        known = kept.client if kept is not None else None
-        wanted = _wanted(found, scope)
-        client, answer = await have_person_sign_in(asker, login, found.server, known=known, wanted=wanted, show=show, seconds=seconds)
-    return _kept(url, found, client, answer, asked=scope)
+    async with open_http(name, url) as http:
+        if login.identity is not None and login.identity.id_token is None:
+            assertion = await _sign_in_at_provider(http, login.identity, port=login.redirect_port, show=show, seconds=seconds)
+            stored = msgspec.structs.replace(stored or StoredLogin(url=url), identity_assertion=assertion)
+        if login.grant == "authorization_code":
+            discovered, fields = await _discover(http, settings, stored)
+            client = stored.client if stored is not None else None
+            client, response = await _authorize_in_browser(
+                http, login, discovered.server, stored=client, fields=fields, show=show, seconds=seconds
+            )
+            return _new_login(url, discovered, client, response, requested=fields.get("scope"))
+    return await obtain(name, settings, stored.challenge if stored is not None else "", stored=stored)
 
 
 async def obtain(
-    name: str, settings: UpstreamSettings, challenge: str, *, before: StoredLogin | None, keep: Keep | None = None
+    name: str, settings: UpstreamSettings, challenge: str, *, stored: StoredLogin | None, save: SaveAssertion | None = None
 ) -> StoredLogin:
-    """Get a token without a person: for the client itself, or for somebody whom the identity provider vouches for.
+    """Get a token without a person: with client credentials, or with an identity assertion.
 
     Raises:
-        LoginError: It did not work.
+        LoginError: It failed.
     """
     login = settings.login or Login()
     url = settings.url or ""
-    async with open_http(name, url) as asker:
-        refused = StoredLogin(url=url, challenge=challenge) if before is None else msgspec.structs.replace(before, challenge=challenge)
-        found = await _find(asker, settings, refused)
-        client = given_client(login, found.server)
+    stored = msgspec.structs.replace(stored or StoredLogin(url=url), challenge=challenge)
+    async with open_http(name, url) as http:
+        discovered, fields = await _discover(http, settings, stored)
+        client = configured_client(login, discovered.server)
         if client is None:
             raise LoginError(f"'{name}' signs in as a client: its 'login' needs a 'client_id' and a 'client_secret' or 'private_key'.")
-        scope = _scope(login, found, refused)
-        wanted, vouched = _wanted(found, scope), refused.vouched
-        proof = {"grant_type": "client_credentials"}
+        grant, assertion = {"grant_type": "client_credentials"}, stored.identity_assertion
         if login.identity is not None:
-            assertion, vouched = await vouch(asker, login.identity, vouched=vouched, audience=found.server.issuer, wanted=wanted, keep=keep)
-            proof = {"grant_type": JWT_BEARER, "assertion": assertion}
-        answer = await asker.token(found.server.token_endpoint, client, key=login.private_key, **proof, **wanted)
-    made = _kept(url, found, client, answer, asked=scope)
-    return made if vouched is None else msgspec.structs.replace(made, vouched=vouched, who=_who(vouched.id_token))
+            exchanged = {"audience": discovered.server.issuer, **fields}
+            jag, assertion = await _obtain_grant(http, login.identity, assertion, fields=exchanged, save=save)
+            grant = {"grant_type": _JWT_BEARER, "assertion": jag}
+        response = await http.token(discovered.server.token_endpoint, client, key=login.private_key, **grant, **fields)
+    made = _new_login(url, discovered, client, response, requested=fields.get("scope"))
+    return made if assertion is None else msgspec.structs.replace(made, identity_assertion=assertion, user=_user_name(assertion.id_token))
 
 
-async def refresh(name: str, kept: StoredLogin, login: Login) -> StoredLogin:
-    """Renew a token and return what to keep; what the server does not say stays as it was.
+async def refresh(name: str, stored: StoredLogin, login: Login) -> StoredLogin:
+    """Renew a token, and return the login to store.
 
     Raises:
-        LoginError: It did not work.
+        LoginError: It failed.
     """
-    token, client = kept.token, _with_secret(kept.client, login)
+    token, client = stored.token, _with_secret(stored.client, login)
     if token is None or client is None or token.refresh_token is None:
         raise LoginError(f"The login at '{name}' cannot be renewed.")
-    async with open_http(name, kept.url) as asker:
-        fields = {"refresh_token": token.refresh_token, "resource": kept.resource}
+    async with open_http(name, stored.url) as http:
+        fields = {"refresh_token": token.refresh_token, "resource": stored.resource}
         key = login.private_key if client.method == "private_key_jwt" else None
-        answer = await asker.token(kept.token_endpoint, client, key=key, grant_type="refresh_token", **fields)
-    fresh = _token(answer, token.scope)
-    if fresh.refresh_token is None:
-        fresh = msgspec.structs.replace(fresh, refresh_token=token.refresh_token)
-    return msgspec.structs.replace(kept, token=fresh, challenge="")
+        response = await http.token(stored.token_endpoint, client, key=key, grant_type="refresh_token", **fields)
+    renewed = _parse_token(response, token.scope)
+    if renewed.refresh_token is None:
+        renewed = msgspec.structs.replace(renewed, refresh_token=token.refresh_token)
+    return msgspec.structs.replace(stored, token=renewed, challenge="")
 
 
-async def revoke(name: str, kept: StoredLogin, login: Login) -> bool:
-    """Have the authorization server forget a login, and return whether it has a way to.
+async def revoke(name: str, stored: StoredLogin, login: Login) -> bool:
+    """Revoke a login, and return whether the authorization server can do that.
 
     Raises:
-        LoginError: It has, and it did not work.
+        LoginError: It can, and it failed.
     """
-    token, client = kept.token, _with_secret(kept.client, login)
-    if token is None or client is None or kept.revocation_endpoint is None:
+    token, client = stored.token, _with_secret(stored.client, login)
+    if token is None or client is None or stored.revocation_endpoint is None:
         return False
-    async with open_http(name, kept.url) as asker:
-        await asker.revoke(kept.revocation_endpoint, client, token.refresh_token or token.access_token)
+    async with open_http(name, stored.url) as http:
+        await http.revoke(stored.revocation_endpoint, client, token.refresh_token or token.access_token)
     return True
 
 
-async def _find(asker: OAuthHttp, settings: UpstreamSettings, kept: StoredLogin | None) -> Found:
-    """Ask the upstream how it wants to be signed in at; what it said when it last refused us counts if it says nothing now."""
+async def _discover(http: OAuthHttp, settings: UpstreamSettings, stored: StoredLogin | None) -> tuple[Discovered, dict[str, str]]:
+    """Return the upstream's authorization server and the fields of a request to it.
+
+    The challenge of an earlier refusal counts if the upstream sends none now.
+    """
     method = "GET" if settings.carrier == "sse" else "POST"
-    status, challenge = await asker.challenge_of(settings.url or "", settings.headers, method=method)
-    before = kept.challenge if kept is not None else ""
-    refused = status == _UNAUTHORIZED or bool(before)
-    found = await discover(asker, settings.url or "", challenge or before, refused=refused)
-    trusted = settings.login.issuer if settings.login is not None else None
-    if trusted not in {None, found.server.issuer}:
-        raise LoginError(f"'{asker.name}' wants a login at '{found.server.issuer[:200]}', but its 'login' trusts '{trusted}' alone.")
-    return found
+    status, challenge = await http.fetch_challenge(settings.url or "", settings.headers, method=method)
+    earlier = stored.challenge if stored is not None else ""
+    was_refused = status == _UNAUTHORIZED or bool(earlier)
+    discovered = await discover(http, settings.url or "", challenge or earlier, was_refused=was_refused)
+    login = settings.login or Login()
+    issuer = discovered.server.issuer
+    if login.issuer not in {None, issuer}:
+        raise LoginError(f"'{http.name}' asks for a login at '{issuer[:200]}', but its 'login' trusts '{login.issuer}' alone.")
+    scope = _scope_to_request(login, discovered, stored)
+    return discovered, {"resource": discovered.resource, **({"scope": scope} if scope else {})}
 
 
-def _wanted(found: Found, scope: str | None) -> dict[str, str]:
-    return {"resource": found.resource, **({"scope": scope} if scope else {})}
+def _scope_to_request(login: Login, discovered: Discovered, stored: StoredLogin | None) -> str | None:
+    """Return the scope of the settings or of the upstream, on top of the granted one if the upstream asked for more."""
+    scope = " ".join(login.scopes) or discovered.scope
+    if stored is not None and needs_more_scope(stored.challenge):
+        granted = stored.token.scope if stored.token is not None else None
+        scope = join_scopes(granted, scope, challenge_parameter(stored.challenge, "scope"))
+    wants_refresh = login.grant == "authorization_code" and _OFFLINE in (discovered.server.scopes_supported or ())
+    return join_scopes(scope, _OFFLINE) if scope and wants_refresh else scope
 
 
-def _scope(login: Login, found: Found, kept: StoredLogin | None) -> str | None:
-    """Return what to ask for: what the settings or else the upstream says; if more is wanted than was granted, that on top."""
-    scope = " ".join(login.scopes) or found.scope
-    if kept is not None and wants_more(kept.challenge):
-        granted = kept.token.scope if kept.token is not None else None
-        scope = joined_scopes(granted, scope, parameter_of(kept.challenge, "scope"))
-    may_stay = login.grant == "authorization_code" and _OFFLINE in (found.server.scopes_supported or ())
-    return joined_scopes(scope, _OFFLINE) if scope and may_stay else scope
-
-
-def _kept(url: str, found: Found, client: Client, answer: Mapping[str, Any], *, asked: str | None) -> StoredLogin:
+def _new_login(url: str, discovered: Discovered, client: Client, response: Mapping[str, Any], *, requested: str | None) -> StoredLogin:
     return StoredLogin(
         url=url,
-        resource=found.resource,
-        token_endpoint=found.server.token_endpoint,
-        revocation_endpoint=found.server.revocation_endpoint,
+        resource=discovered.resource,
+        token_endpoint=discovered.server.token_endpoint,
+        revocation_endpoint=discovered.server.revocation_endpoint,
         client=client if client.redirect_uri is not None else msgspec.structs.replace(client, client_secret=None),
-        token=_token(answer, asked),
-        who=_who(answer.get("id_token")),
+        token=_parse_token(response, requested),
+        user=_user_name(response.get("id_token")),
     )
 
 
 def _with_secret(client: Client | None, login: Login) -> Client | None:
-    """Return a client with its secret: that of a client of the settings is not kept anywhere else."""
+    """Return a client with its secret: that of a configured client stays in the settings and is not stored."""
     if client is None or client.client_id != login.client_id:
         return client
     return msgspec.structs.replace(client, client_secret=login.client_secret)
 
 
-def _token(answer: Mapping[str, Any], asked: str | None) -> Token:
-    access, kind, renewing, scope, lasting = (
-        answer.get(name) for name in ("access_token", "token_type", "refresh_token", "scope", "expires_in")
-    )
-    if not isinstance(access, str) or not access.isascii() or not access.isprintable() or not access:
-        raise LoginError("The authorization server answered without a token.", passing=True)
-    if isinstance(kind, str) and kind.lower() != "bearer":
-        raise LoginError(f"The authorization server gave a token of the kind '{kind[:40]}', which is not known here.")
+def _parse_token(response: Mapping[str, Any], requested: str | None) -> Token:
+    names = ("access_token", "token_type", "refresh_token", "scope", "expires_in")
+    access_token, token_type, refresh_token, scope, lifetime = map(response.get, names)
+    if not isinstance(access_token, str) or not access_token.isascii() or not access_token.isprintable() or not access_token:
+        raise LoginError("The authorization server answered without a token.", is_transient=True)
+    if isinstance(token_type, str) and token_type.lower() != "bearer":
+        raise LoginError(f"The authorization server issued a token of the unsupported type '{token_type[:40]}'.")
     now = time.time()
     return Token(
-        access_token=access,
-        refresh_token=renewing if isinstance(renewing, str) and renewing else None,
-        scope=scope if isinstance(scope, str) else asked,
-        expires=None if lasting is None else now + float(lasting),  # the library took it for a number, too
-        began=now,
+        access_token=access_token,
+        refresh_token=refresh_token if isinstance(refresh_token, str) and refresh_token else None,
+        scope=scope if isinstance(scope, str) else requested,
+        expires=None if lifetime is None else now + float(lifetime),  # the library has checked that it is a number
+        issued=now,
     )
 
 
-def _who(id_token: object) -> str:
-    """Return the name in an id token, to be shown and believed for nothing else: it came straight from the server."""
+def _user_name(id_token: object) -> str:
+    """Return the user name in an id token, unverified: it came from the server over TLS, and is only shown."""
     if not isinstance(id_token, str):
         return ""
-    from base64 import urlsafe_b64decode  # noqa: PLC0415 - few servers say who it is
-
-    part = id_token.split(".")[1:2]
+    payload = id_token.split(".")[1:2]
     try:
-        claims: Any = msgspec.json.decode(urlsafe_b64decode(f"{part[0]}===")) if part else {}
+        claims: Any = msgspec.json.decode(urlsafe_b64decode(f"{payload[0]}===")) if payload else {}
     except (ValueError, msgspec.DecodeError):
         return ""
-    known = cast("dict[str, Any]", claims) if isinstance(claims, dict) else {}
-    names = (known.get(name) for name in _NAMES)
+    names = map(cast("dict[str, Any]", claims).get, _NAME_CLAIMS) if isinstance(claims, dict) else ()
     return next((name[:200] for name in names if isinstance(name, str) and name), "")

@@ -1,6 +1,6 @@
-"""The vault: where a login is kept, in the keyring of the system or else in a file that only its owner may read.
+"""Storage of a login: the system's keyring, or else a file that only its owner can read.
 
-In either case there is a file, so that all processes see when something changed.
+There is a file in both cases, so that other processes notice a change.
 """
 
 import asyncio
@@ -17,39 +17,39 @@ import msgspec
 from toolyard._internal.files import make_private, read_private, write_atomically
 from toolyard.providers.upstream.oauth.metadata import LoginError, StoredLogin
 
-__all__ = ["Vault", "kept_address"]
+__all__ = ["Vault", "stored_url"]
 
 _FILE: Final = "tokens.json"
 _LOCK: Final = "tokens.lock"
 _SERVICE: Final = "toolyard"
-_PAUSE: Final = 0.05
-_PATIENCE: Final = 60.0
+_POLL_S: Final = 0.05
+_LOCK_TIMEOUT_S: Final = 60.0
 
 
-class _Note(msgspec.Struct, frozen=True, tag_field="kept_in", tag="keyring"):
-    """What the file says if the login itself is in the keyring."""
+class _InKeyring(msgspec.Struct, frozen=True, tag_field="kept_in", tag="keyring"):
+    """The content of the file if the login is in the keyring."""
 
     user: str
 
 
-class _Whole(msgspec.Struct, frozen=True, tag_field="kept_in", tag="file"):
-    """What the file says otherwise."""
+class _InFile(msgspec.Struct, frozen=True, tag_field="kept_in", tag="file"):
+    """The content of the file if the login is in it."""
 
     login: StoredLogin
 
 
-def kept_address(folder: Path) -> str | None:
-    """Return the address of the upstream that something is kept of in a folder, be it only that it refused us.
+def stored_url(folder: Path) -> str | None:
+    """Return the URL of the upstream whose login or refusal is stored in a folder.
 
     Raises:
-        LoginError: The keyring does not give it out.
+        LoginError: The keyring cannot be read.
     """
-    kept = _read(folder / _FILE)
-    return None if kept is None else kept.url
+    stored = _read(folder / _FILE)
+    return None if stored is None else stored.url
 
 
 class Vault:
-    """What is kept of a login at one upstream; it blocks while the keyring does."""
+    """The stored login of one upstream; its methods block while the keyring does."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self._path = folder / _FILE
@@ -57,44 +57,44 @@ class Vault:
 
     @property
     def stamp(self) -> tuple[int, int] | None:
-        """Return what is another whenever something was written, or nothing if there is nothing."""
+        """Return a value that changes with every write, or None if nothing is stored."""
         try:
-            found = self._path.stat()
+            status = self._path.stat()
         except OSError:
             return None
-        return found.st_mtime_ns, found.st_ino
+        return status.st_mtime_ns, status.st_ino
 
     def read(self) -> StoredLogin | None:
-        """Return what is kept, unless it was for another address.
+        """Return the stored login, unless it belongs to another URL.
 
         Raises:
-            LoginError: The keyring does not give it out.
+            LoginError: The keyring cannot be read.
         """
-        kept = _read(self._path)
-        return kept if kept is not None and kept.url == self._url else None
+        stored = _read(self._path)
+        return stored if stored is not None and stored.url == self._url else None
 
-    def write(self, kept: StoredLogin) -> None:
-        """Keep this from now on.
+    def write(self, login: StoredLogin) -> None:
+        """Store a login.
 
         Raises:
             LoginError: It cannot be written.
         """
         user = str(self._path.parent)
-        note: _Note | _Whole = _Note(user) if _into_keyring(user, kept) else _Whole(kept)
+        content: _InKeyring | _InFile = _InKeyring(user) if _write_to_keyring(user, login) else _InFile(login)
         try:
-            write_atomically(self._path, msgspec.json.encode(note))
+            write_atomically(self._path, msgspec.json.encode(content))
         except OSError as error:
-            raise LoginError(f"The login cannot be kept: {error.strerror}.") from error
+            raise LoginError(f"The login cannot be stored: {error.strerror}.") from error
 
     def forget(self) -> None:
-        """Keep nothing any more.
+        """Remove the stored login.
 
         Raises:
             LoginError: The file cannot be removed.
         """
         keyring = _keyring()
         if keyring is not None:
-            with suppress(Exception):  # each system's keyring has a failure of its own for what is not there
+            with suppress(Exception):  # each backend raises its own error for a missing entry
                 keyring.delete_password(_SERVICE, str(self._path.parent))
         try:
             self._path.unlink(missing_ok=True)
@@ -103,55 +103,55 @@ class Vault:
 
     @asynccontextmanager
     async def locked(self) -> AsyncGenerator[None]:
-        """Keep other processes from renewing at the same time: many servers take a refresh token only once.
+        """Lock out other processes: many servers accept a refresh token only once.
 
         Raises:
-            LoginError: Another keeps it for too long, or there can be no lock.
+            LoginError: Another process keeps the lock, or the lock file cannot be made.
         """
         try:
             make_private(self._path.parent)
-            number = os.open(self._path.with_name(_LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(self._path.with_name(_LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise LoginError(f"The login cannot be kept: {error.strerror}.") from error
+            raise LoginError(f"The login cannot be stored: {error.strerror}.") from error
         try:
-            await _take(number)
+            await _lock(descriptor)
             yield
         finally:
-            os.close(number)
+            os.close(descriptor)
 
 
 def _read(path: Path) -> StoredLogin | None:
     with suppress(OSError, msgspec.DecodeError):
-        found = msgspec.json.decode(read_private(path), type=_Note | _Whole)
-        return found.login if isinstance(found, _Whole) else _from_keyring(found.user)
+        content = msgspec.json.decode(read_private(path), type=_InKeyring | _InFile)
+        return content.login if isinstance(content, _InFile) else _read_from_keyring(content.user)
     return None
 
 
-async def _take(number: int) -> None:
+async def _lock(descriptor: int) -> None:
     try:
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_LOCK_TIMEOUT_S):
             while True:
                 with suppress(BlockingIOError):
-                    fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     return
-                await asyncio.sleep(_PAUSE)  # whoever has it tells nobody when he lets go
+                await asyncio.sleep(_POLL_S)  # the release of a file lock has no event
     except TimeoutError:
-        raise LoginError("Another process keeps the login to itself.", passing=True) from None
+        raise LoginError("Another process keeps the login locked.", is_transient=True) from None
 
 
 def _keyring() -> Any:
-    """Return the keyring, if there is one that can keep something."""
+    """Return the keyring module if it has a usable backend."""
     try:
-        keyring: Any = import_module("keyring")  # dear to load, and few have it
+        keyring: Any = import_module("keyring")  # optional, and slow to import
         return keyring if keyring.get_keyring().priority > 0 else None
-    except Exception:  # noqa: BLE001 - it is not installed, or each system's has failures of its own
+    except Exception:  # noqa: BLE001 - it is not installed, or a backend raises an error of its own
         return None
 
 
-def _from_keyring(user: str) -> StoredLogin | None:
+def _read_from_keyring(user: str) -> StoredLogin | None:
     keyring = _keyring()
     if keyring is None:
-        raise LoginError("The login is kept in the keyring, which is not there now.")
+        raise LoginError("The login is stored in the keyring, which is not available now.")
     try:
         text = keyring.get_password(_SERVICE, user)
     except Exception as error:
@@ -159,12 +159,10 @@ def _from_keyring(user: str) -> StoredLogin | None:
     return None if text is None else msgspec.json.decode(text, type=StoredLogin)
 
 
-def _into_keyring(user: str, kept: StoredLogin) -> bool:
+def _write_to_keyring(user: str, login: StoredLogin) -> bool:
     keyring = _keyring()
-    if keyring is None:
-        return False
-    try:
-        keyring.set_password(_SERVICE, user, msgspec.json.encode(kept).decode())
-    except Exception:  # noqa: BLE001 - as above; the file is always there
-        return False
-    return True
+    if keyring is not None:
+        with suppress(Exception):  # backends raise errors of their own; the file always works
+            keyring.set_password(_SERVICE, user, msgspec.json.encode(login).decode())
+            return True
+    return False
