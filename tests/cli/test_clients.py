@@ -113,7 +113,7 @@ def test_secrets_go_to_files_of_their_own_and_are_never_shown(home: Path, toolya
     assert upstreams()["github"]["env"] == {"GITHUB_TOKEN": f"${{secretref:file:{file}}}", "LEVEL": "debug"}
     assert file.read_text() == "ghp_hunter2"
     assert file.stat().st_mode & 0o777 == 0o600
-    settled = read_config(environment={}).upstreams["github"].settled({}, print)
+    settled = read_config(environment={}).upstreams["github"].resolve({}, print)
     assert settled.env["GITHUB_TOKEN"] == "ghp_hunter2"  # noqa: S105 - invented
 
 
@@ -127,7 +127,7 @@ def test_secrets_inside_arguments_reach_the_server_and_nobody_else(home: Path, t
 
     assert "npx -y mcp-remote https://a/mcp --header Authorization: … -e API_KEY=…" in out
     assert "hunter2" not in out + err + facts + shown + Path("toolyard.toml").read_text()
-    assert read_config(environment={}).upstreams["remote"].settled({}, print).args == tuple(arguments)
+    assert read_config(environment={}).upstreams["remote"].resolve({}, print).args == tuple(arguments)
     assert "there already" in toolyard("import", "--from", "claude-code")[1]
 
 

@@ -135,7 +135,7 @@ def test_a_clients_file_is_a_target(shop: str, toolyard: Run, write: Write) -> N
 
     assert status == 0
     assert names(out) == ["shop__echo"]
-    assert "'mcpServers.Shop' in 'mcp.json' is the upstream 'shop' here." in err
+    assert "'mcpServers.Shop' in 'mcp.json' is named 'shop' here." in err
 
 
 @pytest.fixture

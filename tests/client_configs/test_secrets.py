@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from toolyard.client_configs.secrets import HIDDEN, Keeping, hidden, hidden_text, is_secret, keep_secrets, store_secrets
-from toolyard.config.convert import Place, References
+from toolyard.config.convert import Location, References
 
 TABLE: dict[str, Any] = {
     "command": "npx",
@@ -81,14 +81,14 @@ def test_a_table_with_its_secrets_in_files_is_what_it_was_once_they_are_looked_u
     look = References(variables={}, folder=tmp_path, warn=warnings.append)
 
     found = {
-        field: {key: look.text(text, Place("x")) for key, text in table[field].items() if isinstance(text, str)}
+        field: {key: look.resolve(text, Location("x")) for key, text in table[field].items() if isinstance(text, str)}
         for field in ("env", "headers")
     }
 
     assert found["env"] == {key: text for key, text in TABLE["env"].items() if isinstance(text, str)}
     assert found["headers"] == TABLE["headers"]
-    assert look.text(table["url"], Place("x")) == TABLE["url"]
-    assert [look.text(text, Place("x")) for text in table["args"][:-1]] == TABLE["args"][:-1]
+    assert look.resolve(table["url"], Location("x")) == TABLE["url"]
+    assert [look.resolve(text, Location("x")) for text in table["args"][:-1]] == TABLE["args"][:-1]
     assert warnings == []
     assert {stat.S_IMODE(Path(file).stat().st_mode) for file in secrets} == {0o600}
 
@@ -97,7 +97,7 @@ def test_a_table_with_its_secrets_in_variables_is_what_it_was_once_they_are_set(
     table, secrets = kept("env")
     look = References(variables=secrets, folder=Path(), warn=print)
 
-    assert look.text(table["url"], Place("x")) == TABLE["url"]
+    assert look.resolve(table["url"], Location("x")) == TABLE["url"]
     assert table["env"]["GITHUB_TOKEN"] == "${GITHUB_TOKEN}"  # noqa: S105 - a reference
     assert table["headers"]["Authorization"] == "${GIT_AUTHORIZATION}"
 
@@ -140,7 +140,7 @@ def test_secrets_inside_arguments_are_moved_out_and_come_back_whole(arguments: l
     look = References(variables=secrets, folder=tmp_path, warn=print)
 
     assert "hunter" not in str(table) + str(hidden({"args": arguments}))
-    assert [look.text(text, Place("x")) for text in table["args"]] == arguments
+    assert [look.resolve(text, Location("x")) for text in table["args"]] == arguments
     assert kept(keeping, **table) == (table, {})
 
 

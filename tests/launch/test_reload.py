@@ -141,7 +141,7 @@ async def test_an_upstream_that_is_switched_off_is_removed(follow: Follow) -> No
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[upstreams.a", "The file 'toolyard.toml' is no TOML"),
+        ("[upstreams.a", "The file 'toolyard.toml' is not TOML"),
         ("[upstreams.a]\ncomand = 'a'", "'upstreams.a.comand' in 'toolyard.toml' is not known. Did you mean 'command'?"),
         ("[upstreams.a]\ncommand = '${UNSET}'", "'upstreams.a.command' in 'toolyard.toml' needs the variable 'UNSET'"),
         ("profile = 'nobody'", "There is no profile 'nobody'."),

@@ -16,7 +16,7 @@ from toolyard.client_configs.read import decode, parse, read_bytes
 from toolyard.client_configs.secrets import Keeping, keep_secrets, store_secrets
 from toolyard.config import ConfigError, read_config
 from toolyard.config.convert import Table
-from toolyard.config.read import FILE, VARIABLE, twin_of
+from toolyard.config.read import FILE, VARIABLE, colliding_name
 from toolyard.config.upstreams import UPSTREAMS, from_file
 from toolyard.launch.errors import DEFECT, LaunchError
 
@@ -71,7 +71,7 @@ def run_add(options: Options, terminal: Terminal) -> int:
     """Add it, and tell what it needs and what to do next."""
     own = read_own_file(options.config)
     name, table = options.name, _table(options)
-    twin = name if name in own.upstreams else twin_of(name, list(own.upstreams))
+    twin = name if name in own.upstreams else colliding_name(name, list(own.upstreams))
     if twin is not None:
         raise LaunchError(f"There is an upstream '{twin}' in '{own.path}' already. 'toolyard remove {twin}' takes it out.")
     kept = keep_secrets(name, table, keeping=options.secrets, folder=own.secrets, taken={})

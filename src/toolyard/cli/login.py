@@ -13,7 +13,7 @@ from toolyard.cli.parser import Options
 from toolyard.cli.targets import settings_of_options
 from toolyard.cli.terminal import Terminal
 from toolyard.config import Config, ConfigError
-from toolyard.config.read import is_name
+from toolyard.config.read import is_upstream_name
 from toolyard.launch.errors import DEFECT, LaunchError
 from toolyard.launch.signals import run as run_until_told
 from toolyard.model.schema import closest_name
@@ -48,7 +48,7 @@ def place_of(options: Options, terminal: Terminal) -> Place:
         folder = folder_of(find_state_dir(config.settings.state_dir), name)
     except OSError as error:
         raise LaunchError(f"The state directory cannot be found: {error.strerror}.") from error
-    settings = _refused_by(folder) if is_name(name) and name not in config.upstreams else None
+    settings = _refused_by(folder) if is_upstream_name(name) and name not in config.upstreams else None
     settings = settings or _settings(config, name, terminal)
     if settings.url is None:
         raise LaunchError(f"'{name}' is a program, and nobody signs in there.")
@@ -71,7 +71,7 @@ def _settings(config: Config, name: str, terminal: Terminal) -> UpstreamSettings
         meant = f" Did you mean '{near}'?" if near else " Name one of the configuration, or an address." if not config.upstreams else ""
         raise LaunchError(f"There is no upstream '{name}'.{meant}")
     try:
-        return written.settled(os.environ, terminal.say)
+        return written.resolve(os.environ, terminal.say)
     except ConfigError as error:
         raise LaunchError(str(error)) from error
 

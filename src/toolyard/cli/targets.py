@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from toolyard.cli.terminal import Terminal
-from toolyard.config import FOREIGN, Config
+from toolyard.config import CLIENT_FILES, Config
 from toolyard.launch.build import apply_settings, named_profile, read_settings
 from toolyard.launch.errors import DEFECT, LaunchError, cause_of, refusal_of
 from toolyard.launch.signals import run
@@ -32,7 +32,7 @@ __all__ = ["Work", "chosen", "file_of", "loaded", "opened", "settings_of_options
 
 
 _FORMS: Final = "Write 'module:attr', 'file.py', 'file.py:attr', 'toolyard.toml', a client's 'file.json' or an address."
-_FILES: Final = (".py", ".toml", *FOREIGN)
+_FILES: Final = (".py", ".toml", *CLIENT_FILES)
 _OTHER_NAME: Final = "_toolyard_target"
 _log = logging.getLogger(__name__)
 

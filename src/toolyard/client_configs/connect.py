@@ -14,7 +14,7 @@ from toolyard.client_configs.known import Client
 from toolyard.client_configs.read import OURS, Server, decode, parse, read_bytes, runs_toolyard
 from toolyard.client_configs.secrets import HIDDEN, REFERENCE, Keeping, hidden, keep_secrets
 from toolyard.config.convert import ConfigError, Table
-from toolyard.config.read import twin_of
+from toolyard.config.read import colliding_name
 from toolyard.config.upstreams import UPSTREAMS
 from toolyard.providers.upstream.settings import UpstreamSettings
 
@@ -103,7 +103,7 @@ def _free_name(server: Server, known: Mapping[str, object]) -> tuple[str, bool]:
     while True:
         if known.get(name) == mine:
             return name, False
-        if name not in known and twin_of(name, list(known)) is None:
+        if name not in known and colliding_name(name, list(known)) is None:
             return name, True
         name = f"{server.name}-{server.client}" + (f"-{number}" if number > 1 else "")
         number += 1

@@ -8,8 +8,8 @@ from pathlib import Path, PurePath
 from typing import Any, Final, NamedTuple, cast
 
 from toolyard.client_configs.known import Found, Surroundings
-from toolyard.config.convert import ConfigError, Place, Table, fitted_fields, made
-from toolyard.config.read import is_name, made_name
+from toolyard.config.convert import ConfigError, Location, Table, build_struct, convert_fields
+from toolyard.config.read import is_upstream_name, to_upstream_name
 from toolyard.config.upstreams import OWN, parse_json, read_server
 from toolyard.providers.upstream.settings import UpstreamSettings
 
@@ -245,16 +245,16 @@ def _of_project(document: dict[str, object], folder: Path) -> object:
 
 
 def _server(found: Found, theirs: str, entry: Entry, *, folder: Path) -> Server:
-    name = theirs if is_name(theirs) else made_name(theirs)
+    name = theirs if is_upstream_name(theirs) else to_upstream_name(theirs)
     server = Server(found.client.name, found.path, theirs, name, {})
-    place = Place(".".join([*found.client.section, theirs]), str(found.path))
+    place = Location(".".join([*found.client.section, theirs]), str(found.path))
     if theirs == OURS or runs_toolyard(entry):
         return server._replace(why="It is Toolyard itself.")
     try:
         table = read_server(entry, place)
         if isinstance(table, str):
             return server._replace(why=f"{table[:1].upper()}{table[1:]}")
-        made(UpstreamSettings, fitted_fields(table, UpstreamSettings, place), place)
+        build_struct(UpstreamSettings, convert_fields(table, UpstreamSettings, place), place)
     except ConfigError as error:
         return server._replace(why=str(error))
     if found.scope == "project" and "command" in table:

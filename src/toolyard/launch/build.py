@@ -35,7 +35,7 @@ def make_authenticator(config: Config) -> "Authenticator | None":
     Raises:
         LaunchError: What is said admits nobody, or cannot be.
     """
-    if not config.given("auth"):
+    if not config.explicit("auth"):
         return None
     try:
         authenticators = list(_authenticators(config.settings.auth))
@@ -105,7 +105,7 @@ def apply_settings(yard: Yard, config: Config, notices: Notices) -> None:
     given: dict[str, Any] = {name: getattr(settings, name) for name in _SINGLE if name in config.origins}
     given |= {"profiles": config.profiles.values(), "providers": providers}
     try:
-        yard.configure(origins=origins, limits=config.given("limits"), search=config.given("search"), **given)
+        yard.configure(origins=origins, limits=config.explicit("limits"), search=config.explicit("search"), **given)
     except ValueError as error:
         raise LaunchError(str(error)) from error
 
@@ -137,12 +137,12 @@ def settled_upstreams(config: Config, notices: Notices) -> "dict[str, UpstreamSe
     found: dict[str, UpstreamSettings] = {}
     for name, written in config.upstreams.items():
         above = os.environ.get(_ABOVE, "").split(os.pathsep)
-        here = os.path.realpath(written.place.file or "")
-        if written.place.file is not None and here in above:
-            warnings.append(f"{written.place} is left out, because this server is itself started as an upstream of that file.")
+        here = os.path.realpath(written.location.file or "")
+        if written.location.file is not None and here in above:
+            warnings.append(f"{written.location} is left out, because this server is itself started as an upstream of that file.")
         elif written.settings.enabled:
             try:
-                settled = written.settled(os.environ, warnings.append)
+                settled = written.resolve(os.environ, warnings.append)
             except ConfigError as error:
                 raise LaunchError(str(error)) from error
             marked = {**settled.env, _ABOVE: os.pathsep.join([*filter(None, above), here])}
@@ -158,7 +158,7 @@ def make_providers(yard: Yard, config: Config, upstreams: "Mapping[str, Upstream
         LaunchError: There is no place for that.
     """
     lock = None if config.path is None else config.path.parent / LOCK
-    longest = config.given("limits").get("name_characters", yard.limits.name_characters)
+    longest = config.explicit("limits").get("name_characters", yard.limits.name_characters)
     try:
         return upstream_providers(upstreams, state_dir=config.settings.state_dir or yard.state_dir, lock=lock, longest=longest)
     except OSError as error:
