@@ -1,4 +1,4 @@
-"""Live settings: what changes in a file changes in the yard that is open, and nothing else does."""
+"""LiveSettings settings: what changes in a file changes in the yard that is open, and nothing else does."""
 
 import asyncio
 import os
@@ -18,9 +18,9 @@ import pytest
 
 from toolyard import Yard
 from toolyard.cli.terminal import Terminal
-from toolyard.launch.build import apply_settings, settings_of_code
+from toolyard.launch.build import apply_settings, read_settings
 from toolyard.launch.errors import LaunchError
-from toolyard.launch.reload import Live, beginning_of, stop
+from toolyard.launch.reload import LiveSettings, read_start, stop
 from toolyard.providers import Provider, Publish
 from toolyard.providers.upstream.settings import UpstreamSettings
 
@@ -61,7 +61,7 @@ def factory(monkeypatch: pytest.MonkeyPatch) -> None:
 class Following:
     """A yard that is open, its file, and what was said of it."""
 
-    def __init__(self, yard: Yard, live: Live, *, write: Write, said: Callable[[], str]) -> None:
+    def __init__(self, yard: Yard, live: LiveSettings, *, write: Write, said: Callable[[], str]) -> None:
         self.yard = yard
         self._live = live
         self._write = write
@@ -69,7 +69,7 @@ class Following:
 
     async def change(self, text: str) -> str:
         self._write(text, "toolyard.toml")
-        await self._live.take_over()
+        await self._live.reload()
         return self._said()
 
     def upstreams(self) -> dict[str, Any]:
@@ -89,12 +89,12 @@ def follow(write: Write, capsys: pytest.CaptureFixture[str]) -> Follow:
         yard = Yard()
 
         def read() -> Any:
-            return settings_of_code({}, terminal, None)
+            return read_settings({}, terminal, path=None, in_code=True)
 
         config = read()
         apply_settings(yard, config, terminal)
         async with yard:
-            live = Live(yard, config, terminal, reread=read)
+            live = LiveSettings(yard, config, terminal, read=read)
             yield Following(yard, live, write=write, said=lambda: capsys.readouterr().err)
 
     return following
@@ -162,7 +162,7 @@ async def test_a_broken_file_changes_nothing_and_says_so_in_one_sentence(text: s
 async def test_a_file_that_is_gone_changes_nothing(follow: Follow, tmp_path: Path) -> None:
     async with follow(A) as yard:
         (tmp_path / "toolyard.toml").unlink()
-        await yard._live.take_over()
+        await yard._live.reload()
 
         assert yard._said() == "The settings stay as they were: The file 'toolyard.toml' is gone.\n"
         assert yard.upstreams()["a"].is_open
@@ -216,12 +216,12 @@ async def test_sighup_is_heard_while_settings_are_followed_and_no_longer(follow:
     async with follow(A) as yard:
         heard, loop = asyncio.Event(), asyncio.get_running_loop()
 
-        def read(_: Live) -> None:
+        def read(_: LiveSettings) -> None:
             loop.call_soon_threadsafe(heard.set)
             raise LaunchError("No.")
 
-        monkeypatch.setattr(Live, "_read", read)
-        async with yard._live.followed():
+        monkeypatch.setattr(LiveSettings, "_read", read)
+        async with yard._live.watch():
             os.kill(os.getpid(), signal.SIGHUP)
             await heard.wait()
     assert signal.getsignal(signal.SIGHUP) == before
@@ -229,7 +229,7 @@ async def test_sighup_is_heard_while_settings_are_followed_and_no_longer(follow:
 
 def test_settings_are_followed_in_a_thread_too_where_no_signal_is_heard(follow: Follow) -> None:
     async def main() -> list[str]:
-        async with follow(A) as yard, yard._live.followed():
+        async with follow(A) as yard, yard._live.watch():
             return list(yard.upstreams())
 
     with ThreadPoolExecutor(1) as threads:
@@ -444,5 +444,5 @@ async def test_a_server_that_does_not_end_is_ended() -> None:
 def test_how_a_server_was_started_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_TOOLYARD_RELOAD", "again")
 
-    assert (beginning_of(), beginning_of()) == ("again", "")
+    assert (read_start(), read_start()) == ("again", "")
     assert "_TOOLYARD_RELOAD" not in os.environ

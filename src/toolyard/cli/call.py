@@ -12,11 +12,11 @@ from typing import Any, Final, cast
 import msgspec
 
 from toolyard.cli.parser import Options
-from toolyard.cli.targets import work_in_yard
+from toolyard.cli.targets import run_in_yard
 from toolyard.cli.terminal import Painted, Part, Terminal
 from toolyard.dispatch.call import Caller, Channel
 from toolyard.dispatch.progress import Progress
-from toolyard.launch.errors import DEFECT, LaunchError, status_of
+from toolyard.launch.errors import DEFECT, LaunchError, exit_status
 from toolyard.model.content import Block, ResourceLink, Text
 from toolyard.model.envelope import Content, Envelope, Failure, encode
 from toolyard.model.errors import ToolError
@@ -195,7 +195,7 @@ def _object(text: bytes, what: str) -> dict[str, Any]:
 
 
 def _value(text: str, schema: object, root: Schema) -> Any:
-    if schema is not None and _may_be_text(schema, root, _DEPTH):
+    if schema is not None and _allows_string(schema, root, _DEPTH):
         return text
     try:
         return msgspec.json.decode(text.encode("utf-8", "surrogateescape"))
@@ -203,7 +203,7 @@ def _value(text: str, schema: object, root: Schema) -> Any:
         return text
 
 
-def _may_be_text(schema: object, root: Schema, depth: int) -> bool:
+def _allows_string(schema: object, root: Schema, depth: int) -> bool:
     """Return whether a string can fit the schema; one nested too deep to tell counts as if it could."""
     node = resolve(root, schema)
     if not isinstance(node, dict) or depth == 0:
@@ -216,8 +216,8 @@ def _may_be_text(schema: object, root: Schema, depth: int) -> bool:
     if not any(isinstance(value, str) for value in values):
         return False
     choices = [facts[key] for key in ("anyOf", "oneOf") if key in facts]
-    return all(any(_may_be_text(choice, root, depth - 1) for choice in several) for several in choices) and all(
-        _may_be_text(part, root, depth - 1) for part in facts.get("allOf", ())
+    return all(any(_allows_string(choice, root, depth - 1) for choice in several) for several in choices) and all(
+        _allows_string(part, root, depth - 1) for part in facts.get("allOf", ())
     )
 
 
@@ -232,7 +232,7 @@ def run_call(options: Options, terminal: Terminal) -> int:
         raise LaunchError("The session is given twice: with '--session' and as the argument 'session_id'.")
     folder = None if options.output is None else make_folder(options.output)
     work = partial(_call, options=options, terminal=terminal, given=given, folder=folder)
-    return work_in_yard(options, terminal, work, tool=options.name, runs=True)
+    return run_in_yard(options, terminal, work, tool=options.name, runs=True)
 
 
 def write_envelope(options: Options, terminal: Terminal, envelope: Envelope) -> int:
@@ -241,7 +241,7 @@ def write_envelope(options: Options, terminal: Terminal, envelope: Envelope) -> 
         terminal.write_json(envelope.to_json())
     else:
         write_answer(terminal, envelope, options.name)
-    return status_of(None if envelope.error is None else envelope.error.code)
+    return exit_status(None if envelope.error is None else envelope.error.code)
 
 
 async def _call(yard: Yard, profile: Profile, *, options: Options, terminal: Terminal, given: Given, folder: Path | None) -> int:

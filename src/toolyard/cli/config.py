@@ -6,7 +6,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from toolyard.cli.parser import Options
-from toolyard.cli.targets import settings_of_options
+from toolyard.cli.targets import config_from
 from toolyard.cli.terminal import Painted, Terminal, width_of
 from toolyard.config import Config, Key, Origin, known_settings
 from toolyard.launch.errors import LaunchError
@@ -21,7 +21,7 @@ _WIDEST: Final = 40
 
 def run_config(options: Options, terminal: Terminal) -> int:
     """Print the settings that `toolyard serve` would have with the same flags."""
-    config = settings_of_options(options, terminal)
+    config = config_from(options, terminal)
     rows = {key: (_shown(config.value(key)), config.origin(key)) for key in (*known_settings(), *config.tables)}
     if options.json:
         facts = {key: {"value": value, "from": origin.kind, "name": origin.name} for key, (value, origin) in rows.items()}

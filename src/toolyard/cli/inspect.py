@@ -9,7 +9,7 @@ import msgspec
 from toolyard.cli.call import write_envelope
 from toolyard.cli.parser import Options
 from toolyard.cli.reference import Argument, arguments_of, document, operation_text, reason_text, tool_reference, type_text
-from toolyard.cli.targets import work_in_yard
+from toolyard.cli.targets import run_in_yard
 from toolyard.cli.terminal import Painted, Part, Terminal, cut, width_of
 from toolyard.dispatch.call import Caller
 from toolyard.model.envelope import encode
@@ -26,7 +26,7 @@ Line = tuple[Part, ...]
 
 def run_describe(options: Options, terminal: Terminal) -> int:
     """Print the spec of a tool; one that is not there is answered as a call of it is."""
-    return work_in_yard(options, terminal, partial(_describe, options=options, terminal=terminal), tool=options.name)
+    return run_in_yard(options, terminal, partial(_describe, options=options, terminal=terminal), tool=options.name)
 
 
 async def _describe(yard: Yard, profile: Profile, *, options: Options, terminal: Terminal) -> int:
@@ -109,7 +109,7 @@ _NAMED: Final = 5
 
 def run_list(options: Options, terminal: Terminal) -> int:
     """Print the tools: a table for people, lines of columns for programs, an array with `--json`."""
-    return work_in_yard(options, terminal, partial(_list, options=options, terminal=terminal))
+    return run_in_yard(options, terminal, partial(_list, options=options, terminal=terminal))
 
 
 async def _list(yard: Yard, profile: Profile, *, options: Options, terminal: Terminal) -> int:
@@ -177,7 +177,7 @@ def _tools(number: int) -> str:
 
 def run_manifest(options: Options, terminal: Terminal) -> int:
     """Print every tool that exists for the profile, metatools only where they are listed, with the hash of what is listed."""
-    return work_in_yard(options, terminal, partial(_manifest, options=options, terminal=terminal))
+    return run_in_yard(options, terminal, partial(_manifest, options=options, terminal=terminal))
 
 
 async def _manifest(yard: Yard, profile: Profile, *, options: Options, terminal: Terminal) -> int:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from toolyard._internal.files import find_state_dir
 from toolyard.cli.parser import Options
-from toolyard.cli.targets import settings_of_options
+from toolyard.cli.targets import config_from
 from toolyard.cli.terminal import Terminal
 from toolyard.config import Config, ConfigError
 from toolyard.config.read import is_upstream_name
@@ -42,7 +42,7 @@ def place_of(options: Options, terminal: Terminal) -> Place:
     """
     if "://" in options.name:
         options.target, options.name = options.name, ""
-    config = settings_of_options(options, terminal)
+    config = config_from(options, terminal)
     name = options.name or next(iter(config.upstreams), "")
     try:
         folder = folder_of(find_state_dir(config.settings.state_dir), name)

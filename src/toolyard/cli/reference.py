@@ -7,7 +7,6 @@ from typing import Any, Final, NamedTuple, cast
 import msgspec
 
 from toolyard.cli.parser import Parser, make_parsers
-from toolyard.cli.terminal import cell, table
 from toolyard.launch.errors import STATUSES
 from toolyard.model.envelope import encode
 from toolyard.model.errors import CODES
@@ -158,8 +157,8 @@ def _section(spec: ToolSpec) -> Iterator[str]:
     if codes:
         yield f"### Codes\n\n{', '.join(f'`{code}`' for code in codes)}"
     if spec.reasons:
-        rows = [(f"`{name}`", cell(reason_text(spec, name))) for name in spec.reasons]
-        yield f"### Reasons\n\n{table(('reason', 'comes with'), rows)}"
+        rows = [(f"`{name}`", _cell(reason_text(spec, name))) for name in spec.reasons]
+        yield f"### Reasons\n\n{_table(('reason', 'comes with'), rows)}"
     if spec.examples:
         yield "### Examples"
         yield from (_example(example) for example in spec.examples)
@@ -191,11 +190,11 @@ def _arguments(arguments: Sequence[Argument]) -> Iterator[str]:
             _code(argument.type, in_table=True),
             "yes" if argument.required else "no",
             "" if argument.default is None else _code(argument.default, in_table=True),
-            cell(_about(argument)),
+            _cell(_about(argument)),
         )
         for argument in arguments
     ]
-    yield f"### Arguments\n\n{table(('name', 'type', 'required', 'default', 'description'), rows)}"
+    yield f"### Arguments\n\n{_table(('name', 'type', 'required', 'default', 'description'), rows)}"
 
 
 def _about(argument: Argument) -> str:
@@ -299,11 +298,11 @@ _MORE: Final = {"call": _ARGUMENTS, "eval": _EVALUATING, "serve": _SERVING}
 def reference() -> str:
     """Return the reference of the command line, in Markdown."""
     program, commands = make_parsers()
-    blocks = [_HEAD, _TARGET, _OPTIONS, table(("option", "does"), _options(program))]
+    blocks = [_HEAD, _TARGET, _OPTIONS, _table(("option", "does"), _options(program))]
     for name, parser in commands.items():
         blocks += _command(name, parser, known=program)
         blocks += [_MORE[name]] if name in _MORE else []
-    return "\n\n".join([*blocks, _SURROUNDINGS, _STATUS_HEAD, table(("status", "code", "meaning"), _statuses())]) + "\n"
+    return "\n\n".join([*blocks, _SURROUNDINGS, _STATUS_HEAD, _table(("status", "code", "meaning"), _statuses())]) + "\n"
 
 
 def _command(name: str, parser: Parser, *, known: Parser) -> Iterator[str]:
@@ -315,7 +314,7 @@ def _command(name: str, parser: Parser, *, known: Parser) -> Iterator[str]:
     yield f"## toolyard {name}"
     yield f"    {usage}"
     yield str(parser.description)
-    yield table(("argument or option", "is or does"), [(_written(action), str(action.help)) for action in own])
+    yield _table(("argument or option", "is or does"), [(_written(action), str(action.help)) for action in own])
 
 
 def _options(parser: Parser) -> list[tuple[str, str]]:
@@ -338,3 +337,13 @@ def _statuses() -> list[tuple[str, str, str]]:
     codes = {code.exit: (f"`{code.name}`", code.meaning) for code in CODES.values()}
     others = {status: ("", meaning) for status, meaning in STATUSES.items()}
     return [(f"`{status}`", name, meaning) for status, (name, meaning) in sorted({**codes, **others}.items())]
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table; the cells are Markdown already."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in (titles, ["---"] * len(titles), *rows))
+
+
+def _cell(text: str) -> str:
+    """Return text escaped for a cell of a table."""
+    return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|")

@@ -8,10 +8,10 @@ from typing import Final, TypeVar
 import msgspec
 
 from toolyard.cli.parser import Options
-from toolyard.cli.targets import settings_of_options, work_in_yard
+from toolyard.cli.targets import config_from, run_in_yard
 from toolyard.cli.terminal import Painted, Terminal, cut
 from toolyard.config import Config
-from toolyard.launch.errors import LaunchError, failed_search, refusal_of
+from toolyard.launch.errors import LaunchError, explain_refusal, search_failure
 from toolyard.metatools.catalogue import Catalogue
 from toolyard.metatools.search import check_query
 from toolyard.metatools.signature import signature
@@ -43,7 +43,7 @@ _Line = TypeVar("_Line")
 
 def run_eval(options: Options, terminal: Terminal) -> int:
     """Measure search on labelled tools and questions, and print what was measured."""
-    config = settings_of_options(options, terminal)
+    config = config_from(options, terminal)
     tools = _read(options.tools, read_tools)
     queries = _read(options.queries, read_queries)
     measured = _measure(tools, queries, config)
@@ -65,7 +65,7 @@ def _measure(tools: list[LabelledTool], queries: list[LabelledQuery], config: Co
         source = f" It comes from '{origin.name}'." if origin.kind in {"environment", "file"} else ""
         raise LaunchError(f"{error}{source}") from error
     except Exception as error:
-        raise failed_search(error, settings.strategy) from error
+        raise search_failure(error, settings.strategy) from error
 
 
 def _read(path: str, read: Callable[[Iterable[bytes]], list[_Line]]) -> list[_Line]:
@@ -105,7 +105,7 @@ def run_search(options: Options, terminal: Terminal) -> int:
         check_query(options.words)
     except ToolError as error:
         raise LaunchError(error.message) from error
-    return work_in_yard(options, terminal, partial(_search, options=options, terminal=terminal))
+    return run_in_yard(options, terminal, partial(_search, options=options, terminal=terminal))
 
 
 async def _search(yard: Yard, profile: Profile, *, options: Options, terminal: Terminal) -> int:
@@ -131,14 +131,14 @@ async def _found(yard: Yard, profile: Profile, options: Options) -> Found:
     except ToolError as error:
         raise LaunchError(error.message) from error
     except ValueError as error:  # the environment asks for a search that cannot be had
-        raise LaunchError(refusal_of(error, yard)) from error
+        raise LaunchError(explain_refusal(error, yard)) from error
     try:
         found = await catalogue.search(
             options.words, profile, namespace=options.namespace, operation=operation, offset=0, limit=options.limit
         )
         return Found(hits=found.hits, more=found.more, closest=[name for name in found.closest if name != METATOOLS])
     except Exception as error:
-        raise failed_search(error, catalogue.settings.strategy) from error
+        raise search_failure(error, catalogue.settings.strategy) from error
     finally:
         catalogue.close()
 

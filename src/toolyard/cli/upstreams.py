@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 from toolyard._internal.files import find_state_dir
 from toolyard._internal.logfmt import is_word
 from toolyard.cli.parser import Options
-from toolyard.cli.targets import settings_of_options
+from toolyard.cli.targets import config_from
 from toolyard.cli.terminal import Painted, Style, Terminal, cut, width_of
-from toolyard.launch.build import settled_upstreams
+from toolyard.launch.build import resolve_upstreams
 from toolyard.launch.errors import DEFECT, DIFFERENT, LaunchError
 from toolyard.launch.signals import run as run_until_done
 from toolyard.model.envelope import encode
@@ -34,7 +34,7 @@ _PAUSE: Final = 0.2
 def run_logs(options: Options, terminal: Terminal) -> int:
     """Print the last lines of an upstream's log, and go on with what comes if that is wanted."""
     try:
-        state = find_state_dir(settings_of_options(options, terminal).settings.state_dir)
+        state = find_state_dir(config_from(options, terminal).settings.state_dir)
         names = names_of_logs(state)
     except OSError as error:
         raise LaunchError(f"The state directory cannot be read: {error.strerror}.") from error
@@ -65,7 +65,7 @@ def _which(name: str, names: Sequence[str]) -> str:
 
 def run_restart(options: Options, terminal: Terminal) -> int:
     """Leave word that the upstream is to be restarted, if there is a yard that will find it."""
-    config = settings_of_options(options, terminal)
+    config = config_from(options, terminal)
     if options.name not in config.upstreams:
         near = closest_name(options.name, sorted(config.upstreams))
         meant = f" Did you mean '{near}'?" if near else ""
@@ -125,7 +125,7 @@ def read_stored(options: Options, terminal: Terminal) -> Stored:
     Raises:
         LaunchError: The settings are wrong, or the lock cannot be read.
     """
-    config = settings_of_options(options, terminal)
+    config = config_from(options, terminal)
     try:
         state = find_state_dir(config.settings.state_dir)
         lock = find_lock(config.path, state)
@@ -158,7 +158,7 @@ _STEPS: Final = ((86400, "d"), (3600, "h"), (60, "min"))
 
 def run_upstreams(options: Options, terminal: Terminal) -> int:
     """Print a line for each upstream; a check that finds one that cannot be used has a status of its own."""
-    config = settings_of_options(options, terminal)
+    config = config_from(options, terminal)
     known = {name: written.settings for name, written in config.upstreams.items()}
     try:
         state = find_state_dir(config.settings.state_dir)
@@ -167,7 +167,7 @@ def run_upstreams(options: Options, terminal: Terminal) -> int:
     checked: Mapping[str, Status] = {}
     if options.check:
         pins = Pins(find_lock(config.path, state), state=state)
-        made = [make_upstream(name, settings, state=state, pins=pins) for name, settings in settled_upstreams(config, terminal).items()]
+        made = [make_upstream(name, settings, state=state, pins=pins) for name, settings in resolve_upstreams(config, terminal).items()]
         checked = run_until_done(_check(made, terminal))
     statuses = [checked.get(name) or _status(name, settings, state) for name, settings in sorted(known.items())]
     if options.json:
