@@ -81,7 +81,7 @@ def test_a_single_issue_is_said_once(shop: str, toolyard: Run) -> None:
 
 
 def test_people_see_what_was_put_right_and_what_is_deprecated(shop: str, toolyard: Run) -> None:
-    assert "Put right: " in toolyard("call", shop, "echo", '{"text": "a", "number": "5"}')[1]
+    assert "Corrected: " in toolyard("call", shop, "echo", '{"text": "a", "number": "5"}')[1]
     assert "Warning: " in toolyard("call", shop, "erase", "name=a")[1]
 
 

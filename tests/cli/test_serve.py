@@ -304,8 +304,8 @@ def test_authentication_becomes_a_guard(auth: str, kind: type, served: Served, w
 @pytest.mark.parametrize(
     ("auth", "said"),
     [
-        ("api_keys = []", "lets nobody in"),
-        ("identity_claim = 'email'", "lets nobody in"),
+        ("api_keys = []", "accepts nobody"),
+        ("identity_claim = 'email'", "accepts nobody"),
         ("scopes = ['a']", "'issuer'"),
         ("issuer = 'https://example.com'", "'audience'"),
         ("api_keys = [{name = 'ci', digest = 'ty_secret'}]", "'sha256:'"),

@@ -106,12 +106,12 @@ async def test_only_what_differs_is_restarted(follow: Follow) -> None:
         said = await yard.change(f"{A}call_seconds = 5\n{B}[upstreams.c]\ncommand = 'c'\n")
         after = yard.upstreams()
 
-        assert said == "The settings were read anew: 'c' added, 'a' restarted.\n"
+        assert said == "The settings were reloaded: 'c' added, 'a' restarted.\n"
         assert after["b"] is before["b"]
         assert (before["a"].is_open, before["b"].is_open) == (False, True)
         assert after["a"].settings.call_seconds == 5
 
-        assert await yard.change(A) == "The settings were read anew: 'a' restarted, 'b', 'c' removed.\n"
+        assert await yard.change(A) == "The settings were reloaded: 'a' restarted, 'b', 'c' removed.\n"
         assert list(yard.upstreams()) == ["a"]
 
 
@@ -129,13 +129,13 @@ async def test_a_secret_that_changed_restarts_what_uses_it(follow: Follow, monke
     async with follow(text) as yard:
         monkeypatch.setenv("TOKEN", "new")
 
-        assert await yard.change(text) == "The settings were read anew: 'a' restarted.\n"
+        assert await yard.change(text) == "The settings were reloaded: 'a' restarted.\n"
         assert yard.upstreams()["a"].settings.env["TOKEN"] == "new"  # noqa: S105 - no secret
 
 
 async def test_an_upstream_that_is_switched_off_is_removed(follow: Follow) -> None:
     async with follow(A) as yard:
-        assert await yard.change(f"{A}enabled = false") == "The settings were read anew: 'a' removed.\n"
+        assert await yard.change(f"{A}enabled = false") == "The settings were reloaded: 'a' removed.\n"
 
 
 @pytest.mark.parametrize(
@@ -152,11 +152,11 @@ async def test_a_broken_file_changes_nothing_and_says_so_in_one_sentence(text: s
         before = yard.upstreams()
         told = await yard.change(text)
 
-        assert told.startswith(f"The settings stay as they were: {said}")
+        assert told.startswith(f"The settings are unchanged: {said}")
         assert told.count("\n") == 1
         assert yard.upstreams() == before
         assert before["a"].is_open
-        assert await yard.change(A + B) == "The settings were read anew: 'b' added.\n"
+        assert await yard.change(A + B) == "The settings were reloaded: 'b' added.\n"
 
 
 async def test_a_file_that_is_gone_changes_nothing(follow: Follow, tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ async def test_a_file_that_is_gone_changes_nothing(follow: Follow, tmp_path: Pat
         (tmp_path / "toolyard.toml").unlink()
         await yard._live.reload()
 
-        assert yard._said() == "The settings stay as they were: The file 'toolyard.toml' is gone.\n"
+        assert yard._said() == "The settings are unchanged: The file 'toolyard.toml' is gone.\n"
         assert yard.upstreams()["a"].is_open
 
 
@@ -172,7 +172,7 @@ async def test_profiles_change_at_once_and_go_with_the_file(follow: Follow) -> N
     rules = "[toolsets.none]\nnames = ['nothing']\n[profiles.few]\ntoolsets = ['none']\n"
     async with follow("packs = ['system']\n") as yard:
         assert "ping" in [spec.name for spec in yard.yard.registry.visible(yard.yard.profile)]
-        assert await yard.change(f"packs = ['system']\nprofile = 'few'\n{rules}") == "The settings were read anew: 'profile' changed.\n"
+        assert await yard.change(f"packs = ['system']\nprofile = 'few'\n{rules}") == "The settings were reloaded: 'profile' changed.\n"
         assert yard.yard.profile.name == "few"
         assert (await yard.yard.call("ping")).error.code == "tool_not_found"
 
@@ -187,7 +187,7 @@ async def test_limits_that_can_change_do_and_the_rest_is_told(follow: Follow) ->
 
         assert said.splitlines() == [
             "'serve.port', 'limits.name_characters' changed, which takes effect at the next start.",
-            "The settings were read anew: 'limits.depth' changed.",
+            "The settings were reloaded: 'limits.depth' changed.",
         ]
         assert yard.yard.limits.depth == yard.yard.dispatcher._limits.depth == 2
         assert yard.yard.limits.name_characters == 48
@@ -198,9 +198,9 @@ async def test_one_that_cannot_be_opened_or_closed_keeps_no_other_from_it(follow
     async with follow("[upstreams.x]\ncommand = 'clings'\n") as yard:
         said = await yard.change(f"[upstreams.x]\ncommand = 'broken'\n{A}")
 
-        assert "The upstream 'x' did not close well: OSError" in said
+        assert "The upstream 'x' did not close cleanly: OSError" in said
         assert "The upstream 'x' cannot be opened: OSError" in said
-        assert "The settings were read anew: 'a' added.\n" in said
+        assert "The settings were reloaded: 'a' added.\n" in said
         assert list(yard.upstreams()) == ["a"]
         assert "'x' added" in await yard.change(f"[upstreams.x]\ncommand = 'a'\n{A}")
 
@@ -269,11 +269,11 @@ def test_a_server_follows_its_file(flags: tuple[str, ...], write: Write, state: 
     with served(*flags) as (server, lines):
         until(lines, "serving yard=yard")
         write("packs = ['system']\n[upstreams.a]\ncommand = 'false'\n", "toolyard.toml")
-        assert until(lines, "read anew") == "The settings were read anew: 'a' added.\n"
+        assert until(lines, "reloaded") == "The settings were reloaded: 'a' added.\n"
         write("packs = [", "toolyard.toml")
-        until(lines, "The settings stay as they were")
+        until(lines, "The settings are unchanged")
         write("packs = ['system']", "toolyard.toml")
-        assert until(lines, "read anew") == "The settings were read anew: 'a' removed.\n"
+        assert until(lines, "reloaded") == "The settings were reloaded: 'a' removed.\n"
         assert server.poll() is None
 
 
@@ -291,7 +291,7 @@ def test_sighup_reads_anew_what_did_not_change_in_the_file(flags: tuple[str, ...
         write("hush hush", "token")
         server.send_signal(signal.SIGHUP)
 
-        assert until(lines, "read anew") == "The settings were read anew: 'a' restarted.\n"
+        assert until(lines, "reloaded") == "The settings were reloaded: 'a' restarted.\n"
         assert server.poll() is None
 
 

@@ -29,7 +29,7 @@ from toolyard.client_configs.known import CLIENTS, Client, Found, Surroundings, 
 from toolyard.client_configs.read import YAML, Server, decode, read_bytes, read_servers
 from toolyard.config import ConfigError
 from toolyard.config.read import FILE, VARIABLE
-from toolyard.launch.errors import DEFECT, LaunchError, did_you_mean, shown_path
+from toolyard.launch.errors import DEFECT, LaunchError, as_launch_error, did_you_mean, shown_path
 from toolyard.model.envelope import encode
 
 __all__ = ["run_connect", "run_import"]
@@ -181,10 +181,8 @@ def run_connect(options: Options, terminal: Terminal) -> int:
     if path.suffix in YAML:
         return _show_entry(client, path, entry, options=options, terminal=terminal)
     name = options.server_name
-    try:
+    with as_launch_error(ConfigError):
         change = disconnected(client, path, name=name) if options.undo else connected(client, path, name=name, entry=entry)
-    except ConfigError as error:
-        raise LaunchError(str(error)) from error
     _write_change(change, terminal)
     backup = None
     if change.before != change.after and not options.dry_run:
@@ -237,10 +235,8 @@ def _show_entry(client: Client, path: Path, entry: Mapping[str, Any], *, options
         text = f"{json.dumps(options.server_name, ensure_ascii=False)}: {json.dumps(entry, ensure_ascii=False)}"
     else:
         text = f"- {json.dumps({'name': options.server_name, **entry}, ensure_ascii=False)}"
-    try:
+    with as_launch_error(ConfigError):
         content = decode(read_bytes(path) or b"", path)
-    except ConfigError as error:
-        raise LaunchError(str(error)) from error
     pasted = paste(content, ".".join(client.section), text)
     for line in pasted.lines:
         terminal.write(line)

@@ -9,7 +9,7 @@ from toolyard.cli.parser import Options
 from toolyard.cli.targets import config_from
 from toolyard.cli.terminal import Painted, Terminal, pad, width_of
 from toolyard.config import Config, Key, Origin, known_settings
-from toolyard.launch.errors import LaunchError
+from toolyard.launch.errors import as_launch_error
 from toolyard.model.envelope import encode
 from toolyard.transports.auth import ApiKey, digest_of, new_key
 
@@ -57,10 +57,8 @@ def _text(value: Any) -> str:
 def run_key(options: Options, terminal: Terminal) -> int:
     """Print a new key to stdout, and its line for 'toolyard.toml' to stderr."""
     key = new_key()
-    try:
+    with as_launch_error(ValueError):
         stored = ApiKey(options.name, digest_of(key), options.profile)
-    except ValueError as error:
-        raise LaunchError(str(error)) from error
     line = _line(stored)
     if options.json:
         facts = {"key": key, "name": stored.name, "digest": stored.digest, "profile": stored.profile, "line": line}

@@ -13,7 +13,7 @@ from toolyard.cli.targets import config_from, state_dir_of
 from toolyard.cli.terminal import Terminal
 from toolyard.config import Config, ConfigError
 from toolyard.config.read import is_upstream_name
-from toolyard.launch.errors import DEFECT, LaunchError, did_you_mean
+from toolyard.launch.errors import DEFECT, LaunchError, as_launch_error, did_you_mean
 from toolyard.launch.signals import run
 from toolyard.providers.upstream.catalogue import folder_of
 from toolyard.providers.upstream.oauth.credentials import load_signing
@@ -47,10 +47,8 @@ def _find_upstream(options: Options, terminal: Terminal) -> _Upstream:
 
 def _settings_after_refusal(folder: Path) -> UpstreamSettings | None:
     """Return the upstream of a yard with another configuration, such as a client's file, if it was refused there."""
-    try:
+    with as_launch_error(LoginError, status=DEFECT):
         address = kept_address(folder)
-    except LoginError as error:
-        raise LaunchError(error.message, status=DEFECT) from error
     return None if address is None else UpstreamSettings(url=address)
 
 
@@ -59,10 +57,8 @@ def _settings(config: Config, name: str, terminal: Terminal) -> UpstreamSettings
     if entry is None:
         meant = did_you_mean(name, list(config.upstreams)) if config.upstreams else " Name one of the configuration, or a URL."
         raise LaunchError(f"There is no upstream '{name}'.{meant}")
-    try:
+    with as_launch_error(ConfigError):
         return entry.resolve(os.environ, terminal.say)
-    except ConfigError as error:
-        raise LaunchError(str(error)) from error
 
 
 def run_login(options: Options, terminal: Terminal) -> int:
@@ -70,10 +66,8 @@ def run_login(options: Options, terminal: Terminal) -> int:
     upstream = _find_upstream(options, terminal)
     if upstream.settings.authorizes:
         raise LaunchError(f"'{upstream.name}' gets the 'Authorization' of its 'headers' instead of a login. Remove that header first.")
-    try:
+    with as_launch_error(LoginError, status=DEFECT):
         login = run(_sign_in(upstream, options, terminal))
-    except LoginError as error:
-        raise LaunchError(error.message, status=DEFECT) from error
     for line in _describe(upstream, login):
         terminal.write(line)
     return 0
@@ -119,10 +113,8 @@ def _duration(seconds: float) -> str:
 def run_logout(options: Options, terminal: Terminal) -> int:
     """Revoke and delete a login; it is deleted even if it cannot be revoked."""
     upstream = _find_upstream(options, terminal)
-    try:
+    with as_launch_error(LoginError, status=DEFECT):
         message = run(_sign_out(upstream))
-    except LoginError as error:
-        raise LaunchError(error.message, status=DEFECT) from error
     terminal.write(message)
     return 0
 

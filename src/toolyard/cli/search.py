@@ -11,7 +11,7 @@ from toolyard.cli.parser import Options
 from toolyard.cli.targets import config_from, run_in_yard
 from toolyard.cli.terminal import Painted, Terminal, cut
 from toolyard.config import Config
-from toolyard.launch.errors import LaunchError, explain_refusal, search_failure
+from toolyard.launch.errors import LaunchError, as_launch_error, explain_refusal, search_failure
 from toolyard.metatools.catalogue import Catalogue
 from toolyard.metatools.search import check_query
 from toolyard.metatools.signature import signature
@@ -96,10 +96,8 @@ _NARROWEST: Final = 40
 
 def run_search(options: Options, terminal: Terminal) -> int:
     """Print the best tools: name, signature and reason of each."""
-    try:
+    with as_launch_error(ToolError):
         check_query(options.words)
-    except ToolError as error:
-        raise LaunchError(error.message) from error
     return run_in_yard(options, terminal, partial(_search, options=options, terminal=terminal))
 
 

@@ -27,18 +27,13 @@ __all__ = [
     "CLIENT_FILES",
     "FILE",
     "RESERVED",
-    "TABLES",
     "VARIABLE",
     "Config",
     "Origin",
     "Stamp",
-    "Tables",
-    "client_files",
     "colliding_name",
     "is_upstream_name",
-    "names_upstreams",
     "read_config",
-    "read_tables",
     "stamp_of",
     "to_upstream_name",
 ]
@@ -72,11 +67,11 @@ def colliding_name(name: str, known: list[str]) -> str | None:
 CLIENT_FILES: Final = (".json", ".jsonc")
 """The suffixes of MCP clients' configuration files."""
 _OF_UPSTREAMS: Final = ("upstreams", "upstream_defaults")
-TABLES: Final = (*_OF_UPSTREAMS, PROFILES, TOOLSETS)
+_TABLES: Final = (*_OF_UPSTREAMS, PROFILES, TOOLSETS)
 """The tables whose keys are names that people choose."""
 
 
-class Tables(NamedTuple):
+class _Tables(NamedTuple):
     """Upstreams and profiles of a file or target."""
 
     upstreams: "dict[str, UpstreamEntry]"
@@ -88,39 +83,39 @@ class Tables(NamedTuple):
     warnings: tuple[str, ...]
 
 
-def names_upstreams(target: str | None) -> bool:
+def _names_upstreams(target: str | None) -> bool:
     """Return whether a target is a client's file or a URL."""
     return target is not None and (target.endswith(CLIENT_FILES) or target.startswith(("http://", "https://")))
 
 
-def client_files(target: str | None) -> list[Path]:
+def _client_files(target: str | None) -> list[Path]:
     """Return the client's file that a target names, or an empty list."""
     return [Path(target)] if target is not None and target.endswith(CLIENT_FILES) and "://" not in target else []
 
 
-def read_tables(document: Table, path: Path | None, target: str | None) -> Tables:
+def _read_tables(document: Table, path: Path | None, target: str | None) -> _Tables:
     """Read the tables of a file; a target that names upstreams replaces those of the file.
 
     Raises:
         ConfigError: A table is wrong.
     """
-    found = Tables({}, {}, {}, {}, ())
+    found = _Tables({}, {}, {}, {}, ())
     if path is not None:
         found.profiles.update(read_profiles(document, path))
         shown = dict(_flat_tables({name: document[name] for name in (PROFILES, TOOLSETS) if name in document}))
         found.shown.update(shown)
         found.sources.update(dict.fromkeys(shown, str(path)))
-    if names_upstreams(target) or any(name in document for name in _OF_UPSTREAMS):
+    if _names_upstreams(target) or any(name in document for name in _OF_UPSTREAMS):
         return _with_upstreams(found, document, path, target)
     return found
 
 
-def _with_upstreams(found: Tables, document: Table, path: Path | None, target: str | None) -> Tables:
+def _with_upstreams(found: _Tables, document: Table, path: Path | None, target: str | None) -> _Tables:
     from toolyard.config.upstreams import from_file, from_target, mask  # noqa: PLC0415 - imports asyncio, and most yards have none
 
     upstreams = {} if path is None else from_file(document, path)
     warnings: tuple[str, ...] = ()
-    if target is not None and names_upstreams(target):
+    if target is not None and _names_upstreams(target):
         upstreams, warnings = from_target(target)
     for name, entry in upstreams.items():
         found.upstreams[name] = entry
@@ -186,7 +181,7 @@ class Config(NamedTuple):
     @property
     def is_yard(self) -> bool:
         """Return whether upstreams or packs make a yard, so that no module is needed."""
-        return names_upstreams(self.settings.target) or (self.settings.target is None and bool(self.upstreams or self.settings.packs))
+        return _names_upstreams(self.settings.target) or (self.settings.target is None and bool(self.upstreams or self.settings.packs))
 
     def origin(self, key: str) -> Origin:
         """Return where the value of a setting came from."""
@@ -221,7 +216,7 @@ def read_config(
     file = _find(path, variables)
     files = {} if file is None else {file: stamp_of(file)}  # before reading, so that a change meanwhile is noticed later
     document = {} if file is None else _read_toml(file)
-    table_document = {name: document.pop(name) for name in TABLES if name in document}
+    table_document = {name: document.pop(name) for name in _TABLES if name in document}
     values: dict[str, Any] = {key: setting.default for key, setting in known_settings().items()}
     origins: dict[str, Origin] = {}
     for layer in (_from_file(document, file), _from_environment(variables), _from_caller(overrides, origin)):
@@ -229,8 +224,8 @@ def read_config(
             values[key], origins[key] = value, source
     settings = _build_settings(values, origins)
     _check_search(variables)
-    files |= {path: stamp_of(path) for path in client_files(settings.target)}
-    tables = read_tables(table_document, file, settings.target)
+    files |= {path: stamp_of(path) for path in _client_files(settings.target)}
+    tables = _read_tables(table_document, file, settings.target)
     for key in tables.shown:
         origins[key] = Origin("file", tables.sources[key]) if key in tables.sources else origins["target"]
     return Config(
@@ -301,7 +296,7 @@ def _flat(document: Table, path: Path) -> Iterator[tuple[str, Any]]:
                 section = key.rpartition(".")[0]
                 siblings = [setting.name for setting in known.values() if setting.section == section]
                 raise unknown_key(
-                    Location(key, str(path)), siblings if section else [*siblings, *sorted({*sections, *TABLES})], elsewhere=belongs
+                    Location(key, str(path)), siblings if section else [*siblings, *sorted({*sections, *_TABLES})], elsewhere=belongs
                 )
             yield key, item
 

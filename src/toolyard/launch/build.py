@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from toolyard.config import Authentication, Config, ConfigError, Setting, known_settings, read_config
-from toolyard.launch.errors import LaunchError
+from toolyard.launch.errors import LaunchError, as_launch_error
 from toolyard.launch.notices import Notices
 from toolyard.model.profile import Profile
 from toolyard.providers import Provider
@@ -36,10 +36,8 @@ def make_authenticator(config: Config) -> "Authenticator | None":
     """
     if not config.explicit("auth"):
         return None
-    try:
+    with as_launch_error(ImportError, ValueError):
         authenticators = list(_authenticators(config.settings.auth))
-    except (ImportError, ValueError) as error:
-        raise LaunchError(str(error)) from error
     if not authenticators:
         raise LaunchError("The section '[auth]' accepts nobody. Add 'api_keys', or 'issuer' and 'audience'.")
     if len(authenticators) == 1:
@@ -90,10 +88,8 @@ def apply_settings(yard: Yard, config: Config, notices: Notices) -> None:
         return
     options: dict[str, Any] = {name: getattr(settings, name) for name in _YARD_OPTIONS if name in config.origins}
     options |= {"profiles": config.profiles.values(), "providers": providers}
-    try:
+    with as_launch_error(ValueError):
         yard.configure(origins=origins, limits=config.explicit("limits"), search=config.explicit("search"), **options)
-    except ValueError as error:
-        raise LaunchError(str(error)) from error
 
 
 def _yard_name(setting: Setting) -> str:
@@ -127,10 +123,8 @@ def resolve_upstreams(config: Config, notices: Notices) -> "dict[str, UpstreamSe
         if entry.location.file is not None and file in files:
             warnings.append(f"{entry.location} is left out, because this server is itself an upstream of that file.")
         elif entry.settings.enabled:
-            try:
+            with as_launch_error(ConfigError):
                 settings = entry.resolve(os.environ, warnings.append)
-            except ConfigError as error:
-                raise LaunchError(str(error)) from error
             env = {**settings.env, _UPSTREAM_OF: os.pathsep.join([*filter(None, files), file])}
             resolved[name] = replace(settings, env=env) if settings.command is not None else settings
     _warn(warnings, notices)
@@ -170,10 +164,8 @@ def read_settings(overrides: Mapping[str, Any], notices: Notices, *, path: str |
     Raises:
         LaunchError: A setting is wrong.
     """
-    try:
+    with as_launch_error(ConfigError):
         config = read_config(overrides, path=path, origin="code" if in_code else "flag")
-    except ConfigError as error:
-        raise LaunchError(str(error)) from error
     _warn(config.warnings, notices)
     return config
 

@@ -2,7 +2,8 @@
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from traceback import walk_tb
@@ -24,6 +25,7 @@ __all__ = [
     "USAGE",
     "LaunchError",
     "NotOpenedError",
+    "as_launch_error",
     "did_you_mean",
     "exit_status",
     "explain_cause",
@@ -60,6 +62,15 @@ class LaunchError(Exception):
         super().__init__(message)
         self.message = message
         self.status = status
+
+
+@contextmanager
+def as_launch_error(*kinds: type[Exception], status: int = USAGE) -> Generator[None]:
+    """Turn exceptions whose message is for people into `LaunchError`."""
+    try:
+        yield
+    except kinds as error:
+        raise LaunchError(str(error), status=status) from error
 
 
 class NotOpenedError(Exception):
