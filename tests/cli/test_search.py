@@ -229,7 +229,7 @@ def test_without_json_there_is_a_line_for_each_measure(toolyard: Run, in_termina
 
     assert (status, err) == (0, "")
     assert out.splitlines()[:2] == ["recall@1\t1.0", "recall@5\t1.0"]
-    assert "questions asked" in in_terminal("eval", "search", *FILES)
+    assert "number of queries" in in_terminal("eval", "search", *FILES)
 
 
 @pytest.mark.parametrize("strategy", ["lexical", "BM25", "hybrid"])

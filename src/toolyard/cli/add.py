@@ -103,7 +103,7 @@ def _notes(table: Table, secrets: dict[str, str], options: Options) -> list[str]
 def _table(options: Options) -> Table:
     if bool(options.program) is bool(options.url):
         raise LaunchError("An upstream is either a command after '--' or a URL after '--url'. See 'toolyard add --help'.")
-    env, headers = _pairs(options.env, "=", "--env"), _pairs(options.header, ":", "--header")
+    env, headers = _pairs(options.env or (), "=", "--env"), _pairs(options.header or (), ":", "--header")
     if options.url:
         if env:
             raise LaunchError("'--env' goes with a command, not with '--url'.")

@@ -87,7 +87,7 @@ def _find_client(name: str) -> Client:
 
 def _read_servers(options: Options) -> _Found:
     surroundings = _surroundings()
-    clients = [_find_client(name) for name in options.clients]
+    clients = [_find_client(name) for name in options.clients or ()]
     if options.file is not None:
         path = Path(options.file).expanduser()
         files = [Found(client, "user", path) for client in clients[:1] or [_ANY_CLIENT]]

@@ -144,14 +144,14 @@ class Options(Namespace):
     lines: int = 100
     client: str = ""
     server_name: str = "toolyard"
-    clients: Sequence[str] = ()
+    clients: Sequence[str] | None = None
     file: str | None = None
     dry_run: bool = False
     undo: bool = False
     project: bool = False
     url: str | None = None
-    env: Sequence[str] = ()
-    header: Sequence[str] = ()
+    env: Sequence[str] | None = None
+    header: Sequence[str] | None = None
     program: Sequence[str] = ()
     secrets: Literal["file", "env", "keep"] = "file"
     no_browser: bool = False
@@ -245,7 +245,7 @@ def _add_target(parser: Parser) -> None:
 
 
 def _add_repeated(parser: Parser, *names: str, metavar: str, text: str, **options: Any) -> None:
-    parser.add_argument(*names, metavar=metavar, action="append", default=[], help=f"{text}; can be repeated", **options)
+    parser.add_argument(*names, metavar=metavar, action="append", help=f"{text}; can be repeated", **options)
 
 
 def _add_settings(parser: Parser) -> None:
