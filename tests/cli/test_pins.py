@@ -94,7 +94,7 @@ def test_an_upstream_that_nobody_looked_at_here_is_said(toolyard: Run, serve_onc
     serve_once("bank", lend="Lend.")
     (tmp_path / "state" / "upstreams" / "bank" / "catalogue.json").unlink()
 
-    unknown = "What 'bank' offers is not known on this machine. Serve it once, so that it is looked at.\n"
+    unknown = "The definitions of 'bank' are unknown on this machine. Serve it once, so that they are read.\n"
     assert toolyard("diff") == (0, "", f"{unknown}Nothing of 'shop' differs from what was accepted.\n")
     assert toolyard("diff", "-q") == (0, "", "")
     assert toolyard("diff", "bank") == (2, "", f"toolyard: {unknown}")

@@ -212,7 +212,7 @@ async def test_if_all_of_them_die_at_once_the_program_gives_up(program: Any, pat
     status, _, err = await running.end()
 
     assert status == 2
-    assert b"toolyard: The workers end as soon as they begin; the log says why." in err
+    assert b"toolyard: The workers end right after they start; the log says why." in err
     assert b"serving" not in err
     assert 1 < err.count(b"worker_died") < 10
     assert not is_there(path)
