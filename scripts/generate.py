@@ -1,4 +1,4 @@
-"""Writes the generated pages of docs/reference from the code; `--check` only says which of them are stale."""
+"""Generates pages of docs/reference from the code; `--check` only reports which of them are stale."""
 
 import ast
 import contextlib
@@ -31,8 +31,8 @@ REFERENCE: Final = ROOT / "docs" / "reference"
 SECTIONS: Final[dict[str, type]] = {"": Settings, "serve": Serving, "limits": Limits, "search": SearchSettings, "auth": Authentication}
 TABLES: Final[dict[str, tuple[type[msgspec.Struct], str]]] = {
     "upstreams": (UpstreamSettings, "Other MCP servers whose tools are published, by name."),
-    "profiles": (ProfileTable, "Rules of which tools exist for a caller, by name."),
-    "toolsets": (Toolset, "Named subsets of tools, which profiles name."),
+    "profiles": (ProfileTable, "Which tools exist for a caller, by name of the profile."),
+    "toolsets": (Toolset, "Named subsets of tools, for profiles."),
 }
 NOTE: Final = "<!-- Written by scripts/generate.py; change the code, then run `make generate`. -->"
 
@@ -40,18 +40,18 @@ NOTE: Final = "<!-- Written by scripts/generate.py; change the code, then run `m
 def codes() -> str:
     """Return the page of codes."""
     rows = [
-        f"| `{code.name}` | {code.meaning} | {code.http} | {code.exit} | {_said(code.retryable)} | {_said(code.recoverable)} "
+        f"| `{code.name}` | {code.meaning} | {code.http} | {code.exit} | {_yes_or_no(code.retryable)} | {_yes_or_no(code.recoverable)} "
         f"| {code.blame} | {code.may_have_run} | {code.hint} |"
         for code in CODES.values()
     ]
     return _page(
         "Codes",
-        "Every failure has one code of this closed set. None is ever removed. *http* is the nearest status of HTTP, *exit* what the",
-        "command line exits with. *retry* says that the same call may succeed later; the answer's own `retryable` is true only if",
-        "nothing may have run, or running twice does no harm. *recoverable* says that other arguments or another tool can still reach",
-        "the goal. *ran* says whether something may have happened already: where it is `maybe`, the answer knows. A tool's own failures",
-        "use one of these codes and a reason: see [Fail well](../guides/fail-well.md). Some codes are for parts that are not there yet,",
-        "such as approvals and runtimes; a tool of yours may use any of them.",
+        "Every failure has one code of this closed set. None is ever removed. *http* is the nearest status of HTTP, *exit* the exit",
+        "status of the command line. *retry* says that the same call may succeed later; `retryable` of an answer is true only if nothing",
+        "may have run, or if running twice does no harm. *recoverable* says that other arguments or another tool can still reach the",
+        "goal. *ran* says whether something may have happened already; where it is `maybe`, `may_have_run` of the answer says it. A",
+        "tool's own failures use one of these codes and a reason: see [Fail well](../guides/fail-well.md). Some codes are for parts that",
+        "do not exist yet, such as approvals and runtimes; a tool of yours may use any of them.",
         "",
         "| code | fires when | http | exit | retry | recoverable | blame | ran | hint, unless the failure brings its own |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -63,14 +63,14 @@ def settings() -> str:
     """Return the page of settings."""
     return _page(
         "Settings",
-        "Every setting has a key in `toolyard.toml` and a variable of the environment, and some have a flag of `toolyard serve`. A flag",
-        "beats the variable, the variable beats the file, and the file beats the default. [Configuration](../guides/configuration.md)",
-        "tells more; `toolyard config` prints those in effect; with [a JSON Schema](toolyard.schema.json) editors complete the file.",
+        "Every setting has a key in `toolyard.toml` and an environment variable, and some have a flag of `toolyard serve`. A flag",
+        "overrides the variable, the variable overrides the file, and the file overrides the default. `toolyard config` prints them all.",
+        "See [Configuration](../guides/configuration.md); with [a JSON Schema](toolyard.schema.json) editors complete the file.",
         "",
-        "A variable that is empty sets nothing. In variables, true and false are `1`, `true`, `yes`, `on` and `0`, `false`, `no`, `off`;",
-        "lists have commas between their parts; `api_keys` and `profiles` are JSON.",
+        "An empty variable sets nothing. In variables, true and false are `1`, `true`, `yes`, `on` and `0`, `false`, `no`, `off`; items of",
+        "lists are separated by commas; `api_keys` and `profiles` are JSON.",
         "",
-        "## At the top",
+        "## Top level",
         "",
         *(f"- `{key}`, `{setting.variable}`{_flag(setting)}: {meaning}" for key, setting, meaning in _section("")),
         "",
@@ -82,23 +82,23 @@ def settings() -> str:
         "",
         "## `[limits]`",
         "",
-        "What calls keep to: the fields of `Limits`, which a yard may be given, too: `Yard(limits=Limits(timeout=30))`. A variable is",
-        "named after its limit, such as `TOOLYARD_LIMIT_TIMEOUT`. A limit that does not exist, or is negative, is refused. The tool",
-        "`get_settings` of the system pack tells those in effect.",
+        "The limits of calls: the fields of `Limits`, which a yard can also have from code: `Yard(limits=Limits(timeout=30))`. A variable",
+        "is named after its limit, such as `TOOLYARD_LIMIT_TIMEOUT`. An unknown or negative limit is refused. The tool `get_settings` of",
+        "the system pack returns the limits in effect.",
         "",
         "| setting | default | means |",
         "|---|---|---|",
-        *(f"| `{setting.name}` | {_default(setting)} | {meaning} |" for _, setting, meaning in _section("limits")),
+        *(f"| `{setting.name}` | {_shown(setting.name, setting.default)} | {meaning} |" for _, setting, meaning in _section("limits")),
         "",
         "## `[search]`",
         "",
-        "How tools are found: the fields of `SearchSettings`, which a yard may be given, too. See [Search](../guides/search.md).",
+        "How tools are found: the fields of `SearchSettings`, which a yard can also have from code. See [Search](../guides/search.md).",
         "",
         *_table("search"),
         "",
         "## `[auth]`",
         "",
-        "Who may come in over HTTP. `api_keys` is a list of tables with `name`, `digest` and, if its owner gets one, `profile`.",
+        "Authentication over HTTP. `api_keys` is a list of tables with `name`, `digest` and optional `profile`.",
         "",
         *_table("auth"),
         "",
@@ -119,8 +119,8 @@ def settings() -> str:
         "",
         "## `[upstreams.NAME.login.identity]`",
         "",
-        "The identity provider that says who we are: see [Sign in at upstreams](../guides/login.md). It must have an `issuer`, which is",
-        "its address, and a `client_id`, which is the client that was registered there for us.",
+        "The identity provider of cross-app access: see [Sign in at upstreams](../guides/login.md). It needs an `issuer`, which is its",
+        "URL, and a `client_id`, which is the client that is registered there for Toolyard.",
         "",
         *_fields(Identity),
         "",
@@ -140,9 +140,9 @@ def scan_rules() -> str:
     """Return the page of the rules of a scan."""
     return _page(
         "Rules of a scan",
-        "What `toolyard scan` looks for in the definitions of upstreams: names, titles, descriptions, schemas with all they contain,",
-        "annotations and instructions. *high* is hardly ever harmless and makes the command exit with 1; *medium* sometimes is; *low* is",
-        "worth a look. Phrases are searched in lower case, without hidden characters and with lookalike letters undone. See",
+        "What `toolyard scan` looks for in the definitions of upstreams: names, titles, descriptions, schemas, annotations and",
+        "instructions. *high* is hardly ever harmless and makes the command exit with 1; *medium* sometimes is harmless; *low* is worth a",
+        "look. Phrases are matched in lower case, without hidden characters and with lookalike letters replaced. See",
         "[Pin what upstreams offer](../guides/pinning.md).",
         "",
         "| rule | severity | finds |",
@@ -153,34 +153,21 @@ def scan_rules() -> str:
 
 def schema() -> str:
     """Return the JSON Schema of toolyard.toml."""
-    structs = (
-        Settings,
-        Serving,
-        Limits,
-        SearchSettings,
-        Authentication,
-        Key,
-        UpstreamSettings,
-        Login,
-        Identity,
-        Reshape,
-        ProfileTable,
-        Toolset,
-    )
+    structs = (*SECTIONS.values(), Key, Login, Identity, Reshape, *(struct for struct, _ in TABLES.values()))
     _, definitions = msgspec.json.schema_components(structs, ref_template="#/$defs/{name}")
     for struct in structs:
-        told = meanings(struct)
-        definitions[struct.__name__]["description"] = inspect.getdoc(struct)  # Python 3.13 takes the indentation off by itself
+        descriptions = meanings(struct)
+        definitions[struct.__name__]["description"] = inspect.getdoc(struct)  # removes the indentation, as Python 3.13 does itself
         properties = definitions[struct.__name__]["properties"]
-        for name, known in properties.items():
-            properties[name] = {**_without_null(known), **({"description": told[name]} if name in told else {})}
-    del definitions["Toolset"]["properties"]["name"], definitions["Toolset"]["required"]  # its table is named so
+        for name, schema in properties.items():
+            properties[name] = {**_without_null(schema), **({"description": descriptions[name]} if name in descriptions else {})}
+    del definitions["Toolset"]["properties"]["name"], definitions["Toolset"]["required"]  # the name is the key of the table
     definitions["Toolset"]["additionalProperties"] = False
     top = definitions["Settings"]["properties"]
     for name, (struct, meaning) in TABLES.items():
         inner = {"$ref": f"#/$defs/{struct.__name__}"}
         top[name] = {"type": "object", "additionalProperties": inner, "description": meaning}
-    top["upstream_defaults"] = {"$ref": "#/$defs/UpstreamSettings", "description": "What all upstreams have in common."}
+    top["upstream_defaults"] = {"$ref": "#/$defs/UpstreamSettings", "description": "Settings for all upstreams."}
     whole = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "toolyard.toml",
@@ -195,14 +182,14 @@ def tools() -> str:
     return _page(
         "Tools",
         "The tools of [examples/bank.py](../../examples/bank.py) and of the system pack, as `toolyard manifest examples/bank.py",
-        "--markdown` tells them. Your own yard has such a page, too.",
+        "--markdown` prints them. Your own yard can have such a page, too.",
         "",
         manifest("examples/bank.py"),
     )
 
 
 def meanings(struct: type) -> dict[str, str]:
-    """Return each field of a struct with the sentence that stands below it in the code."""
+    """Return the docstring of each field of a struct."""
     body = next(node.body for node in ast.walk(ast.parse(inspect.getsource(struct))) if isinstance(node, ast.ClassDef))
     found: dict[str, str] = {}
     for field, text in pairwise(body):
@@ -215,42 +202,42 @@ def meanings(struct: type) -> dict[str, str]:
 
 
 def manifest(target: str) -> str:
-    """Return what the command line tells of a yard as Markdown, its headings one level deeper."""
-    told = io.StringIO()
-    with contextlib.chdir(ROOT), contextlib.redirect_stdout(told):
+    """Return the tool reference of a yard in Markdown, with headings one level deeper."""
+    output = io.StringIO()
+    with contextlib.chdir(ROOT), contextlib.redirect_stdout(output):
         toolyard_command(["manifest", target, "--markdown"])
-    return re.sub("^#", "##", told.getvalue().strip(), flags=re.MULTILINE)
+    return re.sub("^#", "##", output.getvalue().strip(), flags=re.MULTILINE)
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return what a file may say, because TOML has no null."""
+    """Return the schema without null, which TOML does not have."""
     kinds = [kind for kind in schema.get("anyOf", []) if kind != {"type": "null"}]
     rest = {key: value for key, value in schema.items() if key != "anyOf" and (key, value) != ("default", None)}
     return {**(kinds[0] if len(kinds) == 1 else {"anyOf": kinds} if kinds else {}), **rest}
 
 
 def _section(section: str) -> Iterator[tuple[str, Setting, str]]:
-    told = meanings(SECTIONS[section])
+    descriptions = meanings(SECTIONS[section])
     for key, setting in known_settings().items():
         if setting.section == section:
-            yield key, setting, told[setting.name]
+            yield key, setting, descriptions[setting.name]
 
 
 def _table(section: str) -> Iterator[str]:
     yield "| key | variable | default | means |"
     yield "|---|---|---|---|"
     for key, setting, meaning in _section(section):
-        yield f"| `{key}` | `{setting.variable}`{_flag(setting)} | {_default(setting)} | {meaning} |"
+        yield f"| `{key}` | `{setting.variable}`{_flag(setting)} | {_shown(setting.name, setting.default)} | {meaning} |"
 
 
 def _fields(struct: type[msgspec.Struct]) -> Iterator[str]:
-    told = meanings(struct)
+    descriptions = meanings(struct)
     yield "| key | default | means |"
     yield "|---|---|---|"
     for field in msgspec.structs.fields(struct):
         if not field.required:
             default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
-            yield f"| `{field.name}` | {_shown(field.name, default)} | {told[field.name]} |"
+            yield f"| `{field.name}` | {_shown(field.name, default)} | {descriptions[field.name]} |"
 
 
 def _flag(setting: Setting) -> str:
@@ -258,15 +245,11 @@ def _flag(setting: Setting) -> str:
     return f", `{setting.flag}`" if setting.key in flags else ""
 
 
-def _default(setting: Setting) -> str:
-    return _shown(setting.name, setting.default)
-
-
 def _shown(name: str, value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if name == "port":
-        return str(value)  # a name more than a number
+        return str(value)  # without thousands separators
     if isinstance(value, int | float):
         return f"{value:,g}" if isinstance(value, float) else f"{value:,}"
     if isinstance(value, tuple) and value:
@@ -274,7 +257,7 @@ def _shown(name: str, value: object) -> str:
     return f"`{value}`" if isinstance(value, str) and value else "none"
 
 
-def _said(fact: bool) -> str:  # noqa: FBT001 - it is said in words
+def _yes_or_no(fact: bool) -> str:  # noqa: FBT001 - its only argument
     return "yes" if fact else "no"
 
 
@@ -294,7 +277,7 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
 
 def main(arguments: list[str]) -> int:
     """Write the pages, or check them."""
-    pages = {REFERENCE / name: written() for name, written in PAGES.items()}
+    pages = {REFERENCE / name: generate() for name, generate in PAGES.items()}
     stale = [page for page, text in pages.items() if not page.exists() or page.read_text(encoding="utf-8") != text]
     check = arguments == ["--check"]
     if arguments and not check:

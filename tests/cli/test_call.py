@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from toolyard import CODES, Envelope
-from toolyard.cli.call import read_given
+from toolyard.cli.call import read_arguments
 from toolyard.launch.errors import LaunchError
 
 Run = Callable[..., tuple[int, str, str]]
@@ -81,7 +81,7 @@ def test_a_single_issue_is_said_once(shop: str, toolyard: Run) -> None:
 
 
 def test_people_see_what_was_put_right_and_what_is_deprecated(shop: str, toolyard: Run) -> None:
-    assert "Put right: " in toolyard("call", shop, "echo", '{"text": "a", "number": "5"}')[1]
+    assert "Corrected: " in toolyard("call", shop, "echo", '{"text": "a", "number": "5"}')[1]
     assert "Warning: " in toolyard("call", shop, "erase", "name=a")[1]
 
 
@@ -232,7 +232,7 @@ def read(schema: object, text: str) -> Any:
         "properties": {"x": schema},
         "$defs": {"number": {"type": "number"}, "loop": {"anyOf": [{"$ref": "#/$defs/loop"}]}},
     }
-    return read_given([f"x={text}"]).arguments(whole)["x"]
+    return read_arguments([f"x={text}"]).parse(whole)["x"]
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_what_is_no_json_stays_text(text: str, value: object) -> None:
 
 
 def test_a_key_that_the_schema_does_not_know_is_read_as_json_if_it_is() -> None:
-    assert read_given(["y=5", "z=five"]).arguments({"type": "object", "properties": {}}) == {"y": 5, "z": "five"}
+    assert read_arguments(["y=5", "z=five"]).parse({"type": "object", "properties": {}}) == {"y": 5, "z": "five"}
 
 
 def test_a_schema_that_refers_to_itself_is_read_in_the_end() -> None:
@@ -294,11 +294,11 @@ def test_a_schema_that_refers_to_itself_is_read_in_the_end() -> None:
 
 
 def test_an_object_is_taken_as_it_is() -> None:
-    given = read_given(['{"x": "5"}'])
+    arguments = read_arguments(['{"x": "5"}'])
 
-    assert given.arguments({"properties": {"x": {"type": "integer"}}}) == {"x": "5"}
-    assert given.names("x")
-    assert not given.names("y")
+    assert arguments.parse({"properties": {"x": {"type": "integer"}}}) == {"x": "5"}
+    assert "x" in arguments
+    assert "y" not in arguments
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,7 @@ def test_an_object_is_taken_as_it_is() -> None:
 )
 def test_what_is_of_no_form_or_of_several_is_refused(items: list[str]) -> None:
     with pytest.raises(LaunchError) as refused:
-        read_given(items)
+        read_arguments(items)
 
     assert refused.value.status == 2
 

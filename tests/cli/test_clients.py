@@ -113,7 +113,7 @@ def test_secrets_go_to_files_of_their_own_and_are_never_shown(home: Path, toolya
     assert upstreams()["github"]["env"] == {"GITHUB_TOKEN": f"${{secretref:file:{file}}}", "LEVEL": "debug"}
     assert file.read_text() == "ghp_hunter2"
     assert file.stat().st_mode & 0o777 == 0o600
-    settled = read_config(environment={}).upstreams["github"].settled({}, print)
+    settled = read_config(environment={}).upstreams["github"].resolve({}, print)
     assert settled.env["GITHUB_TOKEN"] == "ghp_hunter2"  # noqa: S105 - invented
 
 
@@ -127,7 +127,7 @@ def test_secrets_inside_arguments_reach_the_server_and_nobody_else(home: Path, t
 
     assert "npx -y mcp-remote https://a/mcp --header Authorization: … -e API_KEY=…" in out
     assert "hunter2" not in out + err + facts + shown + Path("toolyard.toml").read_text()
-    assert read_config(environment={}).upstreams["remote"].settled({}, print).args == tuple(arguments)
+    assert read_config(environment={}).upstreams["remote"].resolve({}, print).args == tuple(arguments)
     assert "there already" in toolyard("import", "--from", "claude-code")[1]
 
 
@@ -145,7 +145,7 @@ def test_secrets_may_stay_and_make_the_file_private(home: Path, toolyard: Run) -
 
     assert upstreams()["github"]["env"]["GITHUB_TOKEN"] == "ghp_hunter2"  # noqa: S105 - invented
     assert Path("toolyard.toml").stat().st_mode & 0o777 == 0o600
-    assert "has secrets in it" in err
+    assert "contains secrets" in err
     assert "hunter2" not in out + err
 
 
@@ -237,7 +237,7 @@ def test_where_nothing_is_found_that_is_said(home: Path, toolyard: Run) -> None:
     status, out, err = toolyard("import", "--from", "zed")
 
     assert (status, out) == (0, "")
-    assert "No file of a client was found" in err
+    assert "No client's file was found" in err
 
 
 def test_programs_get_all_of_it_as_an_object(home: Path, toolyard: Run) -> None:
@@ -272,7 +272,7 @@ def test_people_get_a_table_with_a_heading_for_each_file(home: Path, in_terminal
 
 @pytest.mark.parametrize(
     ("text", "why"),
-    [("upstreams = {}\n", "cannot be added to"), ("a = ", "no TOML"), ("upstrems = 1\n", "not known")],
+    [("upstreams = {}\n", "cannot be changed"), ("a = ", "not TOML"), ("upstrems = 1\n", "not known")],
 )
 def test_a_file_that_cannot_be_added_to_is_left_as_it_is(home: Path, toolyard: Run, text: str, why: str) -> None:
     Path("toolyard.toml").write_text(text)
@@ -311,11 +311,11 @@ def test_without_a_place_for_secrets_there_is_nothing_to_do(home: Path, toolyard
 
     monkeypatch.setattr("toolyard.cli.add.find_state_dir", nowhere)
 
-    assert "Name one with 'state_dir'" in toolyard("import")[2]
+    assert "Set one with 'state_dir'" in toolyard("import")[2]
 
 
 def test_only_toml_is_written(home: Path, toolyard: Run) -> None:
-    assert "'mcp.json' is no '.toml' file" in toolyard("import", "--to", "mcp.json")[2]
+    assert "'mcp.json' is not a '.toml' file" in toolyard("import", "--to", "mcp.json")[2]
 
 
 def test_without_a_home_nothing_can_be_looked_for(home: Path, toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -388,7 +388,7 @@ def test_a_second_time_changes_nothing(mcp: Path, toolyard: Run) -> None:
     status, out, err = toolyard("connect", "cursor")
 
     assert (status, out) == (0, "")
-    assert "already" in err
+    assert "needs no change" in err
     assert len(list(mcp.parent.iterdir())) == 2
 
 
@@ -532,7 +532,7 @@ def test_what_a_client_writes_in_the_same_moment_is_not_lost(mcp: Path, toolyard
     status, _, err = toolyard("connect", "cursor")
 
     assert status == 1
-    assert "changed by another program" in err
+    assert "changed by somebody else" in err
     assert mcp.read_text() == "{}"
     assert list(mcp.parent.iterdir()) == [mcp]
 

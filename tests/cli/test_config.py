@@ -138,7 +138,7 @@ def test_upstreams_of_a_client_are_told_with_its_file(toolyard: Run, write: Writ
     write('{"mcpServers": {"Git": {"command": "npx", "env": {"TOKEN": "hush"}}}}', "mcp.json")
     status, out, err = toolyard("config", "mcp.json")
 
-    assert (status, err) == (0, "'mcpServers.Git' in 'mcp.json' is the upstream 'git' here.\n")
+    assert (status, err) == (0, "'mcpServers.Git' in 'mcp.json' is named 'git' here.\n")
     assert "upstreams.git.command\tnpx\tfile mcp.json\n" in out
 
 

@@ -20,7 +20,7 @@ def test_it_tells_the_whole_story_in_a_process_of_its_own(in_process: Process) -
 
     assert (done.returncode, done.stderr) == (0, "")
     assert re.findall(r"^(\d)  \S", done.stdout, re.MULTILINE) == list("12345678")
-    for expected in ("payments__refund_charge(", "code: invalid_input", "put right: amount_cents", "handle: r_1", '{"$ref": "r_1"}'):
+    for expected in ("payments__refund_charge(", "code: invalid_input", "corrected: amount_cents", "handle: r_1", '{"$ref": "r_1"}'):
         assert expected in done.stdout
 
 

@@ -56,7 +56,7 @@ def test_a_browser_is_opened_and_what_was_granted_is_told(authority: Authority, 
     assert out.splitlines() == [
         f"Signed in at 'shop' by '{authority.origin}'.",
         "Granted: read.",
-        "It is renewed when it runs out.",
+        "It is renewed when it expires.",
     ]
     assert err.startswith(f"Sign in at 'shop' in a browser:\n{authority.origin}/authorize?")
     kept = vault_of(authority, tmp_path).read()
@@ -64,7 +64,7 @@ def test_a_browser_is_opened_and_what_was_granted_is_told(authority: Authority, 
     assert kept.token is not None
     assert kept.token.access_token in authority.tokens
 
-    assert toolyard("logout", "shop") == (0, "The login at 'shop' is forgotten and revoked.\n", "")
+    assert toolyard("logout", "shop") == (0, "The login at 'shop' is deleted and revoked.\n", "")
     assert (vault_of(authority, tmp_path).read(), authority.tokens) == (None, {})
     assert toolyard("logout", "shop") == (0, "Nobody was signed in at 'shop'.\n", "")
 
@@ -76,7 +76,7 @@ def test_an_address_needs_no_configuration(authority: Authority, toolyard: Run, 
 
     status, out, _ = toolyard("login", authority.url)
 
-    assert (status, out.splitlines()[1:]) == (0, ["It runs out in 24 hours."])
+    assert (status, out.splitlines()[1:]) == (0, ["It expires in 24 hours."])
     assert out.startswith("Signed in at '127")
     assert toolyard("logout", authority.url)[0] == 0
 
@@ -87,7 +87,7 @@ def test_a_token_for_ever_and_one_for_minutes(authority: Authority, toolyard: Ru
     assert len(toolyard("login", "shop")[1].splitlines()) == 1
 
     authority.given = {"refresh_token": None, "scope": "", "expires_in": 1800}
-    assert toolyard("login", "shop")[1].splitlines()[1] == "It runs out in 30 minutes."
+    assert toolyard("login", "shop")[1].splitlines()[1] == "It expires in 30 minutes."
 
 
 def test_without_a_browser_only_the_address_is_shown(authority: Authority, toolyard: Run) -> None:
@@ -108,7 +108,7 @@ def test_whoever_refused_a_yard_is_known_by_name_without_a_file(authority: Autho
 
     assert (status, out.splitlines()[0]) == (0, f"Signed in at 'elsewhere' by '{authority.origin}'.")
     assert "\tready\t" in toolyard("upstreams", "mcp.json", "--check")[1]
-    assert toolyard("logout", "elsewhere")[1] == "The login at 'elsewhere' is forgotten and revoked.\n"
+    assert toolyard("logout", "elsewhere")[1] == "The login at 'elsewhere' is deleted and revoked.\n"
 
 
 def test_a_name_that_only_the_keyring_can_tell_more_of_is_told_so(authority: Authority, toolyard: Run, tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_name_that_only_the_keyring_can_tell_more_of_is_told_so(authority: Aut
 
     status, _, err = toolyard("login", "elsewhere")
 
-    assert (status, err) == (1, "toolyard: The login is stored in the keyring, which is not available now.\n")
+    assert (status, err) == (1, "toolyard: The login is kept in the keyring, which is not there now.\n")
     assert "There is no upstream '../elsewhere'." in toolyard("login", "../elsewhere")[2]
     assert not authority.asked("/authorize")
 
@@ -131,7 +131,7 @@ def test_a_client_that_signs_in_by_itself_is_told_that_it_goes_on(authority: Aut
     status, out, err = toolyard("login", "shop")
 
     assert (status, err) == (0, "")
-    assert out.splitlines()[1:] == ["Granted: read.", "It is renewed when it runs out."]
+    assert out.splitlines()[1:] == ["Granted: read.", "It is renewed when it expires."]
 
 
 @pytest.mark.usefixtures("authority")
@@ -140,9 +140,9 @@ def test_a_client_that_signs_in_by_itself_is_told_that_it_goes_on(authority: Aut
     [
         (("login", "shp"), "There is no upstream 'shp'. Did you mean 'shop'?"),
         (("login", "quite-another"), "There is no upstream 'quite-another'."),
-        (("login", "files"), "'files' is a program, and nobody signs in there."),
-        (("logout", "files"), "'files' is a program, and nobody signs in there."),
-        (("login", "known"), "'known' is shown the 'Authorization' in its 'headers', and no login."),
+        (("login", "files"), "'files' is a program, which has no login."),
+        (("logout", "files"), "'files' is a program, which has no login."),
+        (("login", "known"), "'known' gets the 'Authorization' of its 'headers' instead of a login."),
         (("login", "locked"), "needs the variable 'NO_SUCH_VARIABLE', which is not set."),
         (("login", "shop", "--timeout", "soon"), "'soon' is not a number of seconds."),
         (("login", "shop", "--timeout", "0"), "'0' is not a number of seconds."),
@@ -159,7 +159,7 @@ def test_what_cannot_be_signed_in_at_is_told(toolyard: Run, arguments: tuple[str
 def test_without_any_upstream_an_address_is_wanted(authority: Authority, toolyard: Run, tmp_path: Path) -> None:
     (tmp_path / "toolyard.toml").write_text("")
 
-    assert "Name one of the configuration, or an address." in toolyard("login", "shop")[2]
+    assert "Name one of the configuration, or a URL." in toolyard("login", "shop")[2]
 
 
 def test_a_home_that_is_not_there_is_told(authority: Authority, toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +178,7 @@ def test_a_login_is_forgotten_though_it_cannot_be_revoked(authority: Authority, 
     status, out, _ = toolyard("logout", "shop")
 
     assert status == 0
-    assert out.startswith("The login at 'shop' is forgotten. It could not be revoked: ")
+    assert out.startswith("The login at 'shop' is deleted. It could not be revoked: ")
     assert vault.stamp is None
 
 

@@ -17,7 +17,7 @@ def accepted_shop(serve_once: Serve) -> None:
 
 @pytest.mark.usefixtures("accepted_shop")
 def test_what_was_accepted_makes_no_difference(toolyard: Run) -> None:
-    assert toolyard("diff") == (0, "", "'shop' offers what was accepted.\n")
+    assert toolyard("diff") == (0, "", "Nothing of 'shop' differs from what was accepted.\n")
     assert toolyard("diff", "--quiet") == (0, "", "")
     assert toolyard("diff", "--json")[:2] == (0, '[{"upstream":"shop","seen":"4f53cda18c2b","differences":[]}]\n')
 
@@ -49,7 +49,7 @@ def test_every_difference_is_told(toolyard: Run, serve_once: Serve) -> None:
         "",
         "shop: tool 'sell' (no longer offered)",
     ]
-    assert err.startswith("To accept all of 'shop' as it is here: toolyard accept shop --all --seen ")
+    assert err.startswith("To accept all of 'shop' as shown: toolyard accept shop --all --seen ")
 
 
 @pytest.mark.usefixtures("accepted_shop")
@@ -86,7 +86,7 @@ def test_without_the_accepted_words_the_fields_are_told(toolyard: Run, serve_onc
     status, out, _ = toolyard("diff")
 
     assert status == 1
-    assert out.splitlines()[1:] == ["  description changed; what was accepted is not kept on this machine"]
+    assert out.splitlines()[1:] == ["  description changed; the accepted text is not on this machine"]
 
 
 @pytest.mark.usefixtures("accepted_shop")
@@ -94,8 +94,8 @@ def test_an_upstream_that_nobody_looked_at_here_is_said(toolyard: Run, serve_onc
     serve_once("bank", lend="Lend.")
     (tmp_path / "state" / "upstreams" / "bank" / "catalogue.json").unlink()
 
-    unknown = "What 'bank' offers is not known on this machine. Serve it once, so that it is looked at.\n"
-    assert toolyard("diff") == (0, "", f"{unknown}'shop' offers what was accepted.\n")
+    unknown = "The definitions of 'bank' are unknown on this machine. Serve it once, so that they are read.\n"
+    assert toolyard("diff") == (0, "", f"{unknown}Nothing of 'shop' differs from what was accepted.\n")
     assert toolyard("diff", "-q") == (0, "", "")
     assert toolyard("diff", "bank") == (2, "", f"toolyard: {unknown}")
 
@@ -103,7 +103,7 @@ def test_an_upstream_that_nobody_looked_at_here_is_said(toolyard: Run, serve_onc
 @pytest.mark.parametrize(("name", "more"), [("shup", " Did you mean 'shop'?"), ("zebra", ""), ("../upstreams/shop", ""), (".", "")])
 @pytest.mark.usefixtures("accepted_shop")
 def test_an_upstream_that_is_not_known_is_refused(toolyard: Run, name: str, more: str) -> None:
-    assert toolyard("diff", name) == (2, "", f"toolyard: Nothing is known of an upstream '{name}'.{more}\n")
+    assert toolyard("diff", name) == (2, "", f"toolyard: There is no upstream '{name}'.{more}\n")
 
 
 @pytest.mark.usefixtures("accepted_shop")
@@ -140,7 +140,7 @@ def test_only_upstreams_that_are_configured_and_pinned_are_meant(toolyard: Run, 
     )
     write("\n".join(("state_dir = 'state'", *tables)), "toolyard.toml")
 
-    assert toolyard("diff") == (0, "", "'shop' offers what was accepted.\n")
+    assert toolyard("diff") == (0, "", "Nothing of 'shop' differs from what was accepted.\n")
     assert toolyard("diff", "club")[0] == 1
     assert toolyard("scan")[2] == "0 findings in 5 definitions.\n"
 
@@ -180,7 +180,7 @@ def test_all_can_be_accepted_also_what_is_no_longer_offered(toolyard: Run, tmp_p
     ]
     assert differing(toolyard) == []
     assert "sell" not in (tmp_path / "toolyard.lock").read_text()
-    assert toolyard("accept", "shop", "--all") == (0, "", "'shop' offers what was accepted.\n")
+    assert toolyard("accept", "shop", "--all") == (0, "", "Nothing of 'shop' differs from what was accepted.\n")
     assert toolyard("accept", "shop", "lend", "-q") == (0, "", "")
 
 
@@ -200,13 +200,13 @@ def test_what_was_seen_is_accepted_and_nothing_that_came_later(toolyard: Run, se
     [told] = json.loads(toolyard("diff", "--json")[1])
     again = toolyard("accept", "shop", "--all", "--seen", told["seen"])
 
-    assert late == (2, "", "toolyard: 'shop' offers something else now than what was seen. Look again with 'toolyard diff shop'.\n")
+    assert late == (2, "", "toolyard: 'shop' has changed since that digest. Look again with 'toolyard diff shop'.\n")
     assert (again[0], differing(toolyard)) == (0, [])
 
 
 @pytest.mark.usefixtures("changed_shop")
 def test_something_must_be_named(toolyard: Run) -> None:
-    told = "toolyard: Name what of 'shop' is to be accepted, or '--all'. "
+    told = "toolyard: Name what to accept of 'shop', or '--all'. "
     assert toolyard("accept", "shop") == (2, "", f"{told}These differ: 'instructions', 'buy', 'pay', 'sell'.\n")
     toolyard("accept", "shop", "--all")
     assert toolyard("accept", "shop") == (2, "", f"{told}Nothing differs.\n")

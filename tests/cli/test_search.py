@@ -72,7 +72,7 @@ def test_where_nothing_fits_the_closest_namespaces_are_named(shop: str, toolyard
     status, out, err = toolyard("search", "sourdough fermentation", shop)
 
     assert (status, out) == (0, "")
-    assert err == "Nothing fits 'sourdough fermentation'. The closest namespaces: 'shop'.\n"
+    assert err == "Nothing matches 'sourdough fermentation'. The closest namespaces: 'shop'.\n"
     assert json.loads(toolyard("search", "sourdough fermentation", shop, "--json")[1])["closest"] == ["shop"]
     assert toolyard("search", "sourdough fermentation", shop, "--quiet") == (0, "", "")
 
@@ -87,13 +87,13 @@ def test_of_many_words_only_the_first_are_said_again(shop: str, toolyard: Run) -
 def test_a_yard_without_tools_has_no_namespace_to_name(write: Write, toolyard: Run) -> None:
     write("from toolyard import Yard\nyard = Yard(metatools=False)\n")
 
-    assert toolyard("search", "letters", "app.py") == (0, "", "Nothing fits 'letters'.\n")
+    assert toolyard("search", "letters", "app.py") == (0, "", "Nothing matches 'letters'.\n")
 
 
 def test_that_there_is_more_is_said(write: Write, toolyard: Run) -> None:
     write(MANY)
 
-    assert toolyard("search", "letter", "app.py")[2] == "More tools fit; '--limit' shows up to 100.\n"
+    assert toolyard("search", "letter", "app.py")[2] == "More tools match; '--limit' shows up to 100.\n"
     assert toolyard("search", "letter", "app.py", "--limit", "100")[2] == ""
 
 
@@ -229,7 +229,7 @@ def test_without_json_there_is_a_line_for_each_measure(toolyard: Run, in_termina
 
     assert (status, err) == (0, "")
     assert out.splitlines()[:2] == ["recall@1\t1.0", "recall@5\t1.0"]
-    assert "questions asked" in in_terminal("eval", "search", *FILES)
+    assert "number of queries" in in_terminal("eval", "search", *FILES)
 
 
 @pytest.mark.parametrize("strategy", ["lexical", "BM25", "hybrid"])
@@ -332,7 +332,7 @@ def test_a_file_that_is_not_there_is_one_sentence(toolyard: Run) -> None:
 def test_tools_that_nobody_can_find_are_counted(write: Write, toolyard: Run) -> None:
     write(QUERIES + '{"query": "a", "relevant": ["y", "z", "w"]}\n', "queries.jsonl")
 
-    assert toolyard("eval", "search", *FILES)[2] == "Tools that questions ask for and that are not in 'tools.jsonl': 2.\n"
+    assert toolyard("eval", "search", *FILES)[2] == "Relevant tools of queries that are not in 'tools.jsonl': 2.\n"
     assert toolyard("eval", "search", *FILES, "--quiet")[2] == ""
 
 

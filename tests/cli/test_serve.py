@@ -196,7 +196,7 @@ def test_a_taken_port_is_named_with_the_way_out(write: Write, toolyard: Run) -> 
         status, _, err = toolyard("serve", "app.py", "--transport", "http", "--port", port)
 
     assert status == 2
-    assert f"Port {port} of '127.0.0.1' is taken." in err
+    assert f"Port {port} of '127.0.0.1' is in use." in err
     assert "'--port 0'" in err
 
 
@@ -216,9 +216,9 @@ def test_others_are_not_served_without_authentication(write: Write, toolyard: Ru
         (["app.py", "--workers", "2"], "'stateless'"),
         (["app.py", "--port", "9000"], "'--port' needs '--transport http'"),
         (["app.py", "--json-response"], "'--json-response' needs '--transport http'"),
-        (["app.py", "--transport", "sse", "--stateless"], "'--stateless' needs '--transport http': it does nothing over 'sse'."),
+        (["app.py", "--transport", "sse", "--stateless"], "'--stateless' needs '--transport http': 'sse' ignores it."),
         (["app.py", "--reload"], "'--reload' needs '--transport http'"),
-        (["app.py", "--reload", "--transport", "http", "--workers", "2", "--stateless"], "do not go together"),
+        (["app.py", "--reload", "--transport", "http", "--workers", "2", "--stateless"], "contradict each other"),
         (["app.py", "--port", "many"], "'--port' must be a whole number"),
         (["app.py", "--profile", "nobody"], "There is no profile 'nobody'. Known: 'everything', 'readers'."),
         (["app.py", "--config", "nowhere.toml"], "'nowhere.toml'"),
@@ -304,8 +304,8 @@ def test_authentication_becomes_a_guard(auth: str, kind: type, served: Served, w
 @pytest.mark.parametrize(
     ("auth", "said"),
     [
-        ("api_keys = []", "lets nobody in"),
-        ("identity_claim = 'email'", "lets nobody in"),
+        ("api_keys = []", "accepts nobody"),
+        ("identity_claim = 'email'", "accepts nobody"),
         ("scopes = ['a']", "'issuer'"),
         ("issuer = 'https://example.com'", "'audience'"),
         ("api_keys = [{name = 'ci', digest = 'ty_secret'}]", "'sha256:'"),
@@ -329,7 +329,7 @@ def test_authentication_that_cannot_work_is_refused(auth: str, said: str, served
         (ImportError("Install it."), [], "Install it."),
         (PublishError("The tool is wrong."), [], "The tool is wrong."),
         (ExceptionGroup("many", [ExceptionGroup("more", [ValueError("Inside.")])]), [], "Inside."),
-        (OSError(errno.EADDRINUSE, "In use"), [], "Port 8321 of '127.0.0.1' is taken."),
+        (OSError(errno.EADDRINUSE, "In use"), [], "Port 8321 of '127.0.0.1' is in use."),
         (OSError(errno.EADDRINUSE, "In use"), ["--socket", "s"], "The socket 's' cannot be listened on: In use."),
         (OSError(errno.EACCES, "Not allowed"), ["--port", "80"], "The port 80 of '127.0.0.1' cannot be listened on: Not allowed."),
         (OSError("strange."), [], "cannot be listened on: strange."),
@@ -415,7 +415,7 @@ def test_a_client_starts_the_same_from_anywhere(served: Served, write: Write, to
     def note(yard: Yard, config: object, terminal: object, *, command: Callable[[], list[str]], **others: object) -> None:
         commands.append(command())
 
-    monkeypatch.setattr("toolyard.launch.serve.serve_yard", note)
+    monkeypatch.setattr("toolyard.cli.serve.serve_configured", note)
     monkeypatch.setattr("shutil.which", str)
     folder = Path.cwd()
     write('target = "app.py"', "toolyard.toml")

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from toolyard.cli.terminal import Painted, Terminal, cut, outline, width_of
+from toolyard.cli.demo import outline
+from toolyard.cli.terminal import Painted, Terminal, cut, width_of
 
 
 @pytest.mark.parametrize(

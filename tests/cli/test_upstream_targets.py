@@ -84,8 +84,8 @@ def test_who_describes_a_tool_about_tools_waits_for_nobody(yard_file: str, tooly
 
 def test_who_wants_the_whole_list_is_told_whom_it_waits_for(yard_file: str, toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     with_a_hanging_one(yard_file)
-    monkeypatch.setattr("toolyard.cli.targets._SILENCE", 0.01)
-    monkeypatch.setattr("toolyard.cli.targets._PATIENCE", 0.01)
+    monkeypatch.setattr("toolyard.cli.targets._SILENT_S", 0.01)
+    monkeypatch.setattr("toolyard.cli.targets._TIMEOUT_S", 0.01)
     status, _, err = toolyard("list", yard_file)
 
     assert (status, "'hangs' …" in err) == (0, True)
@@ -135,7 +135,7 @@ def test_a_clients_file_is_a_target(shop: str, toolyard: Run, write: Write) -> N
 
     assert status == 0
     assert names(out) == ["shop__echo"]
-    assert "'mcpServers.Shop' in 'mcp.json' is the upstream 'shop' here." in err
+    assert "'mcpServers.Shop' in 'mcp.json' is named 'shop' here." in err
 
 
 @pytest.fixture
@@ -192,7 +192,7 @@ def test_a_secret_that_everybody_can_read_is_told_unless_nobody_wants_to_hear(ya
     write("hush", "token").chmod(0o644)
     write(Path(yard_file).read_text() + "env = {TOKEN = 'secretref:file:token'}\n", "toolyard.toml")
 
-    assert "'token' holds a secret and can be read by everybody" in toolyard("list")[2]
+    assert "'token' holds a secret and everybody can read it" in toolyard("list")[2]
     assert "holds a secret" not in toolyard("list", "--quiet")[2]
 
 

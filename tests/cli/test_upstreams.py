@@ -52,8 +52,8 @@ def test_what_nobody_uses_is_cold_and_what_is_switched_off_stopped(toolyard: Run
 
     assert (status, err) == (0, "")
     assert out == (
-        "good\tcold\t0\t-\t-\tIt was never looked at.\n"
-        "lost\tcold\t0\t-\t-\tIt was never looked at.\n"
+        "good\tcold\t0\t-\t-\tIt was never started.\n"
+        "lost\tcold\t0\t-\t-\tIt was never started.\n"
         "off\tstopped\t0\t-\t-\tIt is switched off.\n"
     )
 
@@ -78,11 +78,11 @@ def test_a_check_tries_each_and_says_why_one_cannot_be_had(toolyard: Run) -> Non
     status, out, err = toolyard("upstreams", "--check", "--json")
     found = {one["name"]: one for one in json.loads(out)}
 
-    assert (status, "Looking at 2 upstreams" in err) == (1, True)
+    assert (status, "Checking 2 upstreams" in err) == (1, True)
     assert (found["good"]["state"], found["good"]["tools"]) == ("ready", 9)
     assert (found["lost"]["state"], "no-such-program-anywhere" in found["lost"]["reason"]) == ("degraded", True)
     assert found["off"]["state"] == "stopped"
-    assert toolyard("upstreams")[1].splitlines()[0].endswith("No yard uses it now.")
+    assert toolyard("upstreams")[1].splitlines()[0].endswith("No running yard uses it.")
     assert toolyard("upstreams", "--check")[1].splitlines()[0].startswith("good\tready")
 
 
@@ -143,7 +143,7 @@ def test_a_restart_leaves_word_for_the_yard_that_uses_it(state: Path, toolyard: 
 
 @pytest.mark.usefixtures("state")
 def test_a_restart_of_what_nobody_uses_or_knows_is_refused(toolyard: Run) -> None:
-    assert toolyard("restart", "good") == (2, "", "toolyard: No yard uses 'good' now, so there is nothing to restart.\n")
+    assert toolyard("restart", "good") == (2, "", "toolyard: No running yard uses 'good', so there is nothing to restart.\n")
     assert toolyard("restart", "goood") == (2, "", "toolyard: There is no upstream 'goood'. Did you mean 'good'?\n")
     assert toolyard("restart", "xyz") == (2, "", "toolyard: There is no upstream 'xyz'.\n")
 
@@ -203,9 +203,9 @@ def test_a_state_directory_that_cannot_be_found_is_said_to_be(toolyard: Run, mon
     def fail(_: object) -> Path:
         raise OSError(2, "There is no home directory")
 
-    monkeypatch.setattr("toolyard.cli.upstreams.find_state_dir", fail)
+    monkeypatch.setattr("toolyard.cli.targets.find_state_dir", fail)
 
-    assert toolyard("logs", "files")[::2] == (2, "toolyard: The state directory cannot be read: There is no home directory.\n")
+    assert toolyard("logs", "files")[::2] == (2, "toolyard: The state directory cannot be found: There is no home directory.\n")
 
 
 @pytest.mark.parametrize("number", ["-1", "x"])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from toolyard.client_configs.secrets import MASK, SecretStorage, extract_secrets, is_secret, mask_table, mask_text, store_secrets
-from toolyard.config.convert import Place, References
+from toolyard.config.convert import Location, References
 
 TABLE: dict[str, Any] = {
     "command": "npx",
@@ -81,14 +81,14 @@ def test_a_table_with_secrets_in_files_resolves_to_the_original(tmp_path: Path) 
     look = References(variables={}, folder=tmp_path, warn=warnings.append)
 
     found = {
-        field: {key: look.text(text, Place("x")) for key, text in table[field].items() if isinstance(text, str)}
+        field: {key: look.resolve(text, Location("x")) for key, text in table[field].items() if isinstance(text, str)}
         for field in ("env", "headers")
     }
 
     assert found["env"] == {key: text for key, text in TABLE["env"].items() if isinstance(text, str)}
     assert found["headers"] == TABLE["headers"]
-    assert look.text(table["url"], Place("x")) == TABLE["url"]
-    assert [look.text(text, Place("x")) for text in table["args"][:-1]] == TABLE["args"][:-1]
+    assert look.resolve(table["url"], Location("x")) == TABLE["url"]
+    assert [look.resolve(text, Location("x")) for text in table["args"][:-1]] == TABLE["args"][:-1]
     assert warnings == []
     assert {stat.S_IMODE(Path(file).stat().st_mode) for file in secrets} == {0o600}
 
@@ -97,7 +97,7 @@ def test_a_table_with_secrets_in_variables_resolves_to_the_original() -> None:
     table, secrets = extract("env")
     look = References(variables=secrets, folder=Path(), warn=print)
 
-    assert look.text(table["url"], Place("x")) == TABLE["url"]
+    assert look.resolve(table["url"], Location("x")) == TABLE["url"]
     assert table["env"]["GITHUB_TOKEN"] == "${GITHUB_TOKEN}"  # noqa: S105 - a reference
     assert table["headers"]["Authorization"] == "${GIT_AUTHORIZATION}"
 
@@ -142,7 +142,7 @@ def test_secrets_inside_arguments_are_extracted_and_resolve_to_the_original(
     look = References(variables=secrets, folder=tmp_path, warn=print)
 
     assert "hunter" not in str(table) + str(mask_table({"args": arguments}))
-    assert [look.text(text, Place("x")) for text in table["args"]] == arguments
+    assert [look.resolve(text, Location("x")) for text in table["args"]] == arguments
     assert extract(storage, **table) == (table, {})
 
 

@@ -47,9 +47,9 @@ description = "For guests."
     ("text", "said"),
     [
         ("[profiles.a]\ntoolset = ['b']", "'profiles.a.toolset' in '{}' is not known. Did you mean 'toolsets'?"),
-        ("[profiles.a]\ntoolsets = ['b']", "'profiles.a.toolsets[0]' in '{}' names the toolset 'b', which is not there. Known: none."),
-        ("[toolsets.c]\n[profiles.a]\ntoolsets = ['b']", "'profiles.a.toolsets[0]' in '{}' names the toolset 'b', which is not there."),
-        ("[toolsets.b]\n[profiles.a]\ntoolsets = ['b', 'b']", "'profiles.a.toolsets[1]' in '{}' names the toolset 'b' once more."),
+        ("[profiles.a]\ntoolsets = ['b']", "'profiles.a.toolsets[0]' in '{}' names the toolset 'b', which does not exist. Known: none."),
+        ("[toolsets.c]\n[profiles.a]\ntoolsets = ['b']", "'profiles.a.toolsets[0]' in '{}' names the toolset 'b', which does not exist."),
+        ("[toolsets.b]\n[profiles.a]\ntoolsets = ['b', 'b']", "'profiles.a.toolsets[1]' in '{}' names the toolset 'b' twice."),
         ("[profiles.a]\nsurface = 'all'", "'profiles.a.surface' in '{}' must be one of 'direct', 'meta', 'auto'."),
         ("[toolsets.a]\nname = 'b'", "'toolsets.a.name' in '{}' is not known. Did you mean 'names'?"),
         ("[toolsets.a]\nnames = 'b'", "'toolsets.a.names' in '{}' must be a list of texts."),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis.strategies import text
 
 from toolyard.config import Config, ConfigError, Key, Origin, known_settings, read_config
-from toolyard.config.read import is_name, made_name, twin_of
+from toolyard.config.read import colliding_name, is_upstream_name, to_upstream_name
 from toolyard.config.settings import Serving
 from toolyard.model.limits import Limits
 
@@ -152,8 +152,8 @@ profiles = {admin = "all"}
     config = read()
 
     assert (config.settings.target, config.settings.allow_eval, config.settings.profile) == ("bank.py:yard", True, "readers")
-    assert config.given("serve") == {"allowed_origins": ("https://example.com",), "session_timeout": 5.0}
-    assert config.given("limits") == {"depth": 2}
+    assert config.explicit("serve") == {"allowed_origins": ("https://example.com",), "session_timeout": 5.0}
+    assert config.explicit("limits") == {"depth": 2}
     assert config.settings.auth.api_keys == (Key(name="ci", digest="d", profile="readers"),)
     assert config.settings.auth.audience == "yard"
 
@@ -287,7 +287,7 @@ def test_a_module_in_a_file_is_no_path(write: Write) -> None:
 
 
 @pytest.mark.parametrize(("text", "said"), [(b"target = ", "TOML"), (b"\xff", "UTF-8")])
-def test_a_file_that_cannot_be_understood_is_named(text: bytes, said: str, write: Write) -> None:
+def test_a_file_that_cannot_be_understood_is_upstream_named(text: bytes, said: str, write: Write) -> None:
     write("").write_bytes(text)
     refusal = refused()
 
@@ -345,21 +345,21 @@ def test_an_empty_section_of_guards_is_refused_because_it_meant_one(tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["git", "my-git", "my_git", "2fa", "a-b_c"])
 def test_small_letters_digits_and_single_joints_are_a_name(name: str) -> None:
-    assert is_name(name)
-    assert made_name(name) == name
+    assert is_upstream_name(name)
+    assert to_upstream_name(name) == name
 
 
 @pytest.mark.parametrize("name", ["", "Git", "a__b", "-a", "a-", "a b", "é", "metatools", "system", "a.b", "a\n"])
 def test_anything_else_is_none(name: str) -> None:
-    assert not is_name(name)
+    assert not is_upstream_name(name)
 
 
 @given(text())
 def test_a_name_can_be_made_of_everything(written: str) -> None:
-    assert is_name(made_name(written))
-    assert made_name(made_name(written)) == made_name(written)
+    assert is_upstream_name(to_upstream_name(written))
+    assert to_upstream_name(to_upstream_name(written)) == to_upstream_name(written)
 
 
 def test_names_that_differ_in_their_joints_alone_are_twins() -> None:
-    assert twin_of("a-b", ["a-b", "c", "a_b"]) == "a_b"
-    assert twin_of("a-b", ["a-b", "ab"]) is None
+    assert colliding_name("a-b", ["a-b", "c", "a_b"]) == "a_b"
+    assert colliding_name("a-b", ["a-b", "ab"]) is None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from toolyard.config import Config, ConfigError, read_config
-from toolyard.config.upstreams import Foreign, parse_json, read_document, read_foreign
+from toolyard.config.upstreams import ClientFile, parse_json, read_client_file, read_document
 from toolyard.providers.upstream.settings import Identity, Login, Reshape, UpstreamSettings
 
 
@@ -25,7 +25,7 @@ def refused(path: Path, text: str) -> str:
 
 def settled(config: Config, name: str = "git", /, **variables: str) -> UpstreamSettings:
     warnings: list[str] = []
-    found = config.upstreams[name].settled(variables, warnings.append)
+    found = config.upstreams[name].resolve(variables, warnings.append)
     assert warnings == []
     return found
 
@@ -86,11 +86,11 @@ operation = "query"
         ("[upstreams.git]\n", "'upstreams.git' in '{}' makes no sense: An upstream has either a 'command' or a 'url'."),
         ("[upstreams]\ngit = 1", "'upstreams.git' in '{}' must be a table."),
         ("upstreams = 1", "'upstreams' in '{}' must be a table."),
-        ("[upstreams.'My Git']\ncommand = 'a'", "'upstreams.My Git' in '{}' cannot be called so"),
-        ("[upstreams.system]\ncommand = 'a'", "'upstreams.system' in '{}' cannot be called so: 'system' is taken."),
+        ("[upstreams.'My Git']\ncommand = 'a'", "'upstreams.My Git' in '{}' needs another name"),
+        ("[upstreams.system]\ncommand = 'a'", "'upstreams.system' in '{}' needs another name: 'system' is reserved."),
         ("[upstreams.a-b]\ncommand = 'a'\n[upstreams.a_b]\ncommand = 'a'", "'upstreams.a_b' in '{}' and 'upstreams.a-b' would"),
         ("[upstream_defaults]\nidle_second = 1", "'upstream_defaults.idle_second' in '{}' is not known. Did you mean 'idle_seconds'?"),
-        ("[upstream_defaults]\nurl = 'a'", "'upstream_defaults.url' in '{}' makes no sense"),
+        ("[upstream_defaults]\nurl = 'a'", "'upstream_defaults.url' in '{}' cannot be a default"),
         ("[upstrems.git]\ncommand = 'a'", "'upstrems' in '{}' is not known. Did you mean 'upstreams'?"),
     ],
 )
@@ -176,13 +176,13 @@ id_token = "${V}"
             "login.identity.id_token",
             "needs the variable 'A'",
         ),
-        ("command = 'a'\nenv = {X = '${input:token}'}", "env.X", "wants '${input:token}'"),
+        ("command = 'a'\nenv = {X = '${input:token}'}", "env.X", "refers to '${input:token}'"),
         ("command = 'a'\nenv = {X = 'secretref:env:A'}", "env.X", "needs the secret 'secretref:env:A': the variable is not set."),
         ("command = 'a'\nenv = {X = 'secretref:env:EMPTY'}", "env.X", "needs the secret 'secretref:env:EMPTY', which is empty."),
         ("command = 'a'\nenv = {X = 'secretref:file:no'}", "env.X", "needs the secret 'secretref:file:no': the file cannot be read"),
-        ("command = 'a'\nenv = {X = 'secretref:file:odd'}", "env.X", "needs the secret 'secretref:file:odd': the file is not written"),
-        ("command = 'a'\nenv = {X = 'secretref:safe:A'}", "env.X", "refers to a secret in no known way."),
-        ("command = 'a'\nenv = {X = 'secretref:env'}", "env.X", "refers to a secret in no known way."),
+        ("command = 'a'\nenv = {X = 'secretref:file:odd'}", "env.X", "needs the secret 'secretref:file:odd': the file is not UTF-8"),
+        ("command = 'a'\nenv = {X = 'secretref:safe:A'}", "env.X", "refers to a secret in an unknown form."),
+        ("command = 'a'\nenv = {X = 'secretref:env'}", "env.X", "refers to a secret in an unknown form."),
         ("command = 'a'\nenv = {X = 'secretref:keyring:A'}", "env.X", "needs the secret 'secretref:keyring:A': it is written"),
     ],
 )
@@ -208,7 +208,7 @@ def test_a_secret_that_everybody_can_read_is_warned_of_and_not_told(tmp_path: Pa
     (tmp_path / "token").chmod(0o644)
     config = read(tmp_path, "[upstreams.git]\ncommand = 'a'\nenv = {X = 'secretref:file:token'}")
     warnings: list[str] = []
-    found = config.upstreams["git"].settled({}, warnings.append)
+    found = config.upstreams["git"].resolve({}, warnings.append)
 
     assert len(warnings) == 1
     assert "hush" not in f"{warnings} {found!r}"
@@ -230,9 +230,9 @@ def test_a_secret_in_the_keyring_is_had_from_there(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setitem(sys.modules, "keyring", Keyring)
     assert has("a/b/c") == {"X": "hush"}
-    with pytest.raises(ConfigError, match="'keyring set a c' puts it there"):
+    with pytest.raises(ConfigError, match="add it with 'keyring set a c'"):
         has("a/c")
-    with pytest.raises(ConfigError, match="does not open: OSError") as refusal:
+    with pytest.raises(ConfigError, match="cannot be opened: OSError") as refusal:
         has("broken/c")
     assert "hush" not in str(refusal.value)
     monkeypatch.setitem(sys.modules, "keyring", None)
@@ -257,7 +257,7 @@ def test_a_clients_file_is_a_target_and_takes_the_place_of_our_own_upstreams(tmp
     assert config.is_yard
     assert list(config.files) == [tmp_path / "toolyard.toml", tmp_path / "mcp.json"]
     assert all(config.files.values())
-    assert config.warnings == (f"'mcpServers.Git' in '{tmp_path}/mcp.json' is the upstream 'git' here.",)
+    assert config.warnings == (f"'mcpServers.Git' in '{tmp_path}/mcp.json' is named 'git' here.",)
     with pytest.raises(ConfigError, match=r"^'mcpServers.Git.command' in '.*mcp.json' needs the variable 'V'"):
         settled(config)
 
@@ -288,7 +288,7 @@ def test_an_address_is_a_target_whose_tools_keep_their_names(address: str, name:
 
 @pytest.mark.parametrize("address", ["https://", "https://[", "http:///x"])
 def test_an_address_without_a_host_is_refused(address: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is no address"):
+    with pytest.raises(ConfigError, match="is not a URL"):
         read(tmp_path, "", target=address)
 
 
@@ -303,7 +303,7 @@ def test_without_upstreams_and_packs_there_is_no_yard(text: str, target: Any, is
     assert read(tmp_path, text, target=target).is_yard is is_yard
 
 
-def read_entries(*entries: tuple[str, Any], section: str = "mcpServers") -> Foreign:
+def read_entries(*entries: tuple[str, Any], section: str = "mcpServers") -> ClientFile:
     return read_document({section: dict(entries)}, "mcp.json")
 
 
@@ -416,7 +416,7 @@ def test_servers_stand_where_each_client_has_them(document: object, place: str) 
     found = read_document(document, "mcp.json")
 
     assert found.upstreams == {"git": {"command": "a"}}
-    assert str(found.places["git"]) == f"'{place}' in 'mcp.json'"
+    assert str(found.locations["git"]) == f"'{place}' in 'mcp.json'"
 
 
 @pytest.mark.parametrize("document", [[], 1, {}, {"a": 1}, {"a": {"b": 1}}, {"mcpServers": 1}])
@@ -425,7 +425,7 @@ def test_a_document_without_servers_is_refused(document: object) -> None:
 
 
 def test_a_section_without_servers_is_read() -> None:
-    assert read_document({"mcpServers": {}}, "mcp.json") == Foreign({}, {}, ())
+    assert read_document({"mcpServers": {}}, "mcp.json") == ClientFile({}, {}, ())
 
 
 @pytest.mark.parametrize("entry", [{"type": "ws", "url": "ws://a"}, {"type": "stdio"}, {}, "text"])
@@ -453,7 +453,7 @@ def test_a_name_that_cannot_be_one_here_becomes_one_and_that_is_told(theirs: str
     found = read_entries((theirs, {"command": "a"}))
 
     assert list(found.upstreams) == [name]
-    assert found.warnings == (f"'mcpServers.{theirs}' in 'mcp.json' is the upstream '{name}' here.",)
+    assert found.warnings == (f"'mcpServers.{theirs}' in 'mcp.json' is named '{name}' here.",)
 
 
 @pytest.mark.parametrize(("first", "second"), [("My Git", "my-git"), ("a-b", "a_b"), ("Git", "GIT")])
@@ -471,24 +471,24 @@ def test_comments_and_trailing_commas_are_allowed(tmp_path: Path) -> None:
       one */ "git": {"command": "a//b", "args": ["/*x*/", ",]", "\\\\", "q\\"//",],},},}"""
     file.write_text(text, encoding="utf-8")
 
-    assert read_foreign(file).upstreams == {"git": {"command": "a//b", "args": ["/*x*/", ",]", "\\", 'q"//']}}
+    assert read_client_file(file).upstreams == {"git": {"command": "a//b", "args": ["/*x*/", ",]", "\\", 'q"//']}}
 
 
 def test_a_plain_file_is_read_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
     file.write_text(json.dumps({"mcpServers": {"git": {"url": "https://a//b"}}}))
 
-    assert read_foreign(file).upstreams == {"git": {"url": "https://a//b"}}
+    assert read_client_file(file).upstreams == {"git": {"url": "https://a//b"}}
 
 
-@pytest.mark.parametrize(("content", "said"), [(b'{"a', "is no JSON"), (b"\xff", "UTF-8"), (None, "cannot be read")])
+@pytest.mark.parametrize(("content", "said"), [(b'{"a', "is not JSON"), (b"\xff", "UTF-8"), (None, "cannot be read")])
 def test_a_file_that_cannot_be_understood_is_named(content: bytes | None, said: str, tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
     if content is not None:
         file.write_bytes(content)
 
     with pytest.raises(ConfigError, match=said) as refusal:
-        read_foreign(file)
+        read_client_file(file)
     assert str(file) in str(refusal.value)
 
 

@@ -63,7 +63,7 @@ def test_on_a_unix_socket_a_proxy_is_told_and_clients_if_they_know_that(transpor
 
     assert "unix:/run/bank" in lines[0]
     assert way(lines, "nginx") == "proxy_pass http://unix:/run/bank;"
-    assert way(lines, "A look at it") == f"curl --unix-socket /run/bank http://localhost/{'healthz' if transport == 'http' else 'sse'}"
+    assert way(lines, "Check") == f"curl --unix-socket /run/bank http://localhost/{'healthz' if transport == 'http' else 'sse'}"
     assert not [line for line in lines if "Claude" in line]
     assert way(known, "Any MCP client") == f"https://bank.example/{'mcp' if transport == 'http' else 'sse'}"
 

@@ -1,4 +1,4 @@
-"""Live settings: what changes in a file changes in the yard that is open, and nothing else does."""
+"""LiveSettings settings: what changes in a file changes in the yard that is open, and nothing else does."""
 
 import asyncio
 import os
@@ -18,9 +18,9 @@ import pytest
 
 from toolyard import Yard
 from toolyard.cli.terminal import Terminal
-from toolyard.launch.build import apply_settings, settings_of_code
+from toolyard.launch.build import apply_settings, read_settings
 from toolyard.launch.errors import LaunchError
-from toolyard.launch.reload import Live, beginning_of, stop
+from toolyard.launch.reload import LiveSettings, read_start, stop
 from toolyard.providers import Provider, Publish
 from toolyard.providers.upstream.settings import UpstreamSettings
 
@@ -61,7 +61,7 @@ def factory(monkeypatch: pytest.MonkeyPatch) -> None:
 class Following:
     """A yard that is open, its file, and what was said of it."""
 
-    def __init__(self, yard: Yard, live: Live, *, write: Write, said: Callable[[], str]) -> None:
+    def __init__(self, yard: Yard, live: LiveSettings, *, write: Write, said: Callable[[], str]) -> None:
         self.yard = yard
         self._live = live
         self._write = write
@@ -69,7 +69,7 @@ class Following:
 
     async def change(self, text: str) -> str:
         self._write(text, "toolyard.toml")
-        await self._live.take_over()
+        await self._live.reload()
         return self._said()
 
     def upstreams(self) -> dict[str, Any]:
@@ -89,12 +89,12 @@ def follow(write: Write, capsys: pytest.CaptureFixture[str]) -> Follow:
         yard = Yard()
 
         def read() -> Any:
-            return settings_of_code({}, terminal, None)
+            return read_settings({}, terminal, path=None, in_code=True)
 
         config = read()
         apply_settings(yard, config, terminal)
         async with yard:
-            live = Live(yard, config, terminal, reread=read)
+            live = LiveSettings(yard, config, terminal, read=read)
             yield Following(yard, live, write=write, said=lambda: capsys.readouterr().err)
 
     return following
@@ -106,12 +106,12 @@ async def test_only_what_differs_is_restarted(follow: Follow) -> None:
         said = await yard.change(f"{A}call_seconds = 5\n{B}[upstreams.c]\ncommand = 'c'\n")
         after = yard.upstreams()
 
-        assert said == "The settings were read anew: 'c' added, 'a' restarted.\n"
+        assert said == "The settings were reloaded: 'c' added, 'a' restarted.\n"
         assert after["b"] is before["b"]
         assert (before["a"].is_open, before["b"].is_open) == (False, True)
         assert after["a"].settings.call_seconds == 5
 
-        assert await yard.change(A) == "The settings were read anew: 'a' restarted, 'b', 'c' removed.\n"
+        assert await yard.change(A) == "The settings were reloaded: 'a' restarted, 'b', 'c' removed.\n"
         assert list(yard.upstreams()) == ["a"]
 
 
@@ -129,19 +129,19 @@ async def test_a_secret_that_changed_restarts_what_uses_it(follow: Follow, monke
     async with follow(text) as yard:
         monkeypatch.setenv("TOKEN", "new")
 
-        assert await yard.change(text) == "The settings were read anew: 'a' restarted.\n"
+        assert await yard.change(text) == "The settings were reloaded: 'a' restarted.\n"
         assert yard.upstreams()["a"].settings.env["TOKEN"] == "new"  # noqa: S105 - no secret
 
 
 async def test_an_upstream_that_is_switched_off_is_removed(follow: Follow) -> None:
     async with follow(A) as yard:
-        assert await yard.change(f"{A}enabled = false") == "The settings were read anew: 'a' removed.\n"
+        assert await yard.change(f"{A}enabled = false") == "The settings were reloaded: 'a' removed.\n"
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[upstreams.a", "The file 'toolyard.toml' is no TOML"),
+        ("[upstreams.a", "The file 'toolyard.toml' is not TOML"),
         ("[upstreams.a]\ncomand = 'a'", "'upstreams.a.comand' in 'toolyard.toml' is not known. Did you mean 'command'?"),
         ("[upstreams.a]\ncommand = '${UNSET}'", "'upstreams.a.command' in 'toolyard.toml' needs the variable 'UNSET'"),
         ("profile = 'nobody'", "There is no profile 'nobody'."),
@@ -152,19 +152,19 @@ async def test_a_broken_file_changes_nothing_and_says_so_in_one_sentence(text: s
         before = yard.upstreams()
         told = await yard.change(text)
 
-        assert told.startswith(f"The settings stay as they were: {said}")
+        assert told.startswith(f"The settings are unchanged: {said}")
         assert told.count("\n") == 1
         assert yard.upstreams() == before
         assert before["a"].is_open
-        assert await yard.change(A + B) == "The settings were read anew: 'b' added.\n"
+        assert await yard.change(A + B) == "The settings were reloaded: 'b' added.\n"
 
 
 async def test_a_file_that_is_gone_changes_nothing(follow: Follow, tmp_path: Path) -> None:
     async with follow(A) as yard:
         (tmp_path / "toolyard.toml").unlink()
-        await yard._live.take_over()
+        await yard._live.reload()
 
-        assert yard._said() == "The settings stay as they were: The file 'toolyard.toml' is gone.\n"
+        assert yard._said() == "The settings are unchanged: The file 'toolyard.toml' no longer exists.\n"
         assert yard.upstreams()["a"].is_open
 
 
@@ -172,7 +172,7 @@ async def test_profiles_change_at_once_and_go_with_the_file(follow: Follow) -> N
     rules = "[toolsets.none]\nnames = ['nothing']\n[profiles.few]\ntoolsets = ['none']\n"
     async with follow("packs = ['system']\n") as yard:
         assert "ping" in [spec.name for spec in yard.yard.registry.visible(yard.yard.profile)]
-        assert await yard.change(f"packs = ['system']\nprofile = 'few'\n{rules}") == "The settings were read anew: 'profile' changed.\n"
+        assert await yard.change(f"packs = ['system']\nprofile = 'few'\n{rules}") == "The settings were reloaded: 'profile' changed.\n"
         assert yard.yard.profile.name == "few"
         assert (await yard.yard.call("ping")).error.code == "tool_not_found"
 
@@ -187,7 +187,7 @@ async def test_limits_that_can_change_do_and_the_rest_is_told(follow: Follow) ->
 
         assert said.splitlines() == [
             "'serve.port', 'limits.name_characters' changed, which takes effect at the next start.",
-            "The settings were read anew: 'limits.depth' changed.",
+            "The settings were reloaded: 'limits.depth' changed.",
         ]
         assert yard.yard.limits.depth == yard.yard.dispatcher._limits.depth == 2
         assert yard.yard.limits.name_characters == 48
@@ -198,9 +198,9 @@ async def test_one_that_cannot_be_opened_or_closed_keeps_no_other_from_it(follow
     async with follow("[upstreams.x]\ncommand = 'clings'\n") as yard:
         said = await yard.change(f"[upstreams.x]\ncommand = 'broken'\n{A}")
 
-        assert "The upstream 'x' did not close well: OSError" in said
+        assert "The upstream 'x' did not close cleanly: OSError" in said
         assert "The upstream 'x' cannot be opened: OSError" in said
-        assert "The settings were read anew: 'a' added.\n" in said
+        assert "The settings were reloaded: 'a' added.\n" in said
         assert list(yard.upstreams()) == ["a"]
         assert "'x' added" in await yard.change(f"[upstreams.x]\ncommand = 'a'\n{A}")
 
@@ -208,7 +208,7 @@ async def test_one_that_cannot_be_opened_or_closed_keeps_no_other_from_it(follow
 async def test_who_wants_to_hear_nothing_hears_only_what_is_wrong(follow: Follow) -> None:
     async with follow(A, quiet=True) as yard:
         assert await yard.change(A + B) == ""
-        assert "stay as they were" in await yard.change("[")
+        assert "are unchanged" in await yard.change("[")
 
 
 async def test_sighup_is_heard_while_settings_are_followed_and_no_longer(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,12 +216,12 @@ async def test_sighup_is_heard_while_settings_are_followed_and_no_longer(follow:
     async with follow(A) as yard:
         heard, loop = asyncio.Event(), asyncio.get_running_loop()
 
-        def read(_: Live) -> None:
+        def read(_: LiveSettings) -> None:
             loop.call_soon_threadsafe(heard.set)
             raise LaunchError("No.")
 
-        monkeypatch.setattr(Live, "_read", read)
-        async with yard._live.followed():
+        monkeypatch.setattr(LiveSettings, "_read", read)
+        async with yard._live.watch():
             os.kill(os.getpid(), signal.SIGHUP)
             await heard.wait()
     assert signal.getsignal(signal.SIGHUP) == before
@@ -229,7 +229,7 @@ async def test_sighup_is_heard_while_settings_are_followed_and_no_longer(follow:
 
 def test_settings_are_followed_in_a_thread_too_where_no_signal_is_heard(follow: Follow) -> None:
     async def main() -> list[str]:
-        async with follow(A) as yard, yard._live.followed():
+        async with follow(A) as yard, yard._live.watch():
             return list(yard.upstreams())
 
     with ThreadPoolExecutor(1) as threads:
@@ -269,11 +269,11 @@ def test_a_server_follows_its_file(flags: tuple[str, ...], write: Write, state: 
     with served(*flags) as (server, lines):
         until(lines, "serving yard=yard")
         write("packs = ['system']\n[upstreams.a]\ncommand = 'false'\n", "toolyard.toml")
-        assert until(lines, "read anew") == "The settings were read anew: 'a' added.\n"
+        assert until(lines, "reloaded") == "The settings were reloaded: 'a' added.\n"
         write("packs = [", "toolyard.toml")
-        until(lines, "The settings stay as they were")
+        until(lines, "The settings are unchanged")
         write("packs = ['system']", "toolyard.toml")
-        assert until(lines, "read anew") == "The settings were read anew: 'a' removed.\n"
+        assert until(lines, "reloaded") == "The settings were reloaded: 'a' removed.\n"
         assert server.poll() is None
 
 
@@ -291,7 +291,7 @@ def test_sighup_reads_anew_what_did_not_change_in_the_file(flags: tuple[str, ...
         write("hush hush", "token")
         server.send_signal(signal.SIGHUP)
 
-        assert until(lines, "read anew") == "The settings were read anew: 'a' restarted.\n"
+        assert until(lines, "reloaded") == "The settings were reloaded: 'a' restarted.\n"
         assert server.poll() is None
 
 
@@ -444,5 +444,5 @@ async def test_a_server_that_does_not_end_is_ended() -> None:
 def test_how_a_server_was_started_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_TOOLYARD_RELOAD", "again")
 
-    assert (beginning_of(), beginning_of()) == ("again", "")
+    assert (read_start(), read_start()) == ("again", "")
     assert "_TOOLYARD_RELOAD" not in os.environ

@@ -163,7 +163,7 @@ def test_other_threads_can_run_it_without_signals() -> None:
 
 
 def test_what_swallows_its_cancellation_is_left_behind(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("toolyard.launch.signals._PATIENCE", 0.05)
+    monkeypatch.setattr("toolyard.launch.signals._TIMEOUT_S", 0.05)
     ended: list[str] = []
 
     async def stubborn() -> None:

@@ -212,7 +212,7 @@ async def test_if_all_of_them_die_at_once_the_program_gives_up(program: Any, pat
     status, _, err = await running.end()
 
     assert status == 2
-    assert b"toolyard: The workers end as soon as they begin; the log says why." in err
+    assert b"toolyard: The workers end right after they start; the log says why." in err
     assert b"serving" not in err
     assert 1 < err.count(b"worker_died") < 10
     assert not is_there(path)
@@ -229,18 +229,18 @@ async def test_a_worker_tells_its_parent_what_became_of_the_yard_and_ends_with_i
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     try:
-        parent.tell_failure("It is\naway.")
-        knew = parent.knows
-        parent.tell_opened()
-        parent.end_with()
+        parent.report_failure("It is\naway.")
+        knew = parent.is_informed
+        parent.report_opened()
+        parent.terminate_with()
         os.close(alive[1])
         async with asyncio.timeout(10):
             await ended.wait()
     finally:
         asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
 
-    assert (knew, parent.knows, os.read(told[0], 100)) == (False, True, b"It is away.\n\n")
+    assert (knew, parent.is_informed, os.read(told[0], 100)) == (False, True, b"It is away.\n\n")
     os.close(told[0])
-    parent.tell_opened()  # nobody is there to hear it
+    parent.report_opened()  # nobody is there to hear it
     os.close(told[1])
     os.close(alive[0])

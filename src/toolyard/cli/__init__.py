@@ -1,6 +1,6 @@
 """The command line: each command parses, calls one public function and prints.
 
-`main` is loaded when first used, because a program that only serves a yard needs no parser.
+`main` is loaded on first use, because a program that only serves a yard needs no parser.
 """
 
 from typing import TYPE_CHECKING

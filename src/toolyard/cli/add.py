@@ -1,4 +1,4 @@
-"""`toolyard add`: one more upstream at the end of 'toolyard.toml'; it is not started."""
+"""`toolyard add` and `toolyard remove`: upstreams in 'toolyard.toml'; none is started."""
 
 import os
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from toolyard._internal.files import find_state_dir, rewrite
-from toolyard.cli.parser import Options, did_you_mean
+from toolyard.cli.parser import Options
 from toolyard.cli.terminal import Terminal
 from toolyard.client_configs.connect import add_upstreams, display_target, missing_variables
 from toolyard.client_configs.edit_toml import EditError, remove_table
@@ -16,15 +16,15 @@ from toolyard.client_configs.read import decode, parse, read_bytes
 from toolyard.client_configs.secrets import SecretStorage, extract_secrets, store_secrets
 from toolyard.config import ConfigError, read_config
 from toolyard.config.convert import Table
-from toolyard.config.read import FILE, VARIABLE, twin_of
+from toolyard.config.read import FILE, VARIABLE, colliding_name
 from toolyard.config.upstreams import UPSTREAMS, from_file
-from toolyard.launch.errors import DEFECT, LaunchError
+from toolyard.launch.errors import DEFECT, LaunchError, did_you_mean
 
-__all__ = ["OwnFile", "read_own_file", "run_add", "run_remove", "write_own_file"]
+__all__ = ["ConfigFile", "read_config_file", "run_add", "run_remove", "write_config_file"]
 
 
-class OwnFile(NamedTuple):
-    """The file, its text, the upstreams in it and the folder of their secrets."""
+class ConfigFile(NamedTuple):
+    """A 'toolyard.toml', its upstreams and the folder for their secrets."""
 
     path: Path
     text: str
@@ -32,15 +32,15 @@ class OwnFile(NamedTuple):
     secrets: Path
 
 
-def read_own_file(named: str | None) -> OwnFile:
-    """Read the file that is named, or the usual one; it need not be there.
+def read_config_file(path_text: str | None) -> ConfigFile:
+    """Read a file, by default 'toolyard.toml'; it need not exist.
 
     Raises:
-        LaunchError: It is wrong.
+        LaunchError: The file is wrong.
     """
-    path = Path(named or os.environ.get(VARIABLE) or FILE)
+    path = Path(path_text or os.environ.get(VARIABLE) or FILE)
     if path.suffix != ".toml":
-        raise LaunchError(f"'{path}' is no '.toml' file.")
+        raise LaunchError(f"'{path}' is not a '.toml' file.")
     try:
         content = read_bytes(path)
         state = find_state_dir(None if content is None else read_config(path=str(path)).settings.state_dir)
@@ -49,65 +49,64 @@ def read_own_file(named: str | None) -> OwnFile:
     except ConfigError as error:
         raise LaunchError(str(error)) from error
     except OSError as error:
-        raise LaunchError(f"There is no place to keep secrets: {error.strerror}. Name one with 'state_dir'.") from error
-    return OwnFile(path, text, document.get(UPSTREAMS, {}), state / "secrets")
+        raise LaunchError(f"There is no folder for secrets: {error.strerror}. Set one with 'state_dir'.") from error
+    return ConfigFile(path, text, document.get(UPSTREAMS, {}), state / "secrets")
 
 
-def write_own_file(own: OwnFile, text: str, *, secrets: dict[str, str], keeping: SecretStorage) -> None:
-    """Write the file, and secrets to files of their own if they are kept so; a file that has secrets in it becomes private.
+def write_config_file(file: ConfigFile, text: str, *, secrets: dict[str, str], storage: SecretStorage) -> None:
+    """Write the file, and the secrets to private files; a file with secrets in it becomes private itself.
 
     Raises:
-        LaunchError: Something cannot be written.
+        LaunchError: A file cannot be written.
     """
     try:
-        if keeping == "file":
+        if storage == "file":
             store_secrets(secrets)
-        rewrite(own.path, text.encode(), private=keeping == "keep" and bool(secrets))
+        rewrite(file.path, text.encode(), private=storage == "keep" and bool(secrets))
     except OSError as error:
-        raise LaunchError(f"'{error.filename or own.path}' cannot be written: {error.strerror}.", status=DEFECT) from error
+        raise LaunchError(f"'{error.filename or file.path}' cannot be written: {error.strerror}.", status=DEFECT) from error
 
 
 def run_add(options: Options, terminal: Terminal) -> int:
-    """Add it, and tell what it needs and what to do next."""
-    own = read_own_file(options.config)
+    """Add an upstream, and say what it needs and what to do next."""
+    file = read_config_file(options.config)
     name, table = options.name, _table(options)
-    twin = name if name in own.upstreams else twin_of(name, list(own.upstreams))
-    if twin is not None:
-        raise LaunchError(f"There is an upstream '{twin}' in '{own.path}' already. 'toolyard remove {twin}' takes it out.")
-    kept = extract_secrets(name, table, storage=options.secrets, folder=own.secrets, variables={})
+    other = name if name in file.upstreams else colliding_name(name, list(file.upstreams))
+    if other is not None:
+        raise LaunchError(f"There is an upstream '{other}' in '{file.path}' already. Remove it with 'toolyard remove {other}'.")
+    stored = extract_secrets(name, table, storage=options.secrets, folder=file.secrets, variables={})
     try:
-        from_file({UPSTREAMS: {name: kept.table}}, own.path)
-        text = add_upstreams(own.text, {name: kept.table})
+        from_file({UPSTREAMS: {name: stored.table}}, file.path)
+        text = add_upstreams(file.text, {name: stored.table})
     except ConfigError as error:
         raise LaunchError(str(error)) from error
     except EditError as error:
-        raise LaunchError(f"'{own.path}' cannot be added to: {error}.") from error
-    write_own_file(own, text, secrets=kept.secrets, keeping=options.secrets)
+        raise LaunchError(f"'{file.path}' cannot be changed: {error}.") from error
+    write_config_file(file, text, secrets=stored.secrets, storage=options.secrets)
     terminal.write(f"{name}\t{display_target(table)}")
-    if not terminal.quiet:
-        for line in notes_on(kept.table, kept.secrets, options):
-            terminal.say(line)
-        terminal.say(f"'{name}' is in '{own.path}'. 'toolyard serve' serves it, and a server that runs takes it in by itself.")
+    for line in _notes(stored.table, stored.secrets, options):
+        terminal.inform(line)
+    terminal.inform(f"'{name}' is in '{file.path}'. 'toolyard serve' serves it; a running server adds it by itself.")
     return 0
 
 
-def notes_on(table: Table, secrets: dict[str, str], options: Options) -> list[str]:
-    """Return what somebody should know who has a table with these secrets."""
+def _notes(table: Table, secrets: dict[str, str], options: Options) -> list[str]:
+    """Return where the secrets of a table are, and which variables to set."""
     notes: list[str] = []
     if secrets and options.secrets == "file":
-        notes = [f"A secret is kept in '{file}', which you alone can read." for file in secrets]
+        notes = [f"A secret is stored in '{path}', which only you can read." for path in secrets]
     elif secrets and options.secrets == "keep":
-        notes = ["The file has secrets in it now. You alone can read it; do not commit it."]
+        notes = ["The file contains secrets now. Only you can read it; do not commit it."]
     return notes + [f"Set the variable '{name}' before you serve." for name in missing_variables(table, os.environ)]
 
 
 def _table(options: Options) -> Table:
     if bool(options.program) is bool(options.url):
-        raise LaunchError("An upstream is either a command behind '--' or an address behind '--url'. See 'toolyard add --help'.")
-    env, headers = _pairs(options.env, "=", "--env"), _pairs(options.header, ":", "--header")
+        raise LaunchError("An upstream is either a command after '--' or a URL after '--url'. See 'toolyard add --help'.")
+    env, headers = _pairs(options.env or (), "=", "--env"), _pairs(options.header or (), ":", "--header")
     if options.url:
         if env:
-            raise LaunchError("'--env' goes with a command: a server at an address has variables of its own.")
+            raise LaunchError("'--env' goes with a command, not with '--url'.")
         return {"url": options.url, **({"headers": headers} if headers else {})}
     if headers:
         raise LaunchError("'--header' goes with '--url'.")
@@ -115,42 +114,41 @@ def _table(options: Options) -> Table:
     return {"command": command, **({"args": arguments} if arguments else {}), **({"env": env} if env else {})}
 
 
-def _pairs(items: Sequence[str], sign: str, option: str) -> dict[str, str]:
+def _pairs(items: Sequence[str], separator: str, option: str) -> dict[str, str]:
     pairs: dict[str, str] = {}
     for item in items:
-        key, found, value = item.partition(sign)
+        key, found, value = item.partition(separator)
         if not key.strip() or not found:
-            raise LaunchError(f"'{option}' takes 'NAME{sign}VALUE'.")  # what was given may be a secret
-        pairs[key.strip()] = value if sign == "=" else value.strip()
+            raise LaunchError(f"'{option}' takes 'NAME{separator}VALUE'.")  # without the value, which may be a secret
+        pairs[key.strip()] = value if separator == "=" else value.strip()
     return pairs
 
 
-_FILE: Final = re.compile(r"secretref:file:([^{}\"]+)")
+_SECRET_FILE: Final = re.compile(r"secretref:file:([^{}\"]+)")
 
 
 def run_remove(options: Options, terminal: Terminal) -> int:
-    """Remove it, and tell what is left to do."""
-    own = read_own_file(options.config)
+    """Remove an upstream and the files of its secrets."""
+    file = read_config_file(options.config)
     name = options.name
-    if name not in own.upstreams:
-        raise LaunchError(f"There is no upstream '{name}' in '{own.path}'.{did_you_mean(name, list(own.upstreams))}")
+    if name not in file.upstreams:
+        raise LaunchError(f"There is no upstream '{name}' in '{file.path}'.{did_you_mean(name, list(file.upstreams))}")
     try:
-        text = remove_table(own.text, [UPSTREAMS, name])
+        text = remove_table(file.text, [UPSTREAMS, name])
     except EditError as error:
-        raise LaunchError(f"Remove '{name}' from '{own.path}' by hand: {error}.") from error
-    write_own_file(own, text, secrets={}, keeping="file")
-    for file in _secrets_of(own, name, text):
+        raise LaunchError(f"Remove '{name}' from '{file.path}' by hand: {error}.") from error
+    write_config_file(file, text, secrets={}, storage="file")
+    for secret in _secrets_of(file, name, text):
         with suppress(OSError):
-            file.unlink()
+            secret.unlink()
     terminal.write(name)
-    if not terminal.quiet:
-        terminal.say(f"'{name}' is no longer in '{own.path}'. A server that runs lets it go by itself.")
+    terminal.inform(f"'{name}' is no longer in '{file.path}'. A running server removes it by itself.")
     return 0
 
 
-def _secrets_of(own: OwnFile, name: str, text: str) -> Iterator[Path]:
-    """Return the files that were made for secrets of this upstream and that nothing else refers to."""
-    for found in _FILE.findall(str(own.upstreams[name])):
-        path = Path(found.rstrip("'"))
-        if path.parent == own.secrets and path.name.startswith(f"{name}.") and str(path) not in text:
+def _secrets_of(file: ConfigFile, name: str, text: str) -> Iterator[Path]:
+    """Yield the files of an upstream's secrets to which the new text does not refer."""
+    for match in _SECRET_FILE.findall(str(file.upstreams[name])):
+        path = Path(match.rstrip("'"))
+        if path.parent == file.secrets and path.name.startswith(f"{name}.") and str(path) not in text:
             yield path

@@ -1,4 +1,4 @@
-"""`toolyard call`: one call of one tool, through the funnel like any other."""
+"""`toolyard call`: call one tool, through the dispatcher like any other call."""
 
 import logging
 import sys
@@ -12,11 +12,11 @@ from typing import Any, Final, cast
 import msgspec
 
 from toolyard.cli.parser import Options
-from toolyard.cli.targets import work_in_yard
-from toolyard.cli.terminal import Painted, Part, Terminal
+from toolyard.cli.targets import run_in_yard
+from toolyard.cli.terminal import Line, Painted, Terminal
 from toolyard.dispatch.call import Caller, Channel
 from toolyard.dispatch.progress import Progress
-from toolyard.launch.errors import DEFECT, LaunchError, status_of
+from toolyard.launch.errors import DEFECT, LaunchError, exit_status
 from toolyard.model.content import Block, ResourceLink, Text
 from toolyard.model.envelope import Content, Envelope, Failure, encode
 from toolyard.model.errors import ToolError
@@ -24,34 +24,27 @@ from toolyard.model.profile import Profile
 from toolyard.model.schema import Schema, resolve, subschema
 from toolyard.yard import Yard
 
-__all__ = ["Given", "make_folder", "read_given", "run_call", "write_answer", "write_blocks", "write_envelope"]
-
-
-Line = tuple[Part, ...]
-
-
-def write_answer(terminal: Terminal, envelope: Envelope, tool: str) -> None:
-    """Write an envelope: how the call went, then its data, or why it failed and what to do next."""
-    for line in _lines(envelope, tool):
-        terminal.write(*line)
+__all__ = ["ArgumentInput", "read_arguments", "run_call", "write_envelope"]
 
 
 def _lines(envelope: Envelope, tool: str) -> Iterator[Line]:
-    yield _first(envelope, tool)
+    """Yield an envelope as lines: outcome, warnings, then the data, or the error and what to do next."""
+    yield _first_line(envelope, tool)
     meta = envelope.meta
     for warning in meta.warnings:
         yield (Painted("Warning: ", "bold"), warning)
     if meta.coerced:
-        yield (Painted("Put right: ", "bold"), ", ".join(meta.coerced))
+        yield (Painted("Corrected: ", "bold"), ", ".join(meta.coerced))
     if envelope.error is not None:
-        yield from _failure(envelope.error)
+        yield from _error_lines(envelope.error)
     if envelope.error is None or envelope.data is not None:
-        yield (_pretty(envelope.data),)
+        data = envelope.data
+        yield (data if isinstance(data, str) else msgspec.json.format(encode(data), indent=2).decode(),)
     for number, block in enumerate(envelope.content, start=1):
-        yield (Painted(f"Block {number}: ", "bold"), _described(block))
+        yield (Painted(f"Block {number}: ", "bold"), _describe_block(block))
 
 
-def _first(envelope: Envelope, tool: str) -> Line:
+def _first_line(envelope: Envelope, tool: str) -> Line:
     meta = envelope.meta
     facts = f"{meta.elapsed_ms} ms, {meta.estimated_tokens} tokens"
     session = f", session {meta.session_id}" if meta.session_id else ""
@@ -59,7 +52,7 @@ def _first(envelope: Envelope, tool: str) -> Line:
     return (outcome, "  ", Painted(tool, "bold"), "  ", Painted(facts + session, "faint"))
 
 
-def _failure(error: Failure) -> Iterator[Line]:
+def _error_lines(error: Failure) -> Iterator[Line]:
     yield (Painted(error.code, "bad"), f": {error.message}")
     details = dict(error.details)
     issues = details.pop("issues", None)
@@ -75,12 +68,7 @@ def _failure(error: Failure) -> Iterator[Line]:
         yield (Painted("Next: ", "bold"), action)
 
 
-def _pretty(data: object) -> str:
-    """Return data as people read it: text as it is, everything else as JSON with line breaks."""
-    return data if isinstance(data, str) else msgspec.json.format(encode(data), indent=2).decode()
-
-
-def _described(block: Content) -> str:
+def _describe_block(block: Content) -> str:
     if isinstance(block, ResourceLink):
         return f"link to {block.uri}"
     if isinstance(block, Text):
@@ -88,33 +76,25 @@ def _described(block: Content) -> str:
     return f"{block.kind} ({block.mime_type}), {len(block.data)} bytes"
 
 
-_ENDINGS: Final = {"audio/flac": ".flac", "audio/ogg": ".ogg", "image/jpeg": ".jpg", "image/webp": ".webp"}
+_SUFFIXES: Final = {"audio/flac": ".flac", "audio/ogg": ".ogg", "image/jpeg": ".jpg", "image/webp": ".webp"}
 
 
-def make_folder(path: str) -> Path:
-    """Return the folder, made if need be, so that a call is not run whose blocks cannot be kept.
-
-    Raises:
-        LaunchError: It cannot be made.
-    """
+def _make_folder(path: str) -> Path:
+    """Create the folder for content blocks before the call runs, so that no block is lost."""
     folder = Path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise LaunchError(f"The folder '{path}' cannot be made: {error.strerror}.") from error
+        raise LaunchError(f"The folder '{path}' cannot be created: {error.strerror}.") from error
     return folder
 
 
-def write_blocks(envelope: Envelope, folder: Path) -> Iterator[Path]:
-    """Write each block of an envelope to a file, and yield where it is.
-
-    Raises:
-        LaunchError: One cannot be written.
-    """
+def _write_blocks(envelope: Envelope, folder: Path) -> Iterator[Path]:
+    """Write each content block of an envelope to a file, and yield its path."""
     for number, block in enumerate(envelope.content, start=1):
-        if isinstance(block, ResourceLink):  # it holds nothing that a file could
+        if isinstance(block, ResourceLink):  # it has no content
             continue
-        path = folder / f"{envelope.meta.call_id}-{number}{_ending(block)}"
+        path = folder / f"{envelope.meta.call_id}-{number}{_suffix(block)}"
         try:
             path.write_bytes(block.text.encode("utf-8", "replace") if isinstance(block, Text) else block.data)
         except OSError as error:
@@ -122,54 +102,51 @@ def write_blocks(envelope: Envelope, folder: Path) -> Iterator[Path]:
         yield path
 
 
-def _ending(block: Block | Text) -> str:
-    """Return the ending for a file, the same on every machine."""
+def _suffix(block: Block | Text) -> str:
+    """Return the suffix of a block's file, from Python's own table, so that it is the same on every machine."""
     if isinstance(block, Text):
         return ".txt"
     kind = block.mime_type.partition(";")[0].strip().lower()
-    return _ENDINGS.get(kind) or MimeTypes().guess_extension(kind) or ".bin"
+    return _SUFFIXES.get(kind) or MimeTypes().guess_extension(kind) or ".bin"
 
 
 _FORMS: Final = "Arguments are 'key=value' pairs, or one JSON object, or '-' for JSON from stdin."
 _STDIN: Final = "-"
 _DEPTH: Final = 16
+"""How deep a schema is searched for a string; it may refer to itself."""
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """Arguments as they were written: a ready object, or pairs whose values are still text."""
+class ArgumentInput:
+    """Arguments of the command line: a JSON object, or pairs whose values are still text."""
 
-    ready: Mapping[str, Any]
+    values: Mapping[str, Any]
     pairs: Mapping[str, str]
 
-    def names(self, key: str) -> bool:
+    def __contains__(self, key: str) -> bool:
         """Return whether there is a value for the key."""
-        return key in self.ready or key in self.pairs
+        return key in self.values or key in self.pairs
 
-    def arguments(self, schema: Schema) -> dict[str, Any]:
-        """Return the arguments, each value read as the schema says: text where it may be a string, otherwise JSON if it is."""
-        return {**self.ready, **{key: _value(text, subschema(schema, (key,)), schema) for key, text in self.pairs.items()}}
+    def parse(self, schema: Schema) -> dict[str, Any]:
+        """Return the arguments; the value of a pair stays text where the schema allows a string, and is parsed as JSON elsewhere."""
+        return {**self.values, **{key: _value(text, subschema(schema, (key,)), schema) for key, text in self.pairs.items()}}
 
 
-def read_given(items: Sequence[str]) -> Given:
-    """Return what was given.
+def read_arguments(items: Sequence[str]) -> ArgumentInput:
+    """Return the arguments of the command line.
 
     Raises:
-        LaunchError: It is of no known form, or of several.
+        LaunchError: They have no valid form, or several.
     """
     whole = [item for item in items if item == _STDIN or item.lstrip().startswith("{")]
     if not whole:
-        return Given({}, _pairs(items))
+        return ArgumentInput({}, _pairs(items))
     if len(items) > 1:
         raise LaunchError(f"The forms of arguments cannot be mixed. {_FORMS}")
     if whole[0] == _STDIN:
-        return Given(_object(_stdin(), "What stdin holds"), {})
-    return Given(_object(whole[0].encode("utf-8", "surrogateescape"), "The argument"), {})
-
-
-def _stdin() -> bytes:
-    """Return all that stdin holds; nothing if it is closed."""
-    return b"" if sys.stdin is None else sys.stdin.buffer.read()
+        text = b"" if sys.stdin is None else sys.stdin.buffer.read()  # None if it is closed
+        return ArgumentInput(_object(text, "The input"), {})
+    return ArgumentInput(_object(whole[0].encode("utf-8", "surrogateescape"), "The argument"), {})
 
 
 def _pairs(items: Sequence[str]) -> dict[str, str]:
@@ -177,7 +154,7 @@ def _pairs(items: Sequence[str]) -> dict[str, str]:
     for item in items:
         key, equals, text = item.partition("=")
         if not key or not equals:
-            raise LaunchError(f"'{item}' is no argument. {_FORMS}")
+            raise LaunchError(f"'{item}' is not an argument. {_FORMS}")
         if key in pairs:
             raise LaunchError(f"The argument '{key}' is given twice.")
         pairs[key] = text
@@ -186,16 +163,16 @@ def _pairs(items: Sequence[str]) -> dict[str, str]:
 
 def _object(text: bytes, what: str) -> dict[str, Any]:
     try:
-        found = msgspec.json.decode(text)
+        value = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise LaunchError(f"{what} is no JSON: {str(error).removesuffix('.')}.") from error
-    if not isinstance(found, dict):
-        raise LaunchError(f"{what} is no JSON object.")
-    return cast("dict[str, Any]", found)
+        raise LaunchError(f"{what} is not JSON: {str(error).removesuffix('.')}.") from error
+    if not isinstance(value, dict):
+        raise LaunchError(f"{what} is not a JSON object.")
+    return cast("dict[str, Any]", value)
 
 
 def _value(text: str, schema: object, root: Schema) -> Any:
-    if schema is not None and _may_be_text(schema, root, _DEPTH):
+    if schema is not None and _allows_string(schema, root, _DEPTH):
         return text
     try:
         return msgspec.json.decode(text.encode("utf-8", "surrogateescape"))
@@ -203,8 +180,8 @@ def _value(text: str, schema: object, root: Schema) -> Any:
         return text
 
 
-def _may_be_text(schema: object, root: Schema, depth: int) -> bool:
-    """Return whether a string can fit the schema; one nested too deep to tell counts as if it could."""
+def _allows_string(schema: object, root: Schema, depth: int) -> bool:
+    """Return whether a schema allows a string; one that is nested too deep counts as if it did."""
     node = resolve(root, schema)
     if not isinstance(node, dict) or depth == 0:
         return node is not False
@@ -216,66 +193,67 @@ def _may_be_text(schema: object, root: Schema, depth: int) -> bool:
     if not any(isinstance(value, str) for value in values):
         return False
     choices = [facts[key] for key in ("anyOf", "oneOf") if key in facts]
-    return all(any(_may_be_text(choice, root, depth - 1) for choice in several) for several in choices) and all(
-        _may_be_text(part, root, depth - 1) for part in facts.get("allOf", ())
+    return all(any(_allows_string(choice, root, depth - 1) for choice in several) for several in choices) and all(
+        _allows_string(part, root, depth - 1) for part in facts.get("allOf", ())
     )
 
 
 _LEVELS: Final = logging.getLevelNamesMapping()
-_ANYTHING: Final[Schema] = {}
 
 
 def run_call(options: Options, terminal: Terminal) -> int:
-    """Call a tool, print the envelope and return the status of its code."""
-    given = read_given(options.arguments)
-    if options.session is not None and given.names("session_id"):
+    """Call a tool, print the envelope and return the exit status of its code."""
+    arguments = read_arguments(options.arguments)
+    if options.session is not None and "session_id" in arguments:
         raise LaunchError("The session is given twice: with '--session' and as the argument 'session_id'.")
-    folder = None if options.output is None else make_folder(options.output)
-    work = partial(_call, options=options, terminal=terminal, given=given, folder=folder)
-    return work_in_yard(options, terminal, work, tool=options.name, runs=True)
+    folder = None if options.output is None else _make_folder(options.output)
+    work = partial(_call, options=options, terminal=terminal, arguments=arguments, folder=folder)
+    return run_in_yard(options, terminal, work, tool=options.name, runs=True)
 
 
 def write_envelope(options: Options, terminal: Terminal, envelope: Envelope) -> int:
-    """Print an envelope as it was asked for, and return the status to exit with."""
+    """Print an envelope, as JSON with `--json`, and return the exit status."""
     if options.json:
         terminal.write_json(envelope.to_json())
     else:
-        write_answer(terminal, envelope, options.name)
-    return status_of(None if envelope.error is None else envelope.error.code)
+        for line in _lines(envelope, options.name):
+            terminal.write(*line)
+    return exit_status(None if envelope.error is None else envelope.error.code)
 
 
-async def _call(yard: Yard, profile: Profile, *, options: Options, terminal: Terminal, given: Given, folder: Path | None) -> int:
-    arguments = given.arguments(_input_schema(yard, options.name, profile))
+async def _call(
+    yard: Yard, profile: Profile, *, options: Options, terminal: Terminal, arguments: ArgumentInput, folder: Path | None
+) -> int:
+    values = arguments.parse(_input_schema(yard, options.name, profile))
     envelope = await yard.call(
-        options.name, arguments, session=options.session, caller=Caller(profile=profile), channel=_door(options, terminal)
+        options.name, values, session=options.session, caller=Caller(profile=profile), channel=_channel(options, terminal)
     )
     status = write_envelope(options, terminal, envelope)
     if folder is not None:
-        for path in write_blocks(envelope, folder):
-            if not options.quiet:
-                terminal.say(f"Wrote '{path}'.")
+        for path in _write_blocks(envelope, folder):
+            terminal.inform(f"Wrote '{path}'.")
     return status
 
 
 def _input_schema(yard: Yard, name: str, profile: Profile) -> Schema:
-    """Return how the tool's arguments are read; for one that is not there it does not matter, and the funnel says so."""
+    """Return the input schema of a tool; empty for an unknown tool, which the dispatcher refuses."""
     try:
         return yard.registry.find(name, profile).spec.input_schema
     except ToolError:
-        return _ANYTHING
+        return {}
 
 
-def _door(options: Options, terminal: Terminal) -> Channel:
-    least = logging.ERROR if options.quiet else logging.DEBUG if options.verbose else logging.INFO
+def _channel(options: Options, terminal: Terminal) -> Channel:
+    minimum = logging.ERROR if options.quiet else logging.DEBUG if options.verbose else logging.INFO
 
     def log(level: str, text: str, facts: Mapping[str, object]) -> None:
-        if _LEVELS.get(level.upper(), logging.INFO) >= least:
+        if _LEVELS.get(level.upper(), logging.INFO) >= minimum:
             terminal.say(" ".join([f"{level}:", text, *(f"{key}={value}" for key, value in facts.items())]))
 
     def show(note: Progress) -> None:
         terminal.show_progress(_progress_text(note))
 
-    # a handle would end with the command, so a person gets the whole result
+    # the whole result, because a handle would be gone when the command ends
     return Channel(name="cli", progress=show, log=log, result_characters=sys.maxsize)
 
 

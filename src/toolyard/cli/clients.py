@@ -1,4 +1,4 @@
-"""`toolyard import`: brings the servers that MCP clients have into 'toolyard.toml'; nothing that it finds is started."""
+"""`toolyard import` and `toolyard connect`: servers from MCP clients' files, and Toolyard into them. Nothing is started."""
 
 import json
 import os
@@ -9,9 +9,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from toolyard.cli.add import OwnFile, read_own_file, write_own_file
-from toolyard.cli.parser import Options, did_you_mean
-from toolyard.cli.terminal import Painted, Style, Terminal, cut, width_of
+from toolyard.cli.add import ConfigFile, read_config_file, write_config_file
+from toolyard.cli.parser import Options
+from toolyard.cli.terminal import Painted, Style, Terminal, cut, pad, width_of
 from toolyard.client_configs.clients import CLIENTS, Client, ClientFile, Environment, command_entry, find_files, path_to_write, url_entry
 from toolyard.client_configs.connect import (
     Change,
@@ -29,18 +29,18 @@ from toolyard.client_configs.edit_toml import EditError
 from toolyard.client_configs.read import YAML, Server, decode, read_bytes, read_servers
 from toolyard.config import ConfigError
 from toolyard.config.read import FILE, VARIABLE
-from toolyard.launch.errors import DEFECT, LaunchError, shown_path
+from toolyard.launch.errors import DEFECT, LaunchError, as_launch_error, did_you_mean, shown_path
 from toolyard.model.envelope import encode
 
-__all__ = ["find_client", "here", "run_connect", "run_import"]
+__all__ = ["run_connect", "run_import"]
 
 
-_ANY: Final = Client("file", "File", (), section=())
+_ANY_CLIENT: Final = Client("file", "File", (), section=())
 _STYLES: Final[dict[str, Style]] = {"added": "good", "renamed": "good", "left out": "bad"}
 
 
-class _Read(NamedTuple):
-    """What was read: the servers, and why some files could not be."""
+class _Found(NamedTuple):
+    """Servers of client files, the files, and why some files could not be read."""
 
     servers: list[Server]
     files: list[Path]
@@ -48,72 +48,61 @@ class _Read(NamedTuple):
 
 
 def run_import(options: Options, terminal: Terminal) -> int:
-    """Print what was found and what becomes of it, and write that unless it is a dry run."""
-    own = read_own_file(options.config)
-    read = _read(options)
-    servers = _chosen(read.servers, options.arguments)
+    """Print the servers that were found, and add them to 'toolyard.toml' unless it is a dry run."""
+    own = read_config_file(options.config)
+    found = _read_servers(options)
+    servers = _select(found.servers, options.arguments)
     adopted = plan_import(servers, own.upstreams, storage=options.secrets, secrets=own.secrets, folder=own.path.absolute().parent)
-    new = [one for one in adopted if one.table]
-    secrets = {place: text for one in new for place, text in one.secrets.items()}
+    new = [adoption for adoption in adopted if adoption.table]
+    secrets = {path: text for adoption in new for path, text in adoption.secrets.items()}
     if new:
         try:
-            text = add_upstreams(own.text, {one.name: one.table for one in new})
+            text = add_upstreams(own.text, {adoption.name: adoption.table for adoption in new})
         except EditError as error:
-            raise LaunchError(f"'{own.path}' cannot be added to: {error}.") from error
+            raise LaunchError(f"'{own.path}' cannot be changed: {error}.") from error
         if not options.dry_run:
-            write_own_file(own, text, secrets=secrets, keeping=options.secrets)
+            write_config_file(own, text, secrets=secrets, storage=options.secrets)
     if options.json:
-        terminal.write_json(encode(_facts(adopted, read, own, dry_run=options.dry_run)))
+        terminal.write_json(encode(_summary(adopted, found, own, dry_run=options.dry_run)))
     else:
         _write(adopted, terminal)
-    for failure in read.failures:
+    for failure in found.failures:
         terminal.say(failure)
-    if not terminal.quiet:
-        _say_imported(adopted, read, own, options=options, terminal=terminal)
-    return DEFECT if read.failures else 0
+    _report_import(adopted, found, own, options=options, terminal=terminal)
+    return DEFECT if found.failures else 0
 
 
-def here() -> Environment:
-    """Return the environment of this process.
-
-    Raises:
-        LaunchError: The user has no home.
-    """
+def _surroundings() -> Environment:
     try:
         return Environment(sys.platform, os.environ, Path.home(), Path.cwd())
     except (RuntimeError, OSError) as error:
-        raise LaunchError("There is no home directory, or none that can be used.") from error
+        raise LaunchError("There is no usable home directory.") from error
 
 
-def find_client(name: str) -> Client:
-    """Return a client by its name.
-
-    Raises:
-        LaunchError: None is called so.
-    """
+def _find_client(name: str) -> Client:
     if name not in CLIENTS:
         raise LaunchError(f"There is no client '{name}'.{did_you_mean(name, list(CLIENTS))} Known: {', '.join(CLIENTS)}.")
     return CLIENTS[name]
 
 
-def _read(options: Options) -> _Read:
-    environment = here()
-    clients = [find_client(name) for name in options.clients]
+def _read_servers(options: Options) -> _Found:
+    environment = _surroundings()
+    clients = [_find_client(name) for name in options.clients or ()]
     if options.file is not None:
         path = Path(options.file).expanduser()
-        found = [ClientFile(client, "user", path) for client in clients[:1] or [_ANY]]
+        files = [ClientFile(client, "user", path) for client in clients[:1] or [_ANY_CLIENT]]
     else:
-        found = [file for client in clients or CLIENTS.values() for file in find_files(client, environment)]
-    read = _Read([], [file.path for file in found], [])
-    for file in found:
+        files = [file for client in clients or CLIENTS.values() for file in find_files(client, environment)]
+    found = _Found([], [file.path for file in files], [])
+    for file in files:
         try:
-            read.servers.extend(read_servers(file, environment))
+            found.servers.extend(read_servers(file, environment))
         except ConfigError as error:
-            read.failures.append(str(error))
-    return read
+            found.failures.append(str(error))
+    return found
 
 
-def _chosen(servers: list[Server], names: Sequence[str]) -> list[Server]:
+def _select(servers: list[Server], names: Sequence[str]) -> list[Server]:
     known = sorted({name for server in servers for name in (server.original_name, server.name)})
     for name in names:
         if name not in known:
@@ -121,59 +110,61 @@ def _chosen(servers: list[Server], names: Sequence[str]) -> list[Server]:
     return [server for server in servers if not names or server.original_name in names or server.name in names]
 
 
-def _facts(adopted: Sequence[ImportedServer], read: _Read, own: OwnFile, *, dry_run: bool) -> dict[str, Any]:
+def _summary(adopted: Sequence[ImportedServer], found: _Found, own: ConfigFile, *, dry_run: bool) -> dict[str, Any]:
     servers = [
         {
-            "client": one.server.client,
-            "file": str(one.server.file),
-            "server": one.server.original_name,
-            "name": one.name,
-            "status": one.status,
-            "why": one.reason,
-            "reached_by": display_target(one.server.table),
-            "variables": missing_variables(one.table, os.environ),
+            "client": adoption.server.client,
+            "file": str(adoption.server.file),
+            "server": adoption.server.original_name,
+            "name": adoption.name,
+            "status": adoption.status,
+            "why": adoption.reason,
+            "reached_by": display_target(adoption.server.table),
+            "variables": missing_variables(adoption.table, os.environ),
         }
-        for one in adopted
+        for adoption in adopted
     ]
-    written = None if dry_run or not any(one.table for one in adopted) else str(own.path)
-    return {"servers": servers, "failures": read.failures, "written": written}
+    written = None if dry_run or not any(adoption.table for adoption in adopted) else str(own.path)
+    return {"servers": servers, "failures": found.failures, "written": written}
 
 
 def _write(adopted: Sequence[ImportedServer], terminal: Terminal) -> None:
     if not terminal.interactive:
-        for one in adopted:
-            terminal.write("\t".join((one.server.client, one.name, one.status, display_target(one.server.table), one.reason)))
+        for adoption in adopted:
+            terminal.write(
+                "\t".join((adoption.server.client, adoption.name, adoption.status, display_target(adoption.server.table), adoption.reason))
+            )
         return
-    width = max((width_of(one.name) for one in adopted), default=0)
-    for (client, file), group in groupby(adopted, key=lambda one: (one.server.client, one.server.file)):
+    width = max((width_of(adoption.name) for adoption in adopted), default=0)
+    for (client, file), group in groupby(adopted, key=lambda adoption: (adoption.server.client, adoption.server.file)):
         title = CLIENTS[client].title if client in CLIENTS else "File"
         terminal.write(Painted(title, "bold"), Painted(f"  {shown_path(str(file))}", "faint"))
-        for one in group:
-            facts = one.reason or display_target(one.server.table)
+        for adoption in group:
+            facts = adoption.reason or display_target(adoption.server.table)
             room = max(terminal.width - width - 20, 20)
-            status = Painted(f"{one.status:<13}", _STYLES.get(one.status, "faint"))
-            terminal.write("  ", one.name + " " * (width - width_of(one.name)), "  ", status, "  ", Painted(cut(facts, room), "faint"))
+            status = Painted(f"{adoption.status:<13}", _STYLES.get(adoption.status, "faint"))
+            terminal.write("  ", pad(adoption.name, width), "  ", status, "  ", Painted(cut(facts, room), "faint"))
 
 
-def _say_imported(adopted: Sequence[ImportedServer], read: _Read, own: OwnFile, *, options: Options, terminal: Terminal) -> None:
-    new = [one for one in adopted if one.table]
-    has_secrets = any(one.secrets for one in new)
-    if not read.files:
-        terminal.say("No file of a client was found. '--file' names one.")
+def _report_import(adopted: Sequence[ImportedServer], found: _Found, own: ConfigFile, *, options: Options, terminal: Terminal) -> None:
+    new = [adoption for adoption in adopted if adoption.table]
+    has_secrets = any(adoption.secrets for adoption in new)
+    if not found.files:
+        terminal.inform("No client's file was found. Name one with '--file'.")
     elif not new:
-        terminal.say(f"There is nothing to add to '{own.path}'.")
+        terminal.inform(f"There is nothing to add to '{own.path}'.")
     elif options.dry_run:
-        terminal.say(f"To be added to '{own.path}': {len(new)}. Nothing was written.")
+        terminal.inform(f"To be added to '{own.path}': {len(new)}. Nothing was written.")
     else:
-        terminal.say(f"Added to '{own.path}': {len(new)}. None was started.")
+        terminal.inform(f"Added to '{own.path}': {len(new)}. None was started.")
     if has_secrets and options.secrets == "file" and not options.dry_run:
-        terminal.say(f"Their secrets are kept in '{own.secrets}', in files that you alone can read.")
+        terminal.inform(f"Their secrets are stored in '{own.secrets}', in files that only you can read.")
     elif has_secrets and options.secrets == "keep":
-        terminal.say(f"'{own.path}' has secrets in it then. You alone can read it; do not commit it.")
-    for variable in sorted({name for one in new for name in missing_variables(one.table, os.environ)}):
-        terminal.say(f"Set the variable '{variable}' before you serve.")
+        terminal.inform(f"'{own.path}' contains secrets then. Only you can read it; do not commit it.")
+    for variable in sorted({name for adoption in new for name in missing_variables(adoption.table, os.environ)}):
+        terminal.inform(f"Set the variable '{variable}' before you serve.")
     if new and not options.dry_run:
-        terminal.say("Next: 'toolyard serve' serves them, and 'toolyard connect CLIENT' brings Toolyard into a client.")
+        terminal.inform("Next: 'toolyard serve' serves them, and 'toolyard connect CLIENT' adds Toolyard to a client.")
 
 
 _FILE_TARGET: Final = re.compile(r"(.+\.(?:py|toml|jsonc?))(:[\w.]+)?")
@@ -181,20 +172,18 @@ _SIGNS: Final[dict[str, Style]] = {"+": "good", "-": "bad"}
 
 
 def run_connect(options: Options, terminal: Terminal) -> int:
-    """Print how the client's file changes, and change it unless it is a dry run."""
-    client = find_client(options.client)
-    path = path_to_write(client, here(), "project" if options.project else "user")
+    """Print the change to the client's file, and make it unless it is a dry run."""
+    client = _find_client(options.client)
+    path = path_to_write(client, _surroundings(), "project" if options.project else "user")
     if path is None:
-        raise LaunchError(f"{client.title} has no file for a single folder. Leave '--project' out.")
+        raise LaunchError(f"{client.title} has no file per folder. Leave '--project' out.")
     entry: Mapping[str, Any] = {} if options.undo else _entry(client, options, terminal)
     if path.suffix in YAML:
         return _show_entry(client, path, entry, options=options, terminal=terminal)
-    name = options.called
-    try:
+    name = options.server_name
+    with as_launch_error(ConfigError):
         change = plan_disconnect(client, path, name=name) if options.undo else plan_connect(client, path, name=name, entry=entry)
-    except ConfigError as error:
-        raise LaunchError(str(error)) from error
-    _write_difference(change, terminal)
+    _write_change(change, terminal)
     backup = None
     if change.before != change.after and not options.dry_run:
         try:
@@ -203,37 +192,35 @@ def run_connect(options: Options, terminal: Terminal) -> int:
             raise LaunchError(str(error), status=DEFECT) from error
         except OSError as error:
             raise LaunchError(f"'{error.filename or path}' cannot be written: {error.strerror}.", status=DEFECT) from error
-    if not terminal.quiet:
-        _say_connected(client, change, backup, options=options, terminal=terminal)
+    _report_connection(client, change, backup, options=options, terminal=terminal)
     return 0
 
 
 def _entry(client: Client, options: Options, terminal: Terminal) -> Mapping[str, Any]:
     if options.url is None:
         command = [sys.executable, "-m", "toolyard", "serve", _target(options.target, terminal)]
-        return command_entry(client, command, name=options.called)
+        return command_entry(client, command, name=options.server_name)
     if options.target:
-        raise LaunchError("The client gets either a TARGET to start or a '--url' to call.")
-    entry = url_entry(client, options.url, name=options.called)
+        raise LaunchError("Name either a TARGET to start or a '--url' to call.")
+    entry = url_entry(client, options.url, name=options.server_name)
     if entry is None:
         raise LaunchError(
-            f"{client.title} takes no addresses from its file. 'toolyard connect {client.name} {options.url}' lets it start a way there."
+            f"{client.title} cannot have URLs in its file. 'toolyard connect {client.name} {options.url}' lets it start a proxy."
         )
     return entry
 
 
-def _target(given: str, terminal: Terminal) -> str:
-    """Return the target as it can be used from any folder."""
-    usual = os.environ.get(VARIABLE) or FILE
-    if not given and not Path(usual).is_file():
-        raise LaunchError(f"There is no '{usual}' here. Name a TARGET, or make the file with 'toolyard import' or 'toolyard add'.")
-    if "://" in given:
-        return given
-    file = _FILE_TARGET.fullmatch(given or usual)
+def _target(target: str, terminal: Terminal) -> str:
+    """Return the target with an absolute path, so that it works from any folder."""
+    default = os.environ.get(VARIABLE) or FILE
+    if not target and not Path(default).is_file():
+        raise LaunchError(f"There is no '{default}' here. Name a TARGET, or create the file with 'toolyard import' or 'toolyard add'.")
+    if "://" in target:
+        return target
+    file = _FILE_TARGET.fullmatch(target or default)
     if file is None:
-        if not terminal.quiet:
-            terminal.say(f"'{given}' is a module: the client must be able to import it from the folder it starts in.")
-        return given
+        terminal.inform(f"'{target}' is a module: the client must be able to import it from the folder it starts in.")
+        return target
     path = Path(file[1]).expanduser()
     if not path.is_file():
         raise LaunchError(f"There is no file '{path}'.")
@@ -241,25 +228,23 @@ def _target(given: str, terminal: Terminal) -> str:
 
 
 def _show_entry(client: Client, path: Path, entry: Mapping[str, Any], *, options: Options, terminal: Terminal) -> int:
-    """Print what somebody writes into a file that is not changed here."""
+    """Print the entry that a person adds to a YAML file, which is not changed here."""
     if options.undo:
-        raise LaunchError(f"'{path}' is YAML, which is not changed here. Take '{options.called}' out by hand.")
+        raise LaunchError(f"'{path}' is YAML, which Toolyard does not change. Remove '{options.server_name}' by hand.")
     if client.section == ("extensions",):
-        written = f"{json.dumps(options.called, ensure_ascii=False)}: {json.dumps(entry, ensure_ascii=False)}"
+        text = f"{json.dumps(options.server_name, ensure_ascii=False)}: {json.dumps(entry, ensure_ascii=False)}"
     else:
-        written = f"- {json.dumps({'name': options.called, **entry}, ensure_ascii=False)}"
-    try:
-        there = decode(read_bytes(path) or b"", path)
-    except ConfigError as error:
-        raise LaunchError(str(error)) from error
-    pasted = yaml_snippet(there, ".".join(client.section), written)
+        text = f"- {json.dumps({'name': options.server_name, **entry}, ensure_ascii=False)}"
+    with as_launch_error(ConfigError):
+        content = decode(read_bytes(path) or b"", path)
+    pasted = yaml_snippet(content, ".".join(client.section), text)
     for line in pasted.lines:
         terminal.write(line)
-    terminal.say(f"'{path}' is YAML, which is not changed here. Put this {pasted.position}, and restart {client.title}.")
+    terminal.say(f"'{path}' is YAML, which Toolyard does not change. Put this {pasted.position}, and restart {client.title}.")
     return DEFECT
 
 
-def _write_difference(change: Change, terminal: Terminal) -> None:
+def _write_change(change: Change, terminal: Terminal) -> None:
     if change.before == change.after:
         return
     before, after = ((content or b"").decode() for content in (change.before, change.after))
@@ -270,16 +255,16 @@ def _write_difference(change: Change, terminal: Terminal) -> None:
         terminal.write(line if style is None else Painted(line, style))
 
 
-def _say_connected(client: Client, change: Change, backup: Path | None, *, options: Options, terminal: Terminal) -> None:
+def _report_connection(client: Client, change: Change, backup: Path | None, *, options: Options, terminal: Terminal) -> None:
     if change.before == change.after:
-        terminal.say(f"'{change.path}' has it already.")
+        terminal.inform(f"'{change.path}' needs no change.")
         return
     if options.dry_run:
-        terminal.say("Nothing was written.")
+        terminal.inform("Nothing was written.")
         return
     if backup is not None:
-        terminal.say(f"What it was is kept in '{backup}'.")
+        terminal.inform(f"The previous file is '{backup}'.")
     if options.undo:
-        terminal.say(f"'{change.path}' is as it was. Restart {client.title}.")
+        terminal.inform(f"'{change.path}' is restored. Restart {client.title}.")
     else:
-        terminal.say(f"'{change.path}' is written. Restart {client.title}; 'toolyard connect {client.name} --undo' takes it back.")
+        terminal.inform(f"'{change.path}' is written. Restart {client.title}; 'toolyard connect {client.name} --undo' undoes it.")

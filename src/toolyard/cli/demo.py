@@ -1,4 +1,4 @@
-"""`toolyard demo`: a tour without a network or a model, of what an agent sees of a yard with hundreds of tools."""
+"""`toolyard demo`: a tour of what an agent sees of a yard with hundreds of tools, without a network or a model."""
 
 import json
 import os
@@ -6,40 +6,43 @@ import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from textwrap import wrap
-from typing import Final
+from typing import Any, Final, cast
 
 import msgspec
 
 from toolyard._internal.signed_tokens import Signer
 from toolyard.cli.parser import Options
-from toolyard.cli.targets import opened
-from toolyard.cli.terminal import Line, Painted, Terminal, outline
+from toolyard.cli.targets import open_yard
+from toolyard.cli.terminal import Line, Painted, Part, Terminal
 from toolyard.demo.story import CallCosts, DemoCall, ListCosts, Step, call_costs, list_costs, run_story
 from toolyard.demo.tools import make_yard
-from toolyard.launch.signals import run as run_until_told
+from toolyard.launch.signals import run
 from toolyard.metatools.signature import one_line
 from toolyard.search.settings import PREFIX
 from toolyard.yard import Yard
 
-__all__ = ["run_demo"]
+__all__ = ["outline", "run_demo"]
 
 _SECRET_BYTES: Final = 32
 _WIDEST: Final = 96
 _NARROWEST: Final = 72
-_LONGEST: Final = 19
+_ANSWER_LINES: Final = 19
 _MARGIN: Final = "   "
 _INNER: Final = "     "
+_SHORT: Final = 36
+_NARROWEST_TEXT: Final = 12
+_GAP: Final = "   "
 
 
 def run_demo(options: Options, terminal: Terminal) -> int:
-    """Tell the story, each scene when it has happened."""
-    with _usual_search():
-        return run_until_told(_show(terminal, max(min(terminal.width, _WIDEST), _NARROWEST), logged=options.verbose > 0))
+    """Print the scenes of the tour as they happen."""
+    with _default_search():
+        return run(_show(terminal, max(min(terminal.width, _WIDEST), _NARROWEST), logged=options.verbose > 0))
 
 
 @contextmanager
-def _usual_search() -> Generator[None]:
-    """Hide meanwhile what the environment says of search: the words of the story are about what is found without."""
+def _default_search() -> Generator[None]:
+    """Hide the search settings of the environment, because the texts describe the default results."""
     hidden = {name: os.environ.pop(name) for name in tuple(os.environ) if name.startswith(PREFIX)}
     try:
         yield
@@ -50,8 +53,8 @@ def _usual_search() -> Generator[None]:
 async def _show(terminal: Terminal, width: int, *, logged: bool) -> int:
     began = time.perf_counter()
     yard = make_yard()
-    yard.signer = Signer(lambda: os.urandom(_SECRET_BYTES))  # the usual one would leave a file behind, or warn that it cannot
-    async with opened(yard, logged=logged):
+    yard.signer = Signer(lambda: os.urandom(_SECRET_BYTES))  # the default signer writes a file
+    async with open_yard(yard, logged=logged):
         lists = list_costs(yard)
         _write(terminal, _opening(lists, yard, width))
         scenes: list[Step] = []
@@ -103,9 +106,9 @@ def _scene(number: int, scene: Step, width: int) -> Iterator[Line]:
 
 def _call(move: DemoCall, width: int) -> Iterator[Line]:
     head: Line = (_MARGIN, Painted("→ ", "good"), Painted(move.tool, "bold"))
-    written = json.dumps(move.arguments, ensure_ascii=False)
-    if len(_INNER) + len(move.tool) + 1 + len(written) <= width:
-        yield (*head, f" {written}")
+    arguments = json.dumps(move.arguments, ensure_ascii=False)
+    if len(_INNER) + len(move.tool) + 1 + len(arguments) <= width:
+        yield (*head, f" {arguments}")
         return
     yield head
     yield from ((_INNER, *line) for line in outline(move.arguments, width - len(_INNER)))
@@ -114,13 +117,13 @@ def _call(move: DemoCall, width: int) -> Iterator[Line]:
 def _answer(move: DemoCall, width: int) -> Iterator[Line]:
     answer, meta = move.answer, move.answer.meta
     mark = Painted("← ", "good" if answer.success else "bad")
-    put_right = f", put right: {', '.join(meta.coerced)}" if meta.coerced else ""
-    yield (_MARGIN, mark, Painted(f"{meta.estimated_tokens:,} tokens{put_right}", "faint"))
-    told = answer.data if answer.error is None else {"error": msgspec.to_builtins(answer.error)}
-    lines = list(outline(told, width - len(_INNER)))
-    yield from ((_INNER, *line) for line in lines[:_LONGEST])
-    if len(lines) > _LONGEST:
-        yield (_INNER, Painted(f"… and {len(lines) - _LONGEST} lines more", "faint"))
+    coerced = f", corrected: {', '.join(meta.coerced)}" if meta.coerced else ""
+    yield (_MARGIN, mark, Painted(f"{meta.estimated_tokens:,} tokens{coerced}", "faint"))
+    payload = answer.data if answer.error is None else {"error": msgspec.to_builtins(answer.error)}
+    lines = list(outline(payload, width - len(_INNER)))
+    yield from ((_INNER, *line) for line in lines[:_ANSWER_LINES])
+    if len(lines) > _ANSWER_LINES:
+        yield (_INNER, Painted(f"… and {len(lines) - _ANSWER_LINES} lines more", "faint"))
 
 
 def _closing(lists: ListCosts, bill: CallCosts, seconds: float, *, width: int) -> Iterator[Line]:
@@ -143,3 +146,63 @@ def _closing(lists: ListCosts, bill: CallCosts, seconds: float, *, width: int) -
     yield ("",)
     yield (_INNER, "toolyard search 'book a room' toolyard.demo:yard")
     yield (_INNER, "toolyard serve toolyard.demo:yard --transport http")
+
+
+def outline(value: Any, width: int) -> Iterator[Line]:
+    """Yield a JSON value as indented lines for people."""
+    if isinstance(value, dict) and value:
+        yield from _pairs(cast("dict[str, Any]", value), width)
+    elif isinstance(value, list) and _is_nested(value):
+        for item in cast("list[Any]", value):
+            mark: Part = Painted("- ", "faint")
+            for line in outline(item, width - 2):
+                yield (mark, *line)
+                mark = "  "
+    else:
+        yield from ((text,) for text in _wrapped(_flat(value), width))
+
+
+def _pairs(pairs: dict[str, Any], width: int) -> Iterator[Line]:
+    """Yield the lines of an object; short fields that follow one another share a line."""
+    shared: list[Part] = []
+    used = 0
+    for key, value in pairs.items():
+        text = f"{key}: {_flat(value)}"
+        if len(text) <= min(_SHORT, width):
+            if shared and used + len(_GAP) + len(text) > width:
+                yield tuple(shared)
+                shared, used = [], 0
+            used += len(text) + (len(_GAP) if shared else 0)
+            shared += [*([_GAP] if shared else []), Painted(f"{key}: ", "faint"), _flat(value)]
+            continue
+        if shared:
+            yield tuple(shared)
+            shared, used = [], 0
+        yield from _pair(key, value, width)
+    if shared:
+        yield tuple(shared)
+
+
+def _pair(key: str, value: Any, width: int) -> Iterator[Line]:
+    """Yield the lines of one field: wrapped if it is flat, indented below its name if it is nested and too long."""
+    name, flat = Painted(f"{key}: ", "faint"), _flat(value)
+    if len(key) + 2 + len(flat) > width and _is_nested(value):
+        yield (Painted(f"{key}:", "faint"),)
+        yield from (("  ", *line) for line in outline(value, width - 2))
+        return
+    first, *rest = _wrapped(flat, width - len(key) - 2)
+    yield (name, first)
+    yield from ((" " * (len(key) + 2), text) for text in rest)
+
+
+def _is_nested(value: Any) -> bool:
+    """Return whether a value is an object, or a list of objects or lists."""
+    return isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict | list) for item in cast("list[Any]", value)))
+
+
+def _flat(value: Any) -> str:
+    return value if value and isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return wrap(text, max(width, _NARROWEST_TEXT), break_on_hyphens=False)

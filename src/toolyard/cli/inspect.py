@@ -1,4 +1,4 @@
-"""`toolyard describe`: one tool, as its spec tells it."""
+"""`toolyard describe`, `toolyard list` and `toolyard manifest`: the specs of a yard's tools."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -8,9 +8,9 @@ import msgspec
 
 from toolyard.cli.call import write_envelope
 from toolyard.cli.parser import Options
-from toolyard.cli.reference import Argument, arguments_of, document, operation_text, reason_text, tool_reference, type_text
-from toolyard.cli.targets import work_in_yard
-from toolyard.cli.terminal import Painted, Part, Terminal, cut, width_of
+from toolyard.cli.reference import Argument, arguments_of, document, reason_text, spec_facts, tool_reference, type_text
+from toolyard.cli.targets import run_in_yard
+from toolyard.cli.terminal import Line, Painted, Terminal, cut, pad, width_of
 from toolyard.dispatch.call import Caller
 from toolyard.model.envelope import encode
 from toolyard.model.errors import ToolError
@@ -21,18 +21,15 @@ from toolyard.yard import Yard
 __all__ = ["run_describe", "run_list", "run_manifest"]
 
 
-Line = tuple[Part, ...]
-
-
 def run_describe(options: Options, terminal: Terminal) -> int:
-    """Print the spec of a tool; one that is not there is answered as a call of it is."""
-    return work_in_yard(options, terminal, partial(_describe, options=options, terminal=terminal), tool=options.name)
+    """Print the spec of a tool; an unknown one gets the same answer as a call."""
+    return run_in_yard(options, terminal, partial(_describe, options=options, terminal=terminal), tool=options.name)
 
 
 async def _describe(yard: Yard, profile: Profile, *, options: Options, terminal: Terminal) -> int:
     try:
         spec = yard.registry.find(options.name, profile).spec
-    except ToolError:  # nothing can run: there is no such tool
+    except ToolError:  # there is no such tool, so the call runs nothing
         return write_envelope(options, terminal, await yard.call(options.name, caller=Caller(profile=profile)))
     if options.json:
         terminal.write_json(encode(document(spec)))
@@ -48,7 +45,7 @@ def _lines(spec: ToolSpec, width: int) -> Iterator[Line]:
     yield ("",)
     yield (spec.description,)
     yield ("",)
-    for name, text in _facts(spec):
+    for name, text in {**spec_facts(spec), **({"Codes": ", ".join(spec.codes())} if spec.codes() else {})}.items():
         yield (Painted(f"{name:<11}", "faint"), text)
     yield from _section("Arguments", [_argument_text(argument) for argument in arguments])
     yield from _section("Reasons", [f"{name}: {reason_text(spec, name)}" for name in spec.reasons])
@@ -56,29 +53,14 @@ def _lines(spec: ToolSpec, width: int) -> Iterator[Line]:
 
 
 def _signature(spec: ToolSpec, arguments: list[Argument], width: int) -> str:
-    """Return what the tool takes and answers, on one line if there is room."""
+    """Return arguments and output of a tool, on one line if it fits."""
     output = "any" if spec.output_schema is None else type_text(spec.output_schema, spec.output_schema)
-    written = [argument.signature() for argument in arguments]
-    short = f"({', '.join(written)}) -> {output}"
-    if not written or len(short) <= width:
+    parameters = [argument.signature() for argument in arguments]
+    short = f"({', '.join(parameters)}) -> {output}"
+    if not parameters or len(short) <= width:
         return short
-    lines = "".join(f"  {text},\n" for text in written)
+    lines = "".join(f"  {text},\n" for text in parameters)
     return f"(\n{lines}) -> {output}"
-
-
-def _facts(spec: ToolSpec) -> Iterator[tuple[str, str]]:
-    facts = {
-        "Title": spec.title,
-        "Operation": operation_text(spec),
-        "Session": spec.session,
-        "Source": spec.source,
-        "Tags": ", ".join(spec.tags),
-        "Timeout": None if spec.timeout is None else f"{spec.timeout:g} s" if spec.timeout else "none",
-        "Aliases": ", ".join(spec.aliases),
-        "Deprecated": spec.deprecated,
-        "Codes": ", ".join(spec.codes()),
-    }
-    yield from ((name, text) for name, text in facts.items() if text)
 
 
 def _section(title: str, lines: list[str]) -> Iterator[Line]:
@@ -103,13 +85,13 @@ def _example_text(example: Example) -> str:
 
 _TITLES: Final = ("NAME", "OPERATION", "SOURCE", "DESCRIPTION")
 _GAP: Final = "  "
-_NARROWEST: Final = 20
-_NAMED: Final = 5
+_MIN_DESCRIPTION: Final = 20
+_MAX_NAMES: Final = 5
 
 
 def run_list(options: Options, terminal: Terminal) -> int:
     """Print the tools: a table for people, lines of columns for programs, an array with `--json`."""
-    return work_in_yard(options, terminal, partial(_list, options=options, terminal=terminal))
+    return run_in_yard(options, terminal, partial(_list, options=options, terminal=terminal))
 
 
 async def _list(yard: Yard, profile: Profile, *, options: Options, terminal: Terminal) -> int:
@@ -122,8 +104,7 @@ async def _list(yard: Yard, profile: Profile, *, options: Options, terminal: Ter
         for spec in specs:
             terminal.write("\t".join(_row(spec)))
     for notice in _notices(yard, profile, listed=sum(spec.source != METATOOLS for spec in specs)):
-        if not options.quiet:
-            terminal.say(notice)
+        terminal.inform(notice)
     return 0
 
 
@@ -145,11 +126,11 @@ def _row(spec: ToolSpec) -> tuple[str, ...]:
 def _write_table(terminal: Terminal, rows: Sequence[tuple[str, ...]]) -> None:
     widths = [max(width_of(row[column]) for row in (_TITLES, *rows)) for column in range(3)]
     left = terminal.width - sum(widths) - 3 * len(_GAP)
-    if left < _NARROWEST:  # there is no room for all: the source is in the name, or in 'describe'
+    if left < _MIN_DESCRIPTION:  # leave the source out; 'describe' shows it
         left += widths[2] + len(_GAP)
         widths[2] = 0
     for number, row in enumerate((_TITLES, *rows)):
-        cells = [text + " " * (width - width_of(text)) for text, width in zip(row, widths, strict=False) if width]
+        cells = [pad(text, width) for text, width in zip(row, widths, strict=False) if width]
         name, *others = cells
         line = _GAP.join([*others, cut(row[3], left)])
         parts = [Painted(name, "bold"), _GAP, line] if number else [Painted(_GAP.join([name, line]), "faint")]
@@ -157,17 +138,17 @@ def _write_table(terminal: Terminal, rows: Sequence[tuple[str, ...]]) -> None:
 
 
 def _notices(yard: Yard, profile: Profile, *, listed: int) -> list[str]:
-    """Return what a reader of the list would otherwise wonder about."""
+    """Return how many tools the list does not show, and why."""
     notices: list[str] = []
     unlisted = sum(spec.source != METATOOLS for spec in yard.registry.visible(profile)) - listed
     if unlisted:
-        notices.append(f"{_tools(unlisted)} not listed on this surface and can be called all the same.")
-    held: dict[str, list[str]] = {}
-    for withheld in yard.registry.withheld(profile):
-        held.setdefault(withheld.status, []).append(withheld.spec.name)
-    for status, names in sorted(held.items()):
-        shown = ", ".join(f"'{name}'" for name in names[:_NAMED]) + (" and others" if len(names) > _NAMED else "")
-        notices.append(f"{_tools(len(names))} {status}: {shown}. 'toolyard describe' tells why.")
+        notices.append(f"{_tools(unlisted)} not listed on this surface, but can be called.")
+    withheld: dict[str, list[str]] = {}
+    for tool in yard.registry.withheld(profile):
+        withheld.setdefault(tool.status, []).append(tool.spec.name)
+    for status, names in sorted(withheld.items()):
+        shown = ", ".join(f"'{name}'" for name in names[:_MAX_NAMES]) + (" and others" if len(names) > _MAX_NAMES else "")
+        notices.append(f"{_tools(len(names))} {status}: {shown}. 'toolyard describe' shows the reason.")
     return notices
 
 
@@ -176,8 +157,8 @@ def _tools(number: int) -> str:
 
 
 def run_manifest(options: Options, terminal: Terminal) -> int:
-    """Print every tool that exists for the profile, metatools only where they are listed, with the hash of what is listed."""
-    return work_in_yard(options, terminal, partial(_manifest, options=options, terminal=terminal))
+    """Print every tool of the profile, metatools only if they are listed, with the hash of the list."""
+    return run_in_yard(options, terminal, partial(_manifest, options=options, terminal=terminal))
 
 
 async def _manifest(yard: Yard, profile: Profile, *, options: Options, terminal: Terminal) -> int:

@@ -1,4 +1,4 @@
-"""`toolyard login`: has a person sign in at an upstream, in a browser, and keeps what that gives."""
+"""`toolyard login` and `toolyard logout`: OAuth at an upstream, with a browser, and the stored login."""
 
 import asyncio
 import os
@@ -8,148 +8,129 @@ import webbrowser
 from pathlib import Path
 from typing import NamedTuple
 
-from toolyard._internal.files import find_state_dir
 from toolyard.cli.parser import Options
-from toolyard.cli.targets import settings_of_options
+from toolyard.cli.targets import config_from, state_dir_of
 from toolyard.cli.terminal import Terminal
 from toolyard.config import Config, ConfigError
-from toolyard.config.read import is_name
-from toolyard.launch.errors import DEFECT, LaunchError
-from toolyard.launch.signals import run as run_until_told
-from toolyard.model.schema import closest_name
+from toolyard.config.read import is_upstream_name
+from toolyard.launch.errors import DEFECT, LaunchError, as_launch_error, did_you_mean
+from toolyard.launch.signals import run
 from toolyard.providers.upstream.catalogue import folder_of
 from toolyard.providers.upstream.oauth.credentials import load_signin
 from toolyard.providers.upstream.oauth.metadata import LoginError, StoredLogin
 from toolyard.providers.upstream.oauth.vault import Vault, stored_url
 from toolyard.providers.upstream.settings import Login, UpstreamSettings
 
-__all__ = ["Place", "place_of", "run_login", "run_logout"]
+__all__ = ["run_login", "run_logout"]
 
 
-class Place(NamedTuple):
-    """An upstream over HTTP, and where what is kept of it lies."""
+class _Upstream(NamedTuple):
+    """An upstream over HTTP, and the folder of its stored login."""
 
     name: str
     settings: UpstreamSettings
     folder: Path
 
 
-def place_of(options: Options, terminal: Terminal) -> Place:
-    """Return the upstream that is meant.
-
-    Raises:
-        LaunchError: There is none, or it is one that nobody signs in at.
-    """
+def _find_upstream(options: Options, terminal: Terminal) -> _Upstream:
     if "://" in options.name:
         options.target, options.name = options.name, ""
-    config = settings_of_options(options, terminal)
+    config = config_from(options, terminal)
     name = options.name or next(iter(config.upstreams), "")
-    try:
-        folder = folder_of(find_state_dir(config.settings.state_dir), name)
-    except OSError as error:
-        raise LaunchError(f"The state directory cannot be found: {error.strerror}.") from error
-    settings = _refused_by(folder) if is_name(name) and name not in config.upstreams else None
+    folder = folder_of(state_dir_of(config), name)
+    settings = _settings_after_refusal(folder) if is_upstream_name(name) and name not in config.upstreams else None
     settings = settings or _settings(config, name, terminal)
     if settings.url is None:
-        raise LaunchError(f"'{name}' is a program, and nobody signs in there.")
-    return Place(name, settings, folder)
+        raise LaunchError(f"'{name}' is a program, which has no login.")
+    return _Upstream(name, settings, folder)
 
 
-def _refused_by(folder: Path) -> UpstreamSettings | None:
-    """Return the upstream of a yard that read another configuration, such as a client's file, if it was refused there."""
-    try:
+def _settings_after_refusal(folder: Path) -> UpstreamSettings | None:
+    """Return the upstream of a yard with another configuration, such as a client's file, if it was refused there."""
+    with as_launch_error(LoginError, status=DEFECT):
         address = stored_url(folder)
-    except LoginError as error:
-        raise LaunchError(error.message, status=DEFECT) from error
     return None if address is None else UpstreamSettings(url=address)
 
 
 def _settings(config: Config, name: str, terminal: Terminal) -> UpstreamSettings:
-    written = config.upstreams.get(name)
-    if written is None:
-        near = closest_name(name, list(config.upstreams))
-        meant = f" Did you mean '{near}'?" if near else " Name one of the configuration, or an address." if not config.upstreams else ""
+    entry = config.upstreams.get(name)
+    if entry is None:
+        meant = did_you_mean(name, list(config.upstreams)) if config.upstreams else " Name one of the configuration, or a URL."
         raise LaunchError(f"There is no upstream '{name}'.{meant}")
-    try:
-        return written.settled(os.environ, terminal.say)
-    except ConfigError as error:
-        raise LaunchError(str(error)) from error
+    with as_launch_error(ConfigError):
+        return entry.resolve(os.environ, terminal.say)
 
 
 def run_login(options: Options, terminal: Terminal) -> int:
-    """Sign in, keep the login, and say who signed in and what was granted."""
-    place = place_of(options, terminal)
-    if place.settings.authorizes:
-        raise LaunchError(f"'{place.name}' is shown the 'Authorization' in its 'headers', and no login. Take that away first.")
-    try:
-        kept = run_until_told(_sign_in(place, options, terminal))
-    except LoginError as error:
-        raise LaunchError(error.message, status=DEFECT) from error
-    for line in _told(place, kept):
+    """Sign in, store the login, and print who signed in and what was granted."""
+    upstream = _find_upstream(options, terminal)
+    if upstream.settings.authorizes:
+        raise LaunchError(f"'{upstream.name}' gets the 'Authorization' of its 'headers' instead of a login. Remove that header first.")
+    with as_launch_error(LoginError, status=DEFECT):
+        login = run(_sign_in(upstream, options, terminal))
+    for line in _describe(upstream, login):
         terminal.write(line)
     return 0
 
 
-async def _sign_in(place: Place, options: Options, terminal: Terminal) -> StoredLogin:
+async def _sign_in(upstream: _Upstream, options: Options, terminal: Terminal) -> StoredLogin:
     def show(address: str) -> None:
-        terminal.say(f"Sign in at '{place.name}' in a browser:\n{address}")
+        terminal.say(f"Sign in at '{upstream.name}' in a browser:\n{address}")
         if not options.no_browser:
-            # in a thread, and none that is waited for: some browsers are there until they are closed
+            # in a daemon thread, because some browsers block until they are closed
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
-    vault = Vault(place.folder, place.settings.url or "")
+    vault = Vault(upstream.folder, upstream.settings.url or "")
     before = await asyncio.to_thread(vault.read)
-    kept: StoredLogin = await load_signin().sign_in(place.name, place.settings, before, show=show, seconds=options.timeout)
+    login: StoredLogin = await load_signin().sign_in(upstream.name, upstream.settings, before, show=show, seconds=options.timeout)
     async with vault.locked():
-        await asyncio.to_thread(vault.write, kept)
-    return kept
+        await asyncio.to_thread(vault.write, login)
+    return login
 
 
-def _told(place: Place, kept: StoredLogin) -> list[str]:
-    who = f" as '{kept.user}'" if kept.user else ""
-    issuer = f" by '{kept.client.issuer}'" if kept.client is not None else ""
-    lines = [f"Signed in at '{place.name}'{who}{issuer}."]
-    token = kept.token
+def _describe(upstream: _Upstream, login: StoredLogin) -> list[str]:
+    user = f" as '{login.user}'" if login.user else ""
+    issuer = f" by '{login.client.issuer}'" if login.client is not None else ""
+    lines = [f"Signed in at '{upstream.name}'{user}{issuer}."]
+    token = login.token
     if token is None:
         return lines
     if token.scope:
         lines.append(f"Granted: {', '.join(token.scope.split())}.")
-    login = place.settings.login
-    if token.refresh_token is not None or (login is not None and login.grant != "authorization_code"):
-        lines.append("It is renewed when it runs out.")
+    settings = upstream.settings.login
+    if token.refresh_token is not None or (settings is not None and settings.grant != "authorization_code"):
+        lines.append("It is renewed when it expires.")
     elif token.expires is not None:
-        lines.append(f"It runs out in {_span(token.expires - time.time())}.")
+        lines.append(f"It expires in {_duration(token.expires - time.time())}.")
     return lines
 
 
-def _span(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     minutes = max(round(seconds / 60), 1)
-    return f"{minutes} minutes" if minutes < 120 else f"{round(minutes / 60)} hours"  # noqa: PLR2004 - from two hours on, hours
+    return f"{minutes} minutes" if minutes < 120 else f"{round(minutes / 60)} hours"  # noqa: PLR2004 - hours from two hours on
 
 
 def run_logout(options: Options, terminal: Terminal) -> int:
-    """Forget a login; that it could not be revoked is said, and keeps nobody from forgetting it."""
-    place = place_of(options, terminal)
-    try:
-        said = run_until_told(_sign_out(place))
-    except LoginError as error:
-        raise LaunchError(error.message, status=DEFECT) from error
-    terminal.write(said)
+    """Revoke and delete a login; it is deleted even if it cannot be revoked."""
+    upstream = _find_upstream(options, terminal)
+    with as_launch_error(LoginError, status=DEFECT):
+        message = run(_sign_out(upstream))
+    terminal.write(message)
     return 0
 
 
-async def _sign_out(place: Place) -> str:
-    vault = Vault(place.folder, place.settings.url or "")
-    kept, why = None, ""
+async def _sign_out(upstream: _Upstream) -> str:
+    vault = Vault(upstream.folder, upstream.settings.url or "")
+    login, problem = None, ""
     revoked = False
     async with vault.locked():
         try:
-            kept = await asyncio.to_thread(vault.read)
-            if kept is not None and kept.token is not None:
-                revoked = await load_signin().revoke(place.name, kept, place.settings.login or Login())
+            login = await asyncio.to_thread(vault.read)
+            if login is not None and login.token is not None:
+                revoked = await load_signin().revoke(upstream.name, login, upstream.settings.login or Login())
         except LoginError as error:
-            why = f" It could not be revoked: {error.message}"
+            problem = f" It could not be revoked: {error.message}"
         await asyncio.to_thread(vault.forget)
-    if (kept is None or kept.token is None) and not why:
-        return f"Nobody was signed in at '{place.name}'."
-    return f"The login at '{place.name}' is forgotten{' and revoked' if revoked else ''}.{why}"
+    if (login is None or login.token is None) and not problem:
+        return f"Nobody was signed in at '{upstream.name}'."
+    return f"The login at '{upstream.name}' is deleted{' and revoked' if revoked else ''}.{problem}"

@@ -1,16 +1,15 @@
-"""`toolyard diff`: what upstreams changed since it was accepted."""
+"""`toolyard diff`, `toolyard accept` and `toolyard scan`: definitions of upstreams against the accepted ones."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from toolyard.cli.parser import Options
 from toolyard.cli.terminal import Painted, Part, Style, Terminal
-from toolyard.cli.upstreams import Stored, read_stored
-from toolyard.launch.errors import DEFECT, DIFFERENT, LaunchError
+from toolyard.cli.upstreams import StoredDefinitions, read_definitions
+from toolyard.launch.errors import DEFECT, DIFFERENT, LaunchError, did_you_mean
 from toolyard.model.envelope import encode
-from toolyard.model.schema import closest_name
 from toolyard.providers.upstream.catalogue import folder_of
 from toolyard.providers.upstream.diff import Difference, FieldChange, differences, seen_of
 from toolyard.providers.upstream.pins import Definitions, Key, LockError, accept, keep_accepted, read_accepted
@@ -20,28 +19,26 @@ __all__ = ["run_accept", "run_diff", "run_scan"]
 
 
 def run_accept(options: Options, terminal: Terminal) -> int:
-    """Accept what is named, or all, and print what that was."""
-    stored = read_stored(options, terminal)
+    """Accept definitions by name, or all, and print them."""
+    stored = read_definitions(options, terminal)
     name = options.name
-    definitions = stored.offered_by(name)
+    definitions = stored.of(name)
     folder = folder_of(stored.state, name)
     found = differences(definitions, stored.locked.get(name, {}), read_accepted(folder))
     if options.seen is not None and options.seen != seen_of(found, definitions):
-        raise LaunchError(f"'{name}' offers something else now than what was seen. Look again with 'toolyard diff {name}'.")
-    wanted = found if options.all else _named(options.arguments, found, definitions, upstream=name)
-    _accept(stored, name, definitions=definitions, keys=[one.key for one in wanted])
+        raise LaunchError(f"'{name}' has changed since that digest. Look again with 'toolyard diff {name}'.")
+    accepted = found if options.all else _select(options.arguments, found, definitions, upstream=name)
+    _accept(stored, name, definitions=definitions, keys=[difference.key for difference in accepted])
     if options.json:
-        terminal.write_json(encode([{"kind": one.kind, "name": one.name, "what": one.what} for one in wanted]))
+        terminal.write_json(encode([{"kind": each.kind, "name": each.name, "what": each.what} for each in accepted]))
         return 0
-    for one in wanted:
-        terminal.write(f"{one.what}\t{one.kind}\t{visible(one.name)}")
-    if not terminal.quiet:
-        terminal.say(f"{len(wanted)} accepted in '{stored.lock}'." if wanted else f"'{name}' offers what was accepted.")
+    for difference in accepted:
+        terminal.write(f"{difference.what}\t{difference.kind}\t{visible(difference.name)}")
+    terminal.inform(f"{len(accepted)} accepted in '{stored.lock}'." if accepted else f"Nothing of '{name}' differs from what was accepted.")
     return 0
 
 
-def _accept(stored: Stored, name: str, *, definitions: Definitions, keys: Iterable[Key]) -> None:
-    keys = list(keys)
+def _accept(stored: StoredDefinitions, name: str, *, definitions: Definitions, keys: Sequence[Key]) -> None:
     try:
         accept(stored.lock, name, definitions=definitions, keys=keys)
         keep_accepted(folder_of(stored.state, name), [definitions[key] for key in keys if key in definitions])
@@ -49,23 +46,17 @@ def _accept(stored: Stored, name: str, *, definitions: Definitions, keys: Iterab
         raise LaunchError(f"'{stored.lock}' cannot be written: {error}", status=DEFECT) from error
 
 
-def _named(names: Sequence[str], found: Sequence[Difference], definitions: Definitions, *, upstream: str) -> list[Difference]:
-    """Return the differences of the names.
-
-    Raises:
-        LaunchError: None is named, or there is nothing of a name.
-    """
+def _select(names: Sequence[str], found: Sequence[Difference], definitions: Definitions, *, upstream: str) -> list[Difference]:
+    """Return the differences with these names; refuse unknown names, and no names at all."""
+    differing = {_name(difference.key) for difference in found}
     if not names:
-        listed = ", ".join(f"'{visible(_name(one.key))}'" for one in found)
-        differing = f"These differ: {listed}." if found else "Nothing differs."
-        raise LaunchError(f"Name what of '{upstream}' is to be accepted, or '--all'. {differing}")
-    known = {_name(key) for key in definitions} | {_name(one.key) for one in found}
+        listed = ", ".join(f"'{visible(_name(difference.key))}'" for difference in found)
+        raise LaunchError(f"Name what to accept of '{upstream}', or '--all'. {f'These differ: {listed}.' if found else 'Nothing differs.'}")
+    known = differing.union(map(_name, definitions))
     for name in names:
         if name not in known:
-            near = closest_name(name, sorted(known))
-            meant = f" Did you mean '{near}'?" if near else ""
-            raise LaunchError(f"There is no '{name}' in '{upstream}'.{meant}")
-    return [one for one in found if _name(one.key) in names]
+            raise LaunchError(f"There is no '{name}' in '{upstream}'.{did_you_mean(name, sorted(known))}")
+    return [difference for difference in found if _name(difference.key) in names]
 
 
 def _name(key: Key) -> str:
@@ -75,8 +66,8 @@ def _name(key: Key) -> str:
 _SIGNS: Final[dict[str, Style]] = {"+": "good", "-": "bad"}
 
 
-class _Compared(msgspec.Struct, frozen=True):
-    """An upstream, what differs, and the short hash by which that is accepted as it was seen."""
+class _Comparison(msgspec.Struct, frozen=True):
+    """The differences of an upstream; `seen` is the digest for `toolyard accept --seen`."""
 
     upstream: str
     seen: str
@@ -84,51 +75,46 @@ class _Compared(msgspec.Struct, frozen=True):
 
 
 def run_diff(options: Options, terminal: Terminal) -> int:
-    """Print what differs, and exit with 1 if anything does."""
-    stored = read_stored(options, terminal)
-    offered = {options.name: stored.offered_by(options.name)} if options.name else stored.offered(terminal)
-    compared = [
-        _compared(stored, name, definitions) for name, definitions in offered.items() if name not in stored.unpinned or options.name
+    """Print the differences, and exit with 1 if there are any."""
+    stored = read_definitions(options, terminal)
+    offered = {options.name: stored.of(options.name)} if options.name else stored.of_all(terminal)
+    comparisons = [
+        _compare(stored, name, definitions) for name, definitions in offered.items() if name not in stored.unpinned or options.name
     ]
     if options.json:
-        terminal.write_json(encode(compared))
+        terminal.write_json(encode(comparisons))
     else:
-        for one in compared:
-            if one.differences and not options.name and one.upstream not in stored.locked:
-                _write_names(terminal, one)
+        for comparison in comparisons:
+            if comparison.differences and not options.name and comparison.upstream not in stored.locked:
+                _write_names(terminal, comparison)
             else:
-                _write_differences(terminal, one)
-    return DIFFERENT if any(one.differences for one in compared) else 0
+                _write_differences(terminal, comparison)
+    return DIFFERENT if any(comparison.differences for comparison in comparisons) else 0
 
 
-def _compared(stored: Stored, name: str, definitions: Definitions) -> _Compared:
+def _compare(stored: StoredDefinitions, name: str, definitions: Definitions) -> _Comparison:
     found = differences(definitions, stored.locked.get(name, {}), read_accepted(folder_of(stored.state, name)))
-    return _Compared(name, seen_of(found, definitions), found)
+    return _Comparison(name, seen_of(found, definitions), found)
 
 
-def _write_names(terminal: Terminal, compared: _Compared) -> None:
-    """Print of an upstream of which nothing was ever accepted only what there is: all of it differs."""
-    name = compared.upstream
-    for difference in compared.differences:
+def _write_names(terminal: Terminal, comparison: _Comparison) -> None:
+    """Print only the names of an upstream without accepted definitions, because everything differs."""
+    name = comparison.upstream
+    for difference in comparison.differences:
         terminal.write(_title(name, difference), " (new)")
-    _say(terminal, f"Nothing of '{name}' was accepted yet. 'toolyard diff {name}' shows all of it.")
+    terminal.inform(f"Nothing of '{name}' was accepted yet. 'toolyard diff {name}' shows all of it.")
 
 
-def _write_differences(terminal: Terminal, compared: _Compared) -> None:
-    name = compared.upstream
-    if not compared.differences:
-        _say(terminal, f"'{name}' offers what was accepted.")
+def _write_differences(terminal: Terminal, comparison: _Comparison) -> None:
+    name = comparison.upstream
+    if not comparison.differences:
+        terminal.inform(f"Nothing of '{name}' differs from what was accepted.")
         return
-    for number, difference in enumerate(compared.differences):
+    for number, difference in enumerate(comparison.differences):
         if number:
             terminal.write("")
         _write_difference(terminal, name, difference)
-    _say(terminal, f"To accept all of '{name}' as it is here: toolyard accept {name} --all --seen {compared.seen}")
-
-
-def _say(terminal: Terminal, text: str) -> None:
-    if not terminal.quiet:
-        terminal.say(text)
+    terminal.inform(f"To accept all of '{name}' as shown: toolyard accept {name} --all --seen {comparison.seen}")
 
 
 def _write_difference(terminal: Terminal, upstream: str, difference: Difference) -> None:
@@ -145,7 +131,7 @@ def _title(upstream: str, difference: Difference) -> Painted:
 
 
 def _heading(change: FieldChange) -> Sequence[Part]:
-    unknown = "" if change.lines else " changed; what was accepted is not kept on this machine"
+    unknown = "" if change.lines else " changed; the accepted text is not on this machine"
     return (f"  {change.field}", Painted(unknown, "faint"))
 
 
@@ -158,31 +144,30 @@ _STYLES: Final[dict[str, Style]] = {"high": "bad", "medium": "bold", "low": "fai
 
 
 def run_scan(options: Options, terminal: Terminal) -> int:
-    """Print what is suspicious, and exit with 1 if something of it is severe."""
-    stored = read_stored(options, terminal)
-    named = {options.name: stored.offered_by(options.name)} if options.name else {}
-    everything = {**stored.offered(terminal), **named}
-    chosen = named or everything
-    findings = [finding for name in chosen for finding in _scanned(name, everything)]
+    """Print suspicious definitions, and exit with 1 if a finding is severe."""
+    stored = read_definitions(options, terminal)
+    named = {options.name: stored.of(options.name)} if options.name else {}
+    everything = {**stored.of_all(terminal), **named}
+    scanned = named or everything
+    findings = [finding for name in scanned for finding in _scan(name, everything)]
     if options.json:
         terminal.write_json(encode(findings))
     else:
-        _write_findings(terminal, findings, number=sum(map(len, chosen.values())))
-    return DIFFERENT if any(one.severity == "high" for one in findings) else 0
+        _write_findings(terminal, findings, number=sum(map(len, scanned.values())))
+    return DIFFERENT if any(finding.severity == "high" for finding in findings) else 0
 
 
-def _scanned(name: str, everything: dict[str, Definitions]) -> list[Finding]:
+def _scan(name: str, everything: dict[str, Definitions]) -> list[Finding]:
     others = [key.name for other, found in everything.items() if other != name for key in found if key.kind == "tool"]
     return scan(name, everything[name].values(), others=others)
 
 
 def _write_findings(terminal: Terminal, findings: Sequence[Finding], *, number: int) -> None:
-    for one in findings:
-        place = f"{one.upstream}: {visible(str(Key(one.kind, one.name)))}, {one.field}"
+    for finding in findings:
+        place = f"{finding.upstream}: {visible(str(Key(finding.kind, finding.name)))}, {finding.field}"
         if terminal.interactive:
-            terminal.write(Painted(f"{one.severity:<8}", _STYLES[one.severity]), f"{one.rule}  {place}")
-            terminal.write(f"        {one.excerpt}")
+            terminal.write(Painted(f"{finding.severity:<8}", _STYLES[finding.severity]), f"{finding.rule}  {place}")
+            terminal.write(f"        {finding.excerpt}")
         else:
-            terminal.write(f"{one.severity}\t{one.rule}\t{place}\t{one.excerpt}")
-    if not terminal.quiet:
-        terminal.say(f"{'1 finding' if len(findings) == 1 else f'{len(findings)} findings'} in {number} definitions.")
+            terminal.write(f"{finding.severity}\t{finding.rule}\t{place}\t{finding.excerpt}")
+    terminal.inform(f"{'1 finding' if len(findings) == 1 else f'{len(findings)} findings'} in {number} definitions.")

@@ -1,6 +1,6 @@
-"""The program: from arguments to an exit status.
+"""The program `toolyard`: from arguments to an exit status.
 
-A command is imported only when it is asked for, because most load the whole yard.
+A command is imported only when it runs, because most import the whole yard.
 """
 
 import sys
@@ -33,14 +33,14 @@ _MODULES: Final = {
     "scan": "pins",
     "version": "program",
 }
-"""The module of each command that has none of its own name."""
+"""The module of each command whose module has another name."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line, by default the process's own, and return the status to exit with."""
+    """Run a command line, by default that of the process, and return the exit status."""
     terminal = Terminal()
     try:
-        status = _answer(sys.argv[1:] if argv is None else argv, terminal)
+        status = _run_guarded(sys.argv[1:] if argv is None else argv, terminal)
         terminal.flush()
     except BrokenPipeError:
         terminal.abandon()
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def _answer(arguments: Sequence[str], terminal: Terminal) -> int:
+def _run_guarded(arguments: Sequence[str], terminal: Terminal) -> int:
     try:
         return _run(arguments, terminal)
     except LaunchError as error:
@@ -61,7 +61,7 @@ def _answer(arguments: Sequence[str], terminal: Terminal) -> int:
     except KeyboardInterrupt:
         terminal.clear()
         return INTERRUPTED
-    except SystemExit as stop:  # argparse has shown help, or SIGTERM came
+    except SystemExit as stop:  # argparse printed help, or SIGTERM came
         terminal.clear()
         return stop.code if isinstance(stop.code, int) else DEFECT
 
@@ -82,7 +82,7 @@ def run_version(options: Options, terminal: Terminal) -> int:
     """Print the version."""
     if options.json:
         import json  # noqa: PLC0415 - most commands need neither
-        import platform  # noqa: PLC0415 - the same
+        import platform  # noqa: PLC0415 - most commands need neither
 
         terminal.write_json(json.dumps({"toolyard": VERSION, "python": platform.python_version()}, separators=(",", ":")).encode())
     else:

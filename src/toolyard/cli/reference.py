@@ -1,4 +1,4 @@
-"""The command line as a page: its commands, options and exit statuses, written from the parsers and the codes."""
+"""References in Markdown: of the command line, from its parsers, and of the tools of a yard, from their specs."""
 
 from argparse import Action
 from collections.abc import Iterable, Iterator, Sequence
@@ -7,14 +7,13 @@ from typing import Any, Final, NamedTuple, cast
 import msgspec
 
 from toolyard.cli.parser import Parser, make_parsers
-from toolyard.cli.terminal import cell, table
 from toolyard.launch.errors import STATUSES
 from toolyard.model.envelope import encode
 from toolyard.model.errors import CODES
 from toolyard.model.schema import Schema, resolve
 from toolyard.model.spec import Example, ToolSpec
 
-__all__ = ["Argument", "arguments_of", "document", "operation_text", "reason_text", "reference", "tool_reference", "type_text"]
+__all__ = ["Argument", "arguments_of", "document", "reason_text", "reference", "spec_facts", "tool_reference", "type_text"]
 
 
 _DEPTH: Final = 4
@@ -35,7 +34,7 @@ _RULES: Final = {
 
 
 class Argument(NamedTuple):
-    """One argument of a tool, in words; the default is JSON, or nothing if there is none."""
+    """One argument of a tool, for people; the default is JSON, or nothing if there is none."""
 
     name: str
     type: str
@@ -45,20 +44,20 @@ class Argument(NamedTuple):
     description: str
 
     def signature(self) -> str:
-        """Return the argument as a signature has it."""
+        """Return the argument as in a signature."""
         if self.required:
             return f"{self.name}: {self.type}"
         return f"{self.name}?: {self.type}" if self.default is None else f"{self.name}: {self.type} = {self.default}"
 
 
 def arguments_of(schema: Schema) -> list[Argument]:
-    """Return the arguments that an input schema asks for, in its order."""
+    """Return the arguments of an input schema, in its order."""
     required = schema.get("required", ())
     return [_argument(name, inner, schema, required=name in required) for name, inner in schema.get("properties", {}).items()]
 
 
 def type_text(schema: object, root: Schema, depth: int = _DEPTH) -> str:
-    """Return a schema as people write a type, such as `integer | null` or `{name: string}[]`."""
+    """Return a schema as a type expression, such as `integer | null` or `{name: string}[]`."""
     node = resolve(root, schema)
     if not isinstance(node, dict) or not node:
         return "never" if node is False else "any"
@@ -72,11 +71,11 @@ def type_text(schema: object, root: Schema, depth: int = _DEPTH) -> str:
     if parts:
         return " & ".join(dict.fromkeys(type_text(part, root, depth - 1) for part in parts)) if depth else "any"
     kinds = facts.get("type", "object" if "properties" in facts else "any")
-    return _union(_one(kind, facts, root, depth) for kind in ([kinds] if isinstance(kinds, str) else kinds))
+    return _union(_simple_type(kind, facts, root, depth) for kind in ([kinds] if isinstance(kinds, str) else kinds))
 
 
 def _argument(name: str, schema: object, root: Schema, *, required: bool) -> Argument:
-    facts = {**_as_object(resolve(root, schema)), **_as_object(schema)}  # beside a reference there may be a default
+    facts = {**_as_object(resolve(root, schema)), **_as_object(schema)}  # a default may stand next to a reference
     default = _json(facts["default"]) if "default" in facts else None
     rules = ", ".join(text.format(facts[keyword]) for keyword, text in _RULES.items() if keyword in facts)
     return Argument(name, type_text(schema, root), required, default, rules, str(facts.get("description", "")))
@@ -86,7 +85,7 @@ def _as_object(schema: object) -> dict[str, Any]:
     return cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
 
 
-def _one(kind: str, facts: dict[str, Any], root: Schema, depth: int) -> str:
+def _simple_type(kind: str, facts: dict[str, Any], root: Schema, depth: int) -> str:
     if kind == "array":
         return _array(facts, root, depth)
     if kind == "object":
@@ -116,8 +115,8 @@ def _object(facts: dict[str, Any], root: Schema, depth: int) -> str:
 
 
 def _union(choices: Iterable[str]) -> str:
-    known = list(dict.fromkeys(choices))
-    return " | ".join(known[:_CHOICES]) + (" | …" if len(known) > _CHOICES else "")
+    types = list(dict.fromkeys(choices))
+    return " | ".join(types[:_CHOICES]) + (" | …" if len(types) > _CHOICES else "")
 
 
 def _json(value: object) -> str:
@@ -125,24 +124,34 @@ def _json(value: object) -> str:
 
 
 def document(spec: ToolSpec) -> dict[str, Any]:
-    """Return the whole spec, defaults and all, with the annotations in effect and the codes it may answer with."""
+    """Return the whole spec with defaults, effective annotations and the codes it may answer with."""
     fields: dict[str, Any] = {name: getattr(spec, name) for name in spec.__struct_fields__}
     return {**fields, "annotations": spec.hints(), "codes": spec.codes()}
 
 
-def operation_text(spec: ToolSpec) -> str:
-    """Return the operation, and whether nobody said it."""
-    return f"{spec.operation} (assumed)" if spec.operation_assumed else str(spec.operation)
+def spec_facts(spec: ToolSpec, *, quote: str = "") -> dict[str, str]:
+    """Return the short fields of a spec by title, without those that are not set; aliases are put in quotes."""
+    facts = {
+        "Title": spec.title,
+        "Operation": f"{spec.operation} (assumed)" if spec.operation_assumed else str(spec.operation),
+        "Session": spec.session,
+        "Source": spec.source,
+        "Tags": ", ".join(spec.tags),
+        "Timeout": None if spec.timeout is None else f"{spec.timeout:g} s" if spec.timeout else "none",
+        "Aliases": ", ".join(f"{quote}{alias}{quote}" for alias in spec.aliases),
+        "Deprecated": spec.deprecated,
+    }
+    return {title: text for title, text in facts.items() if text}
 
 
 def reason_text(spec: ToolSpec, name: str) -> str:
-    """Return the code a reason comes with, and the keys its details carry."""
+    """Return the code of a reason and the keys of its details."""
     reason = spec.reasons[name]
     return f"{reason.code}, with {', '.join(reason.details)}" if reason.details else reason.code
 
 
 def tool_reference(name: str, version: str, specs: Sequence[ToolSpec]) -> str:
-    """Return the page of a yard's tools, without a line break at its end."""
+    """Return the reference of a yard's tools, without a line break at its end."""
     blocks = [f"# {name}", f"Version {version}, {len(specs)} {'tool' if len(specs) == 1 else 'tools'}."]
     return "\n\n".join([*blocks, *(block for spec in specs for block in _section(spec))])
 
@@ -150,7 +159,7 @@ def tool_reference(name: str, version: str, specs: Sequence[ToolSpec]) -> str:
 def _section(spec: ToolSpec) -> Iterator[str]:
     yield f"## {spec.name}"
     yield spec.description.strip()
-    yield "\n".join(f"- {fact}" for fact in _facts(spec))
+    yield "\n".join(f"- {title}: {text}" for title, text in spec_facts(spec, quote="`").items())
     yield from _arguments(arguments_of(spec.input_schema))
     if spec.output_schema is not None:
         yield f"### Output\n\n{_code(type_text(spec.output_schema, spec.output_schema))}"
@@ -158,27 +167,11 @@ def _section(spec: ToolSpec) -> Iterator[str]:
     if codes:
         yield f"### Codes\n\n{', '.join(f'`{code}`' for code in codes)}"
     if spec.reasons:
-        rows = [(f"`{name}`", cell(reason_text(spec, name))) for name in spec.reasons]
-        yield f"### Reasons\n\n{table(('reason', 'comes with'), rows)}"
+        rows = [(f"`{name}`", _cell(reason_text(spec, name))) for name in spec.reasons]
+        yield f"### Reasons\n\n{_table(('reason', 'comes with'), rows)}"
     if spec.examples:
         yield "### Examples"
         yield from (_example(example) for example in spec.examples)
-
-
-def _facts(spec: ToolSpec) -> Iterator[str]:
-    if spec.title:
-        yield f"Title: {spec.title}"
-    yield f"Operation: {operation_text(spec)}"
-    yield f"Session: {spec.session}"
-    yield f"Source: {spec.source}"
-    if spec.tags:
-        yield f"Tags: {', '.join(spec.tags)}"
-    if spec.timeout is not None:
-        yield f"Timeout: {spec.timeout:g} s" if spec.timeout else "Timeout: none"
-    if spec.aliases:
-        yield f"Aliases: {', '.join(f'`{alias}`' for alias in spec.aliases)}"
-    if spec.deprecated is not None:
-        yield f"Deprecated: {spec.deprecated}"
 
 
 def _arguments(arguments: Sequence[Argument]) -> Iterator[str]:
@@ -191,11 +184,11 @@ def _arguments(arguments: Sequence[Argument]) -> Iterator[str]:
             _code(argument.type, in_table=True),
             "yes" if argument.required else "no",
             "" if argument.default is None else _code(argument.default, in_table=True),
-            cell(_about(argument)),
+            _cell(_about(argument)),
         )
         for argument in arguments
     ]
-    yield f"### Arguments\n\n{table(('name', 'type', 'required', 'default', 'description'), rows)}"
+    yield f"### Arguments\n\n{_table(('name', 'type', 'required', 'default', 'description'), rows)}"
 
 
 def _about(argument: Argument) -> str:
@@ -204,7 +197,7 @@ def _about(argument: Argument) -> str:
 
 
 def _code(text: str, *, in_table: bool = False) -> str:
-    """Return text as code; in a table a bar has to be escaped even there."""
+    """Return text as inline code; in a table a bar must be escaped even there."""
     fence = "``" if "`" in text else "`"
     padding = " " if "`" in text else ""
     shown = text.replace("|", "\\|") if in_table else text
@@ -228,8 +221,8 @@ _HEAD: Final = """\
 
     toolyard [options] COMMAND …
 
-Data goes to stdout and everything else to stderr, also what a module or a tool prints. Results are printed for people; with
-`--json` they are printed for programs. Options are written in full; what is not known is refused."""
+Data goes to stdout and everything else to stderr, including what a module or a tool prints. Results are printed for people, and
+with `--json` for programs. Options cannot be abbreviated; unknown ones are refused."""
 _TARGET: Final = """\
 ## TARGET
 
@@ -238,18 +231,21 @@ Every command but `accept`, `add`, `config`, `connect`, `demo`, `diff`, `eval`, 
 
 | TARGET | is |
 |---|---|
-| `module:attr` | an attribute of a module that can be imported from here |
-| `file.py` | the one yard at the top of a file |
-| `file.py:attr` | an attribute of a file, where there are several yards in it |
+| `module:attr` | an attribute of a module that can be imported from the current folder |
+| `file.py` | the only yard at the top level of a file |
+| `file.py:attr` | an attribute of a file that has several yards |
+| `toolyard.toml` | the `target`, upstreams and packs of a configuration |
+| `file.json` | the servers of an MCP client's configuration |
+| `https://…` | the MCP server at a URL |
 
-`toolyard.demo:yard` is one that comes along, with invented tools to try commands on.
+`toolyard.demo:yard` is a built-in yard with invented tools, to try commands on.
 
-The module is loaded and the yard opened; when the command ends, and on Ctrl-C and SIGTERM, it is closed and its sessions are
-ended. If that fails, one sentence names the file, the line and the cause; `-vv` shows the traceback, too."""
+The module is loaded and the yard opened. When the command ends, also by Ctrl-C or SIGTERM, the yard is closed and its sessions end.
+A failure is one sentence with the file, the line and the cause; `-vv` adds the traceback."""
 _OPTIONS: Final = """\
 ## Options
 
-These stand before a command, or, all but `--version`, after it."""
+These go before a command or, except `--version`, after it."""
 _ARGUMENTS: Final = """\
 ### Arguments of a call
 
@@ -259,75 +255,74 @@ Arguments have one of three forms, which cannot be mixed:
     toolyard call bank.py transfer '{"source": "current", "target": "savings", "cents": 2500}'
     echo '{"source": "current", "target": "savings", "cents": 2500}' | toolyard call bank.py transfer -
 
-The tool's input schema decides how the value of a pair is read. Where it may be a string it is kept as text; otherwise it is
-read as JSON, and kept as text if it is none, which the answer then says. A `null` for what may be a string needs the second
-form.
+The tool's input schema decides how the value of a pair is parsed. Where it allows a string, the value stays text. Elsewhere it is
+parsed as JSON; a value that is not JSON stays text, and the dispatcher then refuses or corrects it. A `null` where a string is
+allowed needs the second form.
 
-Progress and log lines of the tool go to stderr. Images and other content blocks are mentioned; `--output` writes them to
-files named by the call's id and their numbers."""
-_SERVING: Final = """\
+Progress and log lines of the tool go to stderr. Images and other content blocks are only listed; `--output` writes them to files
+named by the id of the call and their number."""
+_SERVE: Final = """\
 ### Where settings come from
 
-A flag beats a variable of the environment, that beats `toolyard.toml`, and that beats the default; a flag wins also if it says what
-is the default. The file is the one that `--config` names, or else `TOOLYARD_CONFIG`, or else `toolyard.toml` in the folder where the
-command is run. [Settings](settings.md) has every key and variable; `toolyard config` tells those in effect.
+A flag overrides an environment variable, that overrides `toolyard.toml`, and that overrides the default. The file is the one that
+`--config` names, or else `TOOLYARD_CONFIG`, or else `toolyard.toml` in the current folder. [Settings](settings.md) has every key and
+variable; `toolyard config` prints the values in effect.
 
-Over stdio, stdout belongs to the client. Where stderr is a terminal, it tells where the server listens and how to connect clients;
-otherwise it gets one log line, `serving …`. When the client goes the server ends with status 0."""
-_EVALUATING: Final = """\
-### Labelled tools and questions
+Over stdio, stdout belongs to the client. If stderr is a terminal, a hint shows where the server listens and how to connect clients;
+otherwise stderr gets one log line, `serving …`. When the client disconnects, the server ends with status 0."""
+_EVAL: Final = """\
+### Labelled tools and queries
 
-A tool is a line with `id`, `name` and, where known, `namespace`, `description`, `tags` and `input_schema`; a question is a line with
-`query` and `relevant`, the ids of the tools that answer it. What is printed is told in [Search tools](../guides/search.md). Times are
-those of the processor."""
-_SURROUNDINGS: Final = """\
-## Surroundings
+A tool is a line with `id`, `name` and optional `namespace`, `description`, `tags` and `input_schema`. A query is a line with `query`
+and `relevant`, the ids of the tools that answer it. [Search tools](../guides/search.md) explains the numbers. Times are CPU times."""
+_ENVIRONMENT: Final = """\
+## Environment
 
 - Colours are used where stdout is a terminal, `NO_COLOR` is unset or empty, and `TERM` is not `dumb`.
-- `toolyard list` prints a table as wide as the terminal, or tab-separated lines without titles where stdout is none;
-  `toolyard search` paragraphs, or tab-separated lines with name, signature and why.
-- Control characters in what tools and their authors wrote are shown and not sent to the terminal.
+- `toolyard list` prints a table as wide as the terminal, or tab-separated lines without titles if stdout is not a terminal;
+  `toolyard search` prints paragraphs, or tab-separated lines with name, signature and reason.
+- Control characters in the text of tools are escaped.
 - Log lines are `<ISO time> <LEVEL> <logger> <message>`; the message is an event and then `key=value` facts. Warnings are
-  shown by default, information with `-v`, everything with `-vv`, errors alone with `--quiet`."""
+  shown by default, information with `-v`, everything with `-vv`, only errors with `--quiet`."""
 _STATUS_HEAD: Final = """\
 ## Exit statuses
 
-A failed call exits with the status of its code; every code has one."""
-_MORE: Final = {"call": _ARGUMENTS, "eval": _EVALUATING, "serve": _SERVING}
+Every code has an exit status, with which a failed call exits."""
+_MORE: Final = {"call": _ARGUMENTS, "eval": _EVAL, "serve": _SERVE}
 
 
 def reference() -> str:
     """Return the reference of the command line, in Markdown."""
     program, commands = make_parsers()
-    blocks = [_HEAD, _TARGET, _OPTIONS, table(("option", "does"), _options(program))]
+    blocks = [_HEAD, _TARGET, _OPTIONS, _table(("option", "meaning"), _rows(program.actions))]
     for name, parser in commands.items():
-        blocks += _command(name, parser, known=program)
+        blocks += _command(name, parser, shared=program)
         blocks += [_MORE[name]] if name in _MORE else []
-    return "\n\n".join([*blocks, _SURROUNDINGS, _STATUS_HEAD, table(("status", "code", "meaning"), _statuses())]) + "\n"
+    return "\n\n".join([*blocks, _ENVIRONMENT, _STATUS_HEAD, _table(("status", "code", "meaning"), _statuses())]) + "\n"
 
 
-def _command(name: str, parser: Parser, *, known: Parser) -> Iterator[str]:
-    shared = {option for action in known.actions for option in action.option_strings}
-    own = [action for action in parser.actions if not shared.intersection(action.option_strings)]
+def _command(name: str, parser: Parser, *, shared: Parser) -> Iterator[str]:
+    shared_options = {option for action in shared.actions for option in action.option_strings}
+    own = [action for action in parser.actions if not shared_options.intersection(action.option_strings)]
     positional = [action for action in own if not action.option_strings]
     ending = ["[options]", "[-- COMMAND …]"] if parser.takes_program else ["[options]"]
     usage = " ".join(["toolyard", name, *(_in_usage(action) for action in positional), *ending])
     yield f"## toolyard {name}"
     yield f"    {usage}"
     yield str(parser.description)
-    yield table(("argument or option", "is or does"), [(_written(action), str(action.help)) for action in own])
+    yield _table(("argument or option", "meaning"), _rows(own))
 
 
-def _options(parser: Parser) -> list[tuple[str, str]]:
-    return [(_written(action), str(action.help)) for action in parser.actions]
+def _rows(actions: Sequence[Action]) -> list[tuple[str, str]]:
+    return [(_as_typed(action), str(action.help)) for action in actions]
 
 
 def _in_usage(action: Action) -> str:
     return {"*": f"[{action.metavar} …]", "?": f"[{action.metavar}]"}.get(str(action.nargs), str(action.metavar))
 
 
-def _written(action: Action) -> str:
-    """Return an argument or an option as it is typed."""
+def _as_typed(action: Action) -> str:
+    """Return an argument or an option as people type it."""
     if not action.option_strings:
         return f"`{action.metavar}`"
     value = f" {action.metavar}" if action.metavar else ""
@@ -338,3 +333,13 @@ def _statuses() -> list[tuple[str, str, str]]:
     codes = {code.exit: (f"`{code.name}`", code.meaning) for code in CODES.values()}
     others = {status: ("", meaning) for status, meaning in STATUSES.items()}
     return [(f"`{status}`", name, meaning) for status, (name, meaning) in sorted({**codes, **others}.items())]
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table; the cells are Markdown already."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in (titles, ["---"] * len(titles), *rows))
+
+
+def _cell(text: str) -> str:
+    """Return text escaped for a cell of a table."""
+    return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|")

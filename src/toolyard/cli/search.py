@@ -1,4 +1,4 @@
-"""`toolyard search`: the tools of a yard that fit some words, as an agent would find them."""
+"""`toolyard search` and `toolyard eval search`: find tools as an agent does, and measure how well that works."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -8,10 +8,10 @@ from typing import Final, TypeVar
 import msgspec
 
 from toolyard.cli.parser import Options
-from toolyard.cli.targets import settings_of_options, work_in_yard
+from toolyard.cli.targets import config_from, run_in_yard
 from toolyard.cli.terminal import Painted, Terminal, cut
 from toolyard.config import Config
-from toolyard.launch.errors import LaunchError, failed_search, refusal_of
+from toolyard.launch.errors import LaunchError, as_launch_error, explain_refusal, search_failure
 from toolyard.metatools.catalogue import Catalogue
 from toolyard.metatools.search import check_query
 from toolyard.metatools.signature import signature
@@ -27,23 +27,23 @@ __all__ = ["run_eval", "run_search"]
 
 
 _MEANINGS: Final = {
-    "recall@1": "share of the right tools that came first",
+    "recall@1": "share of the relevant tools that came first",
     "recall@5": "share of them among the first five",
     "recall@10": "share of them among the first ten",
-    "mrr@10": "one over the place of the first right tool, on average",
-    "ndcg@10": "how near the best order the first ten are",
+    "mrr@10": "reciprocal rank of the first relevant tool, on average",
+    "ndcg@10": "how close the first ten are to the best order",
     "build_s": "seconds to build the index",
-    "p50_ms": "milliseconds of a middling question",
-    "p99_ms": "milliseconds of all questions but the slowest hundredth",
-    "tools": "tools in the index",
-    "queries": "questions asked",
+    "p50_ms": "milliseconds of the median query",
+    "p99_ms": "milliseconds that 99 % of the queries stay below",
+    "tools": "number of tools in the index",
+    "queries": "number of queries",
 }
 _Line = TypeVar("_Line")
 
 
 def run_eval(options: Options, terminal: Terminal) -> int:
-    """Measure search on labelled tools and questions, and print what was measured."""
-    config = settings_of_options(options, terminal)
+    """Measure search on labelled tools and queries, and print the results."""
+    config = config_from(options, terminal)
     tools = _read(options.tools, read_tools)
     queries = _read(options.queries, read_queries)
     measured = _measure(tools, queries, config)
@@ -51,9 +51,9 @@ def run_eval(options: Options, terminal: Terminal) -> int:
         terminal.write_json(encode(measured))
     else:
         _write(terminal, measured)
-    unknown = _unknown(tools, queries)
-    if unknown and not options.quiet:
-        terminal.say(f"Tools that questions ask for and that are not in '{options.tools}': {unknown}.")
+    unknown = {tool for query in queries for tool in query.relevant} - {tool.id for tool in tools}
+    if unknown:
+        terminal.inform(f"Relevant tools of queries that are not in '{options.tools}': {len(unknown)}.")
     return 0
 
 
@@ -65,21 +65,21 @@ def _measure(tools: list[LabelledTool], queries: list[LabelledQuery], config: Co
         source = f" It comes from '{origin.name}'." if origin.kind in {"environment", "file"} else ""
         raise LaunchError(f"{error}{source}") from error
     except Exception as error:
-        raise failed_search(error, settings.strategy) from error
+        raise search_failure(error, settings.strategy) from error
 
 
 def _read(path: str, read: Callable[[Iterable[bytes]], list[_Line]]) -> list[_Line]:
-    """Return what the lines of a file are."""
+    """Return the lines of a file, decoded."""
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 - a path of this shape may be a pipe, as '<(…)' makes one
-            found = read(file)
+        with open(path, "rb") as file:  # noqa: PTH123 - the path may be a pipe, as of '<(…)'
+            lines = read(file)
     except OSError as error:
         raise LaunchError(f"The file '{path}' cannot be read: {error.strerror}.") from error
     except EvaluationError as error:
         raise LaunchError(f"The file '{path}' cannot be used. {error}") from error
-    if not found:
+    if not lines:
         raise LaunchError(f"The file '{path}' is empty.")
-    return found
+    return lines
 
 
 def _write(terminal: Terminal, measured: dict[str, float]) -> None:
@@ -90,26 +90,19 @@ def _write(terminal: Terminal, measured: dict[str, float]) -> None:
             terminal.write(f"{name}\t{value}")
 
 
-def _unknown(tools: list[LabelledTool], queries: list[LabelledQuery]) -> int:
-    known = {tool.id for tool in tools}
-    return len({wanted for query in queries for wanted in query.relevant} - known)
-
-
 _INDENT: Final = "  "
 _NARROWEST: Final = 40
 
 
 def run_search(options: Options, terminal: Terminal) -> int:
-    """Print the tools that fit best: name, signature and why for each."""
-    try:
+    """Print the best tools: name, signature and reason of each."""
+    with as_launch_error(ToolError):
         check_query(options.words)
-    except ToolError as error:
-        raise LaunchError(error.message) from error
-    return work_in_yard(options, terminal, partial(_search, options=options, terminal=terminal))
+    return run_in_yard(options, terminal, partial(_search, options=options, terminal=terminal))
 
 
 async def _search(yard: Yard, profile: Profile, *, options: Options, terminal: Terminal) -> int:
-    found = await _found(yard, profile, options)
+    found = await _find(yard, profile, options)
     if options.json:
         terminal.write_json(encode({"hits": [_entry(hit) for hit in found.hits], "more": found.more, "closest": found.closest}))
     elif terminal.interactive:
@@ -117,12 +110,16 @@ async def _search(yard: Yard, profile: Profile, *, options: Options, terminal: T
     else:
         for hit in found.hits:
             terminal.write("\t".join((hit.spec.name, signature(hit.spec), hit.why)))
-    if not options.quiet:
-        _say_what_else(terminal, found, options.words)
+    if found.more:
+        terminal.inform("More tools match; '--limit' shows up to 100.")
+    elif not found.hits:
+        closest = ", ".join(f"'{name}'" for name in found.closest)
+        words = shortened(" ".join(options.words.split()))
+        terminal.inform(f"Nothing matches '{words}'." + (f" The closest namespaces: {closest}." if closest else ""))
     return 0
 
 
-async def _found(yard: Yard, profile: Profile, options: Options) -> Found:
+async def _find(yard: Yard, profile: Profile, options: Options) -> Found:
     catalogue = Catalogue(yard.registry, yard.search)
     operation = None if options.operation is None else Operation(options.operation)
     try:
@@ -130,15 +127,15 @@ async def _found(yard: Yard, profile: Profile, options: Options) -> Found:
         catalogue.check_namespace(options.namespace, profile)
     except ToolError as error:
         raise LaunchError(error.message) from error
-    except ValueError as error:  # the environment asks for a search that cannot be had
-        raise LaunchError(refusal_of(error, yard)) from error
+    except ValueError as error:  # the environment names an unknown strategy
+        raise LaunchError(explain_refusal(error, yard)) from error
     try:
         found = await catalogue.search(
             options.words, profile, namespace=options.namespace, operation=operation, offset=0, limit=options.limit
         )
         return Found(hits=found.hits, more=found.more, closest=[name for name in found.closest if name != METATOOLS])
     except Exception as error:
-        raise failed_search(error, catalogue.settings.strategy) from error
+        raise search_failure(error, catalogue.settings.strategy) from error
     finally:
         catalogue.close()
 
@@ -156,7 +153,7 @@ def _entry(hit: Hit) -> dict[str, object]:
 
 
 def _write_hits(terminal: Terminal, found: Found) -> None:
-    """Write each tool as a paragraph, because signatures are longer than a column of a table."""
+    """Write each tool as a paragraph, because signatures are too long for a table."""
     width = max(terminal.width, _NARROWEST)
     for number, hit in enumerate(found.hits):
         name = hit.spec.name
@@ -168,11 +165,3 @@ def _write_hits(terminal: Terminal, found: Found) -> None:
             terminal.write(line)
         terminal.write(_INDENT, cut(" ".join(hit.spec.summary.split()), width - len(_INDENT)))
         terminal.write(_INDENT, Painted(cut(hit.why, width - len(_INDENT)), "faint"))
-
-
-def _say_what_else(terminal: Terminal, found: Found, words: str) -> None:
-    if found.more:
-        terminal.say("More tools fit; '--limit' shows up to 100.")
-    elif not found.hits:
-        closest = ", ".join(f"'{name}'" for name in found.closest)
-        terminal.say(f"Nothing fits '{shortened(' '.join(words.split()))}'." + (f" The closest namespaces: {closest}." if closest else ""))

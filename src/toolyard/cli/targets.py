@@ -1,7 +1,4 @@
-"""Targets: from 'module:attr', a file or an address to the yard that is meant.
-
-It loads a yard and does not open it.
-"""
+"""The yard of a command: read its settings, load its target, open it, and run the command in it."""
 
 import logging
 import sys
@@ -14,125 +11,137 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from toolyard._internal.files import find_state_dir
 from toolyard.cli.terminal import Terminal
-from toolyard.config import FOREIGN, Config
-from toolyard.launch.build import apply_settings, named_profile, read_settings
-from toolyard.launch.errors import DEFECT, LaunchError, cause_of, refusal_of
+from toolyard.config import CLIENT_FILES, Config
+from toolyard.launch.build import apply_settings, find_profile, read_settings
+from toolyard.launch.errors import DEFECT, LaunchError, did_you_mean, explain_cause, explain_refusal
 from toolyard.launch.signals import run
 from toolyard.model.profile import EVERYTHING, METATOOLS, Profile
-from toolyard.model.schema import closest_name
 from toolyard.monitor import log_sink
 from toolyard.yard import Yard
 
 if TYPE_CHECKING:
-    from toolyard.cli.parser import Options  # a program that serves a yard of its own parses nothing
+    from toolyard.cli.parser import Options  # imports argparse
 
-__all__ = ["Work", "chosen", "file_of", "loaded", "opened", "settings_of_options", "work_in_yard"]
+__all__ = ["Work", "config_from", "file_of", "load_target", "load_yard", "open_yard", "run_in_yard", "state_dir_of"]
 
 
-_FORMS: Final = "Write 'module:attr', 'file.py', 'file.py:attr', 'toolyard.toml', a client's 'file.json' or an address."
-_FILES: Final = (".py", ".toml", *FOREIGN)
-_OTHER_NAME: Final = "_toolyard_target"
+_FORMS: Final = "Write 'module:attr', 'file.py', 'file.py:attr', 'toolyard.toml', a client's 'file.json' or a URL."
+_FILES: Final = (".py", ".toml", *CLIENT_FILES)
+_FALLBACK_NAME: Final = "_toolyard_target"
 _log = logging.getLogger(__name__)
 
 
 class _Target(NamedTuple):
-    """Where a yard is: a file or a module, and the attribute if it was named."""
+    """A file or a module, and the attribute that has the yard; empty if it is the only one."""
 
-    place: str
+    module: str
     attribute: str
     is_file: bool
 
 
-def settings_of_options(options: "Options", terminal: Terminal) -> Config:
-    """Return the settings of a command line, and say which variables are probably misspelt.
+def config_from(options: "Options", terminal: Terminal) -> Config:
+    """Return the settings of a command line, and write warnings.
 
     Raises:
-        LaunchError: One is wrong.
+        LaunchError: A setting is wrong.
     """
     target, path = options.target, options.config
     if target.endswith(".toml"):
         if path is not None:
-            raise LaunchError(f"'{target}' is a file with settings, and so is '{path}'. Name one of them.")
+            raise LaunchError(f"'{target}' and '{path}' are both files with settings. Name one of them.")
         target, path = "", target
-    return read_settings({**options.given, **({"target": target} if target else {})}, terminal, path=path)
+    return read_settings({**options.settings, **({"target": target} if target else {})}, terminal, path=path)
 
 
-@contextmanager
-def chosen(config: Config) -> Generator[Yard]:
-    """Return the yard that the settings name: the one of their target, or an empty one for their upstreams and packs.
+def state_dir_of(config: Config) -> Path:
+    """Return the state directory of the settings.
 
     Raises:
         LaunchError: There is none.
     """
+    try:
+        return find_state_dir(config.settings.state_dir)
+    except OSError as error:
+        raise LaunchError(f"The state directory cannot be found: {error.strerror}.") from error
+
+
+@contextmanager
+def load_yard(config: Config) -> Generator[Yard]:
+    """Load the yard of the target, or make an empty one for upstreams and packs; it is not opened.
+
+    Raises:
+        LaunchError: There is no yard.
+    """
     if config.is_yard:
         yield Yard()
     elif config.settings.target is None:
-        raise LaunchError("There is no TARGET: name a yard, or write 'target', 'upstreams' or 'packs' into 'toolyard.toml'.")
+        raise LaunchError("There is no TARGET. Name a yard, or write 'target', 'upstreams' or 'packs' into 'toolyard.toml'.")
     else:
-        with loaded(config.settings.target) as yard:
+        with load_target(config.settings.target) as yard:
             yield yard
 
 
 @contextmanager
-def loaded(text: str) -> Generator[Yard]:
-    """Load the yard that a target names; meanwhile, what lies beside it can be imported.
+def load_target(text: str) -> Generator[Yard]:
+    """Load the yard that a target names; modules in its folder can be imported while the context is open.
 
     Raises:
-        LaunchError: There is none; the sentence names the file or module and the cause.
+        LaunchError: There is none; the message names the file or module and the cause.
     """
-    target = _read(text)
-    folder = str(Path(target.place).resolve().parent if target.is_file else Path.cwd())
+    target = _parse(text)
+    folder = str(Path(target.module).resolve().parent if target.is_file else Path.cwd())
     sys.path.insert(0, folder)
     try:
-        module = _load(target)
-        yield _named(module, target) if target.attribute else _only(module, target.place)
+        module = _load_module(target)
+        yield _attribute(module, target) if target.attribute else _only_yard(module, target.module)
     finally:
         sys.path.remove(folder)
 
 
 def file_of(text: str) -> Path | None:
-    """Return the file that a target names, or nothing if it names a module or an address."""
-    place = text if text.endswith(_FILES) else text.rpartition(":")[0]
-    return Path(place) if place.endswith(_FILES) and "://" not in text else None
+    """Return the file that a target names, or nothing if it names a module or a URL."""
+    path = text if text.endswith(_FILES) else text.rpartition(":")[0]
+    return Path(path) if path.endswith(_FILES) and "://" not in text else None
 
 
-def _read(text: str) -> _Target:
+def _parse(text: str) -> _Target:
     if text.endswith(".py"):
         return _Target(text, "", is_file=True)
-    place, _, attribute = text.rpartition(":")
-    if place and attribute:
-        return _Target(place, attribute, is_file=place.endswith(".py"))
-    beside = Path(f"{text}.py")
-    meant = f" Did you mean '{beside}'?" if text and beside.is_file() else ""
+    module, _, attribute = text.rpartition(":")
+    if module and attribute:
+        return _Target(module, attribute, is_file=module.endswith(".py"))
+    file = Path(f"{text}.py")
+    meant = f" Did you mean '{file}'?" if text and file.is_file() else ""
     raise LaunchError(f"'{text}' names no yard. {_FORMS}{meant}")
 
 
-def _load(target: _Target) -> ModuleType:
-    if target.is_file and not Path(target.place).is_file():
-        raise LaunchError(f"There is no file '{target.place}'.")
+def _load_module(target: _Target) -> ModuleType:
+    if target.is_file and not Path(target.module).is_file():
+        raise LaunchError(f"There is no file '{target.module}'.")
     try:
-        return _load_file(target.place) if target.is_file else import_module(target.place)
+        return _load_file(target.module) if target.is_file else import_module(target.module)
     except ModuleNotFoundError as error:
-        if not target.is_file and error.name is not None and f"{target.place}.".startswith(f"{error.name}."):
+        if not target.is_file and error.name is not None and f"{target.module}.".startswith(f"{error.name}."):
             raise LaunchError(f"There is no module '{error.name}'. {_FORMS}") from error
-        raise _refusal(target.place, error) from error
+        raise _refusal(target.module, error) from error
     except (Exception, SystemExit) as error:
-        raise _refusal(target.place, error) from error
+        raise _refusal(target.module, error) from error
 
 
 def _refusal(place: str, error: BaseException) -> LaunchError:
     _log.debug("load_failed target=%s", place, exc_info=error)
-    return LaunchError(f"'{place}' cannot be loaded: {cause_of(error)}")
+    return LaunchError(f"'{place}' cannot be loaded: {explain_cause(error)}")
 
 
 def _load_file(place: str) -> ModuleType:
     name = _name_of(place)
     spec = spec_from_file_location(name, Path(place).resolve())
     if spec is None or spec.loader is None:
-        raise LaunchError(f"'{place}' is no Python file.")
+        raise LaunchError(f"'{place}' is not a Python file.")
     module = module_from_spec(spec)
-    sys.modules[name] = module  # where dataclasses and pydantic look for what annotations name
+    sys.modules[name] = module  # dataclasses and pydantic resolve annotations there
     try:
         spec.loader.exec_module(module)
     except BaseException:
@@ -142,31 +151,30 @@ def _load_file(place: str) -> ModuleType:
 
 
 def _name_of(place: str) -> str:
-    """Return the name that the file would be imported by, unless that is somebody else's."""
+    """Return the name by which the file would be imported, unless another module has it."""
     stem = Path(place).stem
     taken = stem in sys.modules or stem in sys.stdlib_module_names
-    return _OTHER_NAME if taken or not stem.isidentifier() else stem
+    return _FALLBACK_NAME if taken or not stem.isidentifier() else stem
 
 
-def _named(module: ModuleType, target: _Target) -> Yard:
+def _attribute(module: ModuleType, target: _Target) -> Yard:
     try:
         found: object = reduce(getattr, target.attribute.split("."), module)
     except AttributeError as error:
-        near = closest_name(target.attribute, list(vars(module)))
-        meant = f" Did you mean '{near}'?" if near else ""
-        raise LaunchError(f"There is no '{target.attribute}' in '{target.place}'.{meant}") from error
+        meant = did_you_mean(target.attribute, list(vars(module)))
+        raise LaunchError(f"There is no '{target.attribute}' in '{target.module}'.{meant}") from error
     if not isinstance(found, Yard):
-        raise LaunchError(f"'{target.attribute}' in '{target.place}' is of type '{type(found).__name__}' and no 'Yard'.")
+        raise LaunchError(f"'{target.attribute}' in '{target.module}' is a '{type(found).__name__}' and not a 'Yard'.")
     return found
 
 
-def _only(module: ModuleType, place: str) -> Yard:
+def _only_yard(module: ModuleType, place: str) -> Yard:
     yards: dict[int, tuple[str, Yard]] = {}
     for name, value in vars(module).items():
         if isinstance(value, Yard):
             yards.setdefault(id(value), (name, value))
     if not yards:
-        raise LaunchError(f"There is no 'Yard' at the top of '{place}'. One is made with 'yard = Yard(tools=[…])'.")
+        raise LaunchError(f"There is no 'Yard' at the top level of '{place}'. Make one with 'yard = Yard(tools=[…])'.")
     if len(yards) > 1:
         names = [name for name, _ in yards.values()]
         listed = ", ".join(f"'{name}'" for name in names)
@@ -175,78 +183,81 @@ def _only(module: ModuleType, place: str) -> Yard:
 
 
 Work = Callable[[Yard, Profile], Coroutine[Any, Any, int]]
-"""What a command does with an open yard and the profile it was asked to take; it returns the exit status."""
-_PATIENCE: Final = 120.0
-_SILENCE: Final = 1.0
+"""Runs a command in an open yard for a profile, and returns the exit status."""
+_TIMEOUT_S: Final = 120.0
+_SILENT_S: Final = 1.0
+"""How long upstreams are waited for before the terminal says so."""
 
 
-def work_in_yard(options: "Options", terminal: Terminal, work: Work, *, tool: str | None = None, runs: bool = False) -> int:
-    """Load the target, open its yard as it would be served, work in it and return the exit status.
+def run_in_yard(options: "Options", terminal: Terminal, work: Work, *, tool: str | None = None, runs: bool = False) -> int:
+    """Load the target, open its yard as it would be served, run a command in it and return the exit status.
 
-    What a module or a tool prints goes to stderr, so that stdout holds data alone. Who wants one tool waits for that one only; but
-    whoever runs a tool about tools waits for all.
+    What a module or a tool prints goes to stderr, so that stdout has only data. With `tool`, only the upstream that publishes it is
+    waited for; a metatool that `runs` needs all of them.
 
     Raises:
-        LaunchError: The target cannot be loaded, or its yard not be opened or closed.
+        LaunchError: The target cannot be loaded, or its yard cannot be opened or closed.
     """
-    config = settings_of_options(options, terminal)
-    with redirect_stdout(sys.stderr), chosen(config) as yard:
+    config = config_from(options, terminal)
+    with redirect_stdout(sys.stderr), load_yard(config) as yard:
         apply_settings(yard, config, terminal)
-        settle = partial(_settle, yard, terminal, tool=tool, runs=runs)
-        return run(_work(yard, options, settle=settle, work=work))
+        wait = partial(_wait_for_upstreams, yard, terminal, tool=tool, runs=runs)
+        return run(_run(yard, options, wait=wait, work=work))
 
 
-async def _settle(yard: Yard, terminal: Terminal, *, tool: str | None, runs: bool) -> None:
-    """Wait for what upstreams publish, and say for whom if it takes a while.
+async def _wait_for_upstreams(yard: Yard, terminal: Terminal, *, tool: str | None, runs: bool) -> None:
+    """Wait until upstreams have published their tools, and show which ones are waited for.
 
     Raises:
-        LaunchError: They have nothing to offer, and nobody else has.
+        LaunchError: Upstreams failed and the yard has no tools at all.
     """
 
-    def is_there() -> bool:
+    def is_published() -> bool:
         found = None if tool is None else yard.registry.named(tool)
         return found is not None and not (runs and found.spec.source == METATOOLS)
 
-    def tell(names: Sequence[str]) -> None:
+    def show(names: Sequence[str]) -> None:
         terminal.show_progress(f"Waiting for {', '.join(repr(name) for name in names)} …")
 
-    await yard.providers.wait_ready(_SILENCE, enough=is_there)
-    await yard.providers.wait_ready(_PATIENCE, enough=is_there, tell=tell)
+    await yard.providers.wait_ready(_SILENT_S, enough=is_published)
+    await yard.providers.wait_ready(_TIMEOUT_S, enough=is_published, tell=show)
     terminal.clear()
-    if is_there():
+    if is_published():
         return
-    reasons = {provider.name: getattr(provider, "unavailable_reason", lambda: None)() for provider in yard.providers}
-    said = [f"'{name}' offers nothing for now. {reason}" for name, reason in reasons.items() if reason is not None]
-    if said and tool is None and not _offers(yard):
-        raise LaunchError(" ".join(said))
-    for sentence in said:
-        if not terminal.quiet:
-            terminal.say(sentence)
+    problems = [
+        f"'{provider.name}' offers nothing for now. {problem}"
+        for provider in yard.providers
+        if (problem := getattr(provider, "unavailable_reason", lambda: None)()) is not None
+    ]
+    if problems and tool is None and not _has_tools(yard):
+        raise LaunchError(" ".join(problems))
+    for problem in problems:
+        terminal.inform(problem)
 
 
-def _offers(yard: Yard) -> bool:
-    """Return whether there is anything of its own in a yard, be it withheld."""
+def _has_tools(yard: Yard) -> bool:
+    """Return whether a yard has tools besides the metatools, withheld ones included."""
     return bool(yard.registry.withheld(EVERYTHING)) or any(spec.source != METATOOLS for spec in yard.registry.visible(EVERYTHING))
 
 
-async def _work(yard: Yard, options: "Options", *, settle: Callable[[], Awaitable[None]], work: Work) -> int:
+async def _run(yard: Yard, options: "Options", *, wait: Callable[[], Awaitable[None]], work: Work) -> int:
     status: int | None = None
     yard.registry.allow_eval = yard.registry.allow_eval or options.allow_eval
     try:
-        async with opened(yard, logged=options.verbose > 0):
-            await settle()
-            status = await work(yard, named_profile(yard, options.profile))
+        async with open_yard(yard, logged=options.verbose > 0):
+            await wait()
+            status = await work(yard, find_profile(yard, options.profile))
     except Exception as error:
         if status is None:
             raise
         _log.debug("close_failed yard=%s", yard.name, exc_info=error)
-        raise LaunchError(f"The yard '{yard.name}' did not close well: {cause_of(error)}", status=DEFECT) from error
+        raise LaunchError(f"The yard '{yard.name}' did not close cleanly: {explain_cause(error)}", status=DEFECT) from error
     return status
 
 
 @asynccontextmanager
-async def opened(yard: Yard, *, logged: bool) -> AsyncGenerator[None]:
-    """Open a yard, and log every call in it if asked.
+async def open_yard(yard: Yard, *, logged: bool) -> AsyncGenerator[None]:
+    """Open a yard; with `logged`, log every call in it.
 
     Raises:
         LaunchError: It cannot be opened.
@@ -258,5 +269,5 @@ async def opened(yard: Yard, *, logged: bool) -> AsyncGenerator[None]:
             await stack.enter_async_context(yard)
         except Exception as error:
             _log.debug("open_failed yard=%s", yard.name, exc_info=error)
-            raise LaunchError(refusal_of(error, yard)) from error
+            raise LaunchError(explain_refusal(error, yard)) from error
         yield

@@ -1,22 +1,19 @@
-"""`toolyard upstreams`: how each upstream is, what it offers and what went wrong last."""
+"""`toolyard upstreams`, `toolyard restart` and `toolyard logs`: the state of upstreams, and what is stored about them."""
 
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from toolyard._internal.files import find_state_dir
 from toolyard._internal.logfmt import is_identifier
 from toolyard.cli.parser import Options
-from toolyard.cli.targets import settings_of_options
-from toolyard.cli.terminal import Painted, Style, Terminal, cut, width_of
-from toolyard.launch.build import settled_upstreams
-from toolyard.launch.errors import DEFECT, DIFFERENT, LaunchError
-from toolyard.launch.signals import run as run_until_done
+from toolyard.cli.targets import config_from, state_dir_of
+from toolyard.cli.terminal import Painted, Style, Terminal, cut, pad, width_of
+from toolyard.launch.build import resolve_upstreams
+from toolyard.launch.errors import DEFECT, DIFFERENT, LaunchError, did_you_mean
+from toolyard.launch.signals import run
 from toolyard.model.envelope import encode
-from toolyard.model.schema import closest_name
 from toolyard.providers.upstream.catalogue import folder_of, load
 from toolyard.providers.upstream.health import Status, ask_for_restart, read_status
 from toolyard.providers.upstream.pins import Definitions, Locked, LockError, Pins, definitions_of, find_lock, parse_lock
@@ -25,25 +22,25 @@ from toolyard.providers.upstream.provider import Upstream, make_upstream
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.yard import Yard
 
-__all__ = ["Stored", "read_stored", "run_logs", "run_restart", "run_upstreams"]
+__all__ = ["StoredDefinitions", "read_definitions", "run_logs", "run_restart", "run_upstreams"]
 
 
-_PAUSE: Final = 0.2
+_POLL_S: Final = 0.2
 
 
 def run_logs(options: Options, terminal: Terminal) -> int:
-    """Print the last lines of an upstream's log, and go on with what comes if that is wanted."""
+    """Print the last lines of an upstream's log, and with `--follow` further lines as they come."""
+    state = state_dir_of(config_from(options, terminal))
     try:
-        state = find_state_dir(settings_of_options(options, terminal).settings.state_dir)
         names = names_of_logs(state)
     except OSError as error:
         raise LaunchError(f"The state directory cannot be read: {error.strerror}.") from error
     if options.name not in names:
-        raise LaunchError(f"There is no log of '{options.name}'.{_which(options.name, names)}")
+        raise LaunchError(f"There is no log of '{options.name}'.{_available_logs(options.name, names)}")
     with LogReader(path_of_log(state, options.name)) as reader:
         _write_lines(reader.read_last(options.lines), terminal)
         while options.follow:
-            time.sleep(_PAUSE)  # the file is another process's, and nothing tells that it grew
+            time.sleep(_POLL_S)  # another process writes the file, and nothing notifies this one
             _write_lines(reader.read_on(), terminal)
     return 0
 
@@ -54,154 +51,145 @@ def _write_lines(lines: Sequence[str], terminal: Terminal) -> None:
     terminal.flush()
 
 
-def _which(name: str, names: Sequence[str]) -> str:
-    near = get_close_matches(name, names, n=1)
-    if near:
-        return f" Did you mean '{near[0]}'?"
+def _available_logs(name: str, names: Sequence[str]) -> str:
     if names:
-        return " There are logs of " + ", ".join(f"'{known}'" for known in names) + "."
-    return " An upstream that is a program has one once it was started."
+        return did_you_mean(name, names) or " There are logs of " + ", ".join(f"'{known}'" for known in names) + "."
+    return " A program that is an upstream has a log once it was started."
 
 
 def run_restart(options: Options, terminal: Terminal) -> int:
-    """Leave word that the upstream is to be restarted, if there is a yard that will find it."""
-    config = settings_of_options(options, terminal)
+    """Ask the running yard that uses the upstream to restart it."""
+    config = config_from(options, terminal)
     if options.name not in config.upstreams:
-        near = closest_name(options.name, sorted(config.upstreams))
-        meant = f" Did you mean '{near}'?" if near else ""
-        raise LaunchError(f"There is no upstream '{options.name}'.{meant}")
+        raise LaunchError(f"There is no upstream '{options.name}'.{did_you_mean(options.name, sorted(config.upstreams))}")
+    folder = folder_of(state_dir_of(config), options.name)
     try:
-        folder = folder_of(find_state_dir(config.settings.state_dir), options.name)
         status = read_status(folder)
         if status is None:
-            raise LaunchError(f"No yard uses '{options.name}' now, so there is nothing to restart.")
+            raise LaunchError(f"No running yard uses '{options.name}', so there is nothing to restart.")
         ask_for_restart(folder)
     except OSError as error:
         raise LaunchError(f"The state directory cannot be used: {error.strerror}.") from error
-    if not terminal.quiet:
-        terminal.say(f"The yard with the process id {status.pid} restarts '{options.name}' within a second.")
+    terminal.inform(f"The yard with the process id {status.pid} restarts '{options.name}' within a second.")
     return 0
 
 
-_UNKNOWN: Final = "What '{}' offers is not known on this machine. Serve it once, so that it is looked at."
+_UNKNOWN: Final = "The definitions of '{}' are unknown on this machine. Serve it once, so that they are read."
 
 
-class Stored(NamedTuple):
-    """Where things are stored, what the lock says, the upstreams that are meant when none is named, and those that are not pinned."""
+class StoredDefinitions(NamedTuple):
+    """The definitions of upstreams when they were last read, and the accepted ones of the lock file."""
 
     lock: Path
     state: Path
     locked: Locked
     names: list[str]
+    """The upstreams that a command is about by default."""
     unpinned: frozenset[str]
+    """The upstreams whose definitions are not compared."""
 
-    def offered(self, terminal: Terminal) -> dict[str, Definitions]:
-        """Return what the upstreams that are meant offered when they were last looked at, and say of which that is not known."""
-        found = {name: load(folder_of(self.state, name)) for name in self.names}
-        for name, catalogue in found.items():
-            if catalogue is None and not terminal.quiet:
-                terminal.say(_UNKNOWN.format(name))
-        return {name: definitions_of(catalogue) for name, catalogue in found.items() if catalogue is not None}
+    def of_all(self, terminal: Terminal) -> dict[str, Definitions]:
+        """Return the definitions of the default upstreams, and say which are unknown."""
+        catalogues = {name: load(folder_of(self.state, name)) for name in self.names}
+        for name, catalogue in catalogues.items():
+            if catalogue is None:
+                terminal.inform(_UNKNOWN.format(name))
+        return {name: definitions_of(catalogue) for name, catalogue in catalogues.items() if catalogue is not None}
 
-    def offered_by(self, name: str) -> Definitions:
-        """Return what one upstream offered when it was last looked at.
+    def of(self, name: str) -> Definitions:
+        """Return the definitions of one upstream.
 
         Raises:
-            LaunchError: That is not known.
+            LaunchError: They are unknown.
         """
-        catalogue = load(folder_of(self.state, name)) if _is_name(name) else None
+        catalogue = load(folder_of(self.state, name)) if _is_folder_name(name) else None
         if catalogue is not None:
             return definitions_of(catalogue)
         if name in self.names:
             raise LaunchError(_UNKNOWN.format(name))
-        near = closest_name(name, sorted({*self.names, *_with_catalogue(self.state)}))
-        meant = f" Did you mean '{near}'?" if near else ""
-        raise LaunchError(f"Nothing is known of an upstream '{name}'.{meant}")
+        known = sorted({*self.names, *_with_catalogue(self.state)})
+        raise LaunchError(f"There is no upstream '{name}'.{did_you_mean(name, known)}")
 
 
-def read_stored(options: Options, terminal: Terminal) -> Stored:
-    """Find what is stored, by the settings.
+def read_definitions(options: Options, terminal: Terminal) -> StoredDefinitions:
+    """Find the stored definitions of the configured upstreams.
 
     Raises:
-        LaunchError: The settings are wrong, or the lock cannot be read.
+        LaunchError: The settings are wrong, or the lock file cannot be read.
     """
-    config = settings_of_options(options, terminal)
+    config = config_from(options, terminal)
+    state = state_dir_of(config)
     try:
-        state = find_state_dir(config.settings.state_dir)
         lock = find_lock(config.path, state)
         locked = parse_lock(lock, lock.read_bytes() if lock.exists() else b"")
     except LockError as error:
         raise LaunchError(str(error)) from error
     except OSError as error:
-        raise LaunchError(f"'{error.filename or 'The state directory'}' cannot be read: {error.strerror}.", status=DEFECT) from error
-    used = {name: written.settings for name, written in config.upstreams.items() if written.settings.enabled}
+        raise LaunchError(f"'{error.filename}' cannot be read: {error.strerror}.", status=DEFECT) from error
+    used = {name: entry.settings for name, entry in config.upstreams.items() if entry.settings.enabled}
     unpinned = frozenset(name for name, settings in used.items() if settings.pin == "off")
-    return Stored(lock, state, locked, sorted(used) or sorted(locked) or _with_catalogue(state), unpinned)
+    return StoredDefinitions(lock, state, locked, sorted(used) or sorted(locked) or _with_catalogue(state), unpinned)
 
 
-def _is_name(name: str) -> bool:
-    """Return whether a name stays inside the folder of the upstreams."""
+def _is_folder_name(name: str) -> bool:
+    """Return whether a name cannot lead out of the folder of the upstreams."""
     return is_identifier(name) and not name.startswith(".")
 
 
 def _with_catalogue(state: Path) -> list[str]:
-    """Return the upstreams that were looked at on this machine."""
+    """Return the upstreams whose definitions were read on this machine."""
     return sorted(path.parent.name for path in folder_of(state, "").glob("*/catalogue.json"))
 
 
 _TITLES: Final = ("NAME", "STATE", "TOOLS", "LATENCY", "SEEN", "WHY")
 _STYLES: Final[Mapping[str, Style]] = {"ready": "good", "degraded": "bad", "backing_off": "bad", "auth_needed": "bad", "stopped": "faint"}
-_WELL: Final = frozenset({"ready", "stopped"})
-_UNUSED: Final = "No yard uses it now."
-_STEPS: Final = ((86400, "d"), (3600, "h"), (60, "min"))
+_HEALTHY: Final = frozenset({"ready", "stopped"})
+_UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
 def run_upstreams(options: Options, terminal: Terminal) -> int:
-    """Print a line for each upstream; a check that finds one that cannot be used has a status of its own."""
-    config = settings_of_options(options, terminal)
-    known = {name: written.settings for name, written in config.upstreams.items()}
-    try:
-        state = find_state_dir(config.settings.state_dir)
-    except OSError as error:
-        raise LaunchError(f"The state directory cannot be found: {error.strerror}.") from error
+    """Print a line for each upstream; with `--check`, exit with 1 if one cannot be used."""
+    config = config_from(options, terminal)
+    state = state_dir_of(config)
     checked: Mapping[str, Status] = {}
     if options.check:
         pins = Pins(find_lock(config.path, state), state=state)
-        made = [make_upstream(name, settings, state=state, pins=pins) for name, settings in settled_upstreams(config, terminal).items()]
-        checked = run_until_done(_check(made, terminal))
-    statuses = [checked.get(name) or _status(name, settings, state) for name, settings in sorted(known.items())]
+        resolved = resolve_upstreams(config, terminal)
+        upstreams = [make_upstream(name, settings, state=state, pins=pins) for name, settings in resolved.items()]
+        checked = run(_check(upstreams, terminal))
+    statuses = [checked.get(name) or _status(name, entry.settings, state) for name, entry in sorted(config.upstreams.items())]
     if options.json:
         terminal.write_json(encode(statuses))
     elif statuses:
         _write_table(statuses, terminal)
     else:
-        terminal.say("There are no upstreams. 'toolyard import' finds those that other programs have; 'toolyard add' adds one.")
-    return DIFFERENT if any(status.state not in _WELL for status in checked.values()) else 0
+        terminal.say("There are no upstreams. 'toolyard import' finds those of MCP clients; 'toolyard add' adds one.")
+    return DIFFERENT if any(status.state not in _HEALTHY for status in checked.values()) else 0
 
 
-async def _check(made: Sequence[Upstream], terminal: Terminal) -> Mapping[str, Status]:
-    """Return how each is once it was tried now."""
-    terminal.show_progress(f"Looking at {len(made)} upstreams …")
-    async with Yard("check", providers=made, metatools=False):
-        await asyncio.gather(*(one.supervisor.refresh() for one in made))
-        return {one.name: one.status() for one in made}
+async def _check(upstreams: Sequence[Upstream], terminal: Terminal) -> Mapping[str, Status]:
+    """Connect to each upstream now and return the states."""
+    terminal.show_progress(f"Checking {len(upstreams)} upstreams …")
+    async with Yard("check", providers=upstreams, metatools=False):
+        await asyncio.gather(*(upstream.supervisor.refresh() for upstream in upstreams))
+        return {upstream.name: upstream.status() for upstream in upstreams}
 
 
 def _status(name: str, settings: UpstreamSettings, state: Path) -> Status:
-    """Return how one is, as the yard that uses it says, or what is known of it."""
+    """Return the state from the running yard that uses the upstream, or what is stored about it."""
     folder = folder_of(state, name)
-    said = read_status(folder)
-    if said is not None:
-        return said
+    status = read_status(folder)
+    if status is not None:
+        return status
     if not settings.enabled:
         return Status(name=name, state="stopped", reason="It is switched off.")
     catalogue = load(folder)
     if catalogue is None:
-        return Status(name=name, state="cold", reason="It was never looked at.")
+        return Status(name=name, state="cold", reason="It was never started.")
     return Status(
         name=name,
         state="cold",
-        reason=_UNUSED,
+        reason="No running yard uses it.",
         server=str(catalogue.server.get("name", "")),
         version=catalogue.version,
         tools=len(catalogue.tools),
@@ -227,20 +215,20 @@ def _write_table(statuses: list[Status], terminal: Terminal) -> None:
 
 
 def _line(cells: tuple[str, ...], widths: list[int]) -> str:
-    return "  ".join(cell + " " * (width - width_of(cell)) for cell, width in zip(cells, widths, strict=False)).rstrip()
+    return "  ".join(pad(cell, width) for cell, width in zip(cells, widths, strict=False)).rstrip()
 
 
 def _row(status: Status) -> tuple[str, ...]:
     latency = "-" if status.latency_ms is None else f"{status.latency_ms:.1f} ms"
     seen = "-" if status.seen is None else f"{_ago(time.time() - status.seen)} ago"
     notes = [f"{count} {what}" for count, what in ((status.withheld, "withheld"), (status.warned, "changed")) if count]
-    held = f" ({', '.join(notes)})" if notes else ""
+    note = f" ({', '.join(notes)})" if notes else ""
     why = status.reason or (f"Once: {status.last_error}" if status.last_error else "")
-    return (status.name, status.state, f"{status.tools}{held}", latency, seen, why)
+    return (status.name, status.state, f"{status.tools}{note}", latency, seen, why)
 
 
 def _ago(seconds: float) -> str:
-    for length, unit in _STEPS:
+    for length, unit in _UNITS:
         if seconds >= length:
             return f"{seconds / length:.0f} {unit}"
     return f"{max(seconds, 0):.0f} s"

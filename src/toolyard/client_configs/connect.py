@@ -17,7 +17,7 @@ from toolyard.client_configs.edit_toml import EditError, add_table, remove_table
 from toolyard.client_configs.read import OURS, Server, decode, parse, read_bytes, runs_toolyard
 from toolyard.client_configs.secrets import MASK, REFERENCE, SecretStorage, extract_secrets, mask_table
 from toolyard.config.convert import ConfigError, Table
-from toolyard.config.read import twin_of
+from toolyard.config.read import colliding_name
 from toolyard.config.upstreams import UPSTREAMS
 from toolyard.providers.upstream.settings import UpstreamSettings
 
@@ -104,7 +104,7 @@ def _free_name(server: Server, targets: Mapping[str, object]) -> tuple[str, bool
     while True:
         if targets.get(name) == target:
             return name, False
-        if name not in targets and twin_of(name, list(targets)) is None:
+        if name not in targets and colliding_name(name, list(targets)) is None:
             return name, True
         name = f"{server.name}-{server.client}" + (f"-{number}" if number > 1 else "")
         number += 1

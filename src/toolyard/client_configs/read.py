@@ -8,8 +8,8 @@ from pathlib import Path, PurePath
 from typing import Any, Final, NamedTuple, cast
 
 from toolyard.client_configs.clients import ClientFile, Environment
-from toolyard.config.convert import ConfigError, Place, Table, fitted_fields, made
-from toolyard.config.read import is_name, made_name
+from toolyard.config.convert import ConfigError, Location, Table, build_struct, convert_fields
+from toolyard.config.read import is_upstream_name, to_upstream_name
 from toolyard.config.upstreams import OWN, parse_json, read_server
 from toolyard.providers.upstream.settings import UpstreamSettings
 
@@ -232,16 +232,16 @@ def _of_project(document: dict[str, object], folder: Path) -> object:
 
 
 def _server(file: ClientFile, original: str, entry: Entry, *, folder: Path) -> Server:
-    name = original if is_name(original) else made_name(original)
+    name = original if is_upstream_name(original) else to_upstream_name(original)
     server = Server(file.client.name, file.path, original, name, {})
-    place = Place(".".join([*file.client.section, original]), str(file.path))
+    place = Location(".".join([*file.client.section, original]), str(file.path))
     if original == OURS or runs_toolyard(entry):
         return server._replace(reason="It is Toolyard itself.")
     try:
         table = read_server(entry, place)
         if isinstance(table, str):
             return server._replace(reason=f"{table[:1].upper()}{table[1:]}")
-        made(UpstreamSettings, fitted_fields(table, UpstreamSettings, place), place)
+        build_struct(UpstreamSettings, convert_fields(table, UpstreamSettings, place), place)
     except ConfigError as error:
         return server._replace(reason=str(error))
     if file.scope == "project" and "command" in table:

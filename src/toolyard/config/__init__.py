@@ -1,11 +1,11 @@
-"""Configuration: what may be set, in 'toolyard.toml', in the environment or by flags; it builds nothing."""
+"""Settings from 'toolyard.toml', the environment and flags, as data; nothing is built from them here."""
 
 from toolyard.config.convert import ConfigError
-from toolyard.config.read import FOREIGN, Config, Origin, Stamp, read_config, stamp_of
+from toolyard.config.read import CLIENT_FILES, Config, Origin, Stamp, read_config, stamp_of
 from toolyard.config.settings import Authentication, Key, Setting, Settings, known_settings
 
 __all__ = [
-    "FOREIGN",
+    "CLIENT_FILES",
     "Authentication",
     "Config",
     "ConfigError",

@@ -1,4 +1,7 @@
-"""Fitting: from what a person wrote, as text or in a file, to a value of the type that is wanted."""
+"""Conversion of values that people write, as text or in a file, to the types of the settings, and of the references in them.
+
+Errors name the setting and its file. No setting is known here.
+"""
 
 import os
 import re
@@ -9,21 +12,34 @@ from enum import Enum
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import Any, Final, Literal, NamedTuple, Union, cast, get_args, get_origin
 
 import msgspec
 
 from toolyard.model.schema import closest_name
 
-__all__ = ["ConfigError", "Place", "References", "Table", "fitted", "fitted_fields", "from_text", "made", "table_of", "unknown"]
+__all__ = [
+    "ConfigError",
+    "Location",
+    "References",
+    "Table",
+    "build_struct",
+    "check_keys",
+    "convert",
+    "convert_fields",
+    "parse_text",
+    "require_table",
+    "unknown_key",
+]
 
 
 Table = dict[str, Any]
-"""What a file says under one heading."""
+"""A TOML table or JSON object."""
+_NOWHERE: Final[Mapping[str, str]] = MappingProxyType({})
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"0", "false", "no", "off"})
-_MEANT: Final[dict[Any, str]] = {
+_DESCRIPTIONS: Final[dict[Any, str]] = {
     str: "text",
     int: "a whole number",
     float: "a number",
@@ -35,49 +51,49 @@ _MEANT: Final[dict[Any, str]] = {
 
 
 class ConfigError(ValueError):
-    """A setting is wrong: one sentence that names it and where it stands."""
+    """A setting is wrong; the message names the setting and its file."""
 
 
-class Place(NamedTuple):
-    """Where a value stands, as a sentence names it."""
+class Location(NamedTuple):
+    """The key of a value and the file it is in, for error messages."""
 
     name: str
     file: str | None = None
 
     def __str__(self) -> str:
-        """Return it with quotes."""
+        """Return the key, and the file if there is one, in quotes."""
         return f"'{self.name}'" if self.file is None else f"'{self.name}' in '{self.file}'"
 
-    def inside(self, part: str) -> "Place":
-        """Return the place of a part."""
+    def child(self, part: str) -> "Location":
+        """Return the location of a part, such as '.port' or '[0]'."""
         return self._replace(name=f"{self.name}{part}")
 
 
-def fitted(value: object, kind: Any, place: Place) -> Any:
-    """Return a value as its type has it.
+def convert(value: object, kind: Any, location: Location) -> Any:
+    """Return the value converted to a type.
 
     Raises:
-        ConfigError: It does not fit.
+        ConfigError: The value does not fit the type.
     """
     struct = next((part for part in _without_none(kind) if _is_struct(part)), None)
     if struct is not None and (value is not None or struct is kind):
-        return made(struct, fitted_fields(value, struct, place), place)
+        return build_struct(struct, convert_fields(value, struct, location), location)
     if get_origin(kind) is dict and _is_struct(get_args(kind)[1]):
-        return {name: fitted(item, get_args(kind)[1], place.inside(f".{name}")) for name, item in table_of(value, place).items()}
+        return {name: convert(item, get_args(kind)[1], location.child(f".{name}")) for name, item in require_table(value, location).items()}
     if get_origin(kind) is tuple and isinstance(value, list) and get_args(kind)[0] is not str:
         items = enumerate(cast("list[object]", value))
-        return tuple(fitted(item, get_args(kind)[0], place.inside(f"[{number}]")) for number, item in items)
+        return tuple(convert(item, get_args(kind)[0], location.child(f"[{number}]")) for number, item in items)
     try:
         return msgspec.convert(value, kind, strict=True)
     except msgspec.ValidationError:
-        raise ConfigError(f"{place} must be {_meant(kind)}.") from None
+        raise ConfigError(f"{location} must be {_describe_type(kind)}.") from None
 
 
-def from_text(text: str, kind: Any, place: Place) -> Any:
-    """Return what a text stands for: words for true and false, commas between the parts of a list, JSON for what is larger.
+def parse_text(text: str, kind: Any, location: Location) -> Any:
+    """Parse the text of a flag or an environment variable: lists are separated by commas, tables are JSON.
 
     Raises:
-        ConfigError: It stands for nothing that fits.
+        ConfigError: The text does not fit the type.
     """
     kinds = _without_none(kind)
     if bool in kinds and text.lower() in _TRUE | _FALSE:
@@ -86,63 +102,72 @@ def from_text(text: str, kind: Any, place: Place) -> Any:
         try:
             return kinds[0](text)
         except ValueError:
-            raise ConfigError(f"{place} must be {_meant(kind)}, and not '{text}'.") from None
+            raise ConfigError(f"{location} must be {_describe_type(kind)}, and not '{text}'.") from None
     if kinds == (bool,):
-        raise ConfigError(f"{place} must be one of '1', '0', 'true', 'false', 'yes', 'no', 'on' and 'off', and not '{text}'.")
+        raise ConfigError(f"{location} must be one of '1', '0', 'true', 'false', 'yes', 'no', 'on' and 'off', and not '{text}'.")
     if tuple[str, ...] in kinds:
         return tuple(part.strip() for part in text.split(",") if part.strip())
-    return text if str in kinds else fitted(_json(text, place), kind, place)
+    return text if str in kinds else convert(_json(text, location), kind, location)
 
 
-def fitted_fields(value: object, kind: type[msgspec.Struct], place: Place) -> Table:
-    """Return the fields of a struct that a table has, each as its type has it.
+def convert_fields(value: object, kind: type[msgspec.Struct], location: Location) -> Table:
+    """Return the fields in a table, each converted to its type in the struct.
 
     Raises:
-        ConfigError: It has others, or one does not fit.
+        ConfigError: A key is unknown, or a value does not fit.
     """
     fields = _fields_of(kind)
-    given = table_of(value, place)
-    for name in given:
-        if name not in fields:
-            raise unknown(place.inside(f".{name}"), list(fields), elsewhere={})
-    return {name: fitted(item, fields[name].type, place.inside(f".{name}")) for name, item in given.items()}
+    table = require_table(value, location)
+    check_keys(table, list(fields), location)
+    return {name: convert(item, fields[name].type, location.child(f".{name}")) for name, item in table.items()}
 
 
-def made(kind: type[msgspec.Struct], fields: Table, place: Place) -> Any:
-    """Return the struct with these fields.
+def build_struct(kind: type[msgspec.Struct], fields: Table, location: Location) -> Any:
+    """Return a struct with these fields.
 
     Raises:
-        ConfigError: One is missing, or they do not go together.
+        ConfigError: A required field is missing, or the struct refuses the combination.
     """
     for name, field in _fields_of(kind).items():
         if field.required and name not in fields:
-            raise ConfigError(f"{place} needs '{name}'.")
+            raise ConfigError(f"{location} needs '{name}'.")
     try:
         return kind(**fields)
     except ValueError as error:
-        raise ConfigError(f"{place} makes no sense: {error}") from None
+        raise ConfigError(f"{location} makes no sense: {error}") from None
 
 
-def table_of(value: object, place: Place) -> Table:
+def require_table(value: object, location: Location) -> Table:
     """Return a value that must be a table.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: It is something else.
     """
     if not isinstance(value, dict):
-        raise ConfigError(f"{place} must be a table.")
+        raise ConfigError(f"{location} must be a table.")
     return cast("Table", value)
 
 
-def unknown(place: Place, known: Sequence[str], *, elsewhere: Mapping[str, str]) -> ConfigError:
-    """Return that something is not known, with what was probably meant; `elsewhere` is where other names belong."""
-    name = place.name.rpartition(".")[2]
+def check_keys(table: Table, known: Sequence[str], location: Location) -> None:
+    """Refuse unknown keys.
+
+    Raises:
+        ConfigError: A key is unknown.
+    """
+    for name in table:
+        if name not in known:
+            raise unknown_key(location.child(f".{name}"), known)
+
+
+def unknown_key(location: Location, known: Sequence[str], *, elsewhere: Mapping[str, str] = _NOWHERE) -> ConfigError:
+    """Return the error for an unknown key; `elsewhere` has the full keys of names that belong in another section."""
+    name = location.name.rpartition(".")[2]
     meant = elsewhere.get(name) or closest_name(name, known)
     hint = f" Did you mean '{meant}'?" if meant else f" Known: {', '.join(known)}."
-    return ConfigError(f"{place} is not known.{hint}")
+    return ConfigError(f"{location} is not known.{hint}")
 
 
-@cache  # reading types takes long, and many tables may be of one kind
+@cache  # reading type hints is slow, and many tables may have one type
 def _fields_of(kind: type[msgspec.Struct]) -> Mapping[str, msgspec.structs.FieldInfo]:
     return {field.name: field for field in msgspec.structs.fields(kind)}
 
@@ -151,11 +176,11 @@ def _is_struct(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
-def _json(text: str, place: Place) -> object:
+def _json(text: str, location: Location) -> object:
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
-        raise ConfigError(f"{place} must be JSON.") from None
+        raise ConfigError(f"{location} must be JSON.") from None
 
 
 def _without_none(kind: Any) -> tuple[Any, ...]:
@@ -163,12 +188,12 @@ def _without_none(kind: Any) -> tuple[Any, ...]:
     return tuple(part for part in kinds if part is not type(None))
 
 
-def _meant(kind: Any) -> str:
-    return " or ".join(_MEANT.get(part) or _choices(part) or "a list of tables" for part in _without_none(kind))
+def _describe_type(kind: Any) -> str:
+    return " or ".join(_DESCRIPTIONS.get(part) or _choices(part) or "a list of tables" for part in _without_none(kind))
 
 
 def _choices(kind: Any) -> str:
-    """Return the words that may stand there, if there are only some."""
+    """Return the allowed values of a literal type, an enum or a list of them; empty for other types."""
     if get_origin(kind) is tuple and (several := _choices(get_args(kind)[0])):
         return f"a list of these: {several.removeprefix('one of ')}"
     if isinstance(kind, type) and issubclass(kind, Enum):
@@ -178,7 +203,7 @@ def _choices(kind: Any) -> str:
     return f"one of {', '.join(repr(word) for word in words)}" if words else ""
 
 
-_SECRET: Final = "secretref:"  # noqa: S105 - the word that a reference begins with
+_SECRET: Final = "secretref:"  # noqa: S105 - the prefix of a reference
 _REFERENCE: Final = re.compile(r"\$(\$?)\{([^{}]*)\}")
 _VARIABLE: Final = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 _INPUT: Final = "input:"
@@ -186,55 +211,55 @@ _INPUT: Final = "input:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class References:
-    """Looks up what texts refer to: variables in the environment, secrets there, in files beside the text, or in the keyring."""
+    """Resolves references to environment variables and to secrets in variables, files or the keyring; `folder` is for relative paths."""
 
     variables: Mapping[str, str]
     folder: Path
     warn: Callable[[str], None]
 
-    def text(self, written: str, place: Place) -> str:
-        """Return a text with everything it refers to; '$${' is how '${' itself is written.
+    def resolve(self, text: str, location: Location) -> str:
+        """Return the text with its references replaced; '$${' escapes '${'.
 
         Raises:
-            ConfigError: Something it refers to is not there.
+            ConfigError: A variable or secret is missing.
         """
-        if written.startswith(_SECRET):
-            return self._secret(written.removeprefix(_SECRET), place)
-        return _REFERENCE.sub(lambda found: self._referred(found, place), written)
+        if text.startswith(_SECRET):
+            return self._secret(text.removeprefix(_SECRET), location)
+        return _REFERENCE.sub(lambda match: self._referred(match, location), text)
 
-    def _referred(self, found: re.Match[str], place: Place) -> str:
-        inner = found[2]
-        if found[1]:
-            return found[0][1:]
+    def _referred(self, match: re.Match[str], location: Location) -> str:
+        inner = match[2]
+        if match[1]:
+            return match[0][1:]
         if inner.startswith(_INPUT):
             raise ConfigError(
-                f"{place} wants '{found[0]}', which a person is asked for by the client. Write a variable instead, as in '${{TOKEN}}', "
+                f"{location} refers to '{match[0]}', which only the client can ask for. Write a variable instead, as in '${{TOKEN}}', "
                 "or a secret, as in 'secretref:keyring:SERVICE/NAME'."
             )
         if inner.startswith(_SECRET):
-            return self._secret(inner.removeprefix(_SECRET), place)
+            return self._secret(inner.removeprefix(_SECRET), location)
         variable = _VARIABLE.fullmatch(inner)
         if variable is None:
-            return found[0]
+            return match[0]
         value, default = self.variables.get(variable[1]), variable[2]
         if default is not None:
             return value or default
         if value is None:
-            raise ConfigError(f"{place} needs the variable '{variable[1]}', which is not set.")
+            raise ConfigError(f"{location} needs the variable '{variable[1]}', which is not set.")
         return value
 
-    def _secret(self, reference: str, place: Place) -> str:
+    def _secret(self, reference: str, location: Location) -> str:
         kind, _, name = reference.partition(":")
         find = {"env": self._from_environment, "file": self._from_file, "keyring": _from_keyring}.get(kind)
         if find is None or not name:
             forms = "'secretref:env:NAME', 'secretref:file:PATH' and 'secretref:keyring:SERVICE/NAME'"
-            raise ConfigError(f"{place} refers to a secret in no known way. Known: {forms}.")
+            raise ConfigError(f"{location} refers to a secret in an unknown form. Known: {forms}.")
         try:
-            secret = find(self.text(name, place))
+            secret = find(self.resolve(name, location))
         except LookupError as error:
-            raise ConfigError(f"{place} needs the secret '{_SECRET}{reference}': {error.args[0]}") from None
+            raise ConfigError(f"{location} needs the secret '{_SECRET}{reference}': {error.args[0]}") from None
         if not secret:
-            raise ConfigError(f"{place} needs the secret '{_SECRET}{reference}', which is empty.")
+            raise ConfigError(f"{location} needs the secret '{_SECRET}{reference}', which is empty.")
         return secret
 
     def _from_environment(self, name: str) -> str:
@@ -247,12 +272,12 @@ class References:
         try:
             with path.open(encoding="utf-8") as file:
                 if os.fstat(file.fileno()).st_mode & stat.S_IROTH:
-                    self.warn(f"The file '{path}' holds a secret and can be read by everybody: 'chmod 600' mends that.")
+                    self.warn(f"The file '{path}' holds a secret and everybody can read it. Run 'chmod 600' on it.")
                 return file.read().rstrip("\r\n")
         except OSError as error:
             raise LookupError(f"the file cannot be read: {error.strerror}.") from None
         except UnicodeDecodeError:
-            raise LookupError("the file is not written in UTF-8.") from None
+            raise LookupError("the file is not UTF-8.") from None
 
 
 def _from_keyring(name: str) -> str:
@@ -260,13 +285,13 @@ def _from_keyring(name: str) -> str:
     if not service:
         raise LookupError("it is written 'secretref:keyring:SERVICE/NAME'.")
     try:
-        keyring: Any = import_module("keyring")  # dear to load, and few keep secrets there
+        keyring: Any = import_module("keyring")  # slow to load, and rarely used
     except ImportError:
-        raise LookupError("the package 'keyring' is missing; 'pip install keyring' brings it.") from None
+        raise LookupError("the package 'keyring' is missing; install it with 'pip install keyring'.") from None
     try:
         secret = keyring.get_password(service, user)
     except Exception as error:  # noqa: BLE001 - each system's keyring has failures of its own
-        raise LookupError(f"the keyring does not open: {type(error).__name__}.") from None
+        raise LookupError(f"the keyring cannot be opened: {type(error).__name__}.") from None
     if secret is None:
-        raise LookupError(f"the keyring has none; 'keyring set {service} {user}' puts it there.")
+        raise LookupError(f"the keyring does not have it; add it with 'keyring set {service} {user}'.")
     return secret

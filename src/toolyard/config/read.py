@@ -1,4 +1,7 @@
-"""Reading: flags beat the environment, the environment beats the file, the file beats the defaults; and all is remembered."""
+"""Reads the settings: flags override the environment, that overrides the file, and that overrides the defaults.
+
+The origin of each value is remembered, so that it can be shown.
+"""
 
 import os
 import re
@@ -11,119 +14,116 @@ from unicodedata import normalize
 
 import msgspec
 
-from toolyard.config.convert import ConfigError, Place, Table, fitted, from_text, unknown
+from toolyard.config.convert import ConfigError, Location, Table, convert, parse_text, unknown_key
 from toolyard.config.profiles import PROFILES, TOOLSETS, read_profiles
 from toolyard.config.settings import PACKS, PREFIX, Setting, Settings, known_settings
 from toolyard.model.profile import METATOOLS, Profile
 from toolyard.search.settings import read_environment
 
 if TYPE_CHECKING:
-    from toolyard.config.upstreams import Written  # see below  # it brings asyncio with it, and most yards have no upstream
+    from toolyard.config.upstreams import UpstreamEntry  # imports asyncio, and most yards have no upstream
 
 __all__ = [
+    "CLIENT_FILES",
     "FILE",
-    "FOREIGN",
     "RESERVED",
-    "TABLES",
     "VARIABLE",
     "Config",
     "Origin",
     "Stamp",
-    "Tables",
-    "foreign_files",
-    "is_foreign",
-    "is_name",
-    "made_name",
+    "colliding_name",
+    "is_upstream_name",
     "read_config",
-    "read_tables",
     "stamp_of",
-    "twin_of",
+    "to_upstream_name",
 ]
 
 
 RESERVED: Final = frozenset({METATOOLS, *PACKS})
-"""Names of sources that are there already."""
+"""Sources of tools that upstreams cannot be named after."""
 _NAME: Final = re.compile(r"[a-z0-9]+(?:[-_][a-z0-9]+)*")
-_OTHER: Final = re.compile(r"[^a-z0-9]{2,}|[^a-z0-9_]")
+_SEPARATORS: Final = re.compile(r"[^a-z0-9]{2,}|[^a-z0-9_]")
 _DIGITS: Final = 6
 
 
-def is_name(text: str) -> bool:
-    """Return whether an upstream may be called so: small letters and digits, with single '-' and '_' between them."""
+def is_upstream_name(text: str) -> bool:
+    """Return whether an upstream may have this name: lower-case letters and digits, with single '-' and '_' between them."""
     return text not in RESERVED and _NAME.fullmatch(text) is not None
 
 
-def made_name(text: str) -> str:
-    """Return the name that is made of another, always the same."""
-    plain = normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
-    words = _OTHER.sub("-", plain).strip("-_")
+def to_upstream_name(text: str) -> str:
+    """Return a valid name for an upstream, always the same one for the same text."""
+    ascii_text = normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
+    words = _SEPARATORS.sub("-", ascii_text).strip("-_")
     name = words or sha256(text.encode()).hexdigest()[:_DIGITS]
     return f"{name}-upstream" if name in RESERVED or not words else name
 
 
-def twin_of(name: str, known: list[str]) -> str | None:
-    """Return a name whose tools would be named like those of this one, because names of tools have no '-'."""
+def colliding_name(name: str, known: list[str]) -> str | None:
+    """Return another name whose tools would get the same names, because names of tools have no '-'."""
     return next((other for other in known if other != name and other.replace("-", "_") == name.replace("-", "_")), None)
 
 
-FOREIGN: Final = (".json", ".jsonc")
-"""How the names of clients' files end."""
+CLIENT_FILES: Final = (".json", ".jsonc")
+"""The suffixes of MCP clients' configuration files."""
 _OF_UPSTREAMS: Final = ("upstreams", "upstream_defaults")
-TABLES: Final = (*_OF_UPSTREAMS, PROFILES, TOOLSETS)
-"""The headings under which people choose names."""
+_TABLES: Final = (*_OF_UPSTREAMS, PROFILES, TOOLSETS)
+"""The tables whose keys are names that people choose."""
 
 
-class Tables(NamedTuple):
-    """What tables say: what a yard is made of, and every value as it may be shown, with the file it is from."""
+class _Tables(NamedTuple):
+    """Upstreams and profiles of a file or target."""
 
-    upstreams: "dict[str, Written]"
+    upstreams: "dict[str, UpstreamEntry]"
     profiles: dict[str, Profile]
     shown: dict[str, Any]
+    """Every value by key, secrets masked."""
     sources: dict[str, str]
+    """The file of each value by key."""
     warnings: tuple[str, ...]
 
 
-def is_foreign(target: str | None) -> bool:
-    """Return whether a target names upstreams: a client's file or an address."""
-    return target is not None and (target.endswith(FOREIGN) or target.startswith(("http://", "https://")))
+def _names_upstreams(target: str | None) -> bool:
+    """Return whether a target is a client's file or a URL."""
+    return target is not None and (target.endswith(CLIENT_FILES) or target.startswith(("http://", "https://")))
 
 
-def foreign_files(target: str | None) -> list[Path]:
-    """Return the client's file that a target names, if it names one."""
-    return [Path(target)] if target is not None and target.endswith(FOREIGN) and "://" not in target else []
+def _client_files(target: str | None) -> list[Path]:
+    """Return the client's file that a target names, or an empty list."""
+    return [Path(target)] if target is not None and target.endswith(CLIENT_FILES) and "://" not in target else []
 
 
-def read_tables(document: Table, path: Path | None, target: str | None) -> Tables:
-    """Read the tables of a file; a target that names upstreams takes the place of those that the file has.
+def _read_tables(document: Table, path: Path | None, target: str | None) -> _Tables:
+    """Read the tables of a file; a target that names upstreams replaces those of the file.
 
     Raises:
-        ConfigError: Something in them is wrong.
+        ConfigError: A table is wrong.
     """
-    found = Tables({}, {}, {}, {}, ())
+    found = _Tables({}, {}, {}, {}, ())
     if path is not None:
         found.profiles.update(read_profiles(document, path))
         shown = dict(_flat_tables({name: document[name] for name in (PROFILES, TOOLSETS) if name in document}))
         found.shown.update(shown)
         found.sources.update(dict.fromkeys(shown, str(path)))
-    if is_foreign(target) or any(name in document for name in _OF_UPSTREAMS):
+    if _names_upstreams(target) or any(name in document for name in _OF_UPSTREAMS):
         return _with_upstreams(found, document, path, target)
     return found
 
 
-def _with_upstreams(found: Tables, document: Table, path: Path | None, target: str | None) -> Tables:
-    from toolyard.config.upstreams import from_file, from_target, masked  # noqa: PLC0415 - it brings asyncio, and most yards have none
+def _with_upstreams(found: _Tables, document: Table, path: Path | None, target: str | None) -> _Tables:
+    from toolyard.config.upstreams import from_file, from_target, mask  # noqa: PLC0415 - imports asyncio, and most yards have none
 
     upstreams = {} if path is None else from_file(document, path)
     warnings: tuple[str, ...] = ()
-    if target is not None and is_foreign(target):
+    if target is not None and _names_upstreams(target):
         upstreams, warnings = from_target(target)
-    for name, written in upstreams.items():
-        found.upstreams[name] = written
-        for field, value in written.fields.items():
+    for name, entry in upstreams.items():
+        found.upstreams[name] = entry
+        for field, value in entry.fields.items():
             key = f"upstreams.{name}.{field}"
-            found.shown[key] = masked(field, value)
-            if written.place.file is not None:
-                found.sources[key] = written.place.file
+            found.shown[key] = mask(field, value)
+            if entry.location.file is not None:
+                found.sources[key] = entry.location.file
     return found._replace(warnings=warnings)
 
 
@@ -134,51 +134,54 @@ def _flat_tables(document: Table) -> Iterator[tuple[str, Any]]:
 
 
 FILE: Final = "toolyard.toml"
-"""The file that is read if no other is named."""
+"""The file that is read by default."""
 VARIABLE: Final = f"{PREFIX}CONFIG"
-"""The variable that names another file."""
+"""The environment variable that names another file."""
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
-_OTHERS: Final = frozenset({"SECRET"})  # read where it is used, because it is no setting to show
+_OTHERS: Final = frozenset({"SECRET"})  # read where it is used, because settings are shown and this must not be
 _PATHS: Final = frozenset({"state_dir", "serve.socket", "serve.tls_cert", "serve.tls_key"})
 Kind = Literal["flag", "code", "environment", "file", "default"]
 
 
 class Origin(NamedTuple):
-    """Where a value came from, and what it is called there."""
+    """Where a value came from, and the name of the flag, variable or file."""
 
     kind: Kind = "default"
     name: str = ""
 
     def __str__(self) -> str:
-        """Return it as people read it."""
+        """Return it as text, such as 'environment TOOLYARD_PORT'."""
         return f"{self.kind} {self.name}".rstrip()
 
 
 Stamp = tuple[int, int, int] | None
-"""What a file looks like from outside, nothing if it is not there; when it changes, so does this."""
+"""Inode, size and modification time of a file, by which a change is detected; none if it does not exist."""
 Layer = Iterator[tuple[str, Any, Origin]]
 
 
 class Config(NamedTuple):
-    """The settings in effect, where each that is no default came from, and what in the environment means nothing."""
+    """The settings in effect and their origins."""
 
     settings: Settings
     origins: Mapping[str, Origin]
+    """The origin of each value that is no default, by key."""
     path: Path | None
+    """The 'toolyard.toml' that was read."""
     warnings: tuple[str, ...]
-    upstreams: "Mapping[str, Written]"
-    """Upstreams by name, as they are written."""
+    """Sentences about variables and entries that have no effect."""
+    upstreams: "Mapping[str, UpstreamEntry]"
+    """Upstreams by name, with unresolved references."""
     profiles: Mapping[str, Profile]
-    """Profiles of the file by name."""
+    """Profiles of the file, by name."""
     tables: Mapping[str, Any]
-    """What is said of upstreams, profiles and toolsets, by key, as it may be shown."""
+    """Values of upstreams, profiles and toolsets by key, secrets masked."""
     files: "Mapping[Path, Stamp]"
-    """Every file that was read, and what it looked like then."""
+    """Every file that was read, with its stamp at that time."""
 
     @property
     def is_yard(self) -> bool:
-        """Return whether there is a yard without any code: upstreams or packs."""
-        return is_foreign(self.settings.target) or (self.settings.target is None and bool(self.upstreams or self.settings.packs))
+        """Return whether upstreams or packs make a yard, so that no module is needed."""
+        return _names_upstreams(self.settings.target) or (self.settings.target is None and bool(self.upstreams or self.settings.packs))
 
     def origin(self, key: str) -> Origin:
         """Return where the value of a setting came from."""
@@ -191,38 +194,38 @@ class Config(NamedTuple):
         section, _, name = key.rpartition(".")
         return getattr(getattr(self.settings, section) if section else self.settings, name)
 
-    def given(self, section: str) -> dict[str, Any]:
-        """Return what a section was given by name, without what is there by default."""
+    def explicit(self, section: str) -> dict[str, Any]:
+        """Return the values of a section that are no defaults, by name."""
         known = known_settings().values()
         return {setting.name: self.value(setting.key) for setting in known if setting.section == section and setting.key in self.origins}
 
 
 def read_config(
-    given: Mapping[str, Any] = _NOTHING,
+    overrides: Mapping[str, Any] = _NOTHING,
     *,
     path: str | None = None,
     environment: Mapping[str, str] | None = None,
     origin: Literal["flag", "code"] = "flag",
 ) -> Config:
-    """Read all settings; `given` has those that beat every other by key, as text if they are flags.
+    """Read all settings; `overrides` has values by key that win over every other source, as text if they are flags.
 
     Raises:
-        ConfigError: One is wrong; the sentence names it and where it stands.
+        ConfigError: A setting is wrong; the message names it and its origin.
     """
     variables = os.environ if environment is None else environment
     file = _find(path, variables)
-    files = {} if file is None else {file: stamp_of(file)}  # first, so that a change while it is read is seen later
+    files = {} if file is None else {file: stamp_of(file)}  # before reading, so that a change meanwhile is noticed later
     document = {} if file is None else _read_toml(file)
-    named = {name: document.pop(name) for name in TABLES if name in document}
+    table_document = {name: document.pop(name) for name in _TABLES if name in document}
     values: dict[str, Any] = {key: setting.default for key, setting in known_settings().items()}
     origins: dict[str, Origin] = {}
-    for layer in (_from_file(document, file), _from_environment(variables), _from_caller(given, origin)):
+    for layer in (_from_file(document, file), _from_environment(variables), _from_caller(overrides, origin)):
         for key, value, source in layer:
             values[key], origins[key] = value, source
-    settings = _assembled(values, origins)
+    settings = _build_settings(values, origins)
     _check_search(variables)
-    files |= {path: stamp_of(path) for path in foreign_files(settings.target)}
-    tables = read_tables(named, file, settings.target)
+    files |= {path: stamp_of(path) for path in _client_files(settings.target)}
+    tables = _read_tables(table_document, file, settings.target)
     for key in tables.shown:
         origins[key] = Origin("file", tables.sources[key]) if key in tables.sources else origins["target"]
     return Config(
@@ -238,18 +241,18 @@ def read_config(
 
 
 def stamp_of(path: Path) -> Stamp:
-    """Return what a file looks like now."""
+    """Return the current stamp of a file."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _find(path: str | None, variables: Mapping[str, str]) -> Path | None:
-    named = path or variables.get(VARIABLE)
-    if named:
-        return Path(named)
+    chosen = path or variables.get(VARIABLE)
+    if chosen:
+        return Path(chosen)
     return Path(FILE) if Path(FILE).is_file() else None
 
 
@@ -257,48 +260,50 @@ def _from_file(document: Table, path: Path | None) -> Layer:
     if path is None:
         return
     for key, value in _flat(document, path):
-        fits = fitted(value, known_settings()[key].type, Place(key, str(path)))
-        yield key, _beside(path, key, fits), Origin("file", str(path))
+        converted = convert(value, known_settings()[key].type, Location(key, str(path)))
+        yield key, _relative_to_file(path, key, converted), Origin("file", str(path))
 
 
 def _read_toml(path: Path) -> Table:
-    import tomllib  # noqa: PLC0415 - most servers have no file to read
+    import tomllib  # noqa: PLC0415 - most servers read no file
 
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"The file '{path}' cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"The file '{path}' is not written in UTF-8.") from None
+        raise ConfigError(f"The file '{path}' is not UTF-8.") from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"The file '{path}' is no TOML: {str(error).removesuffix('.')}.") from None
+        raise ConfigError(f"The file '{path}' is not TOML: {str(error).removesuffix('.')}.") from None
 
 
 def _flat(document: Table, path: Path) -> Iterator[tuple[str, Any]]:
-    """Return every value of a file under its whole key."""
+    """Yield every value of a file with its full key."""
     known = known_settings()
     sections = {setting.section for setting in known.values() if setting.section}
     belongs = {setting.name: setting.key for setting in reversed(known.values())}
     for name, value in document.items():
         if name not in sections:
             inner = {name: value}
-        elif name == "auth" and not value:  # whoever wrote it meant that somebody is kept out
-            raise ConfigError(f"{Place(name, str(path))} is empty: it needs 'api_keys', or 'issuer' and 'audience'.")
+        elif name == "auth" and not value:  # an empty section must not mean that everybody is let in
+            raise ConfigError(f"{Location(name, str(path))} is empty: it needs 'api_keys', or 'issuer' and 'audience'.")
         elif isinstance(value, dict):
             inner = {f"{name}.{part}": item for part, item in cast("dict[str, Any]", value).items()}
         else:
-            raise ConfigError(f"{Place(name, str(path))} must be a section, as in '[{name}]'.")
+            raise ConfigError(f"{Location(name, str(path))} must be a section, as in '[{name}]'.")
         for key, item in inner.items():
             if key not in known:
                 section = key.rpartition(".")[0]
                 siblings = [setting.name for setting in known.values() if setting.section == section]
-                raise unknown(Place(key, str(path)), siblings if section else [*siblings, *sorted({*sections, *TABLES})], elsewhere=belongs)
+                raise unknown_key(
+                    Location(key, str(path)), siblings if section else [*siblings, *sorted({*sections, *_TABLES})], elsewhere=belongs
+                )
             yield key, item
 
 
-def _beside(path: Path, key: str, value: Any) -> Any:
-    """Return a path as seen from here, because in a file it is seen from the file."""
-    is_target = key == "target" and "://" not in value and value.partition(":")[0].endswith((".py", *FOREIGN))
+def _relative_to_file(path: Path, key: str, value: Any) -> Any:
+    """Return the value; a path is resolved against the folder of the file that has it."""
+    is_target = key == "target" and "://" not in value and value.partition(":")[0].endswith((".py", *CLIENT_FILES))
     is_file = is_target or (key in _PATHS and not value.startswith("~"))
     return str(path.parent / value) if is_file else value
 
@@ -306,26 +311,26 @@ def _beside(path: Path, key: str, value: Any) -> Any:
 def _from_environment(variables: Mapping[str, str]) -> Layer:
     for key, setting in known_settings().items():
         text = variables.get(setting.variable)
-        if text:  # an empty variable is how many programs unset one
-            yield key, from_text(text, setting.type, Place(setting.variable)), Origin("environment", setting.variable)
+        if text:  # many programs unset a variable by emptying it
+            yield key, parse_text(text, setting.type, Location(setting.variable)), Origin("environment", setting.variable)
 
 
-def _from_caller(given: Mapping[str, Any], origin: Literal["flag", "code"]) -> Layer:
-    for key, value in given.items():
+def _from_caller(overrides: Mapping[str, Any], origin: Literal["flag", "code"]) -> Layer:
+    for key, value in overrides.items():
         setting = known_settings()[key]
         name = setting.name if origin == "code" else _flag(setting, value)
-        fits = from_text(value, setting.type, Place(name)) if origin == "flag" and isinstance(value, str) else value
-        yield key, fitted(fits, setting.type, Place(name)), Origin(origin, name)
+        parsed = parse_text(value, setting.type, Location(name)) if origin == "flag" and isinstance(value, str) else value
+        yield key, convert(parsed, setting.type, Location(name)), Origin(origin, name)
 
 
 def _flag(setting: Setting, value: Any) -> str:
-    """Return what was written on the command line to give the value."""
+    """Return the argument of the command line that sets this value."""
     if setting.key == "target":
         return "TARGET"
     return f"--no-{setting.flag.removeprefix('--')}" if value is False else setting.flag
 
 
-def _assembled(values: Mapping[str, Any], origins: Mapping[str, Origin]) -> Settings:
+def _build_settings(values: Mapping[str, Any], origins: Mapping[str, Origin]) -> Settings:
     sections: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
         section, _, name = key.rpartition(".")
@@ -342,7 +347,7 @@ def _assembled(values: Mapping[str, Any], origins: Mapping[str, Origin]) -> Sett
 
 
 def _check_search(variables: Mapping[str, str]) -> None:
-    """Refuse a variable that looks like a setting of search and is none, as every yard does when it opens."""
+    """Refuse an unknown variable with the prefix of search settings, as every yard does when it opens."""
     try:
         read_environment(variables)
     except ValueError as error:
@@ -350,19 +355,19 @@ def _check_search(variables: Mapping[str, str]) -> None:
 
 
 def _source(sentence: str, section: str, origins: Mapping[str, Origin]) -> str:
-    """Return where the first setting that the sentence names came from, which a rule between settings cannot know."""
+    """Return a sentence with the origin of the first setting that an error message names."""
     found = [origins[key] for name in re.findall(r"'(\w+)'", sentence) if (key := f"{section}.{name}") in origins]
     return f" It comes from '{found[0].name}'." if found else ""
 
 
 def _warnings(variables: Mapping[str, str]) -> Iterator[str]:
-    """Return which variables are nearly settings; others may use the prefix for purposes of their own."""
+    """Yield a warning for each variable that is probably misspelt; other programs may use the prefix, too."""
     known = [name.removeprefix(PREFIX) for name in (VARIABLE, *(setting.variable for setting in known_settings().values()))]
     for name in sorted(variables):
         rest = name.removeprefix(PREFIX)
         if rest == name or rest in known or rest in _OTHERS:
             continue
-        from difflib import get_close_matches  # noqa: PLC0415 - only for what somebody got wrong
+        from difflib import get_close_matches  # noqa: PLC0415 - only mistakes need it
 
         for near in get_close_matches(rest, known, n=1, cutoff=0.7):
             yield f"The variable '{name}' sets nothing. Did you mean '{PREFIX}{near}'?"

@@ -1,6 +1,6 @@
-"""Settings: everything that 'toolyard.toml' may say, as one struct whose sections are structs.
+"""All settings of 'toolyard.toml' as one struct whose sections are structs.
 
-A new section is a new field here; its keys, variables, checks and pages follow from it.
+Keys, environment variables, checks and the reference pages are derived from the fields; their docstrings are the descriptions.
 """
 
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ __all__ = ["PACKS", "PREFIX", "Authentication", "Key", "Serving", "Setting", "Se
 
 
 PACKS: Final = ("system",)
-"""The first-party packs that a setting may name."""
-_PORTS: Final = 65535
+"""The first-party packs."""
+_MAX_PORT: Final = 65535
 _LISTS: Final = ("allowed_hosts", "allowed_origins", "request_headers")
-_KINDS: Final[Mapping[Any, tuple[str, Any]]] = {
+_CHECKED_TYPES: Final[Mapping[Any, tuple[str, Any]]] = {
     int: ("a whole number", int),
     float: ("a number", int | float),
     bool: ("true or false", bool),
@@ -30,79 +30,79 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """How a yard is served."""
 
     transport: str = "stdio"
-    """Which way in: 'stdio', 'http', 'sse', or one that a package brings along."""
+    """The transport: 'stdio', 'http', 'sse', or one of an installed package."""
     host: str = "127.0.0.1"
-    """The address to listen on; anything but this machine's own needs authentication."""
+    """The address to listen on; any but a loopback address needs authentication."""
     port: int = 8321
-    """The port to listen on; 0 is any that is free."""
+    """The port to listen on; 0 is any free port."""
     socket: str | None = None
-    """The path of a unix socket to listen on instead."""
+    """The path of a Unix socket to listen on instead of host and port."""
     stateless: bool = False
-    """Whether older clients get no session: nothing is kept between requests, so any worker can answer."""
+    """Whether clients of the handshake era get no HTTP session, so that any worker can answer each request."""
     json_response: bool = False
-    """Whether every request is answered with plain JSON, without progress on the way."""
+    """Whether every response is one JSON document, without progress notifications before it."""
     session_timeout: float = 1800.0
-    """Seconds after which an idle session of an older client is ended; 0 is never."""
+    """Seconds after which an idle HTTP session ends; 0 is never."""
     sessions: int = 10_000
-    """Sessions of older clients at one time."""
+    """Maximum number of HTTP sessions at one time."""
     tls_cert: str | None = None
-    """The file with the certificate; with it HTTPS is spoken."""
+    """The file with the certificate, which switches HTTPS on."""
     tls_key: str | None = None
-    """The file with the certificate's key."""
+    """The file with the private key of the certificate."""
     workers: int = 1
-    """Processes that serve; more than one needs 'stateless'."""
+    """Number of processes that serve; more than one needs 'stateless'."""
     reload: bool = False
-    """Whether the server starts anew when the yard's files change."""
+    """Whether the server restarts when a file of the yard changes."""
     public_url: str | None = None
-    """The address that clients know the server by, such as 'https://tools.example.com', if a proxy stands before it."""
+    """The URL of the server for clients, such as 'https://tools.example.com', if it is behind a proxy."""
     allowed_hosts: tuple[str, ...] = ()
-    """Names that the server may be addressed by, besides those it listens on; '*' is any."""
+    """Accepted values of the 'Host' header, besides the address that is listened on; '*' is any."""
     allowed_origins: tuple[str, ...] = ()
-    """Web pages that may use the server, such as 'https://example.com'; '*' is any."""
+    """Origins of web pages that may call the server, such as 'https://example.com'; '*' is any."""
     request_headers: tuple[str, ...] = ()
-    """Request headers that handlers may see."""
+    """Request headers that handlers can read."""
     message_bytes: int = 4 * 1024 * 1024
-    """Size of one message."""
+    """Maximum size of one message in bytes."""
     message_depth: int = 128
-    """Levels that a message may be nested."""
+    """Maximum nesting depth of a message."""
     in_flight: int = 1000
-    """Requests of one connection that are worked on at one time; the next ones wait."""
+    """Requests of one connection that run at one time; further ones wait."""
     page_size: int = 1000
     """Items on one page of a list."""
     list_seconds: float = 60.0
-    """Seconds that clients may take a list for current."""
+    """Seconds for which clients may cache a list."""
     output_schemas: bool = False
-    """Whether lists show what tools answer, too, which costs an agent tokens."""
+    """Whether lists of tools include output schemas, which cost an agent tokens."""
     notify_changes: bool = True
-    """Whether clients are told that their lists changed."""
+    """Whether clients are notified when their lists change."""
     ask_seconds: float = 600.0
-    """Seconds that a call waits for the answer to its question."""
+    """Seconds that a call waits for the answer to an elicitation."""
     event_count: int = 256
-    """Messages kept for a client that lost its connection, for each of its requests."""
+    """Messages of each request that are kept for a client that lost its connection."""
     event_seconds: float = 300.0
-    """Seconds they are kept."""
+    """Seconds for which these messages are kept."""
     keep_alive: float = 15.0
-    """Seconds of silence after which an open stream gets a sign of life."""
+    """Seconds of silence after which an open stream gets a keep-alive comment."""
     hold_back: float = 2.0
-    """Seconds that a response waits for its answer before it becomes a stream."""
+    """Seconds that a response is held back for the result before it becomes a stream."""
     header_seconds: float = 10.0
-    """Seconds that a connection may take to send the head of a request."""
+    """Seconds within which a connection must send the headers of a request."""
     shutdown_seconds: float = 5.0
-    """Seconds that calls may take to finish when the server ends."""
+    """Seconds that running calls have to finish when the server stops."""
 
     def __post_init__(self) -> None:
         for name in _LISTS:
             if isinstance(getattr(self, name), str):
-                raise ValueError(f"The setting '{name}' must be a list of texts, not one text.")  # noqa: TRY004 - a wrong setting like any other
+                raise ValueError(f"The setting '{name}' must be a list of texts, not one text.")  # noqa: TRY004 - every wrong setting is a ValueError
             msgspec.structs.force_setattr(self, name, tuple(getattr(self, name)))
-        if self.host.startswith("[") and self.host.endswith("]"):  # as an address of IPv6 is written in a URL
+        if self.host.startswith("[") and self.host.endswith("]"):  # an IPv6 address as in a URL
             msgspec.structs.force_setattr(self, "host", self.host[1:-1])
-        self._check_kinds()
+        self._check_types()
         for name, value in self.as_dict().items():
             if isinstance(value, int | float) and not value >= 0:
                 raise ValueError(f"The setting '{name}' must not be negative.")
-        if self.port > _PORTS:
-            raise ValueError(f"The setting 'port' must be at most {_PORTS}.")
+        if self.port > _MAX_PORT:
+            raise ValueError(f"The setting 'port' must be at most {_MAX_PORT}.")
         if self.workers < 1 or self.in_flight < 1 or self.page_size < 1:
             raise ValueError("The settings 'workers', 'in_flight' and 'page_size' must be at least 1.")
         if self.workers > 1 and not self.stateless:
@@ -110,10 +110,10 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if (self.tls_cert is None) is not (self.tls_key is None):
             raise ValueError("HTTPS needs both 'tls_cert' and 'tls_key'.")
 
-    def _check_kinds(self) -> None:
+    def _check_types(self) -> None:
         for setting in msgspec.structs.fields(self):
-            if setting.type in _KINDS:
-                kind, types = _KINDS[setting.type]
+            if setting.type in _CHECKED_TYPES:
+                kind, types = _CHECKED_TYPES[setting.type]
                 value = getattr(self, setting.name)
                 if not isinstance(value, types) or isinstance(value, bool) is not (setting.type is bool):
                     raise ValueError(f"The setting '{setting.name}' must be {kind}.")
@@ -124,69 +124,69 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 PREFIX: Final = "TOOLYARD_"
-"""What the name of every variable begins with."""
+"""The prefix of every environment variable."""
 _SECTION_PREFIXES: Final = {"serve": "", "limits": "LIMIT_"}
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An API key that is let in."""
+    """An API key that is accepted."""
 
     name: str
-    """Whose it is, as one word."""
+    """The name of its owner, one word."""
     digest: str
-    """What is kept of it; 'toolyard key' tells it."""
+    """The digest of the key, printed by 'toolyard key'."""
     profile: str | None = None
-    """The profile that its owner gets."""
+    """The profile of its owner."""
 
 
 class Authentication(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who may come in over HTTP."""
+    """Authentication over HTTP."""
 
     api_keys: tuple[Key, ...] = ()
-    """The API keys that are let in."""
+    """The API keys that are accepted."""
     issuer: str | None = None
-    """The address of an OAuth issuer whose tokens are let in."""
+    """The URL of an OAuth issuer whose tokens are accepted."""
     audience: str | tuple[str, ...] = ()
-    """What tokens must be meant for; needed with 'issuer'."""
+    """Accepted audiences of tokens; required with 'issuer'."""
     jwks: str | None = None
-    """The address of the issuer's public keys, if it does not tell that itself."""
+    """The URL of the issuer's public keys, if its metadata has none."""
     scopes: tuple[str, ...] = ()
     """Scopes that every token must have."""
     identity_claim: str = "sub"
-    """The claim that says who it is."""
+    """The claim with the caller's identity."""
     profile_claim: str | None = None
-    """The claim that chooses the profile; without it the scopes do."""
+    """The claim that selects the profile; without it the scopes do."""
     profiles: dict[str, str] = {}
-    """Which scope, or which value of the claim, gives which profile; '*' is everybody."""
+    """The profile for each scope or value of the claim; '*' is for every caller."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What 'toolyard.toml' may say."""
+    """The settings of 'toolyard.toml'."""
 
     target: str | None = None
-    """The yard to serve: 'module:attr', 'file.py' or 'file.py:attr', a client's JSON file, or the address of a server."""
+    """The yard to serve: 'module:attr', 'file.py' or 'file.py:attr', an MCP client's JSON file, or the URL of a server."""
     profile: str | None = None
-    """The profile of callers that have no other."""
+    """The profile of callers without one of their own."""
     allow_eval: bool = False
-    """Whether the tools that run code are published, too."""
+    """Whether tools that run code are published."""
     packs: tuple[str, ...] = ()
     """Packs whose tools are published, such as 'system'."""
     metatools: bool | tuple[str, ...] = True
-    """Which tools about tools there are: true for all, false for none, or their names; 'learning' is named beside them."""
+    """The metatools: true for all, false for none, or their names; 'learning' can be one of the names."""
     state_dir: str | None = None
-    """The directory for what must outlive the program (default: 'toolyard' in '$XDG_STATE_HOME' or '~/.local/state')."""
+    """The directory for persistent state (default: 'toolyard' in '$XDG_STATE_HOME' or '~/.local/state')."""
     serve: Serving = msgspec.field(default_factory=Serving)
     """How the yard is served."""
     limits: Limits = msgspec.field(default_factory=Limits)
-    """The numbers that calls keep to."""
+    """The limits of calls."""
     search: SearchSettings = msgspec.field(default_factory=SearchSettings)
     """How tools are found."""
     auth: Authentication = msgspec.field(default_factory=Authentication)
-    """Who may come in over HTTP."""
+    """Authentication over HTTP."""
 
 
 class Setting(NamedTuple):
-    """One thing that can be set: its key, the names it has elsewhere, its type and its default."""
+    """One setting: its key, type and default, and the names derived from the key."""
 
     key: str
     type: Any
@@ -194,22 +194,22 @@ class Setting(NamedTuple):
 
     @property
     def section(self) -> str:
-        """Return the section it stands in, empty at the top."""
+        """Return its section, empty at the top level."""
         return self.key.rpartition(".")[0]
 
     @property
     def name(self) -> str:
-        """Return its key inside its section."""
+        """Return its key within its section."""
         return self.key.rpartition(".")[2]
 
     @property
     def flag(self) -> str:
-        """Return the option of the command line that sets it, if there is one."""
+        """Return the flag of `toolyard serve` for it, which not every setting has."""
         return f"--{self.name.replace('_', '-')}"
 
     @property
     def variable(self) -> str:
-        """Return the variable of the environment that sets it."""
+        """Return the environment variable that sets it."""
         section = self.section
         prefix = _SECTION_PREFIXES.get(section, f"{section.upper()}_") if section else ""
         return f"{PREFIX}{prefix}{self.name.upper()}"

@@ -1,7 +1,9 @@
-"""Causes: what went wrong in somebody's module, in half a sentence that names the file and the line."""
+"""Failures to launch: the error and its exit status, and explanations that name the file and line of the cause."""
 
 import logging
 import os
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from traceback import walk_tb
@@ -22,13 +24,16 @@ __all__ = [
     "TERMINATED",
     "USAGE",
     "LaunchError",
-    "cause_of",
-    "failed_search",
+    "NotOpenedError",
+    "as_launch_error",
+    "did_you_mean",
+    "exit_status",
+    "explain_cause",
+    "explain_refusal",
     "innermost",
     "is_own",
-    "refusal_of",
+    "search_failure",
     "shown_path",
-    "status_of",
 ]
 
 
@@ -40,18 +45,18 @@ CLOSED_PIPE: Final = 141
 TERMINATED: Final = 143
 STATUSES: Final[dict[int, str]] = {
     0: "Success.",
-    DEFECT: "`diff`, `scan` or `upstreams --check` found something; or the yard did not close well, a file could not be used, the "
-    "output could not be written, or Toolyard or a strategy of search has a defect.",
-    USAGE: "The command is used wrongly, or TARGET cannot be loaded or opened.",
+    DEFECT: "`diff`, `scan` or `upstreams --check` found something; or the yard did not close cleanly, a file could not be used, the "
+    "output could not be written, or Toolyard or a search strategy has a defect.",
+    USAGE: "The command line is wrong, or TARGET cannot be loaded or opened.",
     INTERRUPTED: "Interrupted with Ctrl-C (SIGINT); the yard was closed first.",
-    CLOSED_PIPE: "Whoever read the output closed it early, as `head` does.",
-    TERMINATED: "Told to end (SIGTERM); the yard was closed first.",
+    CLOSED_PIPE: "The reader of the output closed it early, as `head` does.",
+    TERMINATED: "Terminated (SIGTERM); the yard was closed first.",
 }
-"""Every status that is not of a code, and what it means."""
+"""The meaning of every exit status that belongs to no code."""
 
 
 class LaunchError(Exception):
-    """The command cannot go on: one sentence for people, and the status to exit with."""
+    """A command or server cannot go on: a message for people, and the exit status."""
 
     def __init__(self, message: str, *, status: int = USAGE) -> None:
         super().__init__(message)
@@ -59,8 +64,21 @@ class LaunchError(Exception):
         self.status = status
 
 
-def status_of(code: CodeName | None) -> int:
-    """Return what a call that ended with this code, or well, exits with."""
+@contextmanager
+def as_launch_error(*kinds: type[Exception], status: int = USAGE) -> Generator[None]:
+    """Turn exceptions whose message is for people into `LaunchError`."""
+    try:
+        yield
+    except kinds as error:
+        raise LaunchError(str(error), status=status) from error
+
+
+class NotOpenedError(Exception):
+    """No worker could open the yard; the message says why."""
+
+
+def exit_status(code: CodeName | None) -> int:
+    """Return the exit status of a call that failed with this code, or succeeded."""
     return 0 if code is None else CODES[code].exit
 
 
@@ -70,37 +88,45 @@ _COMPILED: Final = ".pyx"
 _log = logging.getLogger(__name__)
 
 
-def cause_of(error: BaseException) -> str:
-    """Return what an exception says and where it was raised, as the end of a sentence."""
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """Return a sentence that suggests the closest known name, or nothing if none is close."""
+    from toolyard.model.schema import closest_name  # noqa: PLC0415 - only mistakes need it
+
+    near = closest_name(name, known)
+    return f" Did you mean '{near}'?" if near else ""
+
+
+def explain_cause(error: BaseException) -> str:
+    """Return the type, place and message of an exception, as the end of a sentence."""
     outer, error = error, innermost(error)
     place = _place_of(error) or _place_of(outer)
     where = f" in '{shown_path(place[0])}', line {place[1]}" if place is not None else ""
-    said = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
-    what = f": {said[:_LENGTH].removesuffix('.')}" if said else ""
+    message = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
+    what = f": {message[:_LENGTH].removesuffix('.')}" if message else ""
     return f"{type(error).__name__}{where}{what}{'' if what.endswith(('?', '!')) else '.'}"
 
 
-def refusal_of(failure: BaseException, yard: "Yard") -> str:
-    """Return why a yard cannot be opened: a sentence of our own as it is, anything else with its place."""
-    from toolyard.model.spec import PublishError  # noqa: PLC0415 - only for what went wrong
+def explain_refusal(failure: BaseException, yard: "Yard") -> str:
+    """Return why a yard cannot be opened: Toolyard's own message, or the cause with its place."""
+    from toolyard.model.spec import PublishError  # noqa: PLC0415 - only failures need it
 
     error = innermost(failure)
     if isinstance(error, PublishError):
         return str(error)
     if isinstance(error, ValueError | ImportError) and is_own(error):
         return f"{error}{_origin(error, yard)}"
-    return f"The yard '{yard.name}' cannot be opened: {cause_of(failure)}"
+    return f"The yard '{yard.name}' cannot be opened: {explain_cause(failure)}"
 
 
-def failed_search(error: Exception, strategy: str) -> LaunchError:
-    """Return what ends a command whose search failed, which is for whoever wrote the strategy to mend."""
+def search_failure(error: Exception, strategy: str) -> LaunchError:
+    """Log the traceback of a search strategy and return the error to raise."""
     _log.debug("search_failed strategy=%s", strategy, exc_info=error)
-    return LaunchError(f"The search strategy '{strategy}' failed: {cause_of(error)}", status=DEFECT)
+    return LaunchError(f"The search strategy '{strategy}' failed: {explain_cause(error)}", status=DEFECT)
 
 
 def _origin(error: BaseException, yard: "Yard") -> str:
-    """Return where the strategy came from that cannot be had, if not from the code of the yard."""
-    from toolyard.search import StrategyError  # noqa: PLC0415 - only for what went wrong
+    """Return a sentence with the variable or file that set an unknown search strategy, if code did not."""
+    from toolyard.search import StrategyError  # noqa: PLC0415 - only failures need it
 
     name = yard.origins.get("search.strategy", "").partition(" ")[2] if isinstance(error, StrategyError) else ""
     return f" It comes from '{name}'." if name else ""
@@ -114,12 +140,12 @@ def innermost(error: BaseException) -> BaseException:
 
 
 def is_own(error: BaseException) -> bool:
-    """Return whether an exception is our own, with none of somebody's code on its way, so that its message is for people."""
-    return not _others(error)[1]
+    """Return whether Toolyard raised an exception without user code on the stack, so that its message is for people."""
+    return not _frames_outside(error)[1]
 
 
 def shown_path(path: str) -> str:
-    """Return a path as people write it from here."""
+    """Return a path relative to the current folder, if it is inside."""
     try:
         return str(Path(path).relative_to(Path.cwd()))
     except ValueError:
@@ -127,22 +153,22 @@ def shown_path(path: str) -> str:
 
 
 def _place_of(error: BaseException) -> tuple[str, int] | None:
-    """Return the last place in somebody's own code, which is where they can mend it, or else in what is installed."""
+    """Return the innermost file and line of user code, or else of an installed package."""
     if isinstance(error, SyntaxError) and error.filename is not None:
         return error.filename, error.lineno or 1
-    others, theirs = _others(error)
-    return next(reversed(theirs or others), None)
+    outside, user = _frames_outside(error)
+    return next(reversed(user or outside), None)
 
 
-def _others(error: BaseException) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
-    """Return the places on the way of an exception that are not in our code, and those of them that are somebody's own."""
+def _frames_outside(error: BaseException) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+    """Return the files and lines of a traceback outside Toolyard, and those of them that belong to no installed package."""
     places = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
-    others = [place for place in places if not place[0].startswith(("<", _OURS))]
-    return others, [place for place in others if not place[0].startswith(_installed()) and not place[0].endswith(_COMPILED)]
+    outside = [place for place in places if not place[0].startswith(("<", _OURS))]
+    return outside, [place for place in outside if not place[0].startswith(_installed()) and not place[0].endswith(_COMPILED)]
 
 
 @cache
 def _installed() -> tuple[str, ...]:
-    import sysconfig  # noqa: PLC0415 - only for what went wrong
+    import sysconfig  # noqa: PLC0415 - only failures need it
 
     return tuple(f"{sysconfig.get_paths()[key]}{os.sep}" for key in ("stdlib", "purelib", "platlib"))

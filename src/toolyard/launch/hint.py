@@ -1,4 +1,4 @@
-"""The hint for a person who starts a server: where it is served, and how clients connect to it."""
+"""The hint that a person sees who starts a server: its address, and how clients connect."""
 
 import json
 import re
@@ -12,33 +12,34 @@ __all__ = ["hint"]
 
 
 def hint(name: str, address: str, *, transport: str, command: Sequence[str], keyed: bool, public_url: str | None = None) -> Iterator[Line]:
-    """Return where a yard is served and how clients connect; `command` starts the server, `keyed` is whether an API key lets in."""
-    known_as = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-") or "yard"
+    """Return the lines of the hint; `command` starts the server, `keyed` says that clients need an API key."""
+    client_name = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-") or "yard"
     if transport == "stdio":
         yield (Painted(f"Serving '{name}' over stdio.", "bold"), " It waits for a client on stdin; Ctrl-C ends it.")
         yield ("",)
-        yield from _ways(_over_stdio(known_as, command))
+        yield from _entries(_over_stdio(client_name, command))
     elif address.startswith(("http://", "https://")):
         yield (Painted(f"Serving '{name}' at ", "bold"), Painted(address, "good"), " until Ctrl-C.")
         yield ("",)
-        yield from _ways(_over_http(known_as, _reached_at(address, public_url), transport=transport, keyed=keyed))
+        yield from _entries(_over_http(client_name, _client_url(address, public_url), transport=transport, keyed=keyed))
     else:
         yield (Painted(f"Serving '{name}' at ", "bold"), Painted(address, "good"), " until Ctrl-C.")
         if address.startswith("unix:"):
             yield ("",)
-            yield from _ways(_over_socket(known_as, address.removeprefix("unix:"), transport=transport, keyed=keyed, public_url=public_url))
+            path = address.removeprefix("unix:")
+            yield from _entries(_over_socket(client_name, path, transport=transport, keyed=keyed, public_url=public_url))
 
 
-def _ways(ways: dict[str, str]) -> Iterator[Line]:
-    width = max(map(len, ways)) + 2
-    yield from ((Painted(f"  {client:<{width}}", "faint"), way) for client, way in ways.items())
+def _entries(entries: dict[str, str]) -> Iterator[Line]:
+    width = max(map(len, entries)) + 2
+    yield from ((Painted(f"  {client:<{width}}", "faint"), text) for client, text in entries.items())
 
 
 def _over_stdio(name: str, command: Sequence[str]) -> dict[str, str]:
     program, *arguments = command
     return {
         "Claude Code": f"claude mcp add {name} -- {shlex.join(command)}",
-        "Cursor": _written({"mcpServers": {name: {"command": program, "args": arguments}}}),
+        "Cursor": _json({"mcpServers": {name: {"command": program, "args": arguments}}}),
         "Any MCP client": shlex.join(command),
     }
 
@@ -49,29 +50,29 @@ def _over_http(name: str, address: str, *, transport: str, keyed: bool) -> dict[
     headers = {"headers": {"Authorization": "Bearer KEY"}} if keyed else {}
     return {
         "Claude Code": f"claude mcp add --transport {kind} {name} {address}{header}",
-        "Cursor": _written({"mcpServers": {name: {"url": address, **headers}}}),
+        "Cursor": _json({"mcpServers": {name: {"url": address, **headers}}}),
         "Any MCP client": address,
     }
 
 
 def _over_socket(name: str, path: str, *, transport: str, keyed: bool, public_url: str | None) -> dict[str, str]:
-    """Return how a socket is reached: by a proxy, and by clients through that where it is known how they call it."""
-    endpoint, look = ("/sse", "/sse") if transport == "sse" else ("/mcp", "/healthz")
-    curl = shlex.join(["curl", "--unix-socket", path, f"http://localhost{look}"])
-    ways = {"nginx": f"proxy_pass http://unix:{path};", "A look at it": curl}
+    """Return how a proxy reaches a socket, and how clients reach the proxy if its URL is set."""
+    endpoint, check = ("/sse", "/sse") if transport == "sse" else ("/mcp", "/healthz")
+    curl = shlex.join(["curl", "--unix-socket", path, f"http://localhost{check}"])
+    entries = {"nginx": f"proxy_pass http://unix:{path};", "Check": curl}
     if public_url is not None:
-        ways |= _over_http(name, public_url.rstrip("/") + endpoint, transport=transport, keyed=keyed)
-    return ways
+        entries |= _over_http(name, public_url.rstrip("/") + endpoint, transport=transport, keyed=keyed)
+    return entries
 
 
-def _reached_at(address: str, public_url: str | None) -> str:
-    """Return what a client is given: the address that people know, or one on this machine where all of its are listened on."""
+def _client_url(address: str, public_url: str | None) -> str:
+    """Return the URL for clients: the public one, or a loopback address where the server listens on all addresses."""
     parts = urlsplit(address)
     if public_url is not None:
         return public_url.rstrip("/") + parts.path
-    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(parts.hostname or "")  # noqa: S104 - nothing is listened on here
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(parts.hostname or "")  # noqa: S104 - nothing listens here
     return address if host is None else f"{parts.scheme}://{host}:{parts.port}{parts.path}"
 
 
-def _written(value: object) -> str:
+def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)

@@ -1,6 +1,6 @@
-"""Notices: what a server or a command tells a person, as lines on stderr.
+"""Notices: lines for people, and log lines, on stderr.
 
-Control characters are shown, not sent, so that text from others cannot move the cursor. Data on stdout belongs to the command line.
+Control characters are escaped, so that text of tools cannot move the cursor. Data on stdout belongs to the command line.
 """
 
 import logging
@@ -33,7 +33,7 @@ CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u
 
 
 class Painted(NamedTuple):
-    """Text in a style, where there are colours."""
+    """Text with a style, which shows where colours are on."""
 
     text: str
     style: Style
@@ -49,19 +49,24 @@ class Notices:
     def __init__(self) -> None:
         self._err: TextIO | None = sys.stderr
         self.quiet = False
-        self.attended = is_terminal(self._err)
-        """Whether a person watches stderr."""
-        self._smart = os.environ.get("TERM") != "dumb"
-        self._wants_colours = self._smart and not os.environ.get("NO_COLOR")
-        self._notice_colours = self.attended and self._wants_colours
+        """Whether only errors and warnings are written."""
+        self.stderr_is_terminal = is_terminal(self._err)
+        self._has_escapes = os.environ.get("TERM") != "dumb"
+        self._wants_colours = self._has_escapes and not os.environ.get("NO_COLOR")
+        self._notice_colours = self.stderr_is_terminal and self._wants_colours
 
     def say(self, *parts: Part) -> None:
-        """Write a notice to stderr; one that nobody reads fails nothing."""
+        """Write a line to stderr; nothing fails if it cannot be written."""
         self.clear()
         self._notify(painted(parts, colours=self._notice_colours) + "\n")
 
+    def inform(self, *parts: Part) -> None:
+        """Write a line to stderr, unless quiet."""
+        if not self.quiet:
+            self.say(*parts)
+
     def clear(self) -> None:
-        """Remove what is shown in place, if there is anything."""
+        """Remove a progress line, which only a terminal has."""
 
     def _notify(self, text: str) -> None:
         if self._err is None:
@@ -75,8 +80,8 @@ class Notices:
 
 @contextmanager
 def logging_to(notices: Notices, *, verbose: int, quiet: bool) -> Generator[None]:
-    """Log to the terminal meanwhile: warnings, with one `verbose` information, with two everything, when `quiet` errors alone."""
-    handler = _Lines(notices)
+    """Log to stderr while the context is open: warnings; with `verbose` 1 information, with 2 everything; with `quiet` only errors."""
+    handler = _NoticeHandler(notices)
     root = logging.getLogger()
     before = root.level
     root.addHandler(handler)
@@ -88,36 +93,36 @@ def logging_to(notices: Notices, *, verbose: int, quiet: bool) -> Generator[None
         root.removeHandler(handler)
 
 
-class _Lines(logging.Handler):
-    """Says each record on the terminal, where it does not get between the pieces of a progress line."""
+class _NoticeHandler(logging.Handler):
+    """Writes records as notices, which clear the progress line first."""
 
     def __init__(self, notices: Notices) -> None:
         super().__init__()
         self._notices = notices
-        self.setFormatter(_Line("%(asctime)s %(levelname)s %(name)s %(message)s"))
+        self.setFormatter(_LineFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Say the record."""
+        """Write a record."""
         try:
             self._notices.say(self.format(record))
-        except Exception:  # noqa: BLE001 - a line that cannot be formatted must not fail what it tells of
+        except Exception:  # noqa: BLE001 - logging must not fail the code that logs
             self.handleError(record)
 
 
-class _Line(logging.Formatter):
-    """Writes a record as one line, and its traceback, if it has one, below."""
+class _LineFormatter(logging.Formatter):
+    """Formats a record as one line; a traceback follows on lines of its own."""
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: ARG002, N802 - logging's own name
-        """Return when it was, in UTC."""
+        """Return the time in UTC."""
         return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
-        """Return the line, with no break inside."""
+        """Return the line without line breaks."""
         return super().formatMessage(record).replace("\n", "\\n")
 
 
 def painted(parts: Iterable[Part], *, colours: bool) -> str:
-    """Return a line made of the parts, with or without colours."""
+    """Return the parts as one line, with or without colours."""
     return "".join(_paint(part, colours=colours) for part in parts)
 
 
@@ -134,22 +139,18 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def discard(stream: TextIO) -> None:
-    """Send what the stream still holds, and all that follows, nowhere."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
+    """Redirect a stream to the null device, so that flushing its buffer cannot fail."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
 
 
 def clean(text: str) -> str:
-    """Return the text with its control characters shown as people write them."""
-    return CONTROL.sub(_shown, text.replace("\r\n", "\n"))
-
-
-def _shown(match: re.Match[str]) -> str:
-    return ascii(match[0])[1:-1]
+    """Return the text with control characters escaped."""
+    return CONTROL.sub(lambda match: ascii(match[0])[1:-1], text.replace("\r\n", "\n"))
 
 
 def encodable(text: str, stream: TextIO) -> str:
-    """Return the text with what the encoding of the stream cannot write escaped."""
+    """Return the text with characters escaped that the encoding of the stream does not have."""
     encoding = stream.encoding or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)

@@ -1,6 +1,6 @@
-"""Reloading: a server in a process of its own, started anew when a file beside the yard changes.
+"""Reactions to changed files: live settings of an open yard, and `--reload`, which restarts the whole server.
 
-It knows no yard: what it starts is the program that it is part of, once more.
+The supervisor of `--reload` knows no yard: it runs its own program again.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from toolyard.config import Config, Stamp, known_settings, stamp_of
-from toolyard.launch.build import check_profiles, make_providers, settled_upstreams
-from toolyard.launch.errors import LaunchError, cause_of
+from toolyard.launch.build import check_profiles, make_providers, resolve_upstreams
+from toolyard.launch.errors import LaunchError, explain_cause
 from toolyard.launch.notices import Notices
 from toolyard.model.limits import LIVE
 from toolyard.yard import Yard, background_task
@@ -23,115 +23,117 @@ from toolyard.yard import Yard, background_task
 if TYPE_CHECKING:
     from toolyard.providers.upstream.settings import UpstreamSettings  # a yard without upstreams starts sooner
 
-__all__ = ["Beginning", "Live", "Reread", "beginning_of", "end_with_supervisor", "kept_port", "stop", "supervise"]
+__all__ = ["LiveSettings", "ReadSettings", "Start", "read_port", "read_start", "stop", "supervise"]
 
 
-Reread = Callable[[], Config]
-"""Reads the settings once more; raises `LaunchError` if they are wrong."""
-_SETTLE_SECONDS: Final = 0.5
-_AT_ONCE: Final = {"profile", *(f"limits.{name}" for name in LIVE)}
+ReadSettings = Callable[[], Config]
+"""Reads the settings again; raises `LaunchError` if they are wrong."""
+_POLL_S: Final = 0.5
+"""How often files are compared; the standard library has no file notifications."""
+_LIVE: Final = {"profile", *(f"limits.{name}" for name in LIVE)}
 
 
-class Live:
-    """The settings of a yard that is open, and what becomes of them."""
+class LiveSettings:
+    """Applies changed settings to an open yard."""
 
-    def __init__(self, yard: Yard, config: Config, notices: Notices, *, reread: Reread) -> None:
+    def __init__(self, yard: Yard, config: Config, notices: Notices, *, read: ReadSettings) -> None:
         self._yard = yard
         self._config = config
         self._notices = notices
-        self._reread = reread
-        self._told = asyncio.Event()
-        reached = {provider.name: settings for provider in yard.providers if (settings := getattr(provider, "settings", None))}
-        self._upstreams: dict[str, UpstreamSettings] = {name: reached[name] for name in config.upstreams if name in reached}
+        self._read_settings = read
+        self._requested = asyncio.Event()
+        open_upstreams = {provider.name: settings for provider in yard.providers if (settings := getattr(provider, "settings", None))}
+        self._upstreams: dict[str, UpstreamSettings] = {name: open_upstreams[name] for name in config.upstreams if name in open_upstreams}
 
     @asynccontextmanager
-    async def followed(self) -> AsyncGenerator[None]:
-        """Look at the files meanwhile, and hear SIGHUP."""
+    async def watch(self) -> AsyncGenerator[None]:
+        """Reload while the context is open: when a file changes, and on SIGHUP."""
         loop = asyncio.get_running_loop()
-        hears = threading.current_thread() is threading.main_thread()
-        attended, before = self._notices.attended, signal.getsignal(signal.SIGHUP)
-        if hears:
-            loop.add_signal_handler(signal.SIGHUP, lambda: _end() if attended and _is_alone() else self._told.set())
+        receives_signals = threading.current_thread() is threading.main_thread()
+        had_terminal, before = self._notices.stderr_is_terminal, signal.getsignal(signal.SIGHUP)
+        if receives_signals:
+            loop.add_signal_handler(signal.SIGHUP, lambda: _terminate() if had_terminal and _lost_terminal() else self._requested.set())
         try:
-            async with background_task(self._follow()):
+            async with background_task(self._poll()):
                 yield
         finally:
-            if hears:
+            if receives_signals:
                 loop.remove_signal_handler(signal.SIGHUP)
-                signal.signal(signal.SIGHUP, signal.SIG_DFL if before is None else before)  # none of Python's: it cannot be put back
+                signal.signal(signal.SIGHUP, signal.SIG_DFL if before is None else before)  # None: set by C code
 
-    async def _follow(self) -> None:
+    async def _poll(self) -> None:
         seen = before = self._config.files
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(_SETTLE_SECONDS):  # files are looked at, since nothing here tells of their changes
-                    await self._told.wait()
+                async with asyncio.timeout(_POLL_S):
+                    await self._requested.wait()
             now = self._stamps()
-            is_written = now != seen and now == before  # what still changes may be half of it
+            is_written = now != seen and now == before  # a file that still changes may be incomplete
             before = now
-            if self._told.is_set() or is_written:
-                self._told.clear()
-                seen = self._config.files if await self.take_over() else now
+            if self._requested.is_set() or is_written:
+                self._requested.clear()
+                seen = self._config.files if await self.reload() else now
 
-    async def take_over(self) -> bool:
-        """Read the settings once more and let the yard have what differs; what is wrong changes nothing; return whether all was well."""
+    async def reload(self) -> bool:
+        """Read the settings again and apply the differences; return false, with nothing changed, if they are wrong."""
         try:
             config, upstreams = await asyncio.to_thread(self._read)
             self._yard.adopt(config.profiles.values(), profile=config.settings.profile)
         except (LaunchError, KeyError) as error:
-            self._notices.say(f"The settings stay as they were: {error.args[0]}")
+            self._notices.say(f"The settings are unchanged: {error.args[0]}")
             return False
-        done = [*self._take_settings(config), *await self._take_upstreams(config, upstreams)]
-        if done and not self._notices.quiet:
-            self._notices.say(f"The settings were read anew: {', '.join(done)}.")
+        changes = [*self._apply_settings(config), *await self._apply_upstreams(config, upstreams)]
+        if changes:
+            self._notices.inform(f"The settings were reloaded: {', '.join(changes)}.")
         self._config = config
         return True
 
     def _read(self) -> "tuple[Config, dict[str, UpstreamSettings]]":
-        config = self._reread()
+        config = self._read_settings()
         if config.path != self._config.path:
-            raise LaunchError(f"The file '{self._config.path}' is gone.")
+            raise LaunchError(f"The file '{self._config.path}' no longer exists.")
         check_profiles(self._yard, config)
-        return config, settled_upstreams(config, self._notices)
+        return config, resolve_upstreams(config, self._notices)
 
-    def _take_settings(self, config: Config) -> Sequence[str]:
-        """Let the yard have the settings that it can change while it runs, say which it cannot, and return what was done."""
+    def _apply_settings(self, config: Config) -> Sequence[str]:
+        """Apply the settings that can change at run time, say which cannot, and return what changed in words."""
         changed = [key for key in known_settings() if config.value(key) != self._config.value(key)]
-        at_once = [key for key in changed if key in _AT_ONCE and (key == "profile" or key in config.origins)]
-        for key in at_once:
+        live = [key for key in changed if key in _LIVE and (key == "profile" or key in config.origins)]
+        for key in live:
             if key != "profile":
                 setattr(self._yard.limits, key.partition(".")[2], config.value(key))
-        later = [key for key in changed if key not in at_once]
+        later = [key for key in changed if key not in live]
         if later:
-            self._notices.say(f"{_named(later)} changed, which takes effect at the next start.")
-        return [f"{_named(at_once)} changed"] if at_once else []
+            self._notices.say(f"{_listed(later)} changed, which takes effect at the next start.")
+        return [f"{_listed(live)} changed"] if live else []
 
-    async def _take_upstreams(self, config: Config, upstreams: "dict[str, UpstreamSettings]") -> Sequence[str]:
-        """Close what is gone or different, open what is new or different, and return what was done."""
-        gone = [name for name in self._upstreams if name not in upstreams]
+    async def _apply_upstreams(self, config: Config, upstreams: "dict[str, UpstreamSettings]") -> Sequence[str]:
+        """Close removed and changed upstreams, open added and changed ones, and return what changed in words."""
+        removed = [name for name in self._upstreams if name not in upstreams]
         added = [name for name in upstreams if name not in self._upstreams]
         changed = [name for name in upstreams if name in self._upstreams and upstreams[name] != self._upstreams[name]]
-        await asyncio.gather(*(self._closed(name) for name in (*gone, *changed)))
-        wanted = {name: upstreams[name] for name in (*changed, *added)}
-        opened = [provider.name for provider in make_providers(self._yard, config, wanted) if await self._opened(provider)]
-        kept = {name: settings for name, settings in upstreams.items() if name not in wanted}
-        self._upstreams = {**kept, **{name: wanted[name] for name in opened}}
-        parts = (("added", added), ("restarted", changed), ("removed", gone))
-        return [
-            f"{_named(names)} {what}" for what, known in parts if (names := [name for name in known if what == "removed" or name in opened])
-        ]
+        await asyncio.gather(*(self._close(name) for name in (*removed, *changed)))
+        pending = {name: upstreams[name] for name in (*changed, *added)}
+        opened = [provider.name for provider in make_providers(self._yard, config, pending) if await self._open(provider)]
+        self._upstreams = {name: settings for name, settings in upstreams.items() if name not in pending or name in opened}
+        parts = (
+            ("added", [name for name in added if name in opened]),
+            ("restarted", [name for name in changed if name in opened]),
+            ("removed", removed),
+        )
+        return [f"{_listed(names)} {change}" for change, names in parts if names]
 
-    async def _closed(self, name: str) -> None:
+    async def _close(self, name: str) -> None:
         try:
             await self._yard.providers.remove(name)
-        except Exception as error:  # noqa: BLE001 - one that does not close well must not keep the others from changing
-            self._notices.say(f"The upstream '{name}' did not close well: {cause_of(error)}")
+        except Exception as error:  # noqa: BLE001 - one failure must not stop the other changes
+            self._notices.say(f"The upstream '{name}' did not close cleanly: {explain_cause(error)}")
 
-    async def _opened(self, provider: Any) -> bool:
+    async def _open(self, provider: Any) -> bool:
         try:
             await self._yard.providers.add(provider)
         except Exception as error:  # noqa: BLE001 - the same
-            self._notices.say(f"The upstream '{provider.name}' cannot be opened: {cause_of(error)}")
+            self._notices.say(f"The upstream '{provider.name}' cannot be opened: {explain_cause(error)}")
             return False
         return True
 
@@ -139,95 +141,83 @@ class Live:
         return {path: stamp_of(path) for path in self._config.files}
 
 
-def _named(names: Iterable[str]) -> str:
+def _listed(names: Iterable[str]) -> str:
     return ", ".join(f"'{name}'" for name in names)
 
 
-def _is_alone() -> bool:
-    """Return whether the terminal that was there at the start is gone, which SIGHUP tells, too."""
+def _lost_terminal() -> bool:
+    """Return whether the terminal of the start was closed, which sends SIGHUP, too."""
     return not os.isatty(2)
 
 
-def _end() -> None:
+def _terminate() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-_MARK: Final = "_TOOLYARD_RELOAD"
+_START: Final = "_TOOLYARD_RELOAD"
 _PORT: Final = "_TOOLYARD_RELOAD_PORT"
-_WATCH_SECONDS: Final = 0.5
-_ENDINGS: Final = (".py", ".toml")
-_STRANGE: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
-Beginning = Literal["", "first", "again"]
-"""Whether a process that watches has started this one, for the first time or anew."""
+_SUFFIXES: Final = (".py", ".toml")
+_SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
+Start = Literal["", "first", "again"]
+"""Whether a supervisor started this process, for the first time or again; empty without a supervisor."""
 Snapshot = dict[str, int]
+"""Modification times of files by path."""
 
 
-def beginning_of() -> Beginning:
-    """Return who has started this process, and forget how it was told, so that no program it starts takes it for its own."""
-    marked = os.environ.pop(_MARK, "")
-    return "first" if marked == "first" else "again" if marked else ""
+def read_start() -> Start:
+    """Return how this process was started, and remove the variable, lest a child process inherits it."""
+    start = os.environ.pop(_START, "")
+    return "first" if start == "first" else "again" if start else ""
 
 
-def kept_port() -> int:
-    """Return the port that stays the same from one start to the next where any is wanted, or 0, and forget how it was told."""
+def read_port() -> int:
+    """Return the port that the supervisor chose for all starts, or 0, and remove the variable."""
     return int(os.environ.pop(_PORT, "0"))
 
 
-def end_with_supervisor() -> None:
-    """End this process when the one that watches is gone, however that went."""
-    loop = asyncio.get_running_loop()
-
-    def end() -> None:
-        loop.remove_reader(0)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    loop.add_reader(0, end)  # nothing is ever written there, so it can only be closed
-
-
-async def supervise(folder: Path, notices: Notices, *, patience: float, port: int = 0) -> None:
-    """Start this program once more as a server, and anew after every change, until cancelled; a port is for all of them."""
-    beginning: Beginning = "first"
+async def supervise(folder: Path, notices: Notices, *, kill_delay_s: float, port: int = 0) -> None:
+    """Run this program again as a server and restart it after every change, until cancelled; every start gets the port."""
+    start: Start = "first"
     while True:
         seen = _snapshot(folder)
-        server = await _start(beginning, port)
+        server = await _start_server(start, port)
         try:
-            changed = await _change(folder, seen, server=server, notices=notices)
+            changed = await _wait_for_change(folder, seen, server=server, notices=notices)
         finally:
-            await stop(server, patience)
-        if not notices.quiet:
-            notices.say(f"'{changed}' changed: starting anew.")
-        beginning = "again"
+            await stop(server, kill_delay_s)
+        notices.inform(f"'{changed}' changed: restarting the server.")
+        start = "again"
 
 
-async def _start(beginning: Beginning, port: int) -> asyncio.subprocess.Process:
-    # In a group of its own it does not hear Ctrl-C, which reaches it once, from here.
-    told: dict[str, str] = {_MARK: beginning, **({_PORT: str(port)} if port else {})}
+async def _start_server(start: Start, port: int) -> asyncio.subprocess.Process:
+    # A process group of its own keeps Ctrl-C away: the supervisor ends the server, and once is enough.
+    variables: dict[str, str] = {_START: start, **({_PORT: str(port)} if port else {})}
     return await asyncio.create_subprocess_exec(
-        sys.executable, *sys.orig_argv[1:], stdin=asyncio.subprocess.PIPE, process_group=0, env={**os.environ, **told}
+        sys.executable, *sys.orig_argv[1:], stdin=asyncio.subprocess.PIPE, process_group=0, env={**os.environ, **variables}
     )
 
 
-async def _change(folder: Path, seen: Snapshot, *, server: asyncio.subprocess.Process, notices: Notices) -> str:
-    """Wait until a file is changed, added or removed, and return its name."""
-    told = False
+async def _wait_for_change(folder: Path, seen: Snapshot, *, server: asyncio.subprocess.Process, notices: Notices) -> str:
+    """Wait until a file is changed, added or removed, and return its path; say once if the server has ended meanwhile."""
+    is_reported = False
     while True:
-        await asyncio.sleep(_WATCH_SECONDS)  # files are looked at, since nothing here tells of their changes
+        await asyncio.sleep(_POLL_S)
         now = _snapshot(folder)
         if now != seen:
             changed = min(dict(seen.items() ^ now.items()))
             return str(Path(changed).relative_to(folder))
-        if server.returncode is not None and not told:
-            told = True
-            notices.say(f"The server ended with status {server.returncode}; it starts anew when a file changes.")
+        if server.returncode is not None and not is_reported:
+            is_reported = True
+            notices.say(f"The server ended with status {server.returncode}; it restarts when a file changes.")
 
 
-async def stop(server: asyncio.subprocess.Process, patience: float) -> None:
-    """End a process, with force if it has not ended after so many seconds."""
+async def stop(server: asyncio.subprocess.Process, kill_delay_s: float) -> None:
+    """Terminate a process, and kill it if it has not ended after so many seconds."""
     if server.returncode is not None:
         return
     server.terminate()
     try:
-        async with asyncio.timeout(patience):
+        async with asyncio.timeout(kill_delay_s):
             await server.wait()
     except TimeoutError:
         server.kill()
@@ -235,20 +225,20 @@ async def stop(server: asyncio.subprocess.Process, patience: float) -> None:
 
 
 def _snapshot(folder: Path) -> Snapshot:
-    """Return when each file was last changed."""
+    """Return the modification time of each watched file."""
     found: Snapshot = {}
     for path in _files(folder):
         try:
-            found[path] = os.stat(path).st_mtime_ns  # noqa: PTH116 - it runs twice a second over many files
-        except FileNotFoundError:  # removed meanwhile
+            found[path] = os.stat(path).st_mtime_ns  # noqa: PTH116 - faster than pathlib, and runs twice a second over many files
+        except FileNotFoundError:  # removed since it was listed
             continue
     return found
 
 
 def _files(folder: Path) -> Iterator[str]:
     for place, inside, files in os.walk(folder):
-        inside[:] = [name for name in inside if not name.startswith(".") and name not in _STRANGE and not _is_environment(place, name)]
-        yield from (os.path.join(place, name) for name in files if name.endswith(_ENDINGS))  # noqa: PTH118 - the same
+        inside[:] = [name for name in inside if not name.startswith(".") and name not in _SKIPPED and not _is_environment(place, name)]
+        yield from (os.path.join(place, name) for name in files if name.endswith(_SUFFIXES))  # noqa: PTH118 - the same
 
 
 def _is_environment(place: str, name: str) -> bool:

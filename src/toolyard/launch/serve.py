@@ -1,4 +1,7 @@
-"""Opening a way in: from settings to a transport that runs until it is told to end."""
+"""Serves a yard: from settings to a transport that runs until a signal ends it.
+
+The command line and programs share this module; nothing of the command line is known here.
+"""
 
 import asyncio
 import errno
@@ -19,97 +22,104 @@ from msgspec.structs import replace
 from toolyard._internal.logfmt import log_value
 from toolyard.config import Config, known_settings
 from toolyard.config.settings import Serving
-from toolyard.launch.build import apply_settings, settings_of_code
-from toolyard.launch.errors import DEFECT, INTERRUPTED, LaunchError, cause_of, innermost, is_own, refusal_of
+from toolyard.launch.build import apply_settings, make_authenticator, read_settings
+from toolyard.launch.errors import (
+    DEFECT,
+    INTERRUPTED,
+    LaunchError,
+    NotOpenedError,
+    did_you_mean,
+    explain_cause,
+    explain_refusal,
+    innermost,
+    is_own,
+)
 from toolyard.launch.notices import Notices, logging_to
-from toolyard.launch.reload import Beginning, beginning_of, end_with_supervisor, kept_port, supervise
-from toolyard.launch.signals import run
-from toolyard.model.schema import closest_name
+from toolyard.launch.reload import LiveSettings, ReadSettings, Start, read_port, read_start, supervise
+from toolyard.launch.signals import run, terminate_on_close
 from toolyard.transports import Transport, fastest_loop
 from toolyard.yard import Yard
 
 if TYPE_CHECKING:
-    from toolyard.launch.reload import Reread  # the same
-    from toolyard.transports.auth import (
-        Authenticator,  # a server on stdio has none, and starts sooner without  # a server on stdio has none, and starts sooner without
-    )
+    from toolyard.transports.auth import Authenticator  # stdio needs none and starts sooner without
 
-__all__ = [
-    "Command",
-    "NotOpenedError",
-    "is_supervisor",
-    "make_transport",
-    "run_server",
-    "run_supervisor",
-    "serve",
-    "serve_configured",
-    "serve_forever",
-    "serve_yard",
-]
+__all__ = ["is_supervisor", "make_transport", "run_server", "run_supervisor", "serve", "serve_configured", "serve_forever"]
 
 
 Command = Callable[[], Sequence[str]]
+"""Returns the command that starts this server."""
+Ready = Callable[[Transport], None]
+"""Called once the transport listens."""
+Background = Callable[[], AbstractAsyncContextManager[None]]
+"""Returns a context manager that is entered in each serving process while its yard is open."""
+_KILL_DELAY_S: Final = 10.0
+"""How long a supervised server may take to end after its calls had their time."""
+_GROUP: Final = "toolyard.transports"
+_OWN: Final[Mapping[str, tuple[str, str]]] = {
+    "stdio": ("toolyard.transports.stdio", "Stdio"),
+    "http": ("toolyard.transports.http", "Http"),
+    "sse": ("toolyard.transports.sse", "Sse"),
+}
 _log = logging.getLogger(__name__)
-_PATIENCE: Final = 10.0
 
 
-def serve_yard(
+def serve_configured(
     yard: Yard,
     config: Config,
     notices: Notices,
     *,
     command: Command,
-    authenticator: "Authenticator | None",
-    beginning: Beginning,
-    reread: "Reread",
+    start: Start,
+    read: ReadSettings,
+    authenticator: "Authenticator | None" = None,
 ) -> None:
-    """Serve a yard that is not open yet; `command` tells what would start this server, and its settings can be read once more.
-
-    What tools print goes to stderr, because stdout may be the way to the client.
+    """Apply settings to a yard that is not open yet and serve it; what tools print goes to stderr, lest a stdio client reads it.
 
     Raises:
-        LaunchError: It cannot be served as it was asked for, or failed meanwhile.
+        LaunchError: The yard cannot be served with these settings, or serving failed.
     """
+    apply_settings(yard, config, notices)
     serving = config.settings.serve
-    if beginning and not serving.port:
-        serving = replace(serving, port=kept_port())
+    if authenticator is None and serving.transport != "stdio":
+        authenticator = make_authenticator(config)
+    if start and not serving.port:
+        serving = replace(serving, port=read_port())
     listening: list[str] = []
 
     def announce(transport: Transport) -> None:
-        if beginning:
-            end_with_supervisor()
-        about = transport.info()
-        listening.append(about.address)
-        _log.info("serving yard=%s transport=%s address=%s", log_value(yard.name), log_value(about.name), about.address)
-        if notices.attended and not notices.quiet:
+        if start:
+            terminate_on_close(0)  # the supervisor holds the other end and never writes
+        description = transport.info()
+        listening.append(description.address)
+        _log.info("serving yard=%s transport=%s address=%s", log_value(yard.name), log_value(description.name), description.address)
+        if notices.stderr_is_terminal and not notices.quiet:
             from toolyard.launch.hint import hint  # noqa: PLC0415 - only a person reads it
 
             keyed = bool(config.settings.auth.api_keys)
-            lines = hint(yard.name, about.address, transport=about.name, command=command(), keyed=keyed, public_url=serving.public_url)
-            for line in [next(lines)] if beginning == "again" else lines:
+            url = serving.public_url
+            lines = hint(yard.name, description.address, transport=description.name, command=command(), keyed=keyed, public_url=url)
+            for line in [next(lines)] if start == "again" else lines:
                 notices.say(*line)
 
-    def follow() -> AbstractAsyncContextManager[None]:
-        from toolyard.launch.reload import Live  # noqa: PLC0415 - only a server with a file needs it
-
-        return Live(yard, config, notices, reread=reread).followed()
+    def watch() -> AbstractAsyncContextManager[None]:
+        return LiveSettings(yard, config, notices, read=read).watch()
 
     def explain(error: Exception) -> str:
         return _refusal(error, yard, serving, listening=False).message
 
-    lives = bool(config.files) and not beginning  # whoever starts it anew sees to the files, too
+    background = watch if config.files and not start else None  # a supervisor restarts the server when a file changes
     try:
-        with redirect_stdout(sys.stderr), _one_line(wanted=not notices.attended and not notices.quiet):
-            run_server(yard, serving, authenticator, ready=announce, meanwhile=follow if lives else None, explain=explain)
+        with redirect_stdout(sys.stderr), _address_logged(enabled=not notices.stderr_is_terminal and not notices.quiet):
+            run_server(yard, serving, authenticator, ready=announce, background=background, explain=explain)
     except Exception as error:
         raise _refusal(error, yard, serving, listening=bool(listening)) from error
 
 
 @contextmanager
-def _one_line(*, wanted: bool) -> Generator[None]:
-    """Let the log say where the server listens, also where it tells of nothing but warnings, if no person is told."""
+def _address_logged(*, enabled: bool) -> Generator[None]:
+    """Log where the server listens even if only warnings are logged, because nobody reads the hint."""
     before = _log.level
-    if wanted:
+    if enabled:
         _log.setLevel(min(logging.INFO, _log.getEffectiveLevel()))
     try:
         yield
@@ -122,53 +132,38 @@ def _refusal(failure: Exception, yard: Yard, serving: Serving, *, listening: boo
     error = innermost(failure)
     if isinstance(error, NotOpenedError):
         return LaunchError(str(error))
-    if isinstance(error, OSError) and is_own(error):  # a certificate may be read only after it listens
-        return LaunchError(_unreachable(error, serving))
+    if isinstance(error, OSError) and is_own(error):  # certificates may be read after the socket listens
+        return LaunchError(_explain_listen_failure(error, serving))
     if listening:
-        return LaunchError(f"The server of '{yard.name}' failed: {cause_of(error)}", status=DEFECT)
-    return LaunchError(refusal_of(error, yard))
+        return LaunchError(f"The server of '{yard.name}' failed: {explain_cause(error)}", status=DEFECT)
+    return LaunchError(explain_refusal(error, yard))
 
 
-def _unreachable(error: OSError, serving: Serving) -> str:
-    """Return why there is nothing to listen on, and what to do about it."""
+def _explain_listen_failure(error: OSError, serving: Serving) -> str:
+    """Return why the address cannot be listened on, and what to do about it."""
     if error.errno == errno.EADDRINUSE and serving.socket is None:
-        return f"Port {serving.port} of '{serving.host}' is taken. Choose another with '--port', or any that is free with '--port 0'."
-    said = (error.strerror or str(error)).removesuffix(".")
+        return f"Port {serving.port} of '{serving.host}' is in use. Choose another with '--port', or any free one with '--port 0'."
+    reason = (error.strerror or str(error)).removesuffix(".")
     if error.filename is not None:
-        return f"The file '{error.filename}' cannot be used: {said}."
+        return f"The file '{error.filename}' cannot be used: {reason}."
     if serving.tls_cert is not None and error.errno != errno.EADDRINUSE:
-        return f"The certificate '{serving.tls_cert}' and its key '{serving.tls_key}' cannot be used: {said}."
+        return f"The certificate '{serving.tls_cert}' and its key '{serving.tls_key}' cannot be used: {reason}."
     place = f"socket '{serving.socket}'" if serving.socket is not None else f"port {serving.port} of '{serving.host}'"
-    return f"The {place} cannot be listened on: {said}."
-
-
-Ready = Callable[[Transport], None]
-Meanwhile = Callable[[], AbstractAsyncContextManager[None]]
-"""What goes on beside the serving, in each process, while the yard is open."""
-_OWN: Final[Mapping[str, tuple[str, str]]] = {
-    "stdio": ("toolyard.transports.stdio", "Stdio"),
-    "http": ("toolyard.transports.http", "Http"),
-    "sse": ("toolyard.transports.sse", "Sse"),
-}
-_GROUP: Final = "toolyard.transports"
-
-
-class NotOpenedError(Exception):
-    """None of several processes could open the yard; the sentence says why."""
+    return f"The {place} cannot be listened on: {reason}."
 
 
 def make_transport(serving: Serving, authenticator: "Authenticator | None" = None, *, listener: socket.socket | None = None) -> Transport:
-    """Return the transport that the settings name: one of ours, or one that a package brings along, loaded now.
+    """Return the transport that the settings name, loaded from Toolyard or from an installed package.
 
     Raises:
-        ValueError: There is none of that name, or the settings make no sense for it.
+        ValueError: There is no such transport, or it refuses the settings.
         OSError: The address cannot be listened on.
     """
     if serving.transport in _OWN:
         module, name = _OWN[serving.transport]
         make: Any = getattr(import_module(module), name)
         return make(serving) if serving.transport == "stdio" else make(serving, authenticator, listener=listener)
-    from importlib.metadata import entry_points  # noqa: PLC0415 - dear, and for strangers' transports alone
+    from importlib.metadata import entry_points  # noqa: PLC0415 - slow, and only for transports of other packages
 
     found = {point.name: point for point in entry_points(group=_GROUP)}
     if serving.transport not in found:
@@ -176,8 +171,8 @@ def make_transport(serving: Serving, authenticator: "Authenticator | None" = Non
     try:
         make = found[serving.transport].load()
     except Exception as error:
-        said = f"{type(error).__name__}: {str(error).removesuffix('.')}"
-        raise ValueError(f"The transport '{serving.transport}' cannot be loaded: {said}.") from error
+        reason = f"{type(error).__name__}: {str(error).removesuffix('.')}"
+        raise ValueError(f"The transport '{serving.transport}' cannot be loaded: {reason}.") from error
     return make(serving, authenticator)
 
 
@@ -187,19 +182,19 @@ async def serve_forever(
     authenticator: "Authenticator | None" = None,
     *,
     ready: Ready | None = None,
-    meanwhile: Meanwhile = nullcontext,
+    background: Background = nullcontext,
     listener: socket.socket | None = None,
 ) -> None:
-    """Open the yard and serve it until it is cancelled or its client goes; `ready` is told once it listens.
+    """Open the yard and serve it until cancelled, or until a stdio client disconnects; `ready` is called once it listens.
 
     Raises:
-        ValueError: The settings make no sense.
+        ValueError: The transport refuses the settings.
         OSError: The address cannot be listened on.
     """
     transport = make_transport(serving, authenticator, listener=listener)
     try:
-        async with yard, meanwhile():
-            gc.freeze()  # what is there now stays: no collection need look at it again
+        async with yard, background():
+            gc.freeze()  # the objects of an open yard live until the end, so collections can skip them
             if ready is not None:
                 ready(transport)
             await transport.serve(yard)
@@ -212,97 +207,90 @@ def run_server(
     serving: Serving,
     authenticator: "Authenticator | None" = None,
     *,
-    ready: Ready | None = None,
-    meanwhile: Meanwhile | None = None,
+    ready: Ready = lambda _: None,
+    background: Background | None = None,
     explain: Callable[[Exception], str] = str,
 ) -> None:
-    """Serve a yard in this process, or in as many as the settings say, until the program is told to end.
+    """Serve a yard in this process, or in several worker processes, until a signal ends the program.
 
-    With something that goes on meanwhile, SIGHUP is for it, and passed on to all processes. Only one sentence gets from them to this
-    one: what explains why the yard cannot be opened.
+    With `background`, SIGHUP is for it and is passed on to all workers. `explain` turns the error of a worker that cannot open the
+    yard into the one sentence that reaches this process.
 
     Raises:
-        NotOpenedError: It cannot be opened by any of several processes.
-        ValueError: The settings make no sense.
+        NotOpenedError: No worker could open the yard.
+        ValueError: The transport refuses the settings.
         OSError: The address cannot be listened on.
     """
-    _fill_standard_streams()
+    _open_standard_streams()
+    serve_here = partial(serve_forever, yard, serving, authenticator, background=background or nullcontext)
     if serving.workers == 1:
-        run(serve_forever(yard, serving, authenticator, ready=ready, meanwhile=meanwhile or nullcontext), loop=fastest_loop())
+        run(serve_here(ready=ready), loop=fastest_loop())
         return
     if serving.transport != "http":
         raise ValueError(f"Only 'http' can be served by several workers, not '{serving.transport}'.")
-    from toolyard.launch.workers import Parent, run_workers  # noqa: PLC0415 - only several need it
+    from toolyard.launch.workers import Parent, run_workers  # noqa: PLC0415 - only several workers need it
     from toolyard.transports.http.server import Http  # noqa: PLC0415 - only a server that speaks HTTP needs it
 
     transport = Http(serving, authenticator)
 
     def work(parent: Parent) -> None:
         def begin(_: Transport) -> None:
-            parent.end_with()
-            parent.tell_opened()
+            parent.terminate_with()
+            parent.report_opened()
 
-        served = serve_forever(yard, serving, authenticator, ready=begin, meanwhile=meanwhile or nullcontext, listener=transport.listener)
         try:
-            run(served, loop=fastest_loop())
+            run(serve_here(ready=begin, listener=transport.listener), loop=fastest_loop())
         except Exception as error:
-            if parent.knows:
+            if parent.is_informed:
                 raise
-            parent.tell_failure(explain(error))
+            parent.report_failure(explain(error))
             raise SystemExit(1) from None
 
-    def announce() -> None:
-        if ready is not None:
-            ready(transport)
-
     try:
-        yard.signer.prepare()  # what one worker seals another must open
-        run_workers(serving.workers, work, announce, hangs_up=meanwhile is None)
+        yard.signer.prepare()  # before the fork, because each worker must verify what another one signed
+        run_workers(serving.workers, work, partial(ready, transport), forwards_hangup=background is not None)
     finally:
         run(transport.close())
 
 
-def _fill_standard_streams() -> None:
-    """Open what a shell closed, lest something else gets its number and is taken for it."""
+def _open_standard_streams() -> None:
+    """Open standard streams that the parent closed, lest a socket gets the number of one and is mistaken for it."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free is this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
 
 
 def serve(yard: Yard, *, config: str | None = None, authenticator: "Authenticator | None" = None, **settings: Any) -> None:
-    """Serve a yard until the program is told to end, as `toolyard serve` does.
+    """Serve a yard until a signal ends the program, as `toolyard serve` does.
 
-    The settings are those of `Serving`, and `profile` and `allow_eval`. What is not given may be in the environment or in
-    'toolyard.toml', or in the file `config`. What is wrong is said on stderr and ends the program.
+    The settings are the fields of `Serving`, and `profile` and `allow_eval`. Others may be in the environment, in 'toolyard.toml' or
+    in the file `config`. An error is written to stderr and ends the program.
 
     Raises:
-        SystemExit: The yard cannot be served, or the program was told to end.
+        SystemExit: The yard cannot be served, or a signal ended the program.
     """
     notices = Notices()
     with ExitStack() as stack:
         if not logging.getLogger().handlers:
             stack.enter_context(logging_to(notices, verbose=0, quiet=False))
         try:
-            _serve_program(yard, partial(settings_of_code, _keys(settings), notices, config), notices, authenticator=authenticator)
+            _check_loop()
+            start = read_start()
+            read = partial(read_settings, _keys(settings), notices, path=config, in_code=True)
+            found = read()
+            program = Path(sys.argv[0]).resolve()
+            if is_supervisor(found, start):
+                run_supervisor(program.parent, found, notices)
+            else:
+                command = [sys.executable, str(program), *sys.argv[1:]]
+                serve_configured(yard, found, notices, command=lambda: command, authenticator=authenticator, start=start, read=read)
         except LaunchError as error:
             notices.say(f"toolyard: {error.message}")
             raise SystemExit(error.status) from None
         except KeyboardInterrupt:
             raise SystemExit(INTERRUPTED) from None
-
-
-def _serve_program(yard: Yard, read: "Reread", notices: Notices, *, authenticator: "Authenticator | None") -> None:
-    _check_loop()
-    beginning = beginning_of()
-    config = read()
-    program = Path(sys.argv[0]).resolve()
-    if is_supervisor(config, beginning):
-        run_supervisor(program.parent, config, notices)
-    else:
-        command = [sys.executable, str(program), *sys.argv[1:]]
-        serve_configured(yard, config, notices, command=lambda: command, authenticator=authenticator, beginning=beginning, reread=read)
 
 
 def _check_loop() -> None:
@@ -311,54 +299,29 @@ def _check_loop() -> None:
         raise LaunchError("'serve' runs an event loop of its own, so it cannot be called inside one. Serve 'asgi(yard)' there instead.")
 
 
-def serve_configured(
-    yard: Yard,
-    config: Config,
-    notices: Notices,
-    *,
-    command: Command,
-    authenticator: "Authenticator | None",
-    beginning: Beginning,
-    reread: "Reread",
-) -> None:
-    """Apply the settings to a yard and serve it.
+def is_supervisor(config: Config, start: Start) -> bool:
+    """Return whether this process supervises the server, which runs in another one and restarts when a file changes.
 
     Raises:
-        LaunchError: It cannot be served as it was asked for, or failed meanwhile.
-    """
-    apply_settings(yard, config, notices)
-    if authenticator is None and config.settings.serve.transport != "stdio":
-        from toolyard.launch.build import make_authenticator  # noqa: PLC0415 - the same
-
-        authenticator = make_authenticator(config)
-    serve_yard(yard, config, notices, command=command, authenticator=authenticator, beginning=beginning, reread=reread)
-
-
-def is_supervisor(config: Config, beginning: Beginning) -> bool:
-    """Return whether this process is to start the server in another one and watch its files.
-
-    Raises:
-        LaunchError: The settings do not go together.
+        LaunchError: The settings contradict each other.
     """
     serving = config.settings.serve
     if serving.reload and serving.transport == "stdio":
-        raise LaunchError("'--reload' needs '--transport http': over stdio the client itself starts the server, and would lose it.")
+        raise LaunchError("'--reload' needs '--transport http': over stdio a restart would disconnect the client.")
     if serving.reload and serving.workers > 1:
-        raise LaunchError("'--reload' and '--workers' do not go together: one is for writing a yard, the other for many callers.")
-    return serving.reload and not beginning
+        raise LaunchError("'--reload' and '--workers' contradict each other: one is for development, the other for production.")
+    return serving.reload and not start
 
 
 def run_supervisor(folder: Path, config: Config, notices: Notices) -> None:
-    """Start the server in another process, and anew after each change to a file of the folder."""
+    """Run the server in another process, and restart it after each change to a file of the folder."""
     serving = config.settings.serve
     port = 0 if serving.port or serving.socket is not None else _free_port(serving.host)
-    run(supervise(folder, notices, patience=serving.shutdown_seconds + _PATIENCE, port=port))
+    run(supervise(folder, notices, kill_delay_s=serving.shutdown_seconds + _KILL_DELAY_S, port=port))
 
 
 def _free_port(host: str) -> int:
-    """Return a port that is free now, or 0 if the address cannot be listened on, which the server then says itself."""
-    import socket  # noqa: PLC0415 - only whoever watches needs it
-
+    """Return a free port, which stays the same over restarts, or 0 if the address is wrong, which the server reports itself."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe, suppress(OSError):
         probe.bind((host, 0))
         return probe.getsockname()[1]
@@ -366,11 +329,10 @@ def _free_port(host: str) -> int:
 
 
 def _keys(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return settings that a program names by their keys."""
+    """Return the settings of a program by key."""
     known = {setting.name: setting.key for setting in known_settings().values() if setting.section in {"", "serve"}}
-    del known["target"]  # the yard is at hand
+    del known["target"]  # the program passes the yard itself
     for name in settings:
         if name not in known:
-            near = closest_name(name, list(known))
-            raise LaunchError(f"There is no setting '{name}'." + (f" Did you mean '{near}'?" if near else ""))
+            raise LaunchError(f"There is no setting '{name}'.{did_you_mean(name, list(known))}")
     return {known[name]: value for name, value in settings.items()}

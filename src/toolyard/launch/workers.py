@@ -1,9 +1,9 @@
-"""Workers: several processes that serve one address, each started anew if it dies.
+"""Worker processes that serve one address; each is restarted when it dies.
 
-They share the socket and nothing else, so they can serve only what keeps nothing between requests.
+They are forked, because a yard holds functions and cannot be pickled, and share the listening socket and nothing else. So they can
+serve only clients without HTTP sessions.
 """
 
-import asyncio
 import logging
 import os
 import select
@@ -14,170 +14,164 @@ from contextlib import suppress
 from typing import Any, Final
 
 from toolyard._internal.logfmt import log_fields
-from toolyard.launch.serve import NotOpenedError
-from toolyard.launch.signals import Terminated
+from toolyard.launch.errors import NotOpenedError
+from toolyard.launch.signals import Terminated, terminate_on_close
 
 __all__ = ["Parent", "run_workers"]
 
-_TRIES: Final = 5
-_PAUSE: Final = 1.0
-_TICK: Final = 0.05
-_LONGEST: Final = 1000
-"""Characters of a sentence: so many arrive in one piece, whoever else writes."""
-_MUCH: Final = 1 << 16
+_QUICK_DEATHS: Final = 5
+_RESTART_DELAY_S: Final = 1.0
+_POLL_S: Final = 0.05
+_REPORT_CHARACTERS: Final = 1000
+"""A write of this size to a pipe is atomic (PIPE_BUF), so that reports of several workers do not mix."""
+_READ_BYTES: Final = 1 << 16
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _log = logging.getLogger(__name__)
 
 
 class Parent:
-    """What a worker knows of the process that started it: when it is gone, and how to tell it what became of the yard."""
+    """The parent process as a worker sees it: reports go to it, and its death ends the worker."""
 
     def __init__(self, alive: int, reports: int) -> None:
         self._alive = alive
         self._reports = reports
-        self.knows = False
-        """Whether it was told that the yard was opened."""
+        self.is_informed = False
+        """Whether it was reported that the yard is open."""
 
-    def end_with(self) -> None:
-        """End this process as if it were told to when the other is gone, however that went."""
-        loop = asyncio.get_running_loop()
+    def terminate_with(self) -> None:
+        """Terminate this process when the parent dies, even if it is killed."""
+        terminate_on_close(self._alive)
 
-        def end() -> None:
-            loop.remove_reader(self._alive)
-            os.kill(os.getpid(), signal.SIGTERM)
+    def report_opened(self) -> None:
+        """Report that the yard is open."""
+        self.is_informed = True
+        self._report("")
 
-        loop.add_reader(self._alive, end)  # nothing is ever written there, so it can only be closed
+    def report_failure(self, sentence: str) -> None:
+        """Report why the yard cannot be opened."""
+        self._report(" ".join(sentence.split())[:_REPORT_CHARACTERS])
 
-    def tell_opened(self) -> None:
-        """Tell that the yard was opened."""
-        self.knows = True
-        self._tell("")
-
-    def tell_failure(self, sentence: str) -> None:
-        """Tell why the yard cannot be opened."""
-        self._tell(" ".join(sentence.split())[:_LONGEST])
-
-    def _tell(self, line: str) -> None:
-        with suppress(OSError):  # whoever would read it may be gone
+    def _report(self, line: str) -> None:
+        with suppress(OSError):  # the parent may have died
             os.write(self._reports, f"{line}\n".encode())
 
 
 class _Reports:
-    """What workers told of opening their yards."""
+    """Reports of the workers about opening their yards; an empty line says that one is open."""
 
     def __init__(self, announce: Callable[[], None]) -> None:
         self._announce = announce
-        self._pipe, self.told_by = os.pipe()
+        self._pipe, self.writer = os.pipe()
         self._failure = ""
         self.opened = False
-        """Whether one of them opened its yard."""
+        """Whether a worker has opened its yard."""
 
     def failure(self) -> str:
-        """Return why one of them could not, if one said so since the last time."""
+        """Return why a worker could not open its yard, once per failure; empty if none failed since the last call."""
         self.read()
         failure, self._failure = self._failure, ""
         return failure
 
     def read(self, seconds: float = 0.0) -> None:
-        """Take what they told, once they told something, or after so long."""
+        """Read the reports, waiting up to so many seconds for the first."""
         if select.select([self._pipe], [], [], seconds)[0]:
-            lines = os.read(self._pipe, _MUCH).decode("utf-8", "replace").split("\n")[:-1]
+            lines = os.read(self._pipe, _READ_BYTES).decode("utf-8", "replace").split("\n")[:-1]
             self._failure = self._failure or next(filter(None, lines), "")
             if "" in lines and not self.opened:
                 self.opened = True
                 self._announce()
 
     def close(self) -> None:
-        """Let go of the pipe."""
+        """Close the pipe."""
         os.close(self._pipe)
-        os.close(self.told_by)
+        os.close(self.writer)
 
 
-def run_workers(count: int, work: Callable[[Parent], None], announce: Callable[[], None], *, hangs_up: bool) -> None:
-    """Run something in so many processes until this one is told to end, and end them then; announce it once one of them opened the yard.
+def run_workers(count: int, work: Callable[[Parent], None], announce: Callable[[], None], *, forwards_hangup: bool) -> None:
+    """Run `work` in several processes until a signal ends this one; `announce` is called once a worker has opened the yard.
 
-    Unless SIGHUP is to end it as it ends other programs, it is passed on to all of them.
+    With `forwards_hangup`, SIGHUP is passed on to the workers and does not end the program.
 
     Raises:
-        NotOpenedError: None of them could open the yard.
-        Terminated: SIGTERM came, and all of them ended.
-        KeyboardInterrupt: SIGINT came, and all of them ended.
+        NotOpenedError: No worker could open the yard.
+        Terminated: SIGTERM came, and all workers ended.
+        KeyboardInterrupt: SIGINT came, and all workers ended.
     """
     started: dict[int, float] = {}
-    told: list[int] = []
+    received: list[int] = []
     pipe, reports = os.pipe(), _Reports(announce)
 
-    def tell(number: int, _: object) -> None:
-        told.append(number)
+    def end(number: int, _: object) -> None:
+        received.append(number)
         _send(started)
 
-    before = {number: signal.signal(number, tell) for number in _SIGNALS}
-    if not hangs_up:
-        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, _passing_on(started, tell))
+    before = {number: signal.signal(number, end) for number in _SIGNALS}
+    if forwards_hangup:
+        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, _forward(started, end))
 
     def start() -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # a signal that came between the two lines would miss the new one
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # a signal between fork and assignment would miss the new worker
         try:
-            if not told:
-                started[_fork(work, pipe, reports.told_by, terminate=before[signal.SIGTERM])] = time.monotonic()
+            if not received:
+                started[_fork(work, pipe, reports.writer, terminate=before[signal.SIGTERM])] = time.monotonic()
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
     try:
         for _ in range(count):
             start()
-        _keep(started, told, start, reports=reports)
+        _restart_workers(started, received, start, reports=reports)
     finally:
-        _send(started)  # only if it went wrong are there any left
+        _send(started)  # after an exception some are still running
         for number, handler in before.items():
             signal.signal(number, handler)
-        for end in pipe:
-            os.close(end)
+        for descriptor in pipe:
+            os.close(descriptor)
         reports.close()
-    raise KeyboardInterrupt if told[0] == signal.SIGINT else Terminated
+    raise KeyboardInterrupt if received[0] == signal.SIGINT else Terminated
 
 
-def _passing_on(started: Iterable[int], tell: Callable[[int, object], None]) -> Callable[[int, object], None]:
-    """Return what hands a signal to the workers, or ends them if it tells that the terminal is gone."""
-    attended = os.isatty(2)
+def _forward(started: Iterable[int], end: Callable[[int, object], None]) -> Callable[[int, object], None]:
+    """Return a handler that forwards a signal to the workers, or ends them if the terminal was closed, which sends SIGHUP, too."""
+    had_terminal = os.isatty(2)
 
-    def pass_on(number: int, frame: object) -> None:
-        if attended and not os.isatty(2):
-            tell(signal.SIGTERM, frame)
+    def forward(number: int, frame: object) -> None:
+        if had_terminal and not os.isatty(2):
+            end(signal.SIGTERM, frame)
         else:
             _send(started, number)
 
-    return pass_on
+    return forward
 
 
 def _send(processes: Iterable[int], number: int = signal.SIGTERM) -> None:
     for process in processes:
-        with suppress(ProcessLookupError):  # it has just ended by itself
+        with suppress(ProcessLookupError):  # it has just ended
             os.kill(process, number)
 
 
 def _wait(reports: _Reports) -> tuple[int, int]:
-    """Return the next process that ended, and how; hear meanwhile that the first of all opened the yard."""
+    """Return the id and status of the next process that ends; reports are read until a worker has opened its yard."""
     while not reports.opened:
         ended = os.waitpid(-1, os.WNOHANG)
         if ended[0]:
             return ended
-        reports.read(_TICK)
+        reports.read(_POLL_S)
     return os.wait()
 
 
-def _keep(started: dict[int, float], told: list[int], start: Callable[[], None], *, reports: _Reports) -> None:
-    """Start anew whatever dies, until all ended because they were told to.
+def _restart_workers(started: dict[int, float], received: list[int], start: Callable[[], None], *, reports: _Reports) -> None:
+    """Restart workers that die, until all have ended because of a signal.
 
     Raises:
-        NotOpenedError: The first of them could not open the yard, so no other will, or none lives long enough to.
-        RuntimeError: They do nothing but die.
+        NotOpenedError: The first worker could not open the yard, or none lived long enough to.
+        RuntimeError: Workers keep dying at once.
     """
     quick = 0
     while started:
         process, status = _wait(reports)
         since = started.pop(process, None)
-        if told or since is None:  # it may be a child of the yard's own
+        if received or since is None:  # the yard may have child processes of its own
             continue
         failure = reports.failure()
         if failure:
@@ -185,40 +179,40 @@ def _keep(started: dict[int, float], told: list[int], start: Callable[[], None],
                 raise NotOpenedError(failure)
             _log.warning("worker_failed%s", log_fields({"pid": process, "why": failure}))
         lasted = time.monotonic() - since
-        quick = quick + 1 if lasted < _PAUSE else 0
-        if quick > _TRIES:
-            raise (RuntimeError if reports.opened else NotOpenedError)("The workers end as soon as they begin; the log says why.")
+        quick = quick + 1 if lasted < _RESTART_DELAY_S else 0
+        if quick > _QUICK_DEATHS:
+            raise (RuntimeError if reports.opened else NotOpenedError)("The workers end right after they start; the log says why.")
         _log.warning("worker_died pid=%d status=%d", process, os.waitstatus_to_exitcode(status))
-        if lasted < _PAUSE:
-            time.sleep(_PAUSE - lasted)  # not to start in a frenzy what dies at once
+        if lasted < _RESTART_DELAY_S:
+            time.sleep(_RESTART_DELAY_S - lasted)  # a worker that dies at once is not restarted in a busy loop
             for other in started:
-                started[other] += _PAUSE - lasted  # it may have died meanwhile, and nobody looked
+                started[other] += _RESTART_DELAY_S - lasted  # this process slept meanwhile, so the time does not count as theirs
         start()
 
 
 def _ignore(*_: object) -> None:
-    """Do nothing: unlike 'SIG_IGN', programs that a tool starts do not inherit this."""
+    """Do nothing; unlike `SIG_IGN`, a handler is not inherited by programs that a tool starts."""
 
 
 def _fork(work: Callable[[Parent], None], pipe: tuple[int, int], reports: int, *, terminate: Any) -> int:
-    """Start a process that works and then ends, whatever happens; return its id."""
+    """Fork a process that runs `work` and then exits in any case; return its id."""
     process = os.fork()
     if process:
         return process
     status = 1
     try:
         signal.signal(signal.SIGTERM, terminate)
-        # Ctrl-C reaches every process of a terminal; this one is told to end by its parent, and once is enough.
+        # Ctrl-C reaches every process of a terminal; the parent forwards it, and once is enough.
         signal.signal(signal.SIGINT, _ignore)
-        if signal.getsignal(signal.SIGHUP) != signal.SIG_DFL:  # its parent passes it on, which is not its own business
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_DFL:  # inherited from the parent, which forwards it to workers
             signal.signal(signal.SIGHUP, _ignore)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-        os.close(pipe[1])  # only the parent holds this end
+        os.close(pipe[1])  # held by the parent alone, so that its death closes the pipe
         work(Parent(pipe[0], reports))
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 1
-    except BaseException:  # noqa: BLE001 - it ends here, and its parent must know how
+    except BaseException:  # noqa: BLE001 - the process ends here, with a status for its parent
         _log.exception("worker_failed")
     finally:
         os._exit(status)
