@@ -323,9 +323,12 @@ def output_of(what: str, annotation: Any) -> Output:
         return Output(None, None, may_be_none)
     schema = _schema(what, annotation)
     fits = SchemaValidator(schema).fits
-    if annotation in _EXACT_TYPES:  # a value of exactly this type needs no validator
-        return Output(schema, cast("Callable[[object], bool]", lambda value: type(value) is annotation or fits(value)), may_be_none)
-    return Output(schema, fits, may_be_none)
+    return Output(schema, _check_type_first(annotation, fits) if annotation in _EXACT_TYPES else fits, may_be_none)
+
+
+def _check_type_first(kind: type, fits: Callable[[object], bool]) -> Callable[[object], bool]:
+    """Return the same check with a shortcut: a value of exactly this type needs no validator."""
+    return lambda value: type(value) is kind or fits(value)
 
 
 def _member_types(annotation: Any) -> list[Any]:
