@@ -73,9 +73,7 @@ def serve_configured(
     read: ReadSettings,
     authenticator: "Authenticator | None" = None,
 ) -> None:
-    """Apply settings to a yard that is not open yet and serve it; `read` reads the settings again when their files change.
-
-    What tools print goes to stderr, because stdout may be the connection to the client.
+    """Apply settings to a yard that is not open yet and serve it; what tools print goes to stderr, lest a stdio client reads it.
 
     Raises:
         LaunchError: The yard cannot be served with these settings, or serving failed.
@@ -98,8 +96,8 @@ def serve_configured(
             from toolyard.launch.hint import hint  # noqa: PLC0415 - only a person reads it
 
             keyed = bool(config.settings.auth.api_keys)
-            address, name = description.address, description.name
-            lines = hint(yard.name, address, transport=name, command=command(), keyed=keyed, public_url=serving.public_url)
+            url = serving.public_url
+            lines = hint(yard.name, description.address, transport=description.name, command=command(), keyed=keyed, public_url=url)
             for line in [next(lines)] if start == "again" else lines:
                 notices.say(*line)
 
@@ -209,7 +207,7 @@ def run_server(
     serving: Serving,
     authenticator: "Authenticator | None" = None,
     *,
-    ready: Ready | None = None,
+    ready: Ready = lambda _: None,
     background: Background | None = None,
     explain: Callable[[Exception], str] = str,
 ) -> None:
@@ -248,13 +246,9 @@ def run_server(
             parent.report_failure(explain(error))
             raise SystemExit(1) from None
 
-    def announce() -> None:
-        if ready is not None:
-            ready(transport)
-
     try:
         yard.signer.prepare()  # before the fork, because each worker must verify what another one signed
-        run_workers(serving.workers, work, announce, forwards_hangup=background is not None)
+        run_workers(serving.workers, work, partial(ready, transport), forwards_hangup=background is not None)
     finally:
         run(transport.close())
 
