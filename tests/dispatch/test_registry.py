@@ -29,6 +29,7 @@ from toolyard.dispatch.registry import Change, Registry
 from toolyard.dispatch.tool import check_by_schema
 from toolyard.model.envelope import Failure
 from toolyard.model.profile import EVERYTHING, METATOOLS
+from toolyard.model.spec import Metatool
 from toolyard.testing import FakeProvider
 
 EMPTY: dict[str, Any] = {"type": "object", "additionalProperties": False}
@@ -637,7 +638,7 @@ def test_a_surface_decides_what_is_listed_and_never_what_may_be_called(registry:
 
 def test_an_automatic_list_flips_only_well_past_the_line_in_either_direction() -> None:
     registry = Registry(Limits(listed_tokens=1000))
-    registry.publish(METATOOLS, [made("search_tools"), made("run_tool")])
+    registry.publish(METATOOLS, [made("search_tools", metatool=Metatool("find")), made("run_tool", metatool=Metatool("call"))])
 
     def how_many_are_listed_of(count: int) -> int:
         registry.publish("s", [made(f"t{number}", description="d" * 340) for number in range(count)])  # about 105 tokens each

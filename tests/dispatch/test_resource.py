@@ -376,7 +376,7 @@ async def test_a_denial_cannot_be_dodged_by_writing_the_uri_in_another_way() -> 
         ("a://b", {"x": str}, "parameter 'x'"),
         ("a://{x}", {"x": str, "session": Session}, "session"),
         ("a b", {}, "scheme"),
-        ("a://{?x}", {}, "not known"),
+        ("a://{?x}", {}, "not supported"),
     ],
 )
 async def test_a_wrong_resource_is_refused_when_it_is_published(uri: str, parameters: dict[str, Any], why: str) -> None:

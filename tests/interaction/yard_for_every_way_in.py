@@ -50,4 +50,4 @@ async def pass_on(name: str, arguments: dict[str, Any], call: Call) -> Any:
 
 
 TOOLS = [add, refuse, break_down, wait, look, say_nothing, pass_on]
-yard = Yard("every_door", tools=TOOLS)
+yard = Yard("every_way_in", tools=TOOLS)

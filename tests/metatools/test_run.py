@@ -216,7 +216,7 @@ async def test_a_silent_tool_is_told_of_once_it_takes_long_and_a_quick_one_is_no
         await client.call("run_tool", tool_id="add", args={"a": 1})
         assert client.notes == []
         hear = client.notes.append
-        monkeypatch.setattr(client, "_door", type(client._channel)(name="test", progress=lambda note: (hear(note), noted.set())[0]))  # pyright: ignore[reportPrivateUsage] - to hear at once
+        monkeypatch.setattr(client, "_channel", type(client._channel)(name="test", progress=lambda note: (hear(note), noted.set())[0]))  # pyright: ignore[reportPrivateUsage] - to hear at once
         await client.call("run_tool", tool_id="wait")
 
     assert [(note.done, note.total) for note in client.notes] == [(0, 1), (1, 1)]

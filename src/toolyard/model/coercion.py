@@ -144,7 +144,10 @@ class _RepairSearch:
         if isinstance(value, dict):
             pairs = cast("dict[str, object]", value)
             parts = [self._find_member(here, key, item, path=(*path, key), depth=depth) for key, item in pairs.items()]
-            return [Repair(_without_omitted(pairs, values), changed) for values, changed in _combine(parts)]
+            return [
+                Repair({key: value for key, value in zip(pairs, values, strict=True) if value is not _OMITTED}, changed)
+                for values, changed in _combine(parts)
+            ]
         if isinstance(value, list):
             items = cast("list[object]", value)
             parts = [self.find(_item_schema(here, index), item, (*path, index), depth + 1) for index, item in enumerate(items)]
@@ -157,10 +160,6 @@ class _RepairSearch:
         if item is None and not found and key in here.get("properties", {}) and key not in here.get("required", ()):
             return [Repair(_OMITTED, (field_name(path),))]
         return found
-
-
-def _without_omitted(pairs: dict[str, object], values: tuple[Any, ...]) -> dict[str, Any]:
-    return {key: value for key, value in zip(pairs, values, strict=True) if value is not _OMITTED}
 
 
 def _combine(parts: list[list[Repair]]) -> list[tuple[tuple[Any, ...], tuple[str, ...]]]:

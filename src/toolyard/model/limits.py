@@ -66,13 +66,6 @@ class Limits(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return msgspec.structs.asdict(self)
 
 
-LIVE: Final = frozenset(Limits.__struct_fields__) - {
-    "listed_tokens",
-    "name_characters",
-    "repair",
-    "schema_bytes",
-    "schema_depth",
-    "session_idle",
-    "store_bytes",
-}
+_READ_AT_START: Final = ("listed_tokens", "name_characters", "repair", "schema_bytes", "schema_depth", "session_idle", "store_bytes")
+LIVE: Final = frozenset(Limits.__struct_fields__).difference(_READ_AT_START)
 """Limits that are read for every call, so that a change takes effect while a yard is open."""

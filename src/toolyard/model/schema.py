@@ -135,25 +135,15 @@ def _are_branches(value: object) -> bool:
 
 
 _KEYWORDS: Final[dict[str, Callable[[object], bool]]] = {
-    "additionalProperties": is_simple_schema,
+    **dict.fromkeys(("additionalProperties", "items"), is_simple_schema),
+    **dict.fromkeys(("const", "default"), _is_json),
+    **dict.fromkeys(("description", "title"), _is_text),
+    **dict.fromkeys(("enum", "examples"), _are_json),
+    **dict.fromkeys(("exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum"), _is_number),
+    **dict.fromkeys(("maxItems", "maxLength", "minItems", "minLength"), _is_count),
     "anyOf": _are_branches,
-    "const": _is_json,
-    "default": _is_json,
-    "description": _is_text,
-    "enum": _are_json,
-    "examples": _are_json,
-    "exclusiveMaximum": _is_number,
-    "exclusiveMinimum": _is_number,
-    "items": is_simple_schema,
-    "maxItems": _is_count,
-    "maxLength": _is_count,
-    "maximum": _is_number,
-    "minItems": _is_count,
-    "minLength": _is_count,
-    "minimum": _is_number,
     "properties": _are_properties,
     "required": _are_names,
-    "title": _is_text,
     "type": _is_type,
 }
 """Keywords of a simple schema, each with the check of its value."""

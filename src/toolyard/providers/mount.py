@@ -56,17 +56,13 @@ class Mount:
         return cast("asyncio.Future[None]", asyncio.gather(*subscribed.held)) if subscribed.held else None
 
     def _publish_all(self, publish: Publish, *, foreign: bool) -> None:
-        publish(self._tools(), resources=self._resources(), prompts=self._prompts(), foreign=foreign)
-
-    def _tools(self) -> list[Tool]:
-        return [self._tool(spec) for spec in self._registry.visible(self._profile) if spec.source != METATOOLS]
-
-    def _resources(self) -> list[Resource]:
         registry, profile = self._registry, self._profile
-        return [self._resource(spec) for spec in (*registry.list_resources(profile), *registry.list_templates(profile))]
-
-    def _prompts(self) -> list[Prompt]:
-        return [self._prompt(spec) for spec in self._registry.list_prompts(self._profile)]
+        publish(
+            [self._tool(spec) for spec in registry.visible(profile) if spec.source != METATOOLS],
+            resources=[self._resource(spec) for spec in (*registry.list_resources(profile), *registry.list_templates(profile))],
+            prompts=[self._prompt(spec) for spec in registry.list_prompts(profile)],
+            foreign=foreign,
+        )
 
     def _tool(self, spec: ToolSpec) -> Tool:
         inner = self._registry.find(spec.name, self._profile)

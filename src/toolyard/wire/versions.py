@@ -27,18 +27,8 @@ class Version(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     methods: frozenset[str]
 
 
-_COMMON: Final = frozenset(
-    {
-        "completion/complete",
-        "prompts/get",
-        "prompts/list",
-        "resources/list",
-        "resources/read",
-        "resources/templates/list",
-        "tools/call",
-        "tools/list",
-    }
-)
+_LISTS: Final = frozenset({"prompts/list", "resources/list", "resources/templates/list", "tools/list"})
+_COMMON: Final = _LISTS | {"completion/complete", "prompts/get", "resources/read", "tools/call"}
 _OLD: Final = _COMMON | {"initialize", "logging/setLevel", "ping", "resources/subscribe", "resources/unsubscribe"}
 _NEW: Final = _COMMON | {"server/discover", "subscriptions/listen"}
 

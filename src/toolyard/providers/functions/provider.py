@@ -4,17 +4,16 @@ import inspect
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from toolyard.dispatch.resource import Prompt, Resource
 from toolyard.dispatch.tool import Tool
 from toolyard.model.spec import EvalRule, Example, Operation, PublishError, Reason, ToolSpec, with_codes
 from toolyard.providers import Publish
 from toolyard.providers.functions.decorators import PromptOptions, ResourceOptions, ToolOptions, prompt_from, resource_from
-from toolyard.providers.functions.schema import Input, Output, input_of, output_of
+from toolyard.providers.functions.schema import input_of, output_of
 from toolyard.providers.functions.signature import (
     Options,
-    Signature,
     as_tuple,
     decorated_methods,
     describe_function,
@@ -89,40 +88,34 @@ def tool_from(function: Callable[..., Any], *, source: str, options: ToolOptions
         raise PublishError(f"{what} takes a session that is {signature.session}, and is declared as '{session}'.")
     inputs = input_of(what, signature.parameters, docstring.parameters, session=session != "none")
     output = output_of(what, signature.returns)
-    description = options.description or docstring.description or sentence_from_name(name)
-    spec = _spec(name, options, description=description, session=session, inputs=inputs, output=output, source=source)
-    handler = handler_of(function, signature, drops_session=session != "none" and not _takes_session_id(signature))
+    spec = _spec(
+        options,
+        name=name,
+        description=options.description or docstring.description or sentence_from_name(name),
+        input_schema=inputs.schema,
+        output_schema=None if options.shape == "plain" else output.schema,
+        session=session,
+        source=source,
+    )
+    takes_session_id = any(parameter.name == "session_id" for parameter in signature.parameters)
     return Tool(
         spec=with_codes(spec),
-        handler=handler,
+        handler=handler_of(function, signature, drops_session=session != "none" and not takes_session_id),
         check=inputs.check,
         fits_output=None if options.shape == "plain" else output.fits,
         may_return_none=output.may_be_none,
     )
 
 
-def _spec(
-    name: str,
-    options: ToolOptions,
-    *,
-    description: str,
-    session: Literal["none", "optional", "required"],
-    inputs: Input,
-    output: Output,
-    source: str,
-) -> ToolSpec:
+def _spec(options: ToolOptions, **fields: Any) -> ToolSpec:
+    """Return a spec with these fields, and the others from the options."""
     return ToolSpec(
-        name=name,
+        **fields,
         title=options.title,
-        description=description,
-        input_schema=inputs.schema,
-        output_schema=None if options.shape == "plain" else output.schema,
         operation=cast("Operation", options.operation or Operation.COMMAND),
         operation_assumed=options.operation is None,
         eval=options.eval or (EvalRule("code") if options.operation == Operation.EVAL else None),
         requires_eval=options.operation == Operation.EVAL if options.requires_eval is None else options.requires_eval,
-        session=session,
-        source=source,
         tags=as_tuple(options.tags),
         examples=tuple(example if isinstance(example, Example) else Example(example) for example in options.examples),
         reasons=_reasons(options),
@@ -167,7 +160,3 @@ def _reasons(options: ToolOptions) -> dict[str, Reason]:
     if isinstance(options.reasons, Sequence):
         return {name: Reason() for name in as_tuple(options.reasons)}
     return {name: reason if isinstance(reason, Reason) else Reason(details=tuple(reason)) for name, reason in options.reasons.items()}
-
-
-def _takes_session_id(signature: Signature) -> bool:
-    return any(parameter.name == "session_id" for parameter in signature.parameters)

@@ -211,10 +211,10 @@ def _simple_arguments(parameters: tuple[Parameter, ...], simple: list[SimpleType
     fields: dict[str, Any] = {}
     properties: dict[str, Any] = {}
     required: list[str] = []
-    for parameter, types_ in zip(parameters, simple, strict=True):
+    for parameter, kind in zip(parameters, simple, strict=True):
         is_required = parameter.default is REQUIRED
-        fields[parameter.name] = {"type": "typed-dict-field", "schema": types_.core, "required": is_required}
-        properties[parameter.name] = dict(types_.schema)
+        fields[parameter.name] = {"type": "typed-dict-field", "schema": kind.core, "required": is_required}
+        properties[parameter.name] = dict(kind.schema)
         if is_required:
             required.append(parameter.name)
     schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
@@ -327,7 +327,7 @@ def output_of(what: str, annotation: Any) -> Output:
 
 
 def _check_type_first(kind: type, fits: Callable[[object], bool]) -> Callable[[object], bool]:
-    """Return the same check with a shortcut: a value of exactly this type fits without the validator."""
+    """Return the same check with a shortcut: a value of exactly this type needs no validator."""
     return lambda value: type(value) is kind or fits(value)
 
 
