@@ -12,8 +12,8 @@ from toolyard.launch.errors import DEFECT, DIFFERENT, LaunchError
 from toolyard.model.envelope import encode
 from toolyard.model.schema import closest_name
 from toolyard.providers.upstream.catalogue import folder_of
-from toolyard.providers.upstream.diff import Difference, FieldChange, differences, seen_of
-from toolyard.providers.upstream.pins import Definitions, Key, LockError, accept, keep_accepted, read_accepted
+from toolyard.providers.upstream.diff import Difference, FieldChange, diff_hash, differences
+from toolyard.providers.upstream.pins import Definitions, Key, LockError, accept, read_accepted, store_accepted
 from toolyard.providers.upstream.scan import Finding, scan, visible
 
 __all__ = ["run_accept", "run_diff", "run_scan"]
@@ -26,7 +26,7 @@ def run_accept(options: Options, terminal: Terminal) -> int:
     definitions = stored.offered_by(name)
     folder = folder_of(stored.state, name)
     found = differences(definitions, stored.locked.get(name, {}), read_accepted(folder))
-    if options.seen is not None and options.seen != seen_of(found, definitions):
+    if options.seen is not None and options.seen != diff_hash(found, definitions):
         raise LaunchError(f"'{name}' offers something else now than what was seen. Look again with 'toolyard diff {name}'.")
     wanted = found if options.all else _named(options.arguments, found, definitions, upstream=name)
     _accept(stored, name, definitions=definitions, keys=[one.key for one in wanted])
@@ -44,7 +44,7 @@ def _accept(stored: Stored, name: str, *, definitions: Definitions, keys: Iterab
     keys = list(keys)
     try:
         accept(stored.lock, name, definitions=definitions, keys=keys)
-        keep_accepted(folder_of(stored.state, name), [definitions[key] for key in keys if key in definitions])
+        store_accepted(folder_of(stored.state, name), [definitions[key] for key in keys if key in definitions])
     except (LockError, OSError) as error:
         raise LaunchError(f"'{stored.lock}' cannot be written: {error}", status=DEFECT) from error
 
@@ -103,7 +103,7 @@ def run_diff(options: Options, terminal: Terminal) -> int:
 
 def _compared(stored: Stored, name: str, definitions: Definitions) -> _Compared:
     found = differences(definitions, stored.locked.get(name, {}), read_accepted(folder_of(stored.state, name)))
-    return _Compared(name, seen_of(found, definitions), found)
+    return _Compared(name, diff_hash(found, definitions), found)
 
 
 def _write_names(terminal: Terminal, compared: _Compared) -> None:

@@ -18,9 +18,9 @@ from toolyard.launch.signals import run as run_until_done
 from toolyard.model.envelope import encode
 from toolyard.model.schema import closest_name
 from toolyard.providers.upstream.catalogue import folder_of, load
-from toolyard.providers.upstream.health import Status, ask_for_restart, read_status
-from toolyard.providers.upstream.pins import Definitions, Locked, LockError, Pins, definitions_of, find_lock, parse_lock
-from toolyard.providers.upstream.process_log import LogReader, names_of_logs, path_of_log
+from toolyard.providers.upstream.health import Status, read_status, request_restart
+from toolyard.providers.upstream.pins import Definitions, LockError, Pins, PinsByUpstream, definitions_of, find_lock, parse_lock
+from toolyard.providers.upstream.process_log import LogReader, log_path, logged_upstreams
 from toolyard.providers.upstream.provider import Upstream, make_upstream
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.yard import Yard
@@ -35,16 +35,16 @@ def run_logs(options: Options, terminal: Terminal) -> int:
     """Print the last lines of an upstream's log, and go on with what comes if that is wanted."""
     try:
         state = find_state_dir(settings_of_options(options, terminal).settings.state_dir)
-        names = names_of_logs(state)
+        names = logged_upstreams(state)
     except OSError as error:
         raise LaunchError(f"The state directory cannot be read: {error.strerror}.") from error
     if options.name not in names:
         raise LaunchError(f"There is no log of '{options.name}'.{_which(options.name, names)}")
-    with LogReader(path_of_log(state, options.name)) as reader:
+    with LogReader(log_path(state, options.name)) as reader:
         _write_lines(reader.read_last(options.lines), terminal)
         while options.follow:
             time.sleep(_PAUSE)  # the file is another process's, and nothing tells that it grew
-            _write_lines(reader.read_on(), terminal)
+            _write_lines(reader.read_new(), terminal)
     return 0
 
 
@@ -75,7 +75,7 @@ def run_restart(options: Options, terminal: Terminal) -> int:
         status = read_status(folder)
         if status is None:
             raise LaunchError(f"No yard uses '{options.name}' now, so there is nothing to restart.")
-        ask_for_restart(folder)
+        request_restart(folder)
     except OSError as error:
         raise LaunchError(f"The state directory cannot be used: {error.strerror}.") from error
     if not terminal.quiet:
@@ -91,7 +91,7 @@ class Stored(NamedTuple):
 
     lock: Path
     state: Path
-    locked: Locked
+    locked: PinsByUpstream
     names: list[str]
     unpinned: frozenset[str]
 

@@ -7,7 +7,7 @@ import pytest
 
 from toolyard.model.content import Foreign
 from toolyard.model.errors import ToolError
-from toolyard.providers.upstream.calls import asks_of, failure_of, passed_of, read_answer
+from toolyard.providers.upstream.calls import client_requests_of, decode_answer, link_failure_of, result_of
 from toolyard.providers.upstream.link import LinkError
 from toolyard.providers.upstream.settings import UpstreamSettings
 
@@ -16,7 +16,7 @@ IMAGE = {"type": "image", "data": "aGVsbG8=", "mimeType": "image/png", "annotati
 
 def answer(**fields: Any) -> Any:
     """Return an answer as it came."""
-    return read_answer("up", msgspec.Raw(msgspec.json.encode(fields)))
+    return decode_answer("up", msgspec.Raw(msgspec.json.encode(fields)))
 
 
 def text(*texts: str) -> list[dict[str, Any]]:
@@ -41,12 +41,12 @@ def text(*texts: str) -> list[dict[str, Any]]:
     ],
 )
 def test_data_is_what_is_structured_or_the_one_text_or_what_each_block_is(fields: dict[str, Any], data: object) -> None:
-    assert passed_of("up", answer(**fields), "").data == data
+    assert result_of("up", answer(**fields), "").data == data
 
 
 def test_what_is_passed_on_is_what_came_and_blocks_ride_beside() -> None:
     came = {"content": [*text("a"), IMAGE], "structuredContent": {"n": 1}, "_meta": {"vendor/x": 1, "io.modelcontextprotocol/y": 2}}
-    passed = passed_of("up", answer(**came, isError=False, resultType="complete"), "")
+    passed = result_of("up", answer(**came, isError=False, resultType="complete"), "")
 
     assert msgspec.json.decode(passed.said) == {"content": came["content"], "structuredContent": {"n": 1}}
     assert [block.told for block in passed.content if isinstance(block, Foreign)] == [IMAGE]
@@ -54,17 +54,17 @@ def test_what_is_passed_on_is_what_came_and_blocks_ride_beside() -> None:
 
 
 def test_what_is_structured_and_no_object_is_told_to_older_clients_as_text() -> None:
-    both = passed_of("up", answer(content=text("one"), structuredContent=[1]), "").older
-    alone = passed_of("up", answer(structuredContent=[1]), "").older
+    both = result_of("up", answer(content=text("one"), structuredContent=[1]), "").older
+    alone = result_of("up", answer(structuredContent=[1]), "").older
 
     assert (msgspec.json.decode(both), msgspec.json.decode(alone)) == ({"content": text("one")}, {"content": text("[1]")})
-    assert passed_of("up", answer(content=text("one"), structuredContent={"a": 1}), "").older == b""
+    assert result_of("up", answer(content=text("one"), structuredContent={"a": 1}), "").older == b""
 
 
 def test_uris_become_ours() -> None:
     link = {"type": "resource_link", "uri": "file:///a", "name": "a"}
     embedded = {"type": "resource", "resource": {"uri": "file:///b", "text": "b", "mimeType": "text/plain"}}
-    passed = passed_of("up", answer(content=[link, embedded]), "up")
+    passed = result_of("up", answer(content=[link, embedded]), "up")
 
     assert [block["uri"] for block in passed.data] == ["up+file:///a", "up+file:///b"]
     assert b"up+file:///b" in passed.said
@@ -72,15 +72,15 @@ def test_uris_become_ours() -> None:
 
 def test_a_failure_keeps_its_words_and_its_structure() -> None:
     with pytest.raises(ToolError, match="No such repository") as caught:
-        passed_of("up", answer(content=text("No such repository."), structuredContent={"status": 404}, isError=True), "")
+        result_of("up", answer(content=text("No such repository."), structuredContent={"status": 404}, isError=True), "")
 
     assert caught.value.code == "upstream_error"
     assert caught.value.details == {"upstream": "up", "text": "No such repository.", "structured": {"status": 404}}
 
 
 def test_a_failure_without_words_says_that() -> None:
-    with pytest.raises(ToolError, match="'up' says that it failed, and no more"):
-        passed_of("up", answer(isError=True), "")
+    with pytest.raises(ToolError, match="'up' reports a failure without a text"):
+        result_of("up", answer(isError=True), "")
 
 
 def test_a_failure_of_another_yard_keeps_its_code() -> None:
@@ -88,31 +88,31 @@ def test_a_failure_of_another_yard_keeps_its_code() -> None:
     error |= {"blame": "caller", "may_have_run": False, "http": 404, "hint": "Look again."}
     told = {"success": False, "data": None, "error": error, "_meta": {"call_id": "c", "elapsed_ms": 1, "estimated_tokens": 1}}
     with pytest.raises(ToolError) as caught:
-        passed_of("up", answer(isError=True, structuredContent=told), "")
+        result_of("up", answer(isError=True, structuredContent=told), "")
 
     assert (caught.value.code, caught.value.may_have_run, caught.value.hint) == ("not_found", False, "Look again.")
     assert caught.value.details == {"upstream": "up", "kind": "order"}
 
 
 def test_what_is_no_result_is_an_upstream_error() -> None:
-    with pytest.raises(ToolError, match="no result"):
-        read_answer("up", msgspec.Raw(b'{"isError": "perhaps"}'))
+    with pytest.raises(ToolError, match="invalid result"):
+        decode_answer("up", msgspec.Raw(b'{"isError": "perhaps"}'))
 
 
 def test_what_is_wanted_first_is_read_and_what_nobody_knows_how_to_ask_is_an_error() -> None:
     wanted = {"who": {"method": "elicitation/create", "params": {"message": "Who?"}}, "where": {"method": "roots/list"}}
-    asks = asks_of("up", answer(resultType="input_required", inputRequests=wanted))
+    asks = client_requests_of("up", answer(resultType="input_required", inputRequests=wanted))
 
     assert asks is not None
     assert {key: ask.method for key, ask in asks.items()} == {"who": "elicitation/create", "where": "roots/list"}
-    assert asks_of("up", answer(resultType="input_required")) == {}
-    assert asks_of("up", answer()) is None
+    assert client_requests_of("up", answer(resultType="input_required")) == {}
+    assert client_requests_of("up", answer()) is None
     with pytest.raises(ToolError, match="asks for 'tools/call'"):
-        asks_of("up", answer(resultType="input_required", inputRequests={"x": {"method": "tools/call"}}))
+        client_requests_of("up", answer(resultType="input_required", inputRequests={"x": {"method": "tools/call"}}))
 
 
 def test_a_block_that_is_wrong_is_passed_on_and_counts_for_nothing() -> None:
-    passed = passed_of("up", answer(content=[{"type": "image", "data": "a", "mimeType": "image/png"}, "junk"]), "")
+    passed = result_of("up", answer(content=[{"type": "image", "data": "a", "mimeType": "image/png"}, "junk"]), "")
 
     assert passed.data == [{"type": "image", "mime_type": "image/png", "bytes": 0}]
 
@@ -129,9 +129,9 @@ def test_a_block_that_is_wrong_is_passed_on_and_counts_for_nothing() -> None:
 )
 def test_a_refusal_names_what_would_change_it(settings: dict[str, Any], blame: str, named: str, actions: tuple[str, ...]) -> None:
     error = LinkError("unauthenticated", "It wants credentials.", status=401)
-    error.of_caller = blame == "caller"
+    error.caller_credentials = blame == "caller"
 
-    failure = failure_of("shop", error, UpstreamSettings(url="https://shop.example/mcp", **settings))
+    failure = link_failure_of("shop", error, UpstreamSettings(url="https://shop.example/mcp", **settings))
 
     assert (failure.code, failure.blame, tuple(failure.next_actions)) == ("unauthenticated", blame, actions)
     assert named in (failure.hint or "")

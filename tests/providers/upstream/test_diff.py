@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.providers.upstream.diff import Difference, FieldChange, differences, seen_of
-from toolyard.providers.upstream.pins import Definition, Definitions, keep_accepted, pin_of, read_accepted
+from toolyard.providers.upstream.diff import Difference, FieldChange, diff_hash, differences
+from toolyard.providers.upstream.pins import Definition, Definitions, pin_of, read_accepted, store_accepted
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=3),
@@ -25,7 +25,7 @@ def table(*listed: Definition) -> Definitions:
 
 
 def compared(before: Definition, after: Definition, folder: Path) -> list[Difference]:
-    keep_accepted(folder, [before])
+    store_accepted(folder, [before])
     return differences(table(after), {before.key: pin_of("shop", before)}, read_accepted(folder))
 
 
@@ -102,7 +102,7 @@ def test_what_is_new_is_shown_and_what_vanished_is_named() -> None:
 def test_what_was_seen_is_another_once_anything_else_differs() -> None:
     gone = {one("a").key: pin_of("shop", one("a"))}
     offers = [table(), table(one("b")), table(one("b", title="B")), table(one("c")), table(one("a", title="A"))]
-    seen = [seen_of(differences(offer, gone, {}), offer) for offer in offers]
+    seen = [diff_hash(differences(offer, gone, {}), offer) for offer in offers]
 
     assert len(set(seen)) == len(offers)
-    assert seen_of(differences(offers[1], gone, {}), offers[1]) == seen[1]
+    assert diff_hash(differences(offers[1], gone, {}), offers[1]) == seen[1]

@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 from scripted import HANDSHAKE, MODERN, ScriptedLink
 
-from toolyard.providers.upstream import handshake as greeting
-from toolyard.providers.upstream.handshake import Greeting, SilentError, greet
+from toolyard.providers.upstream import handshake
+from toolyard.providers.upstream.handshake import Handshake, ProbeLostError, negotiate
 from toolyard.providers.upstream.link import LinkError
 from toolyard.providers.upstream.session import ClientSession
 from toolyard.wire.messages import METHOD_NOT_FOUND, UNSUPPORTED_VERSION, Fault, Id
 
 
-async def greeted(link: ScriptedLink, era: Any = "auto", known: str | None = None) -> Greeting:
+async def greeted(link: ScriptedLink, era: Any = "auto", known: str | None = None) -> Handshake:
     """Return what an upstream says of itself."""
-    peer = ClientSession("up", link, http=True, note=lambda _method, _params: None, ended=lambda _: None)
-    await link.open(peer)
-    return await greet(peer, link, era, known=known)
+    session = ClientSession("up", link, http=True, on_notification=lambda _method, _params: None, on_end=lambda _: None)
+    await link.open(session)
+    return await negotiate(session, link, era, last_version=known)
 
 
 def methods(link: ScriptedLink) -> list[str]:
@@ -74,7 +74,7 @@ async def test_one_that_refuses_our_version_and_names_it_is_asked_once_more() ->
 
 
 async def test_silence_means_the_older_era_after_a_short_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(greeting, "PROBE_SECONDS", 0.01)
+    monkeypatch.setattr(handshake, "PROBE_SECONDS", 0.01)
 
     assert (await greeted(ScriptedLink({**HANDSHAKE, "server/discover": None}))).version.name == "2025-11-25"
 
@@ -115,7 +115,7 @@ UNKNOWN = Fault(METHOD_NOT_FOUND, "There is no such method.")
 async def test_one_that_starts_slowly_is_taken_at_its_word_whichever_era_it_is_of(
     answers: Any, version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(greeting, "PROBE_SECONDS", 0.01)
+    monkeypatch.setattr(handshake, "PROBE_SECONDS", 0.01)
     link = Slow(*answers)
 
     assert (await greeted(link)).version.name == version
@@ -124,13 +124,13 @@ async def test_one_that_starts_slowly_is_taken_at_its_word_whichever_era_it_is_o
 
 
 async def test_one_that_starts_slowly_and_wants_neither_era_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(greeting, "PROBE_SECONDS", 0.01)
+    monkeypatch.setattr(handshake, "PROBE_SECONDS", 0.01)
     with pytest.raises(LinkError, match="speaks another era"):
         await greeted(Slow(("initialize", REFUSED)))
 
 
 async def test_a_greeting_that_takes_too_long_leaves_nothing_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(greeting, "PROBE_SECONDS", 0.01)
+    monkeypatch.setattr(handshake, "PROBE_SECONDS", 0.01)
     link = Slow()
     asked = asyncio.create_task(greeted(link))
     await link.until(lambda: link.requests("initialize"))
@@ -142,7 +142,7 @@ async def test_a_greeting_that_takes_too_long_leaves_nothing_under_way(monkeypat
 
 
 async def test_one_that_goes_away_when_asked_may_be_tried_with_a_handshake() -> None:
-    with pytest.raises(SilentError):
+    with pytest.raises(ProbeLostError):
         await greeted(ScriptedLink({"server/discover": LinkError("lost", "Gone.", sent=True)}))
 
 
@@ -195,10 +195,10 @@ async def test_one_that_must_be_of_the_older_era_is_never_asked() -> None:
         ({"server/discover": Fault(UNSUPPORTED_VERSION, "No.", {"supported": ["2031-01-01"]})}, "only 2031-01-01"),
         ({**HANDSHAKE, "initialize": {"protocolVersion": "1999-01-01"}}, "speaks version '1999-01-01'"),
         ({**HANDSHAKE, "initialize": {"hello": "you"}}, "something else"),
-        ({**HANDSHAKE, "initialize": Fault(-32000, "Go away.")}, r"refused the greeting: Go away \(-32000\)"),
+        ({**HANDSHAKE, "initialize": Fault(-32000, "Go away.")}, r"refused the handshake: Go away \(-32000\)"),
     ],
 )
 async def test_one_that_speaks_no_version_of_ours_is_unavailable_and_the_reason_says_why(script: Any, said: str) -> None:
     with pytest.raises(LinkError, match=said) as caught:
         await greeted(ScriptedLink(script))
-    assert caught.value.trouble == "unavailable"
+    assert caught.value.kind == "unavailable"

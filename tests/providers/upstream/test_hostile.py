@@ -14,9 +14,9 @@ from test_supervisor import TOOLS, Bench
 from toolyard import Yard
 from toolyard.model.elicitation import ClientRequest
 from toolyard.model.errors import ToolError
-from toolyard.providers.upstream import catalogue as fetching
-from toolyard.providers.upstream.calls import asks_of, passed_of, read_answer
-from toolyard.providers.upstream.health import Status, keep_status, read_status
+from toolyard.providers.upstream import catalogue as catalogue_module
+from toolyard.providers.upstream.calls import client_requests_of, decode_answer, result_of
+from toolyard.providers.upstream.health import Status, read_status, write_status
 from toolyard.providers.upstream.link import LinkError
 from toolyard.providers.upstream.provider import Upstream
 from toolyard.providers.upstream.session import CallContext, ClientSession
@@ -32,9 +32,9 @@ RAW: Final = (b'{"content":[{"type":"text","text":"a","n":1e999}]}', b'{"content
 
 def answer(raw: bytes) -> Any:
     """Return what becomes of an answer."""
-    read = read_answer("up", msgspec.Raw(raw))
-    asks_of("up", read)
-    return passed_of("up", read, "up")
+    read = decode_answer("up", msgspec.Raw(raw))
+    client_requests_of("up", read)
+    return result_of("up", read, "up")
 
 
 class _Content(msgspec.Struct):
@@ -85,7 +85,7 @@ def test_a_text_that_is_nested_too_deep_stays_a_text() -> None:
 def scripted(script: Script, state: Path | None = None, **settings: Any) -> Upstream:
     """Return an upstream that answers as its script says."""
     wanted = UpstreamSettings(url="http://up.test/mcp", **settings)
-    return Upstream("up", wanted, link=lambda: ScriptedLink({**MODERN, **script}), folder=state, beat=0.01)
+    return Upstream("up", wanted, link=lambda: ScriptedLink({**MODERN, **script}), folder=state, interval=0.01)
 
 
 async def listed(script: Script, **settings: Any) -> tuple[list[str], Any]:
@@ -158,7 +158,7 @@ async def test_a_reason_without_end_is_cut(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bound", ["_ITEMS", "_BYTES"])
 async def test_a_list_that_is_too_long_is_not_read_to_its_end(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, bound, 10)
+    monkeypatch.setattr(catalogue_module, bound, 10)
     page = iter(range(1000))
 
     def endless(_: Mapping[str, Any]) -> Any:
@@ -177,7 +177,7 @@ async def test_numbers_beyond_all_bounds_break_nothing() -> None:
     async with bench.opened() as supervisor:
         await supervisor.refresh()
         link = bench.links[0]
-        asked = asyncio.create_task(supervisor.request("tools/call", {}, name=None, behalf=CallContext(owner="a"), safe=False))
+        asked = asyncio.create_task(supervisor.request("tools/call", {}, name=None, context=CallContext(owner="a"), safe=False))
         await link.until(lambda: link.requests("tools/call"))
         for method in ("notifications/resources/updated", "notifications/progress", "notifications/message", "notifications/cancelled"):
             link.listener.receive(b'{"jsonrpc":"2.0","method":"%b","params":{"uri":1e999,"n":1e999}}' % method.encode(), None)
@@ -193,11 +193,11 @@ def ignore(*_: object) -> None:
     """Take no note."""
 
 
-async def asking_peer(link: ScriptedLink, put: list[Mapping[str, ClientRequest]]) -> tuple[ClientSession, "asyncio.Task[msgspec.Raw]"]:
-    """Return a peer with a request under way, whose questions are put and never answered."""
-    peer = ClientSession("up", link, http=False, note=ignore, ended=ignore)
-    peer.requests = OLD
-    await link.open(peer)
+async def asking_session(link: ScriptedLink, put: list[Mapping[str, ClientRequest]]) -> tuple[ClientSession, "asyncio.Task[msgspec.Raw]"]:
+    """Return a session with a request under way, whose questions are put and never answered."""
+    session = ClientSession("up", link, http=False, on_notification=ignore, on_end=ignore)
+    session.requests = OLD
+    await link.open(session)
 
     async def ask(asks: Mapping[str, ClientRequest]) -> Mapping[str, Any]:
         put.append(asks)
@@ -206,36 +206,36 @@ async def asking_peer(link: ScriptedLink, put: list[Mapping[str, ClientRequest]]
         finally:
             put.remove(asks)
 
-    asked = asyncio.create_task(peer.request(OLD, "tools/call", {}, behalf=CallContext(owner="a", ask=ask)))
+    asked = asyncio.create_task(session.request(OLD, "tools/call", {}, context=CallContext(owner="a", ask=ask)))
     await link.until(lambda: link.sent)
-    return peer, asked
+    return session, asked
 
 
 async def test_a_flood_of_questions_is_dammed_and_none_outlives_its_request() -> None:
     link = ScriptedLink({"tools/call": None})
     put: list[Mapping[str, ClientRequest]] = []
-    peer, asked = await asking_peer(link, put)
+    session, asked = await asking_session(link, put)
     for number in range(500):
         link.ask(number, "elicitation/create", {"message": "?", "n": number})
         link.ask(number, "elicitation/create", {"message": "?", "n": -number})
     await asyncio.sleep(0)  # a turn of the loop, not a wait
     assert len(put) == 100
 
-    peer.receive(b'{"jsonrpc":"2.0","id":1,"result":{}}', None)
+    session.receive(b'{"jsonrpc":"2.0","id":1,"result":{}}', None)
     await asked
     for _ in range(3):
         await asyncio.sleep(0)  # a turn of the loop, not a wait
     assert put == []
 
 
-async def test_a_greeting_is_never_cancelled() -> None:
+async def test_the_request_initialize_is_never_cancelled() -> None:
     link = ScriptedLink({"initialize": None})
-    peer = ClientSession("up", link, http=False, note=ignore, ended=ignore)
-    await link.open(peer)
-    greeting = asyncio.create_task(peer.initialize(OLD, {}))
+    session = ClientSession("up", link, http=False, on_notification=ignore, on_end=ignore)
+    await link.open(session)
+    initializing = asyncio.create_task(session.initialize(OLD))
     await link.until(lambda: link.sent)
-    greeting.cancel()
-    await asyncio.gather(greeting, return_exceptions=True)
+    initializing.cancel()
+    await asyncio.gather(initializing, return_exceptions=True)
 
     assert [message["method"] for message in link.sent] == ["initialize"]
 
@@ -267,8 +267,8 @@ async def test_the_status_of_a_yard_that_runs_is_not_hidden_by_one_that_ended(tm
     async with Yard("gate", providers=[upstream], metatools=False), asyncio.timeout(20):
         await upstream.settled()
         await until(lambda: read_status(tmp_path) is not None)
-        keep_status(tmp_path, Status(name="up", state="stopped", pid=1))
+        write_status(tmp_path, Status(name="up", state="stopped", pid=1))
         await until(lambda: read_status(tmp_path) is not None)
-        keep_status(tmp_path, Status(name="up", state="ready", pid=1))  # another yard, which runs on
+        write_status(tmp_path, Status(name="up", state="ready", pid=1))  # another yard, which runs on
 
     assert read_status(tmp_path) == Status(name="up", state="ready", pid=1)

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from wired import SERVER, Told, Wired, children, descriptors, is_alive, until
 
-from toolyard.providers.upstream import process as processes
-from toolyard.providers.upstream import stdio as pipe
+from toolyard.providers.upstream import process, stdio
 from toolyard.providers.upstream.link import LinkError
 from toolyard.providers.upstream.process import environment_of
 from toolyard.providers.upstream.settings import UpstreamSettings
@@ -24,8 +23,8 @@ CYCLES = 200
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give programs little time to end by themselves."""
-    monkeypatch.setattr(processes, "_EOF_SECONDS", 0.05)
-    monkeypatch.setattr(processes, "_TERM_SECONDS", 0.05)
+    monkeypatch.setattr(process, "_EOF_SECONDS", 0.05)
+    monkeypatch.setattr(process, "_TERM_SECONDS", 0.05)
 
 
 @pytest.fixture
@@ -92,7 +91,7 @@ async def test_a_home_is_understood_in_programs_and_folders(tmp_path: Path, monk
 async def refused(tmp_path: Path, **settings: object) -> str:
     with pytest.raises(LinkError) as caught:
         await Wired(tmp_path, **settings).pipe.open(Told())
-    assert caught.value.trouble == "unavailable"
+    assert caught.value.kind == "unavailable"
     return caught.value.message
 
 
@@ -227,7 +226,7 @@ async def test_a_system_that_cannot_watch_processes_waits_in_a_thread(tmp_path: 
 async def test_a_system_without_a_shell_runs_programs_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(processes, "_SHELL", "/no/such/shell")
+    monkeypatch.setattr(process, "_SHELL", "/no/such/shell")
     async with Wired(tmp_path) as wired:
         assert await wired.call("echo", text="hello") == "hello"
 
@@ -240,7 +239,7 @@ def is_keeper(pid: int) -> bool:
 
 @pytest.mark.usefixtures("first_process")
 async def test_after_many_starts_and_ends_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipe, "_GRACE", 0.01)
+    monkeypatch.setattr(stdio, "_GRACE_SECONDS", 0.01)
     commands = (("cat", ()), ("sh", ("-c", "sleep 60 >/dev/null 2>&1 & exec cat")), ("sh", ("-c", "cat; true")))
     others, opened, tasks = set(children()), descriptors(), len(asyncio.all_tasks())
     for cycle in range(CYCLES):

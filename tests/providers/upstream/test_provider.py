@@ -208,7 +208,7 @@ async def test_a_restart_does_not_wait_for_a_look_that_hangs(tmp_path: Path) -> 
         links.append(ScriptedLink({"initialize": None} if len(links) == 0 else HANDSHAKE))
         return links[-1]
 
-    upstream = Upstream("bad", UpstreamSettings(command="bad", era="2025"), link=link, folder=folder_of(tmp_path, "bad"), beat=0.01)
+    upstream = Upstream("bad", UpstreamSettings(command="bad", era="2025"), link=link, folder=folder_of(tmp_path, "bad"), interval=0.01)
     async with Yard("gate") as yard:
         await yard.providers.add(upstream)
         await until(lambda: links)

@@ -130,8 +130,8 @@ async def test_the_wrong_credentials_of_one_caller_keep_nobody_else_away(header:
     async with bench.opened(forward_headers=(header,)) as supervisor:
         theirs = CallContext(owner="a", headers={header.lower(): "wrong"})
         with pytest.raises(LinkError, match="Who are you") as caught:
-            await supervisor.request("tools/call", {}, name=None, behalf=theirs, safe=False)
-        assert caught.value.of_caller is is_sure
+            await supervisor.request("tools/call", {}, name=None, context=theirs, safe=False)
+        assert caught.value.caller_credentials is is_sure
         bench.links[0].script["tools/call"] = {}
 
         assert supervisor.health.state == "ready"
@@ -145,8 +145,8 @@ async def test_a_handshake_that_is_refused_is_not_the_fault_of_who_happens_to_ca
         theirs = CallContext(owner="a", headers={"authorization": "Bearer good"})
         for _ in range(2):  # the second is refused without asking
             with pytest.raises(LinkError, match="Who are you") as caught:
-                await supervisor.request("tools/call", {}, name=None, behalf=theirs, safe=False)
-            assert not caught.value.of_caller
+                await supervisor.request("tools/call", {}, name=None, context=theirs, safe=False)
+            assert not caught.value.caller_credentials
 
         assert supervisor.health.state == "auth_needed"
         assert not any(headers for link in bench.links for headers in link.headers if "authorization" in headers)
@@ -169,10 +169,10 @@ async def test_what_cannot_be_sent_leaves_the_try_to_the_next() -> None:
     async with bench.opened() as supervisor:
         for _ in range(3):
             bench.now += 1
-            supervisor.time_out(bench.now)
+            supervisor.record_timeout(bench.now)
         bench.now += 100
         with pytest.raises(TypeError):
-            await supervisor.request("tools/call", {"a": object()}, name=None, behalf=CallContext(), safe=False)
+            await supervisor.request("tools/call", {"a": object()}, name=None, context=CallContext(), safe=False)
 
         assert await ask(supervisor) == b"{}"
 

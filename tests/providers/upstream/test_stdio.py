@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from wired import Told, Wired, is_alive, until
 
-from toolyard.providers.upstream import process_log
-from toolyard.providers.upstream import stdio as module
+from toolyard.providers.upstream import process_log, stdio
 from toolyard.providers.upstream.link import LinkError
 from toolyard.providers.upstream.process_log import ProcessLog
 from toolyard.providers.upstream.stdio import Stderr
@@ -51,7 +50,7 @@ async def test_a_message_that_is_too_long_ends_the_link_once(tmp_path: Path) -> 
         wired.send("tools/call", CALL)
         error = await wired.end()
 
-    assert (error.trouble, error.sent) == ("lost", True)
+    assert (error.kind, error.sent) == ("lost", True)
     assert "100000 bytes" in error.message
     assert len(wired.told.ends) == 1
 
@@ -90,7 +89,7 @@ async def test_the_end_of_a_program_is_told_once_with_its_last_words(tmp_path: P
             wired.send("tools/call", CALL)
         error = await wired.end()
 
-    assert (error.trouble, error.sent, error.message) == ("lost", True, "'bad' ended with exit code 3.")
+    assert (error.kind, error.sent, error.message) == ("lost", True, "'bad' ended with exit code 3.")
     assert error.text == "RuntimeError: The bad server was told to die."
     assert len(wired.told.ends) == 1
     assert " stderr RuntimeError: The bad server was told to die.\n" in wired.logged
@@ -101,7 +100,7 @@ async def test_a_program_that_ends_before_it_said_anything_is_unavailable(tmp_pa
     async with Wired(tmp_path, "exits_at_once") as wired:
         error = await wired.end()
 
-    assert (error.trouble, error.sent) == ("unavailable", False)
+    assert (error.kind, error.sent) == ("unavailable", False)
     assert error.text == "There is no key in 'API_KEY'."
 
 
@@ -136,13 +135,13 @@ async def test_a_whole_message_without_a_line_break_counts_at_the_end(tmp_path: 
 
 
 async def test_a_program_that_closes_its_output_is_lost_even_if_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_GRACE", 0.01)
+    monkeypatch.setattr(stdio, "_GRACE_SECONDS", 0.01)
     async with Wired(tmp_path, "closes_stdout") as wired:
         assert (await wired.end()).message == "'bad' closed its pipes."
 
 
 async def test_a_program_that_closes_its_input_is_lost_even_if_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_GRACE", 0.01)
+    monkeypatch.setattr(stdio, "_GRACE_SECONDS", 0.01)
     async with Wired(tmp_path, command="sh", args=("-c", "exec 0<&-; echo '{}'; exec sleep 60")) as wired:
         await until(lambda: bool(wired.told.messages))
         wired.send("tools/call", CALL)
@@ -165,7 +164,7 @@ async def test_requests_to_an_upstream_that_does_not_read_are_lost_beyond_a_boun
 
     assert [request_id for request_id, _ in wired.told.losses] == [5, 6, 7, 8, 9]
     error = wired.told.losses[0][1]
-    assert (error.trouble, error.sent, error.message) == ("lost", False, "'bad' does not read what it is sent.")
+    assert (error.kind, error.sent, error.message) == ("lost", False, "'bad' does not read what it is sent.")
 
 
 async def test_an_upstream_that_reads_again_is_sent_more(tmp_path: Path) -> None:
@@ -222,7 +221,7 @@ async def test_closing_goes_on_when_who_waits_for_it_goes(tmp_path: Path) -> Non
 
 async def test_closing_during_the_grace_of_a_program_tells_nobody(tmp_path: Path) -> None:
     async with Wired(tmp_path, command="sh", args=("-c", "exec 1>&-; read _")) as wired:
-        running = wired.pipe._running  # pyright: ignore[reportPrivateUsage] - that the end has been seen
+        running = wired.pipe._program  # pyright: ignore[reportPrivateUsage] - that the end has been seen
         assert running is not None
         await until(lambda: running._grace is not None)  # pyright: ignore[reportPrivateUsage] - the same
     assert not wired.told.ends
@@ -260,7 +259,7 @@ async def test_a_program_that_is_not_there_is_unavailable_and_leaves_nothing(tmp
         await wired.pipe.open(Told())
     await wired.pipe.close()
 
-    assert (caught.value.trouble, caught.value.sent) == ("unavailable", False)
+    assert (caught.value.kind, caught.value.sent) == ("unavailable", False)
     assert "There is no program 'no-such-program'" in caught.value.message
     assert not wired.log.exists()
 
@@ -285,7 +284,7 @@ async def test_what_comes_during_a_flood_is_read_after_a_rest(pipe: tuple[int, i
     stderr = Stderr(source, log, on_end=lambda: None)
     for number in range(3):
         os.write(sink, b"x" * 2000 + b"%d\n" % number)
-        await until(lambda number=number: log.last_words.endswith(str(number)))
+        await until(lambda number=number: log.tail.endswith(str(number)))
     stderr.close()
     log.close()
 
@@ -293,7 +292,7 @@ async def test_what_comes_during_a_flood_is_read_after_a_rest(pipe: tuple[int, i
 async def test_what_is_there_already_is_read_at_the_end_though_it_rests(
     pipe: tuple[int, int], log: ProcessLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_REST", 3600)
+    monkeypatch.setattr(stdio, "_FLOOD_PAUSE_SECONDS", 3600)
     source, sink = pipe
     stderr = Stderr(source, log, on_end=lambda: None)
     os.write(sink, b"x" * 2000)
@@ -304,4 +303,4 @@ async def test_what_is_there_already_is_read_at_the_end_though_it_rests(
     await asyncio.sleep(0)  # a turn of the loop, not a wait
     log.close()
 
-    assert log.last_words.endswith("\nthe last words")
+    assert log.tail.endswith("\nthe last words")

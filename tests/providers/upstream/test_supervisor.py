@@ -9,10 +9,10 @@ import pytest
 from scripted import HANDSHAKE, MODERN, Script, ScriptedLink
 
 from toolyard.providers.upstream.catalogue import Catalogue
-from toolyard.providers.upstream.link import OPEN, Credentials, LinkError
-from toolyard.providers.upstream.session import ALONE
+from toolyard.providers.upstream.link import NO_CREDENTIALS, Credentials, LinkError
+from toolyard.providers.upstream.session import NO_CALLER
 from toolyard.providers.upstream.settings import UpstreamSettings
-from toolyard.providers.upstream.supervisor import Observer, Restraint, Supervisor
+from toolyard.providers.upstream.supervisor import Observer, RefreshBackoff, Supervisor
 from toolyard.wire.messages import Fault
 
 TOOLS: Script = {"tools/list": {"tools": [{"name": "add"}]}, "resources/list": {}, "prompts/list": {"prompts": []}}
@@ -38,7 +38,7 @@ class Bench:
         return self.links[-1]
 
     @asynccontextmanager
-    async def opened(self, credentials: Credentials = OPEN, **settings: Any) -> AsyncGenerator[Supervisor]:
+    async def opened(self, credentials: Credentials = NO_CREDENTIALS, **settings: Any) -> AsyncGenerator[Supervisor]:
         """Return a supervisor, and stop it afterwards."""
         supervisor = Supervisor(
             "up",
@@ -46,7 +46,7 @@ class Bench:
             link=self.link,
             credentials=credentials,
             observer=Observer(fetched=self._take, updated=self.updated.append, changed=self.changes.set),
-            known=None,
+            catalogue=None,
             clock=lambda: self.now,
         )
         try:
@@ -74,7 +74,7 @@ class Bench:
 
 async def ask(supervisor: Supervisor, method: str = "tools/call", *, safe: bool = False) -> bytes:
     """Return what an upstream answers."""
-    return bytes(await supervisor.request(method, {}, name=None, behalf=ALONE, safe=safe))
+    return bytes(await supervisor.request(method, {}, name=None, context=NO_CALLER, safe=safe))
 
 
 def failing(*answers: Any) -> Callable[[Mapping[str, Any]], Any]:
@@ -176,7 +176,7 @@ async def test_three_failures_in_a_row_keep_callers_away_at_once_and_one_tries_f
             bench.now += 0.01
             with pytest.raises(LinkError, match="Nobody there"):
                 await ask(supervisor)
-        with pytest.raises(LinkError, match=r"'up' is left alone for .* Nobody there") as caught:
+        with pytest.raises(LinkError, match=r"'up' is not called for another .* Nobody there") as caught:
             await ask(supervisor)
 
         assert caught.value.retry_after
@@ -204,7 +204,7 @@ async def test_calls_that_time_out_count_as_failures() -> None:
     async with bench.opened() as supervisor:
         for _ in range(3):
             bench.now += 1
-            supervisor.time_out(bench.now)
+            supervisor.record_timeout(bench.now)
 
         assert supervisor.health.state == "backing_off"
 
@@ -276,7 +276,7 @@ async def test_a_restart_forgives_and_lets_go() -> None:
         await ask(supervisor)
         for _ in range(5):
             bench.now += 1
-            supervisor.time_out(bench.now)
+            supervisor.record_timeout(bench.now)
         await supervisor.restart()
 
         assert (supervisor.health.wait, supervisor.health.state, bench.links[0].is_open) == (0, "cold", False)
@@ -303,10 +303,10 @@ async def test_one_that_goes_away_when_asked_for_its_era_is_started_again_with_a
         assert (len(bench.links), bench.links[0].is_open) == (2, False)
 
 
-async def test_one_that_does_not_greet_in_time_is_unavailable_and_let_go() -> None:
+async def test_a_handshake_that_takes_too_long_makes_the_upstream_unavailable() -> None:
     bench = Bench({"server/discover": None, "initialize": None})
     async with bench.opened(connect_seconds=0.02) as supervisor:
-        with pytest.raises(LinkError, match=r"did not greet within 0\.02 seconds"):
+        with pytest.raises(LinkError, match=r"did not complete the handshake within 0\.02 seconds"):
             await ask(supervisor)
         assert not bench.links[0].is_open
 
@@ -379,7 +379,7 @@ async def test_whoever_gives_up_before_it_is_his_turn_leaves_the_try_to_the_next
         await bench.until(lambda: supervisor.is_connected)
         for _ in range(3):
             bench.now += 1
-            supervisor.time_out(bench.now)
+            supervisor.record_timeout(bench.now)
         bench.now += 100
         second = asyncio.create_task(ask(supervisor))
         await asyncio.sleep(0)  # a turn of the loop, in which it begins to wait
@@ -416,26 +416,26 @@ class Clock:
         return self.now
 
 
-def look(restraint: Restraint, clock: Clock, *, seconds: float = 0.0, quiet: float = 0.0) -> float:
+def look(restraint: RefreshBackoff, clock: Clock, *, seconds: float = 0.0, quiet: float = 0.0) -> float:
     """Return the pause before the next look, after one that took so long and was followed by silence."""
     began = clock.now
     clock.now += seconds
-    restraint.looked(began)
+    restraint.record(began)
     clock.now += quiet
-    return restraint.pause()
+    return restraint.next_pause()
 
 
 def test_what_says_once_that_it_changed_is_looked_at_soon() -> None:
     clock = Clock()
-    restraint = Restraint(clock)
+    restraint = RefreshBackoff(clock)
 
-    assert restraint.pause() == 0.3
+    assert restraint.next_pause() == 0.3
     assert [look(restraint, clock, quiet=5) for _ in range(3)] == [0.3, 0.3, 0.3]
 
 
 def test_what_never_stops_saying_so_is_looked_at_ever_later_up_to_a_bound() -> None:
     clock = Clock()
-    restraint = Restraint(clock)
+    restraint = RefreshBackoff(clock)
     pauses = [look(restraint, clock) for _ in range(12)]
 
     assert pauses[:4] == [0.3, 0.6, 1.2, 2.4]
@@ -444,7 +444,7 @@ def test_what_never_stops_saying_so_is_looked_at_ever_later_up_to_a_bound() -> N
 
 def test_what_calmed_down_is_looked_at_soon_again() -> None:
     clock = Clock()
-    restraint = Restraint(clock)
+    restraint = RefreshBackoff(clock)
     for _ in range(4):
         look(restraint, clock)
 
@@ -453,7 +453,7 @@ def test_what_calmed_down_is_looked_at_soon_again() -> None:
 
 def test_what_takes_long_to_look_at_and_does_not_calm_down_is_left_alone_for_a_multiple_of_that() -> None:
     clock = Clock()
-    restraint = Restraint(clock)
+    restraint = RefreshBackoff(clock)
 
     assert [look(restraint, clock, seconds=20) for _ in range(3)] == [0.3, 80, 80]
     assert look(restraint, clock, quiet=160) == 0.3

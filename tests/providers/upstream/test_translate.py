@@ -7,14 +7,14 @@ import pytest
 from toolyard.model.profile import PINNED
 from toolyard.providers.upstream.catalogue import Catalogue
 from toolyard.providers.upstream.settings import Login, Reshape, UpstreamSettings
-from toolyard.providers.upstream.translate import ForeignTool, prompts_of, resources_of, tools_of
+from toolyard.providers.upstream.translate import UpstreamTool, prompts_of, resources_of, tools_of
 
 AT = UpstreamSettings(url="http://up.test")
 
 
-def translated(item: dict[str, Any], settings: UpstreamSettings = AT) -> ForeignTool:
+def translated(item: dict[str, Any], settings: UpstreamSettings = AT) -> UpstreamTool:
     """Return one tool of an upstream as ours."""
-    catalogue = Catalogue(reached_by="", seen=0, version="2025-11-25", tools=({"name": "add", **item},))
+    catalogue = Catalogue(endpoint_hash="", seen=0, version="2025-11-25", tools=({"name": "add", **item},))
     return tools_of("up", catalogue, settings, longest=48)[0]
 
 
@@ -72,7 +72,7 @@ def test_hidden_and_fixed_arguments_are_not_seen() -> None:
 
 def test_resources_templates_and_prompts_become_ours() -> None:
     catalogue = Catalogue(
-        reached_by="",
+        endpoint_hash="",
         seen=0,
         version="2025-11-25",
         tools=({"name": 5}, {"name": "x"}, {"name": "x"}),
@@ -89,7 +89,7 @@ def test_resources_templates_and_prompts_become_ours() -> None:
         ("up__ask", "ask", ["who", ""]),
         ("up__bare", "bare", []),
     ]
-    assert [tool.own for tool in tools_of("up", catalogue, AT, longest=48)] == ["x"]
+    assert [tool.upstream_name for tool in tools_of("up", catalogue, AT, longest=48)] == ["x"]
 
 
 @pytest.mark.parametrize(
@@ -115,8 +115,8 @@ def test_settings_show_nothing_that_may_be_secret() -> None:
 
 
 def test_what_has_no_name_of_its_own_is_counted_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    catalogue = Catalogue(reached_by="", seen=0, version="2025-11-25", tools=({"name": "add"}, {"name": "add"}, {}, {"name": 7}))
+    catalogue = Catalogue(endpoint_hash="", seen=0, version="2025-11-25", tools=({"name": "add"}, {"name": "add"}, {}, {"name": 7}))
     tools = tools_of("up", catalogue, AT, longest=48)
 
-    assert [tool.own for tool in tools] == ["add"]
+    assert [tool.upstream_name for tool in tools] == ["add"]
     assert [record.getMessage().rpartition(" ")[2] for record in caplog.records] == ["count=3"]

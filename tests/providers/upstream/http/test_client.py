@@ -163,7 +163,7 @@ async def test_a_server_that_hangs_up_at_once_is_told_as_it_is(link: Connect) ->
 
         errors = [(await told.next())[1] for _ in range(20)]
 
-        assert {(error.trouble, error.sent) for error in errors} <= {("lost", True), ("unavailable", False)}
+        assert {(error.kind, error.sent) for error in errors} <= {("lost", True), ("unavailable", False)}
         await sender.close()
 
 
@@ -182,7 +182,7 @@ async def test_a_connection_that_is_dead_before_it_is_used_is_not(raw: Serve, li
     sender.send(request(1), 1, {})
 
     error = await told.loss(1)
-    assert (error.trouble, error.sent) == ("unavailable", False)
+    assert (error.kind, error.sent) == ("unavailable", False)
     assert "at once" in error.message
 
 

@@ -306,7 +306,7 @@ async def test_a_closed_link_sends_nothing(raw: Serve, link: Connect) -> None:
     sender.send(note(), None, {})
 
     error = await told.loss(1)
-    assert (error.trouble, error.sent) == ("lost", False)
+    assert (error.kind, error.sent) == ("lost", False)
     assert not server.asked
 
 
@@ -365,7 +365,7 @@ async def test_an_address_that_cannot_be_called_is_refused_when_the_link_is_open
     with pytest.raises(LinkError) as caught:
         await link(url)
 
-    assert caught.value.trouble == "unavailable"
+    assert caught.value.kind == "unavailable"
     assert "secret" not in str(caught.value)
 
 
@@ -395,7 +395,7 @@ async def test_a_header_that_would_break_the_request_is_not_sent(raw: Serve, lin
     sender.send(request(1), 1, {"X-Name": value})
 
     error = await told.loss(1)
-    assert (error.trouble, error.sent, server.asked) == ("refused", False, [])
+    assert (error.kind, error.sent, server.asked) == ("refused", False, [])
 
 
 async def test_an_error_of_json_rpc_is_an_answer_whatever_the_status(raw: Serve, link: Connect) -> None:

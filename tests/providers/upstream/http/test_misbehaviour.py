@@ -52,7 +52,7 @@ async def test_garbage_instead_of_http_is_refused(raw: Serve, link: Connect, ans
 
     error = await ask(sender, told)
 
-    assert (error.trouble, error.sent) == ("refused", True)
+    assert (error.kind, error.sent) == ("refused", True)
     assert "no HTTP" in error.message
     assert error.text == "" or error.text[:3] in answer.decode("utf-8", "replace")
     await server.left()
@@ -75,7 +75,7 @@ async def test_a_head_without_end_is_refused(raw: Serve, link: Connect, line: by
 
     error = await ask(sender, told)
 
-    assert (error.trouble, error.sent) == ("refused", True)
+    assert (error.kind, error.sent) == ("refused", True)
     await server.left()
 
 
@@ -95,7 +95,7 @@ async def test_a_body_over_the_limit_is_refused_and_not_kept(raw: Serve, link: C
     finally:
         tracemalloc.stop()
 
-    assert (error.trouble, error.sent) == ("refused", True)
+    assert (error.kind, error.sent) == ("refused", True)
     assert "100000" in error.message
     assert peak < 5_000_000
     await server.left()
@@ -135,7 +135,7 @@ async def test_half_an_answer_is_none_and_the_message_is_not_sent_again(
 
     error = await ask(sender, told)
 
-    assert (error.trouble, error.sent, len(server.asked)) == ("lost", True, 1)
+    assert (error.kind, error.sent, len(server.asked)) == ("lost", True, 1)
     assert when in error.message
 
 
@@ -149,7 +149,7 @@ async def test_a_reset_is_told_as_it_is(raw: Serve, link: Connect) -> None:
 
     error = await ask(sender, told)
 
-    assert (error.trouble, error.sent, len(server.asked)) == ("lost", True, 1)
+    assert (error.kind, error.sent, len(server.asked)) == ("lost", True, 1)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ async def test_what_is_no_answer_is_refused_with_its_beginning(raw: Serve, link:
     if heard[0] == "message":  # one to somebody else, which is not for the link to judge
         heard = await told.next()
 
-    assert (heard[0], heard[1].trouble, heard[1].sent, heard[1].status) == ("lost", "refused", True, 200)
+    assert (heard[0], heard[1].kind, heard[1].sent, heard[1].status) == ("lost", "refused", True, 200)
     assert heard[1].text == body.decode("utf-8", "replace")[:500]
 
 
@@ -268,7 +268,7 @@ async def test_a_server_that_is_not_there_is_unavailable(link: Connect) -> None:
         sender.send(request(number), number, {})
     errors = [(await told.next())[1] for _ in range(80)]
 
-    assert {(error.trouble, error.sent) for error in errors} == {("unavailable", False)}
+    assert {(error.kind, error.sent) for error in errors} == {("unavailable", False)}
     assert "nobody listens" in errors[0].message
 
 
@@ -278,7 +278,7 @@ async def test_a_host_that_is_not_known_is_unavailable(link: Connect, host: str)
 
     error = await ask(sender, told)
 
-    assert (error.trouble, error.sent) == ("unavailable", False)
+    assert (error.kind, error.sent) == ("unavailable", False)
     assert "not known" in error.message
 
 
@@ -291,7 +291,7 @@ async def test_a_server_that_takes_no_connection_is_unavailable_in_time(link: Co
 
     error = await ask(sender, told)
 
-    assert (error.trouble, error.sent) == ("unavailable", False)
+    assert (error.kind, error.sent) == ("unavailable", False)
     assert "0.05 seconds" in error.message
 
 
@@ -304,5 +304,5 @@ async def test_any_other_failure_to_connect_is_unavailable_too(link: Connect, mo
 
     error = await ask(sender, told)
 
-    assert (error.trouble, error.sent) == ("unavailable", False)
+    assert (error.kind, error.sent) == ("unavailable", False)
     assert "No route to host" in error.text

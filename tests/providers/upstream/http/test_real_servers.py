@@ -118,7 +118,7 @@ async def test_a_session_that_a_yard_has_ended_is_lost(served: Any, link: Connec
 
     sender.send(requests.encode(5, "tools/list", {}), 5, requests.headers("tools/list", None))
 
-    assert (await told.loss(5)).trouble == "session_lost"
+    assert (await told.loss(5)).kind == "session_lost"
 
 
 async def test_a_yard_over_the_legacy_transport_is_called(served: Any, link: Connect) -> None:
@@ -196,7 +196,7 @@ async def test_a_server_whose_certificate_is_not_trusted_is_not(
     sender.send(b"{}", 1, {})
     error = await told.loss(1)
 
-    assert (error.trouble, error.sent) == ("unavailable", False)
+    assert (error.kind, error.sent) == ("unavailable", False)
     assert "not trusted" in error.message
 
 
@@ -207,7 +207,7 @@ async def test_a_server_without_tls_is_not_called_with_it(served: Any, link: Con
     sender.send(b"{}", 1, {})
     error = await told.loss(1)
 
-    assert (error.trouble, error.sent) == ("unavailable", False)
+    assert (error.kind, error.sent) == ("unavailable", False)
     assert "TLS" in error.message
 
 

@@ -83,7 +83,7 @@ async def test_a_status_says_what_is_wrong_and_whether_the_message_may_have_been
 
     error = await ask(sender, told)
 
-    assert (error.trouble, error.sent, error.status, error.text) == (trouble, sent, status, "Because.")
+    assert (error.kind, error.sent, error.status, error.text) == (trouble, sent, status, "Because.")
     assert error.challenge == headers.get("www_authenticate", "")
     assert "'there'" in error.message
 
@@ -171,7 +171,7 @@ async def test_a_session_that_is_not_known_any_more_is_lost_and_not_named_again(
     sender.send(request(4), 4, {})
     await told.message(about=4)
 
-    assert {(error.trouble, error.sent, error.status) for error in errors} == {("session_lost", False, 404)}
+    assert {(error.kind, error.sent, error.status) for error in errors} == {("session_lost", False, 404)}
     assert [asked.headers.get("mcp-session-id") for asked in server.asked] == [None, "s1", "s1", None]
 
 
@@ -220,7 +220,7 @@ async def test_credentials_that_are_no_better_end_the_message(raw: Serve, link: 
     wallet = Wallet("old", "older")
     sender, told = await link(server.url, credentials=wallet)
 
-    assert (await ask(sender, told)).trouble == "unauthenticated"
+    assert (await ask(sender, told)).kind == "unauthenticated"
     assert (wallet.challenges, len(server.asked)) == (["Bearer scope=x"], 2)
 
 
@@ -301,7 +301,7 @@ async def test_credentials_that_are_never_there_end_the_message_unsent(raw: Serv
 
     error = await ask(sender, told)
 
-    assert (error.trouble, error.sent, error.status, server.asked) == ("unauthenticated", False, None, [])
+    assert (error.kind, error.sent, error.status, server.asked) == ("unauthenticated", False, None, [])
 
 
 async def test_whoever_cannot_get_credentials_says_why(raw: Serve, link: Connect) -> None:
@@ -311,7 +311,7 @@ async def test_whoever_cannot_get_credentials_says_why(raw: Serve, link: Connect
 
     error = await ask(sender, told)
 
-    assert (error.trouble, error.message) == ("unauthenticated", "Run 'toolyard login there'.")
+    assert (error.kind, error.message) == ("unauthenticated", "Run 'toolyard login there'.")
     assert (error.status, error.challenge, error.text) == (401, "Bearer scope=x", "Who are you?")
 
 
@@ -324,7 +324,7 @@ async def test_credentials_of_a_caller_are_not_replaced_by_ours(raw: Serve, link
 
     error = await told.loss(1)
 
-    assert (error.trouble, error.status) == ("unauthenticated", status)
+    assert (error.kind, error.status) == ("unauthenticated", status)
     assert error.message == "'there' refuses the credentials it was shown."
     assert [asked.headers["authorization"] for asked in server.asked] == ["Bearer theirs"]
     assert wallet.challenges == []
@@ -374,7 +374,7 @@ async def test_a_plain_no_to_somebody_it_knows_is_no_want_of_credentials(raw: Se
 
     error = await ask(sender, told)
 
-    assert (error.trouble, error.status, error.text) == ("refused", 403, "Not you.")
+    assert (error.kind, error.status, error.text) == ("refused", 403, "Not you.")
     assert wallet.challenges == [""]
 
 
@@ -408,7 +408,7 @@ async def test_a_redirect_to_elsewhere_is_not_followed(raw: Serve, link: Connect
 
     error = await ask(sender, told)
 
-    assert (error.trouble, error.status, error.sent) == ("refused", 307, False)
+    assert (error.kind, error.status, error.sent) == ("refused", 307, False)
     assert len(server.asked) == (1 if place else 4)
 
 

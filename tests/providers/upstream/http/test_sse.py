@@ -73,7 +73,7 @@ async def test_messages_are_never_posted_to_another_server(raw: Serve, link: Con
     with pytest.raises(LinkError) as caught:
         await link(server.url, kind=SseLink, transport="sse")
 
-    assert (caught.value.trouble, caught.value.text) == ("refused", place)
+    assert (caught.value.kind, caught.value.text) == ("refused", place)
     await server.left()
 
 
@@ -89,7 +89,7 @@ async def test_a_stream_that_is_refused_cannot_be_opened(raw: Serve, link: Conne
     with pytest.raises(LinkError) as caught:
         await link(server.url, kind=SseLink, transport="sse")
 
-    assert (caught.value.trouble, caught.value.status) == (trouble, status)
+    assert (caught.value.kind, caught.value.status) == (trouble, status)
 
 
 async def test_a_stream_that_never_says_where_to_post_is_given_up(raw: Serve, link: Connect) -> None:
@@ -102,7 +102,7 @@ async def test_a_stream_that_never_says_where_to_post_is_given_up(raw: Serve, li
     with pytest.raises(LinkError) as caught:
         await link(server.url, kind=SseLink, transport="sse", connect_seconds=0.05)
 
-    assert caught.value.trouble == "unavailable"
+    assert caught.value.kind == "unavailable"
     await server.left()
 
 
@@ -137,7 +137,7 @@ async def test_a_stream_that_ends_at_once_cannot_be_opened(raw: Serve, link: Con
     with pytest.raises(LinkError) as caught:
         await link(server.url, kind=SseLink, transport="sse")
 
-    assert caught.value.trouble == "lost"
+    assert caught.value.kind == "lost"
 
 
 @pytest.mark.parametrize("politely", [False, True])
@@ -154,8 +154,8 @@ async def test_the_end_of_the_stream_is_the_end_of_the_link_and_told_once(raw: S
     sender.send(request(1), 1, {})
     sender.send(note(), None, {})
 
-    assert (kind, error.trouble, error.sent) == ("ended", "lost", True)
-    assert (await told.loss(1)).trouble == "lost"
+    assert (kind, error.kind, error.sent) == ("ended", "lost", True)
+    assert (await told.loss(1)).kind == "lost"
     assert told.told.empty()
 
 
@@ -168,7 +168,7 @@ async def test_a_message_that_is_refused_is_lost(raw: Serve, link: Connect, stat
 
     error = await told.loss(1)
 
-    assert (error.trouble, error.status) == (trouble, status)
+    assert (error.kind, error.status) == (trouble, status)
 
 
 async def test_a_message_that_is_not_taken_in_time_is_lost(raw: Serve, link: Connect) -> None:
@@ -185,8 +185,8 @@ async def test_a_message_that_is_not_taken_in_time_is_lost(raw: Serve, link: Con
     sender.send(request(1), 1, {})
     sender.send(request(2), 2, {})
 
-    assert ((second := await told.loss(2)).trouble, second.sent) == ("lost", True)
-    assert ((first := await told.loss(1)).trouble, first.sent) == ("unavailable", True)
+    assert ((second := await told.loss(2)).kind, second.sent) == ("lost", True)
+    assert ((first := await told.loss(1)).kind, first.sent) == ("unavailable", True)
 
 
 async def test_closing_drops_what_was_being_posted(raw: Serve, link: Connect) -> None:

@@ -64,7 +64,7 @@ async def test_a_stream_without_event_ids_that_breaks_off_is_lost(raw: Serve, li
 
         error = await told.loss(number)
 
-        assert (error.trouble, error.sent) == ("lost", True)
+        assert (error.kind, error.sent) == ("lost", True)
     assert len(server.asked) == 2
 
 
@@ -92,7 +92,7 @@ async def test_a_rest_that_cannot_be_had_is_lost_after_some_tries(raw: Serve, li
     error = await told.loss(1)
 
     troubles = {"404": "session_lost", "401": "unauthenticated", "405": "refused", "json": "refused", "close": "lost", "empty": "lost"}
-    assert (error.trouble, error.sent) == (troubles[how], True)
+    assert (error.kind, error.sent) == (troubles[how], True)
     assert len(server.asked) == (6 if how in {"close", "empty"} else 2)
 
 
@@ -183,7 +183,7 @@ async def test_a_stream_that_there_was_and_is_not_any_more_went_with_the_session
     await told.message()
     kind, error, _ = await told.next()
 
-    assert (kind, error.trouble, error.sent) == ("ended", "lost", True)
+    assert (kind, error.kind, error.sent) == ("ended", "lost", True)
 
 
 async def test_an_upstream_that_cannot_speak_now_is_asked_again(raw: Serve, link: Connect) -> None:

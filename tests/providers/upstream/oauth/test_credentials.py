@@ -32,11 +32,11 @@ def made(authority: Authority, folder: Path, login: Login | None = None, *, beat
     return SignedIn("shop", UpstreamSettings(url=authority.url, login=login), folder, beat=beat)
 
 
-def aged(kept: StoredLogin, left: float, *, lasting: float = 3600) -> StoredLogin:
+def aged(kept: StoredLogin, left: float, *, without_mcp_headers: float = 3600) -> StoredLogin:
     """Return a login whose token runs out in so many seconds."""
     assert kept.token is not None
     expires = time.time() + left
-    return msgspec.structs.replace(kept, token=msgspec.structs.replace(kept.token, expires=expires, began=expires - lasting))
+    return msgspec.structs.replace(kept, token=msgspec.structs.replace(kept.token, expires=expires, began=expires - without_mcp_headers))
 
 
 def token_in(headers: Any) -> str:
@@ -49,7 +49,7 @@ async def test_without_a_login_nothing_is_shown_until_somebody_signs_in(authorit
 
     with pytest.raises(LinkError, match="toolyard login shop") as caught:
         await credentials.renew(authority.challenge)
-    assert caught.value.trouble == "unauthenticated"
+    assert caught.value.kind == "unauthenticated"
     assert credentials.ready() == {}
 
     Vault(tmp_path, authority.url).write(await signed())
@@ -83,11 +83,11 @@ async def test_a_token_that_is_refused_is_renewed_and_kept(authority: Authority,
     assert again.ready() == credentials.ready()
 
 
-@pytest.mark.parametrize(("lasting", "left", "is_due"), [(3600, 30, True), (3600, 90, False), (50, 30, False), (50, 4, True)])
+@pytest.mark.parametrize(("without_mcp_headers", "left", "is_due"), [(3600, 30, True), (3600, 90, False), (50, 30, False), (50, 4, True)])
 async def test_a_token_is_renewed_before_it_runs_out(
-    authority: Authority, signed: SignIn, tmp_path: Path, lasting: float, left: float, *, is_due: bool
+    authority: Authority, signed: SignIn, tmp_path: Path, without_mcp_headers: float, left: float, *, is_due: bool
 ) -> None:
-    Vault(tmp_path, authority.url).write(aged(await signed(), left, lasting=lasting))
+    Vault(tmp_path, authority.url).write(aged(await signed(), left, without_mcp_headers=without_mcp_headers))
     credentials = made(authority, tmp_path)
     await credentials.renew("")
 
@@ -121,7 +121,7 @@ async def test_a_server_that_cannot_be_reached_is_no_reason_to_sign_in_again(aut
     with pytest.raises(LinkError) as caught:
         await credentials.renew(CHALLENGE)
 
-    assert caught.value.trouble == "unavailable"
+    assert caught.value.kind == "unavailable"
 
 
 async def test_a_login_that_was_ended_elsewhere_wants_a_person(authority: Authority, signed: SignIn, tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ async def test_only_what_a_person_can_mend_wants_a_person(
         with pytest.raises(LinkError) as caught:
             await credentials.renew(CHALLENGE)
 
-    assert caught.value.trouble == trouble
+    assert caught.value.kind == trouble
     assert await credentials.renew(CHALLENGE)  # once it is well again
     assert token_in(credentials.ready()) in authority.tokens
 

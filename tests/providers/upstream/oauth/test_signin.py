@@ -235,9 +235,9 @@ async def test_an_answer_without_a_token_of_use_is_refused(authority: Authority,
         await signed()
 
 
-@pytest.mark.parametrize(("lasting", "ends"), [("60", True), (60, True), (None, False)])
-async def test_a_token_runs_out_when_it_says_so(authority: Authority, signed: SignIn, lasting: object, ends: bool) -> None:  # noqa: FBT001 - a row
-    authority.given = {"expires_in": lasting, "scope": None, "refresh_token": None}
+@pytest.mark.parametrize(("without_mcp_headers", "ends"), [("60", True), (60, True), (None, False)])
+async def test_a_token_runs_out_when_it_says_so(authority: Authority, signed: SignIn, without_mcp_headers: object, ends: bool) -> None:  # noqa: FBT001 - a row
+    authority.given = {"expires_in": without_mcp_headers, "scope": None, "refresh_token": None}
 
     token = (await signed()).token
 
@@ -557,7 +557,7 @@ async def test_what_was_renewed_is_kept_though_the_rest_fails(authority: Authori
         await credentials.renew(REFUSED)
 
     kept = vault.read()
-    assert caught.value.trouble == "unavailable"
+    assert caught.value.kind == "unavailable"
     assert kept is not None
     assert kept.vouched is not None
     assert kept.vouched.id_token == LATER

@@ -432,7 +432,7 @@ class Sender:
         error = unauthenticated(exchange, shown=bool(exchange.shown) or self.head.shows(_AUTHORIZATION, exchange.headers))
         if failure is not None:
             error = LinkError(
-                failure.trouble,
+                failure.kind,
                 failure.message,
                 status=error.status,
                 text=failure.text or error.text,

@@ -8,7 +8,7 @@ from typing import Final
 
 from toolyard.providers.upstream.http.client import read_address
 from toolyard.providers.upstream.http.exchange import OTHERS, Exchange, Sender, fault_in, frame_of, messages_in, seconds_of, trouble_of
-from toolyard.providers.upstream.link import OPEN, Credentials, LinkError, Listener, lasting
+from toolyard.providers.upstream.link import NO_CREDENTIALS, Credentials, LinkError, Listener, without_mcp_headers
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.wire.messages import Id
 from toolyard.wire.sse import Event
@@ -92,11 +92,11 @@ class EventStream:
 
     def failed(self, exchange: Exchange, error: LinkError) -> None:
         """Come back later, unless we are not let in."""
-        if error.trouble in {"unavailable", "lost"}:
+        if error.kind in {"unavailable", "lost"}:
             self._come_back(0.0)
         else:
             exchange.end()
-            _log.info("upstream_stream_ended upstream=%s trouble=%s", self._courier.name, error.trouble)
+            _log.info("upstream_stream_ended upstream=%s trouble=%s", self._courier.name, error.kind)
 
     def _come_back(self, wait: float) -> None:
         exchange = self._exchange
@@ -115,7 +115,7 @@ _CLIENT: Final = 400
 class HttpLink:
     """A link over streamable HTTP."""
 
-    def __init__(self, name: str, settings: UpstreamSettings, credentials: Credentials = OPEN) -> None:
+    def __init__(self, name: str, settings: UpstreamSettings, credentials: Credentials = NO_CREDENTIALS) -> None:
         self._name = name
         self._settings = settings
         self._credentials = credentials
@@ -225,7 +225,7 @@ class HttpLink:
             self._end_other(exchange, error)
         elif exchange.answered:
             exchange.end()
-        elif exchange.last_event and error.trouble in {"lost", "unavailable"}:
+        elif exchange.last_event and error.kind in {"lost", "unavailable"}:
             self._resume(exchange)
         else:
             self._lose(exchange, error)
@@ -272,9 +272,9 @@ class HttpLink:
     def _refuse(self, exchange: Exchange) -> None:
         """Take a response that is no answer: an error of JSON-RPC in its body is one after all."""
         error = trouble_of(exchange)
-        if error.trouble == "session_lost" and self._courier.head.session == exchange.session:
+        if error.kind == "session_lost" and self._courier.head.session == exchange.session:
             self._courier.head.session = None
-        if exchange.method == "POST" and error.trouble == "refused" and exchange.request_id is not None:
+        if exchange.method == "POST" and error.kind == "refused" and exchange.request_id is not None:
             fault = fault_in(exchange.body, exchange.request_id)
             if fault is not None:
                 self._settle(exchange)
@@ -297,7 +297,7 @@ class HttpLink:
             self._lose(exchange, LinkError("lost", sentence, sent=True))
             return
         exchange.method = "GET"
-        exchange.headers = {**lasting(exchange.headers), **self._versioned(), "Last-Event-ID": exchange.last_event}
+        exchange.headers = {**without_mcp_headers(exchange.headers), **self._versioned(), "Last-Event-ID": exchange.last_event}
         exchange.message = b""
         exchange.renew()
         exchange.timer = self._loop.call_later(delay_before(exchange.tries, exchange.retry), self._courier.send, exchange)
@@ -310,7 +310,7 @@ class HttpLink:
         if exchange.method == "DELETE":
             self._parted.set()
         if error is not None:
-            _log.info("upstream_took_no_note upstream=%s trouble=%s status=%s", self._name, error.trouble, error.status)
+            _log.info("upstream_took_no_note upstream=%s trouble=%s status=%s", self._name, error.kind, error.status)
         self._courier.let_next(exchange)
 
     def _expire(self, exchange: Exchange) -> None:

@@ -378,7 +378,7 @@ def _with_secret(client: Client | None, login: Login) -> Client | None:
 
 
 def _token(answer: Mapping[str, Any], asked: str | None) -> Token:
-    access, kind, renewing, scope, lasting = (
+    access, kind, renewing, scope, without_mcp_headers = (
         answer.get(name) for name in ("access_token", "token_type", "refresh_token", "scope", "expires_in")
     )
     if not isinstance(access, str) or not access.isascii() or not access.isprintable() or not access:
@@ -390,7 +390,7 @@ def _token(answer: Mapping[str, Any], asked: str | None) -> Token:
         access_token=access,
         refresh_token=renewing if isinstance(renewing, str) and renewing else None,
         scope=scope if isinstance(scope, str) else asked,
-        expires=None if lasting is None else now + float(lasting),  # the library took it for a number, too
+        expires=None if without_mcp_headers is None else now + float(without_mcp_headers),  # the library took it for a number, too
         began=now,
     )
 
