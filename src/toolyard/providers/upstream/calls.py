@@ -50,13 +50,9 @@ _INVALID_OUTPUT: Final = "The upstream answered what its own output schema forbi
 
 def link_failure_of(name: str, error: LinkError, settings: UpstreamSettings) -> ToolError:
     """Return the failure for a link error."""
-    details: dict[str, Any] = {"upstream": name}
-    if error.status is not None:
-        details["status"] = error.status
-    if error.text:
-        details["text"] = error.text[:_DETAIL_CHARACTERS]
-    if error.retry_after is not None:
-        details["retry_after_ms"] = round(error.retry_after * 1000)
+    wait_ms = None if error.retry_after is None else round(error.retry_after * 1000)
+    optional = {"status": error.status, "text": error.text[:_DETAIL_CHARACTERS] or None, "retry_after_ms": wait_ms}
+    details: dict[str, Any] = {"upstream": name, **{key: value for key, value in optional.items() if value is not None}}
     if error.kind == "unauthenticated":
         return _unauthenticated(name, error, settings, details)
     if error.kind == "rate_limited":

@@ -41,18 +41,18 @@ class Handshake(msgspec.Struct, frozen=True):
     instructions: str
 
 
-class _Initialized(msgspec.Struct, rename="camel", kw_only=True):
+class _ServerDescription(msgspec.Struct, rename="camel", kw_only=True):
+    capabilities: dict[str, Any] = {}
+    server_info: dict[str, Any] = {}
+    instructions: str | None = None
+
+
+class _Initialized(_ServerDescription, rename="camel", kw_only=True):
     protocol_version: str
-    capabilities: dict[str, Any] = {}
-    server_info: dict[str, Any] = {}
-    instructions: str | None = None
 
 
-class _Discovered(msgspec.Struct, rename="camel", kw_only=True):
+class _Discovered(_ServerDescription, rename="camel", kw_only=True):
     supported_versions: list[str]
-    capabilities: dict[str, Any] = {}
-    server_info: dict[str, Any] = {}
-    instructions: str | None = None
     meta: dict[str, Any] = msgspec.field(default_factory=dict[str, Any], name="_meta")
 
 
@@ -218,11 +218,7 @@ async def connect(
     async def attempt(era: Era) -> Connection:
         link = make_link()
         session = ClientSession(
-            name,
-            link,
-            http=settings.carrier != "stdio",
-            on_notification=on_notification,
-            on_end=lambda error: on_end(session, error),
+            name, link, http=settings.carrier != "stdio", on_notification=on_notification, on_end=lambda error: on_end(session, error)
         )
         try:
             async with asyncio.timeout(settings.connect_seconds):

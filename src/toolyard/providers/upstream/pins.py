@@ -14,7 +14,6 @@ from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from threading import Thread
-from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -53,14 +52,12 @@ __all__ = [
 PinnedKind = Literal["instructions", "prompt", "resource", "template", "tool"]
 """What can be pinned; the instructions have no name."""
 _RESOURCE_FIELDS: Final = ("name", "title", "description", "mimeType", "annotations")
-_PINNED: Final[Mapping[PinnedKind, tuple[str, tuple[str, ...]]]] = MappingProxyType(
-    {
-        "prompt": ("name", ("title", "description", "arguments")),
-        "resource": ("uri", _RESOURCE_FIELDS),
-        "template": ("uriTemplate", _RESOURCE_FIELDS),
-        "tool": ("name", ("title", "description", "inputSchema", "outputSchema", "annotations")),
-    }
-)
+_PINNED: Final[Mapping[PinnedKind, tuple[str, tuple[str, ...]]]] = {
+    "prompt": ("name", ("title", "description", "arguments")),
+    "resource": ("uri", _RESOURCE_FIELDS),
+    "template": ("uriTemplate", _RESOURCE_FIELDS),
+    "tool": ("name", ("title", "description", "inputSchema", "outputSchema", "annotations")),
+}
 """For each kind the field that names an item, and the fields that are pinned."""
 _VOLATILE: Final = "lastModified"
 _FIELD_HASH_CHARACTERS: Final = 8
@@ -319,14 +316,16 @@ class Pins:
                 self._accept_new(name, [definitions[key] for key in new])
         self._checked[name] = self._content_for(name)
         if isinstance(self._locked, LockError):
-            self._log_once(("", str(self._locked)), "lock_unreadable", {"path": self.path, "error": self._locked})
+            if self._is_first("", str(self._locked)):
+                _log.warning("lock_unreadable%s", facts_of({"path": self.path, "error": self._locked}))
             return _pin_check(dict.fromkeys(definitions, _UNREADABLE.format(name)), settings)
         pins = self._pins(name)
         reasons = {key: reason for key, definition in definitions.items() if (reason := _reason(name, definition, pins.get(key)))}
         self._store(name, [definition for key, definition in definitions.items() if key not in reasons])
         for key in reasons:
-            facts = {"upstream": name, "kind": key.kind, "name": key.name or "-", "pin": settings.pin}
-            self._log_once((name, definitions[key].hash), "definition_not_accepted", facts)
+            if self._is_first(name, definitions[key].hash):
+                facts = {"upstream": name, "kind": key.kind, "name": key.name or "-", "pin": settings.pin}
+                _log.warning("definition_not_accepted%s", facts_of(facts))
         self._scan(name, [definitions[key] for key in {**dict.fromkeys(new), **reasons}])
         vanished = tuple(key for key in pins if key not in definitions)
         return _pin_check(reasons, settings, accepted=tuple(key for key in new if key not in reasons), vanished=vanished)
@@ -348,12 +347,15 @@ class Pins:
 
     def _read(self) -> None:
         """Read the lock, unless the file is the same as before."""
+        file_version = None
         try:
             status = self.path.stat()
             file_version = (status.st_ino, status.st_size, status.st_mtime_ns)
             if file_version != self._file_version:
-                self._locked = _parsed_or_error(self.path)
+                self._locked = parse_lock(self.path, self.path.read_bytes())
                 self._file_version = file_version
+        except LockError as error:
+            self._file_version, self._locked = file_version, error
         except FileNotFoundError:
             self._file_version, self._locked = None, {}
         except OSError as error:
@@ -377,10 +379,11 @@ class Pins:
         except OSError as error:  # a diff will show less, and nothing else is lost
             _log.debug("definitions_unkept%s", facts_of({"upstream": name, "error": error}))
 
-    def _log_once(self, mark: tuple[str, str], event: str, facts: Mapping[str, object]) -> None:
-        if mark not in self._logged:
-            self._logged.add(mark)
-            _log.warning("%s%s", event, facts_of(facts))
+    def _is_first(self, name: str, problem: str) -> bool:
+        """Return whether a problem is new, so that it is logged once."""
+        is_first = (name, problem) not in self._logged
+        self._logged.add((name, problem))
+        return is_first
 
     def _scan(self, name: str, definitions: Iterable[Definition]) -> None:
         """Scan definitions that were not scanned before, in a thread, because many take a while."""
@@ -419,13 +422,6 @@ def _log_findings(name: str, definitions: Iterable[Definition]) -> None:
     for finding in scan(name, definitions):
         facts = {field: getattr(finding, field) or "-" for field in ("upstream", "kind", "name", "field", "rule", "severity")}
         _log.log(logging.WARNING if finding.severity == "high" else logging.INFO, "suspicious_definition%s", facts_of(facts))
-
-
-def _parsed_or_error(path: Path) -> PinsByUpstream | LockError:
-    try:
-        return parse_lock(path, path.read_bytes())
-    except LockError as error:
-        return error
 
 
 def _reason(name: str, definition: Definition, pin: Pin | None) -> str | None:

@@ -21,9 +21,7 @@ from toolyard.providers.upstream.settings import UpstreamSettings
 
 __all__ = ["Process", "environment_of", "start"]
 
-_INHERITED: Final = frozenset(
-    {"HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TEMP", "TERM", "TMP", "TMPDIR", "TZ", "USER"},
-)
+_INHERITED: Final = frozenset(["HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TEMP", "TERM", "TMP", "TMPDIR", "TZ", "USER"])
 _INHERITED_PREFIXES: Final = ("LC_", "XDG_")
 _SHELL: Final = "/bin/sh"
 _GUARD_SCRIPT: Final = 'read -r _; kill -s TERM -- "-$1" && sleep 2 && kill -s KILL -- "-$1"'

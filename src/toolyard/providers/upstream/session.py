@@ -103,13 +103,7 @@ class ClientSession:
     """One MCP session with an upstream; it is the listener of its link."""
 
     def __init__(
-        self,
-        name: str,
-        link: Link,
-        *,
-        http: bool,
-        on_notification: Callable[[str, msgspec.Raw], None],
-        on_end: Callable[[LinkError], None],
+        self, name: str, link: Link, *, http: bool, on_notification: Callable[[str, msgspec.Raw], None], on_end: Callable[[LinkError], None]
     ) -> None:
         self.name = name
         self.requests: Requests | None = None

@@ -5,7 +5,7 @@ It connects once for all waiting callers, disconnects when idle, and refuses cal
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -91,56 +91,27 @@ class RefreshBackoff:
 
 
 class Refresh:
-    """Fetches the catalogue of one upstream, once for all who ask at the same time."""
+    """Runs a refresh once for all who ask at the same time, and after change notifications with a pause."""
 
-    def __init__(
-        self,
-        name: str,
-        settings: UpstreamSettings,
-        *,
-        catalogue: Catalogue | None,
-        health: Health,
-        connected: Callable[[], Awaitable[Connection]],
-        discard: Callable[[Connection], None],
-        fetched: Callable[[Catalogue], None],
-        tasks: Tasks,
-        clock: Callable[[], float],
-    ) -> None:
-        self.catalogue = catalogue
-        """The last catalogue."""
-        self._name = name
-        self._settings = settings
-        self._health = health
-        self._connected = connected
-        self._discard = discard
-        self._fetched = fetched
+    def __init__(self, fetch: Callable[[], Coroutine[Any, Any, float]], *, tasks: Tasks, clock: Callable[[], float]) -> None:
+        self._fetch = fetch
+        """Fetches the catalogue and returns when it began to list."""
         self._tasks = tasks
-        self._clock = clock
         self._backoff = RefreshBackoff(clock)
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._changed_meanwhile = False
+        self._is_stopped = False
 
     @property
     def running(self) -> "asyncio.Task[None] | None":
         """Return the running refresh, if there is one."""
         return None if self._task is None or self._task.done() else self._task
 
-    @property
-    def is_due(self) -> bool:
-        """Return whether the catalogue is missing or too old."""
-        limit = self._settings.catalogue_seconds
-        return self.catalogue is None or bool(limit and time.time() - self.catalogue.seen > limit)
-
-    def is_fresh(self, version: str) -> bool:
-        """Return whether the catalogue was fetched just now, over the same protocol version."""
-        catalogue = self.catalogue
-        return catalogue is not None and time.time() - catalogue.seen <= _FRESH_SECONDS and catalogue.version == version
-
     def start(self) -> "asyncio.Task[None]":
-        """Start a refresh, or return the running one; it never raises, errors go into the health."""
+        """Start a refresh, or return the running one."""
         if self._task is None:
-            self._task = self._tasks.spawn(self._fetch())
+            self._task = self._tasks.spawn(self._run())
             self._task.add_done_callback(self._finished)
         return self._task
 
@@ -148,13 +119,17 @@ class Refresh:
         """Start a refresh after a pause, because the upstream announced a change."""
         if self._task is not None:
             self._changed_meanwhile = True  # the running refresh may already have fetched the list that changed
-        elif self._timer is None and self._health.state != "stopped":
+        elif self._timer is None and not self._is_stopped:
             self._timer = asyncio.get_running_loop().call_later(self._backoff.next_pause(), self._pause_over)
 
-    def cancel_timer(self) -> None:
-        """Drop a refresh that has not started."""
+    def stop(self) -> None:
+        """Start none after a pause any more."""
+        self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
+
+    async def _run(self) -> None:
+        self._backoff.record(await self._fetch())
 
     def _pause_over(self) -> None:
         self._timer = None
@@ -165,32 +140,6 @@ class Refresh:
         if self._changed_meanwhile:
             self._changed_meanwhile = False
             self.start_later()
-
-    async def _fetch(self) -> None:
-        started = listing = self._clock()
-        connection: Connection | None = None
-        try:
-            async with asyncio.timeout(self._settings.list_seconds or None):
-                connection = await self._connected()
-                listing = self._clock()
-                catalogue = await fetch(connection.session, connection.handshake, endpoint_hash=endpoint_hash(self._settings))
-        except TimeoutError:
-            self._health.fail(started, LinkError("unavailable", f"'{self._name}' did not list what it has in time."))
-        except Fault as fault:
-            text = f"'{self._name}' did not list what it has: {fault.message}"
-            self._health.fail(started, LinkError("refused", text, status=_SERVER_ERROR))
-        except LinkError as error:
-            if connection is not None and not connection.session.is_closed:  # else the start recorded it, or we closed it ourselves
-                self._health.fail(started, error, own_request=True)
-                if error.kind == "session_lost":
-                    self._discard(connection)
-        else:
-            if self._health.state != "ready":
-                self._health.succeed(started)
-            self.catalogue = catalogue
-            self._fetched(catalogue)
-        finally:
-            self._backoff.record(listing)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,19 +179,10 @@ class Supervisor:
         self._connection: Connection | None = None
         self._starting: asyncio.Task[Connection] | None = None
         self._tasks = Tasks()
-        self._last_version = None if catalogue is None else catalogue.version
+        self._version = None if catalogue is None else catalogue.version
         """The protocol version spoken last time; None after a restart, so that it is negotiated again."""
-        self._refresh = Refresh(
-            name,
-            settings,
-            catalogue=catalogue,
-            health=self.health,
-            connected=self._connected,
-            discard=self._discard,
-            fetched=observer.fetched,
-            tasks=self._tasks,
-            clock=clock,
-        )
+        self._catalogue = catalogue
+        self._refresh = Refresh(self._fetch_catalogue, tasks=self._tasks, clock=clock)
         self._subscriptions = Subscriptions(updated=observer.updated, lost=self._discard)
 
     @property
@@ -252,8 +192,10 @@ class Supervisor:
 
     @property
     def is_stale(self) -> bool:
-        """Return whether a refresh is due and allowed."""
-        return self._refresh.is_due and self._refresh.running is None and self.health.allows_attempt
+        """Return whether the catalogue is missing or too old, and may be fetched."""
+        limit = self._settings.catalogue_seconds
+        is_due = self._catalogue is None or bool(limit and time.time() - self._catalogue.seen > limit)
+        return is_due and self._refresh.running is None and self.health.allows_attempt
 
     async def request(self, method: str, params: Mapping[str, Any], *, name: str | None, context: CallContext, safe: bool) -> msgspec.Raw:
         """Send a request, connecting first if needed; only a `safe` one is repeated after it may have arrived.
@@ -326,6 +268,32 @@ class Supervisor:
         """Fetch the catalogue and wait for it."""
         await asyncio.shield(self.start_refresh())
 
+    async def _fetch_catalogue(self) -> float:
+        """Fetch and publish the catalogue; return when listing began. It never raises, errors go into the health."""
+        started = listing = self._clock()
+        connection: Connection | None = None
+        try:
+            async with asyncio.timeout(self._settings.list_seconds or None):
+                connection = await self._connected()
+                listing = self._clock()
+                catalogue = await fetch(connection.session, connection.handshake, endpoint_hash=endpoint_hash(self._settings))
+        except TimeoutError:
+            self.health.fail(started, LinkError("unavailable", f"'{self.name}' did not list what it has in time."))
+        except Fault as fault:
+            text = f"'{self.name}' did not list what it has: {fault.message}"
+            self.health.fail(started, LinkError("refused", text, status=_SERVER_ERROR))
+        except LinkError as error:
+            if connection is not None and not connection.session.is_closed:  # else the start recorded it, or we closed it ourselves
+                self.health.fail(started, error, own_request=True)
+                if error.kind == "session_lost":
+                    self._discard(connection)
+        else:
+            if self.health.state != "ready":
+                self.health.succeed(started)
+            self._catalogue = catalogue
+            self._observer.fetched(catalogue)
+        return listing
+
     def subscribe(self, uris: AbstractSet[str]) -> "asyncio.Future[None] | None":
         """Replace the subscribed resources; while there are any the connection is kept open.
 
@@ -337,7 +305,7 @@ class Supervisor:
 
     @property
     def _needs_connection(self) -> bool:
-        return self._subscriptions.needs_connection(self._refresh.catalogue)
+        return self._subscriptions.needs_connection(self._catalogue)
 
     def ensure_subscribed(self) -> None:
         """Connect if there are subscriptions and the upstream may be tried."""
@@ -351,7 +319,7 @@ class Supervisor:
         refresh = self._refresh.running
         if refresh is not None:  # it used the old connection
             await asyncio.wait([refresh])
-        self._last_version = None
+        self._version = None
         self.health.reset()
         self.health.set_state("cold", "It was restarted.")
 
@@ -364,7 +332,7 @@ class Supervisor:
 
     async def close(self) -> None:
         """Stop everything."""
-        self._refresh.cancel_timer()
+        self._refresh.stop()
         await self._disconnect("stopped", "The yard is closed.")
         await self._tasks.stop()
 
@@ -402,9 +370,9 @@ class Supervisor:
                 self.name,
                 self._settings,
                 self._make_link,
-                last_version=self._last_version,
-                on_notification=self._handle_notification,
-                on_end=self._link_ended,
+                last_version=self._version,
+                on_notification=self._on_notification,
+                on_end=self._on_end,
             )
             if connection.session.link_error is not None:  # it ended between the handshake and now
                 await connection.session.close()
@@ -413,15 +381,16 @@ class Supervisor:
             self.health.fail(started, error, own_request=True)
             raise
         self._connection = connection
-        self._last_version = connection.handshake.version.name
+        self._version = connection.handshake.version.name
         self._last_used = self._clock()
         self.health.set_state("ready", "")
         self._subscriptions.start(connection, self._tasks.spawn)
-        if not self._refresh.is_fresh(self._last_version):
+        listed = self._catalogue
+        if listed is None or time.time() - listed.seen > _FRESH_SECONDS or listed.version != self._version:
             self.start_refresh()
         return connection
 
-    def _handle_notification(self, method: str, params: msgspec.Raw) -> None:
+    def _on_notification(self, method: str, params: msgspec.Raw) -> None:
         if method == "notifications/resources/updated":
             uri = uri_of(params)
             if uri is not None:
@@ -431,7 +400,7 @@ class Supervisor:
         elif method.endswith("/list_changed"):
             self._refresh.start_later()
 
-    def _link_ended(self, session: ClientSession, error: LinkError) -> None:
+    def _on_end(self, session: ClientSession, error: LinkError) -> None:
         """Record that the upstream closed the link; the session fails the pending requests itself."""
         connection = self._connection
         if connection is None or connection.session is not session:

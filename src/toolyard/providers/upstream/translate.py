@@ -68,8 +68,8 @@ def _tool(source: str, item: Item, reshape: Reshape, *, published: str, settings
     name: str = item["name"]
     annotations = _table(item.get("annotations"))
     schema = _object_schema(item.get("inputSchema"))
-    title = reshape.title or _text(item.get("title")) or _text(annotations.get("title"))
-    description = reshape.description or _text(item.get("description"))
+    title = reshape.title or _text(item, "title") or _text(annotations, "title")
+    description = reshape.description or _text(item, "description")
     output = item.get("outputSchema")
     spec = ToolSpec(
         name=published,
@@ -135,10 +135,10 @@ def _resource(source: str, uri: str, item: Item) -> ResourceSpec:
     size = item.get("size")
     return ResourceSpec(
         uri=uri,
-        name=_text(item.get("name")) or uri,
-        title=_text(item.get("title")) or None,
-        description=_text(item.get("description")),
-        mime_type=_text(item.get("mimeType")) or None,
+        name=_text(item, "name") or uri,
+        title=_text(item, "title") or None,
+        description=_text(item, "description"),
+        mime_type=_text(item, "mimeType") or None,
         size=size if isinstance(size, int) else None,
         source=source,
         extra=_extra(item, _RESOURCE_FIELDS),
@@ -154,23 +154,19 @@ def prompts_of(source: str, catalogue: Catalogue, settings: UpstreamSettings, *,
 
 def _prompt(source: str, published: str, item: Item) -> PromptSpec:
     listed = item.get("arguments")
-    arguments = [_table(argument) for argument in cast("list[object]", listed)] if isinstance(listed, list) else []
+    arguments = cast("list[object]", listed) if isinstance(listed, list) else []
     return PromptSpec(
         name=published,
-        title=_text(item.get("title")) or None,
-        description=_text(item.get("description")),
-        arguments=tuple(
-            PromptArgument(
-                _text(argument.get("name")),
-                _text(argument.get("description")),
-                bool(argument.get("required")),
-                _text(argument.get("title")) or None,
-            )
-            for argument in arguments
-        ),
+        title=_text(item, "title") or None,
+        description=_text(item, "description"),
+        arguments=tuple(_prompt_argument(_table(argument)) for argument in arguments),
         source=source,
         extra=_extra(item, _PROMPT_FIELDS),
     )
+
+
+def _prompt_argument(item: Mapping[str, Any]) -> PromptArgument:
+    return PromptArgument(_text(item, "name"), _text(item, "description"), bool(item.get("required")), _text(item, "title") or None)
 
 
 def _by_name(source: str, items: Iterable[Item]) -> dict[str, Item]:
@@ -199,5 +195,6 @@ def _table(value: object) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def _text(value: object) -> str:
+def _text(item: Mapping[str, Any], key: str) -> str:
+    value = item.get(key)
     return value if isinstance(value, str) else ""
