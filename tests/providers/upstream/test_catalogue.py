@@ -1,4 +1,4 @@
-"""Names and URIs of upstreams: ours are one for one, and depend on nobody else."""
+"""Published names and URIs are unique, and do not depend on other upstreams."""
 
 import re
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from toolyard.providers.upstream.catalogue import publish_uris, published_names, published_uri, upstream_uri
 
 
-def test_letters_are_kept_and_what_is_outside_becomes_an_underscore() -> None:
+def test_characters_outside_the_allowed_set_become_underscores() -> None:
     assert published_names("git", ["createIssue", "repo.read", "a b"], longest=48) == {
         "createIssue": "git__createIssue",
         "repo.read": "git__repo_read",
@@ -20,7 +20,7 @@ def test_without_a_prefix_names_stay_as_they_are() -> None:
     assert published_names("", ["add"], longest=48) == {"add": "add"}
 
 
-def test_of_two_that_collide_the_one_that_was_changed_gets_a_tail() -> None:
+def test_of_two_names_that_collide_the_changed_one_gets_a_hash() -> None:
     named = published_names("x", ["a_b", "a.b"], longest=48)
 
     assert named["a_b"] == "x__a_b"
@@ -28,7 +28,7 @@ def test_of_two_that_collide_the_one_that_was_changed_gets_a_tail() -> None:
 
 
 @given(st.lists(st.text(min_size=1, max_size=90), unique=True, max_size=20))
-def test_every_name_is_short_enough_for_clients_and_no_two_are_alike(own: list[str]) -> None:
+def test_published_names_are_short_and_unique(own: list[str]) -> None:
     named = published_names("upstream", own, longest=48)
 
     assert len(set(named.values())) == len(own)
@@ -36,14 +36,14 @@ def test_every_name_is_short_enough_for_clients_and_no_two_are_alike(own: list[s
 
 
 @given(st.from_regex(r"[a-z0-9][a-z0-9_-]{0,20}", fullmatch=True), st.from_regex(r"[a-z]{1,8}://[a-z/{}]{0,20}", fullmatch=True))
-def test_a_uri_comes_back_as_it_was(prefix: str, uri: str) -> None:
+def test_a_published_uri_is_translated_back_unchanged(prefix: str, uri: str) -> None:
     ours = published_uri(prefix, uri)
 
     assert upstream_uri(prefix, ours) == uri
     assert re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", ours)
 
 
-def test_uris_in_content_and_messages_become_ours_wherever_they_are() -> None:
+def test_uris_in_content_and_messages_become_the_published_ones() -> None:
     told = {
         "messages": [{"role": "user", "content": {"type": "resource", "resource": {"uri": "a://1", "text": "uri"}}}],
         "other": {"uri": 5},

@@ -60,7 +60,7 @@ ANSWERS: Final[list[dict[str, Any]]] = [
 ]
 
 
-def test_whatever_is_answered_is_an_answer_or_an_error_of_the_upstream() -> None:
+def test_every_answer_becomes_a_result_or_an_upstream_error() -> None:
     wrong: list[Any] = []
     for raw in (*map(msgspec.json.encode, ANSWERS), *RAW):
         try:
@@ -77,7 +77,7 @@ def test_whatever_is_answered_is_an_answer_or_an_error_of_the_upstream() -> None
     assert wrong == []
 
 
-def test_a_text_that_is_nested_too_deep_stays_a_text() -> None:
+def test_json_that_is_nested_too_deeply_stays_a_text() -> None:
     for deep in ("[" * 100_000, "[" * 400 + "]" * 400):
         assert answer(msgspec.json.encode({"content": [{"type": "text", "text": deep}]})).data == deep
 
@@ -96,7 +96,7 @@ async def listed(script: Script, **settings: Any) -> tuple[list[str], Any]:
         return [spec.name for spec in yard.list()], upstream.status()
 
 
-async def test_whatever_is_listed_the_good_ones_are_published() -> None:
+async def test_valid_items_are_published_whatever_else_is_listed() -> None:
     fields = ("name", "title", "description", "inputSchema", "outputSchema", "annotations", "_meta", "icons", "execution")
     tools = [{**GOOD, "name": f"t{key}{number}", key: junk} for key in fields for number, junk in enumerate(JUNK)]
     inner = ("properties", "required", "type", "$defs", "additionalProperties")
@@ -129,7 +129,7 @@ async def test_whatever_is_listed_the_good_ones_are_published() -> None:
     assert (status.state, status.last_error) == ("ready", "")
 
 
-async def test_tools_that_are_renamed_alike_hurt_nobody_else() -> None:
+async def test_tools_renamed_to_the_same_name_do_not_affect_others() -> None:
     tools = [GOOD, {**GOOD, "name": "a1"}, {**GOOD, "name": "a2"}]
 
     names, _ = await listed({"tools/list": {"tools": tools}}, reshape={"a*": Reshape(rename="same")})
@@ -138,7 +138,7 @@ async def test_tools_that_are_renamed_alike_hurt_nobody_else() -> None:
 
 
 @pytest.mark.parametrize("server", ["a name", ["x"], 5])
-async def test_one_that_says_nonsense_of_itself_is_still_cared_for(tmp_path: Path, server: Any) -> None:
+async def test_an_upstream_with_an_invalid_description_is_still_maintained(tmp_path: Path, server: Any) -> None:
     told = {**MODERN["server/discover"], "_meta": {"io.modelcontextprotocol/serverInfo": server}}
     upstream = scripted({"server/discover": told, **TOOLS}, tmp_path)
     async with Yard("gate", providers=[upstream], metatools=False), asyncio.timeout(20):
@@ -148,7 +148,7 @@ async def test_one_that_says_nonsense_of_itself_is_still_cared_for(tmp_path: Pat
         assert upstream.status().server == ""
 
 
-async def test_a_reason_without_end_is_cut(tmp_path: Path) -> None:
+async def test_a_very_long_reason_is_cut(tmp_path: Path) -> None:
     upstream = scripted({"tools/list": LinkError("unavailable", "x" * 1_000_000)}, tmp_path)
     async with Yard("gate", providers=[upstream], metatools=False):
         await upstream.settled()
@@ -157,7 +157,7 @@ async def test_a_reason_without_end_is_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bound", ["_ITEMS", "_BYTES"])
-async def test_a_list_that_is_too_long_is_not_read_to_its_end(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_list_over_the_limit_is_an_error(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue_module, bound, 10)
     page = iter(range(1000))
 
@@ -172,7 +172,7 @@ async def test_a_list_that_is_too_long_is_not_read_to_its_end(bound: str, monkey
         assert "more than" in supervisor.health.reason
 
 
-async def test_numbers_beyond_all_bounds_break_nothing() -> None:
+async def test_numbers_out_of_range_do_no_harm() -> None:
     bench = Bench({**HANDSHAKE, **TOOLS, "tools/call": None})
     async with bench.opened() as supervisor:
         await supervisor.refresh()
@@ -211,7 +211,7 @@ async def asking_session(link: ScriptedLink, put: list[Mapping[str, ClientReques
     return session, asked
 
 
-async def test_a_flood_of_questions_is_dammed_and_none_outlives_its_request() -> None:
+async def test_open_client_requests_are_limited_and_end_with_their_call() -> None:
     link = ScriptedLink({"tools/call": None})
     put: list[Mapping[str, ClientRequest]] = []
     session, asked = await asking_session(link, put)
@@ -240,7 +240,7 @@ async def test_the_request_initialize_is_never_cancelled() -> None:
     assert [message["method"] for message in link.sent] == ["initialize"]
 
 
-async def test_completions_that_are_none_are_an_error_of_the_upstream() -> None:
+async def test_invalid_completions_are_an_upstream_error() -> None:
     prompts = {"prompts/list": {"prompts": [{"name": "p", "arguments": [{"name": "a"}]}]}}
     upstream = scripted({**TOOLS, **prompts, "completion/complete": {"completion": {"values": [1]}}})
     async with Yard("gate", providers=[upstream], metatools=False) as yard:
@@ -252,7 +252,7 @@ async def test_completions_that_are_none_are_an_error_of_the_upstream() -> None:
 
 
 @pytest.mark.parametrize("result", [b'{"contents":5}', b'{"contents":[1]}', b'{"contents":[{"uri":"a://b","n":1e999}]}', b"[]"])
-async def test_a_resource_that_is_none_is_an_error_of_the_upstream(result: bytes) -> None:
+async def test_an_invalid_resource_is_an_upstream_error(result: bytes) -> None:
     upstream = scripted({**TOOLS, "resources/list": {"resources": [{"uri": "a://b", "name": "b"}]}, "resources/read": msgspec.Raw(result)})
     async with Yard("gate", providers=[upstream], metatools=False) as yard:
         await upstream.settled()
@@ -262,7 +262,7 @@ async def test_a_resource_that_is_none_is_an_error_of_the_upstream(result: bytes
         assert answered.error.code == "upstream_error"
 
 
-async def test_the_status_of_a_yard_that_runs_is_not_hidden_by_one_that_ended(tmp_path: Path) -> None:
+async def test_a_yard_that_ends_does_not_overwrite_the_status_of_a_running_one(tmp_path: Path) -> None:
     upstream = scripted(TOOLS, tmp_path)
     async with Yard("gate", providers=[upstream], metatools=False), asyncio.timeout(20):
         await upstream.settled()

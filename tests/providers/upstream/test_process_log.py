@@ -28,14 +28,14 @@ def test_a_line_has_a_time_and_a_source(path: Path) -> None:
     assert path.read_text().split(" ")[0].endswith("+00:00")
 
 
-def test_others_cannot_read_it(path: Path) -> None:
+def test_the_log_is_private(path: Path) -> None:
     ProcessLog(path).close()
 
     assert path.stat().st_mode & 0o077 == 0
     assert path.parent.stat().st_mode & 0o077 == 0
 
 
-def test_a_log_goes_on_where_it_ended(path: Path) -> None:
+def test_a_log_is_appended_to(path: Path) -> None:
     for line in (b"one\n", b"two\n"):
         log = ProcessLog(path)
         log.feed(line)
@@ -56,7 +56,7 @@ def test_a_full_file_becomes_the_previous_one(path: Path, monkeypatch: pytest.Mo
     assert len(list(path.parent.iterdir())) == 2
 
 
-def test_two_processes_that_share_a_file_make_room_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_that_share_a_file_rotate_it_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_log, "_FILE_BYTES", 150)
     one, two = ProcessLog(path), ProcessLog(path)
     two.feed(b"from two " + b"x" * 60 + b"\n")
@@ -70,7 +70,7 @@ def test_two_processes_that_share_a_file_make_room_once(path: Path, monkeypatch:
     assert [line.split()[1] for line in written(path)] == ["makes", "finds"]
 
 
-def test_what_comes_too_quickly_is_counted_instead(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_beyond_the_rate_limit_is_counted_instead(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(process_log, "_SECOND_BYTES", 1000)
     monkeypatch.setattr("toolyard.providers.upstream.process_log.time.monotonic", lambda: now[0])
@@ -94,7 +94,7 @@ def test_what_comes_too_quickly_is_counted_instead(path: Path, monkeypatch: pyte
     ]
 
 
-def test_a_line_without_end_is_left_out(path: Path) -> None:
+def test_a_line_over_the_limit_is_left_out(path: Path) -> None:
     log = ProcessLog(path)
     log.feed(b"x" * 20_000)
     log.feed(b"x" * 20_000 + b"\nshort\n")
@@ -105,7 +105,7 @@ def test_a_line_without_end_is_left_out(path: Path) -> None:
     assert len(written(path)[2]) == len("stdout ") + 16_384
 
 
-def test_the_tail_are_few_and_without_colours(path: Path) -> None:
+def test_the_tail_is_short_and_has_no_control_sequences(path: Path) -> None:
     log = ProcessLog(path)
     assert log.tail == ""
     log.feed(b"\x1b[31mone\x1b[0m\r\nt\x07wo\n")
@@ -121,7 +121,7 @@ def test_the_tail_are_few_and_without_colours(path: Path) -> None:
     log.close()
 
 
-def test_without_a_file_only_the_tail_are_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_file_only_the_tail_remains(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
     log = ProcessLog(tmp_path / "file" / "stderr.log")
     log.feed(b"one\n")
@@ -131,7 +131,7 @@ def test_without_a_file_only_the_tail_are_kept(tmp_path: Path, caplog: pytest.Lo
     assert "process_log_lost" in caplog.text
 
 
-def test_a_file_that_cannot_be_begun_anew_is_done_without(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_rotation_does_no_harm(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_log, "_FILE_BYTES", 50)
     log = ProcessLog(path)
     log.feed(b"one " + b"x" * 50 + b"\n")
@@ -182,7 +182,7 @@ def test_the_previous_file_is_read_if_there_are_too_few_lines(log: Path) -> None
             assert reader.read_last(count) == lines
 
 
-def test_what_comes_is_read_when_the_file_is_begun_anew(log: Path) -> None:
+def test_reading_continues_after_a_rotation(log: Path) -> None:
     append(log, b"one\n")
     with LogReader(log) as reader:
         assert reader.read_last(5) == ["one"]

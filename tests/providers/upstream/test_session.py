@@ -1,4 +1,4 @@
-"""A session: answers find their requests, questions find whom they are for, and nothing that an upstream says breaks it."""
+"""A session matches responses with requests and client requests with calls, and survives invalid messages."""
 
 import asyncio
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ async def open_session(link: ScriptedLink, *, http: bool = False) -> tuple[Clien
     return session, callbacks
 
 
-async def test_an_answer_comes_back_as_json_to_whoever_asked() -> None:
+async def test_a_response_reaches_its_request_as_json() -> None:
     def echo(params: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"echo": params["name"]}
 
@@ -53,7 +53,7 @@ async def test_an_answer_comes_back_as_json_to_whoever_asked() -> None:
     assert (bytes(first), bytes(second)) == (b'{"echo":"a"}', b'{"echo":"b"}')
 
 
-async def test_an_error_of_the_upstream_keeps_its_code_its_words_and_its_data() -> None:
+async def test_a_json_rpc_error_keeps_its_code_message_and_data() -> None:
     session, _ = await open_session(ScriptedLink({"x": Fault(-32050, "Quota.", {"retry": 3})}))
 
     with pytest.raises(Fault) as caught:
@@ -61,7 +61,7 @@ async def test_an_error_of_the_upstream_keeps_its_code_its_words_and_its_data() 
     assert (caught.value.code, caught.value.message, caught.value.data) == (-32050, "Quota.", {"retry": 3})
 
 
-async def test_an_error_that_is_none_is_still_an_error() -> None:
+async def test_an_invalid_error_object_is_still_an_error() -> None:
     link = ScriptedLink({"x": None})
     session, _ = await open_session(link)
     asked = asyncio.create_task(session.request(OLD, "x", {}))
@@ -72,7 +72,7 @@ async def test_an_error_that_is_none_is_still_an_error() -> None:
         await asked
 
 
-async def test_a_request_of_the_newer_era_says_who_asks_and_what_he_can_be_asked_in_body_and_headers() -> None:
+async def test_a_modern_request_has_version_client_and_capabilities_in_body_and_headers() -> None:
     link = ScriptedLink({"tools/call": {}})
     session, _ = await open_session(link)
     context = CallContext(capabilities={"elicitation": {}}, meta={"traceparent": "00-1"}, headers={"Mcp-Param-A": "1"})
@@ -93,30 +93,30 @@ async def test_a_request_of_the_newer_era_says_who_asks_and_what_he_can_be_asked
     }
 
 
-async def test_progress_and_what_is_logged_reach_whoever_asked() -> None:
+async def test_progress_and_log_messages_reach_the_call() -> None:
     link = ScriptedLink({"x": None})
     session, _ = await open_session(link)
     notes: list[Progress] = []
-    said: list[tuple[str, str]] = []
-    context = CallContext(owner="me", progress=notes.append, log=lambda level, text: said.append((level, text)))
+    lines: list[tuple[str, str]] = []
+    context = CallContext(owner="me", progress=notes.append, log=lambda level, text: lines.append((level, text)))
     asked = asyncio.create_task(session.request(OLD, "x", {}, context=context))
     await link.until(lambda: link.sent)
 
-    link.say("notifications/progress", {"progressToken": 1, "progress": 2, "total": 4, "message": "half"})
-    link.say("notifications/progress", {"progressToken": 99, "progress": 2})
-    link.say("notifications/progress", {"progressToken": {}})
-    link.say("notifications/message", {"level": "warning", "data": "careful"})
-    link.say("notifications/message", {"level": "info", "data": {"a": 1}}, about=1)
+    link.notify("notifications/progress", {"progressToken": 1, "progress": 2, "total": 4, "message": "half"})
+    link.notify("notifications/progress", {"progressToken": 99, "progress": 2})
+    link.notify("notifications/progress", {"progressToken": {}})
+    link.notify("notifications/message", {"level": "warning", "data": "careful"})
+    link.notify("notifications/message", {"level": "info", "data": {"a": 1}}, about=1)
     session.lose(1, LinkError("lost", "Gone."))
 
     with pytest.raises(LinkError):
         await asked
     assert notes == [Progress(2, 4, "half")]
-    assert said == [("warning", "careful"), ("info", '{"a":1}')]
+    assert lines == [("warning", "careful"), ("info", '{"a":1}')]
     assert link.sent[0]["params"]["_meta"] == {"progressToken": 1}
 
 
-async def test_whoever_stops_waiting_cancels_the_request_over_there() -> None:
+async def test_cancelling_the_wait_cancels_the_request() -> None:
     link = ScriptedLink({"x": None})
     session, _ = await open_session(link)
     asked = asyncio.create_task(session.request(OLD, "x", {}))
@@ -129,7 +129,7 @@ async def test_whoever_stops_waiting_cancels_the_request_over_there() -> None:
     session.receive(b'{"jsonrpc":"2.0","id":1,"result":{}}', None)  # too late, and no harm
 
 
-async def test_over_http_in_the_newer_era_the_closed_connection_is_the_cancellation() -> None:
+async def test_over_modern_http_closing_the_connection_is_the_cancellation() -> None:
     link = ScriptedLink({"x": None})
     session, _ = await open_session(link, http=True)
     session.requests = NEW
@@ -141,7 +141,7 @@ async def test_over_http_in_the_newer_era_the_closed_connection_is_the_cancellat
     assert (link.dropped, len(link.sent)) == ([1], 1)
 
 
-async def test_a_link_that_ends_fails_all_and_its_owner_is_told_once() -> None:
+async def test_a_link_that_ends_fails_all_requests_and_is_reported_once() -> None:
     link = ScriptedLink({"x": None})
     session, callbacks = await open_session(link)
     asked = [asyncio.create_task(session.request(OLD, "x", {})) for _ in range(3)]
@@ -153,7 +153,7 @@ async def test_a_link_that_ends_fails_all_and_its_owner_is_told_once() -> None:
     assert len(callbacks.errors) == 1
 
 
-async def test_closing_fails_what_still_waits() -> None:
+async def test_closing_fails_pending_requests() -> None:
     link = ScriptedLink({"x": None})
     session, _ = await open_session(link)
     asked = asyncio.create_task(session.request(OLD, "x", {}))
@@ -166,18 +166,18 @@ async def test_closing_fails_what_still_waits() -> None:
     await session.drain(0.01)
 
 
-async def test_nonsense_is_left_alone_and_other_notes_go_to_the_owner() -> None:
+async def test_invalid_messages_are_ignored_and_other_notifications_go_to_the_owner() -> None:
     link = ScriptedLink({})
     session, callbacks = await open_session(link)
     session.receive(b"{", None)
     session.receive(b'{"jsonrpc":"2.0","id":77,"result":{}}', None)
-    link.say("notifications/message", {"data": "to nobody"})
-    link.say("notifications/tools/list_changed")
+    link.notify("notifications/message", {"data": "to nobody"})
+    link.notify("notifications/tools/list_changed")
 
     assert callbacks.methods == ["notifications/tools/list_changed"]
 
 
-async def test_a_ping_is_answered_and_what_nobody_can_be_asked_is_refused() -> None:
+async def test_a_ping_is_answered_and_a_request_about_no_call_is_refused() -> None:
     link = ScriptedLink({})
     await open_session(link)
     link.ask("p", "ping")
@@ -200,7 +200,7 @@ def answering(answer: Mapping[str, Any] | ToolError, asked: list[ClientRequest])
 
 
 @pytest.mark.parametrize("about", [1, None])
-async def test_a_question_reaches_whoever_the_request_is_for_and_its_answer_the_upstream(about: int | None) -> None:
+async def test_a_client_request_reaches_the_client_of_its_call_and_the_answer_the_upstream(about: int | None) -> None:
     link = ScriptedLink({"x": None})
     session, _ = await open_session(link)
     asked: list[ClientRequest] = []
@@ -215,7 +215,7 @@ async def test_a_question_reaches_whoever_the_request_is_for_and_its_answer_the_
     waiting.cancel()
 
 
-async def test_what_is_sent_on_behalf_of_a_caller_has_his_headers() -> None:
+async def test_all_messages_about_a_call_have_the_callers_headers() -> None:
     async def answer(_: object) -> Mapping[str, Any]:
         return {"answer": {"action": "decline"}}
 
@@ -236,7 +236,7 @@ async def test_what_is_sent_on_behalf_of_a_caller_has_his_headers() -> None:
     assert ["Mcp-Param-A" in headers for headers in link.headers] == [True, False, False, False]
 
 
-async def test_a_question_is_never_put_to_one_of_two_owners() -> None:
+async def test_a_client_request_that_may_be_about_two_owners_is_refused() -> None:
     link = ScriptedLink({"x": None})
     session, _ = await open_session(link)
     asked: list[ClientRequest] = []
@@ -252,8 +252,8 @@ async def test_a_question_is_never_put_to_one_of_two_owners() -> None:
         task.cancel()
 
 
-@pytest.mark.parametrize(("code", "told"), [("not_supported", -32601), ("timeout", -32603)])
-async def test_a_question_that_cannot_be_answered_is_a_fault_for_the_upstream(code: Any, told: int) -> None:
+@pytest.mark.parametrize(("code", "error_code"), [("not_supported", -32601), ("timeout", -32603)])
+async def test_a_client_request_that_fails_is_answered_with_an_error(code: Any, error_code: int) -> None:
     link = ScriptedLink({"x": None})
     session, _ = await open_session(link)
     context = CallContext(owner="me", ask=answering(ToolError(code, "No."), []))
@@ -262,16 +262,16 @@ async def test_a_question_that_cannot_be_answered_is_a_fault_for_the_upstream(co
     link.ask(5, "elicitation/create", {})
     await link.until(lambda: len(link.sent) > 1)
 
-    assert link.sent[1]["error"]["code"] == told
+    assert link.sent[1]["error"]["code"] == error_code
     waiting.cancel()
 
 
 async def asking_for_ever(session: ClientSession, link: ScriptedLink) -> tuple["asyncio.Task[msgspec.Raw]", asyncio.Event]:
     """Return a request whose upstream asked what nobody answers, and what tells that the question is over."""
-    begun, over = asyncio.Event(), asyncio.Event()
+    started, over = asyncio.Event(), asyncio.Event()
 
     async def ask(_: Mapping[str, ClientRequest]) -> Mapping[str, Any]:
-        begun.set()
+        started.set()
         try:
             await asyncio.Event().wait()
         finally:
@@ -281,22 +281,22 @@ async def asking_for_ever(session: ClientSession, link: ScriptedLink) -> tuple["
     waiting = asyncio.create_task(session.request(OLD, "x", {}, context=CallContext(owner="me", ask=ask)))
     await link.until(lambda: link.sent)
     link.ask(5, "elicitation/create", {})
-    await begun.wait()
+    await started.wait()
     return waiting, over
 
 
-async def test_an_upstream_may_take_its_question_back() -> None:
+async def test_an_upstream_may_cancel_its_request() -> None:
     link = ScriptedLink({"x": None})
     session, _ = await open_session(link)
     waiting, over = await asking_for_ever(session, link)
-    link.say("notifications/cancelled", {"requestId": 77})
-    link.say("notifications/cancelled", {})
-    link.say("notifications/cancelled", {"requestId": 5})
+    link.notify("notifications/cancelled", {"requestId": 77})
+    link.notify("notifications/cancelled", {})
+    link.notify("notifications/cancelled", {"requestId": 5})
     await over.wait()
     waiting.cancel()
 
 
-async def test_questions_end_with_the_link() -> None:
+async def test_client_requests_end_with_the_link() -> None:
     link = ScriptedLink({"x": None})
     session, _ = await open_session(link)
     waiting, over = await asking_for_ever(session, link)
@@ -305,7 +305,7 @@ async def test_questions_end_with_the_link() -> None:
     await asyncio.gather(waiting, return_exceptions=True)
 
 
-async def test_what_the_yard_asks_on_its_own_has_nobody_behind_it() -> None:
+async def test_requests_without_a_caller_have_no_client() -> None:
     link = ScriptedLink({"x": None})
     session, _ = await open_session(link)
     waiting = asyncio.create_task(session.request(OLD, "x", {}, context=NO_CALLER))
@@ -317,7 +317,7 @@ async def test_what_the_yard_asks_on_its_own_has_nobody_behind_it() -> None:
 
 
 @pytest.mark.parametrize("about", [1, None])
-async def test_an_answer_that_is_no_message_fails_the_request_it_can_be_meant_for(about: int | None) -> None:
+async def test_an_invalid_message_fails_the_request_it_answers(about: int | None) -> None:
     link = ScriptedLink({"x": None})
     session, _ = await open_session(link)
     asked = asyncio.create_task(session.request(OLD, "x", {}))

@@ -158,9 +158,9 @@ class ClientSession:
         request_id = next(self._ids)
         return await self._send(request_id, requests.initialize(request_id, CLIENT_CAPABILITIES), {}, NO_CALLER)
 
-    def notify(self, requests: Requests, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Send a notification."""
-        self._link.send(encode_notification(method, params), None, requests.headers(method, None))
+    def notify(self, requests: Requests, method: str) -> None:
+        """Send a notification without params."""
+        self._link.send(encode_notification(method, None), None, requests.headers(method, None))
 
     async def _send(self, request_id: Id, message: bytes, headers: Mapping[str, str], context: CallContext) -> msgspec.Raw:
         future: asyncio.Future[msgspec.Raw] = self._loop.create_future()
