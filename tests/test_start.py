@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from toolyard.providers.upstream.catalogue import Catalogue, folder_of, reached_by, save
+from toolyard.providers.upstream.catalogue import Catalogue, endpoint_hash, folder_of, save
 from toolyard.providers.upstream.settings import UpstreamSettings
 
 READY = """
@@ -102,12 +102,12 @@ def test_a_server_of_plain_functions_starts_without_what_its_first_list_does_not
 
 
 def test_a_gateway_starts_without_what_its_first_list_does_not_need(tmp_path: Path) -> None:
-    state, catalogue = tmp_path / "state", Catalogue(reached_by="", seen=time.time() - 10**6, version="2025-11-25", tools=(ADD,))
+    state, catalogue = tmp_path / "state", Catalogue(endpoint_hash="", seen=time.time() - 10**6, version="2025-11-25", tools=(ADD,))
     lines = ["metatools = false"]
     for name, settings in {"program": UpstreamSettings(command="none"), "address": UpstreamSettings(url="http://127.0.0.1:1/mcp")}.items():
         lines += [f"[upstreams.{name}]", f'command = "{settings.command}"' if settings.command else f'url = "{settings.url}"']
         there = replace(settings, cwd=str(tmp_path)) if settings.command else settings
-        save(folder_of(state, name), replace(catalogue, reached_by=reached_by(there)))
+        save(folder_of(state, name), replace(catalogue, endpoint_hash=endpoint_hash(there)))
     (tmp_path / "toolyard.toml").write_text("\n".join(lines))
     code = f"import os, sys\nos.environ['TOOLYARD_STATE_DIR'] = {str(state)!r}\n" + GATEWAY.format(file=str(tmp_path / "toolyard.toml"))
 

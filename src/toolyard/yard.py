@@ -31,6 +31,7 @@ from toolyard.packs import make_pack
 from toolyard.providers import Provider, Publish
 from toolyard.providers.mount import Mount
 from toolyard.providers.provider_set import ProviderSet, StaticProvider
+from toolyard.providers.upstream import LOCK_FILE
 from toolyard.search.settings import SearchSettings
 from toolyard.state.store import Clock, MemoryStore, Store
 
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from toolyard.providers.upstream.settings import UpstreamSettings  # see below
 
 __all__ = [
-    "LOCK",
     "Lifespan",
     "Yard",
     "YardOverrides",
@@ -49,10 +49,6 @@ __all__ = [
     "own_provider",
     "upstream_providers",
 ]
-
-
-LOCK: Final = "toolyard.lock"
-"""The name of the file that says which definitions were accepted."""
 
 
 class YardOverrides(TypedDict, total=False):
@@ -137,7 +133,7 @@ def upstream_providers(
     from toolyard.providers.upstream.provider import make_upstream  # noqa: PLC0415 - a yard without upstreams starts sooner
 
     state = find_state_dir(state_dir)
-    pins = Pins(lock or state / LOCK, state=state)
+    pins = Pins(lock or state / LOCK_FILE, state=state)
     return [make_upstream(name, settings, state=state, pins=pins, longest=longest) for name, settings in upstreams.items()]
 
 

@@ -49,10 +49,10 @@ def serve_once(write: Callable[..., Path], tmp_path: Path) -> Callable[..., None
 
     def serve(name: str = "shop", *, instructions: str = "", first: Literal["trust", "ask"] = "trust", **tools: str) -> None:
         listed = tuple({"name": tool, "description": text, "inputSchema": dict[str, str]()} for tool, text in tools.items())
-        catalogue = Catalogue(reached_by="0", seen=0.0, version="2025-11-25", instructions=instructions, tools=listed)
+        catalogue = Catalogue(endpoint_hash="0", seen=0.0, version="2025-11-25", instructions=instructions, tools=listed)
         save(folder_of(tmp_path / "state", name), catalogue)
         pins = Pins(tmp_path / "toolyard.lock", state=tmp_path / "state")
-        pins.judge(name, catalogue, UpstreamSettings(command=name, first=first))
+        pins.check(name, catalogue, UpstreamSettings(command=name, first=first))
         for thread in threading.enumerate():
             if thread.name.startswith("toolyard-scan-"):
                 thread.join()  # what it logs belongs to no command of the test

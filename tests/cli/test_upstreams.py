@@ -13,8 +13,8 @@ from typing import Any, Final
 import pytest
 
 from toolyard.providers.upstream.catalogue import folder_of
-from toolyard.providers.upstream.health import Status, keep_status, restart_asked_at
-from toolyard.providers.upstream.process_log import ProcessLog, path_of_log
+from toolyard.providers.upstream.health import Status, restart_requested_at, write_status
+from toolyard.providers.upstream.process_log import ProcessLog, log_path
 from toolyard.providers.upstream.provider import Upstream, make_upstream
 
 Run = Callable[..., tuple[int, str, str]]
@@ -43,7 +43,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def use(folder: Path, **more: object) -> None:
     """Leave what a yard that uses 'good' would say."""
     known: dict[str, object] = {"state": "ready", "pid": os.getpid(), "tools": 9, "latency_ms": 1.25, "seen": time.time() - 7200, **more}
-    keep_status(folder_of(folder, "good"), Status(name="good", **known))  # pyright: ignore[reportArgumentType] - each test says what it needs
+    write_status(folder_of(folder, "good"), Status(name="good", **known))  # pyright: ignore[reportArgumentType] - each test says what it needs
 
 
 @pytest.mark.usefixtures("state")
@@ -102,7 +102,7 @@ def test_a_check_that_finds_nothing_wrong_ends_well(state: Path, toolyard: Run) 
 def test_a_check_waits_for_one_that_its_yard_starts_meanwhile(state: Path, toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def make_hasty(*given: Any, **more: Any) -> Upstream:
         made = make_upstream(*given, **more)
-        made._beat = 0.001  # pyright: ignore[reportPrivateUsage] - it looks at what is stale almost at once
+        made._interval = 0.001  # pyright: ignore[reportPrivateUsage] - it looks at what is stale almost at once
         return made
 
     good = FILE.partition("[upstreams.lost]")[0] + "catalogue_seconds = 0.001\n"
@@ -137,7 +137,7 @@ def test_a_restart_leaves_word_for_the_yard_that_uses_it(state: Path, toolyard: 
 
     assert (status, out) == (0, "")
     assert str(os.getpid()) in err
-    assert restart_asked_at(folder_of(state, "good")) > 0
+    assert restart_requested_at(folder_of(state, "good")) > 0
     assert toolyard("restart", "good", "-q") == (0, "", "")
 
 
@@ -154,7 +154,7 @@ def state_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TOOLYARD_STATE_DIR", str(tmp_path / "state_logs"))
     for name in ("files", "notes"):
-        log = ProcessLog(path_of_log(tmp_path / "state_logs", name))
+        log = ProcessLog(log_path(tmp_path / "state_logs", name))
         log.feed(b"".join(b"%s %d\n" % (name.encode(), number) for number in range(150)))
         log.close()
     return tmp_path / "state_logs"
@@ -171,7 +171,7 @@ def test_the_last_lines_are_printed(toolyard: Run) -> None:
 
 
 def test_what_moves_the_cursor_is_shown_and_not_sent(state_logs: Path, toolyard: Run) -> None:
-    log = ProcessLog(path_of_log(state_logs, "files"))
+    log = ProcessLog(log_path(state_logs, "files"))
     log.feed(b"\x1b[2Jcleared\n")
     log.close()
 
@@ -218,7 +218,7 @@ def test_lines_that_come_are_printed_until_it_is_interrupted(state_logs: Path) -
     with subprocess.Popen(program, stdout=subprocess.PIPE, env=os.environ.copy()) as following:  # noqa: S603 - our own
         assert following.stdout is not None
         assert following.stdout.readline().endswith(b" stderr files 149\n")
-        log = ProcessLog(path_of_log(state_logs, "files"))
+        log = ProcessLog(log_path(state_logs, "files"))
         log.feed(b"one more\n")
         assert following.stdout.readline().endswith(b" stderr one more\n")
         log.close()

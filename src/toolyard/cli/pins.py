@@ -11,8 +11,8 @@ from toolyard.cli.upstreams import StoredDefinitions, read_definitions
 from toolyard.launch.errors import DEFECT, DIFFERENT, LaunchError, did_you_mean
 from toolyard.model.envelope import encode
 from toolyard.providers.upstream.catalogue import folder_of
-from toolyard.providers.upstream.diff import Difference, FieldChange, differences, seen_of
-from toolyard.providers.upstream.pins import Definitions, Key, LockError, accept, keep_accepted, read_accepted
+from toolyard.providers.upstream.diff import Difference, FieldChange, diff_hash, differences
+from toolyard.providers.upstream.pins import Definitions, Key, LockError, accept, read_accepted, store_accepted
 from toolyard.providers.upstream.scan import Finding, scan, visible
 
 __all__ = ["run_accept", "run_diff", "run_scan"]
@@ -25,7 +25,7 @@ def run_accept(options: Options, terminal: Terminal) -> int:
     definitions = stored.of(name)
     folder = folder_of(stored.state, name)
     found = differences(definitions, stored.locked.get(name, {}), read_accepted(folder))
-    if options.seen is not None and options.seen != seen_of(found, definitions):
+    if options.seen is not None and options.seen != diff_hash(found, definitions):
         raise LaunchError(f"'{name}' has changed since that digest. Look again with 'toolyard diff {name}'.")
     accepted = found if options.all else _select(options.arguments, found, definitions, upstream=name)
     _accept(stored, name, definitions=definitions, keys=[difference.key for difference in accepted])
@@ -41,7 +41,7 @@ def run_accept(options: Options, terminal: Terminal) -> int:
 def _accept(stored: StoredDefinitions, name: str, *, definitions: Definitions, keys: Sequence[Key]) -> None:
     try:
         accept(stored.lock, name, definitions=definitions, keys=keys)
-        keep_accepted(folder_of(stored.state, name), [definitions[key] for key in keys if key in definitions])
+        store_accepted(folder_of(stored.state, name), [definitions[key] for key in keys if key in definitions])
     except (LockError, OSError) as error:
         raise LaunchError(f"'{stored.lock}' cannot be written: {error}", status=DEFECT) from error
 
@@ -94,7 +94,7 @@ def run_diff(options: Options, terminal: Terminal) -> int:
 
 def _compare(stored: StoredDefinitions, name: str, definitions: Definitions) -> _Comparison:
     found = differences(definitions, stored.locked.get(name, {}), read_accepted(folder_of(stored.state, name)))
-    return _Comparison(name, seen_of(found, definitions), found)
+    return _Comparison(name, diff_hash(found, definitions), found)
 
 
 def _write_names(terminal: Terminal, comparison: _Comparison) -> None:

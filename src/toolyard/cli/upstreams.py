@@ -15,9 +15,9 @@ from toolyard.launch.errors import DEFECT, DIFFERENT, LaunchError, did_you_mean
 from toolyard.launch.signals import run
 from toolyard.model.envelope import encode
 from toolyard.providers.upstream.catalogue import folder_of, load
-from toolyard.providers.upstream.health import Status, ask_for_restart, read_status
-from toolyard.providers.upstream.pins import Definitions, Locked, LockError, Pins, definitions_of, find_lock, parse_lock
-from toolyard.providers.upstream.process_log import LogReader, names_of_logs, path_of_log
+from toolyard.providers.upstream.health import Status, read_status, request_restart
+from toolyard.providers.upstream.pins import Definitions, LockError, Pins, PinsByUpstream, definitions_of, find_lock, parse_lock
+from toolyard.providers.upstream.process_log import LogReader, log_path, logged_upstreams
 from toolyard.providers.upstream.provider import Upstream, make_upstream
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.yard import Yard
@@ -32,16 +32,16 @@ def run_logs(options: Options, terminal: Terminal) -> int:
     """Print the last lines of an upstream's log, and with `--follow` further lines as they come."""
     state = state_dir_of(config_from(options, terminal))
     try:
-        names = names_of_logs(state)
+        names = logged_upstreams(state)
     except OSError as error:
         raise LaunchError(f"The state directory cannot be read: {error.strerror}.") from error
     if options.name not in names:
         raise LaunchError(f"There is no log of '{options.name}'.{_available_logs(options.name, names)}")
-    with LogReader(path_of_log(state, options.name)) as reader:
+    with LogReader(log_path(state, options.name)) as reader:
         _write_lines(reader.read_last(options.lines), terminal)
         while options.follow:
             time.sleep(_POLL_S)  # another process writes the file, and nothing notifies this one
-            _write_lines(reader.read_on(), terminal)
+            _write_lines(reader.read_new(), terminal)
     return 0
 
 
@@ -67,7 +67,7 @@ def run_restart(options: Options, terminal: Terminal) -> int:
         status = read_status(folder)
         if status is None:
             raise LaunchError(f"No running yard uses '{options.name}', so there is nothing to restart.")
-        ask_for_restart(folder)
+        request_restart(folder)
     except OSError as error:
         raise LaunchError(f"The state directory cannot be used: {error.strerror}.") from error
     terminal.inform(f"The yard with the process id {status.pid} restarts '{options.name}' within a second.")
@@ -82,7 +82,7 @@ class StoredDefinitions(NamedTuple):
 
     lock: Path
     state: Path
-    locked: Locked
+    locked: PinsByUpstream
     names: list[str]
     """The upstreams that a command is about by default."""
     unpinned: frozenset[str]

@@ -11,7 +11,7 @@ from toolyard.launch.errors import LaunchError, as_launch_error
 from toolyard.launch.notices import Notices
 from toolyard.model.profile import Profile
 from toolyard.providers import Provider
-from toolyard.yard import LOCK, Yard, upstream_providers
+from toolyard.yard import LOCK_FILE, Yard, upstream_providers
 
 if TYPE_CHECKING:
     from toolyard.providers.upstream.settings import UpstreamSettings  # a yard without upstreams starts sooner
@@ -137,7 +137,7 @@ def make_providers(yard: Yard, config: Config, upstreams: "Mapping[str, Upstream
     Raises:
         LaunchError: There is no state directory.
     """
-    lock = None if config.path is None else config.path.parent / LOCK
+    lock = None if config.path is None else config.path.parent / LOCK_FILE
     longest = config.explicit("limits").get("name_characters", yard.limits.name_characters)
     try:
         return upstream_providers(upstreams, state_dir=config.settings.state_dir or yard.state_dir, lock=lock, longest=longest)

@@ -1,4 +1,4 @@
-"""A link whose other end is a script: what it answers to each method, and what it says unasked."""
+"""A link whose other end is a script: the answer to each method, and messages sent by tests."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from toolyard.providers.upstream.link import LinkError, Listener
 from toolyard.wire.messages import METHOD_NOT_FOUND, Fault, Id, encode_fault, encode_notification, encode_request, encode_result
 
 Script = Mapping[str, Any]
-"""By method: a result, a `Fault`, a `LinkError`, nothing for silence, or what makes one of these from the params."""
+"""By method: a result, a `Fault`, a `LinkError`, None for no answer, or a function from the params to one of these."""
 
 HANDSHAKE: Script = {
     "server/discover": Fault(METHOD_NOT_FOUND, "There is no such method."),
@@ -32,7 +32,7 @@ MODERN: Script = {
 
 
 async def until(done: Callable[[], object]) -> None:
-    """Go on with everything else until something is so."""
+    """Run other tasks until the condition is true."""
     async with asyncio.timeout(20):
         for _ in count():
             if done():
@@ -41,7 +41,7 @@ async def until(done: Callable[[], object]) -> None:
 
 
 class ScriptedLink:
-    """Answers as its script says, and remembers what was sent."""
+    """Answers by its script, and records what was sent."""
 
     def __init__(self, script: Script, *, cannot_open: LinkError | None = None) -> None:
         self.script = dict(script)
@@ -55,14 +55,14 @@ class ScriptedLink:
         self._cannot_open = cannot_open
 
     async def open(self, listener: Listener) -> None:
-        """Be open, or fail as told."""
+        """Open, or raise the configured error."""
         if self._cannot_open is not None:
             raise self._cannot_open
         self.listener = listener
         self.is_open = True
 
     def send(self, message: bytes, request_id: Id | None, headers: Mapping[str, str]) -> None:
-        """Remember a message, and answer it soon."""
+        """Record a message, and answer it in the next turn of the loop."""
         decoded: dict[str, Any] = msgspec.json.decode(message)
         self.sent.append(decoded)
         self.headers.append(headers)
@@ -81,33 +81,33 @@ class ScriptedLink:
         elif answer is not None:
             self.listener.receive(encode_result(request_id, msgspec.json.encode(answer)), request_id)
 
-    def say(self, method: str, params: Any = None, *, about: Id | None = None) -> None:
-        """Say something unasked."""
+    def notify(self, method: str, params: Any = None, *, about: Id | None = None) -> None:
+        """Send a notification to the listener."""
         self.listener.receive(encode_notification(method, params), about)
 
     def ask(self, request_id: Id, method: str, params: Any = None, *, about: Id | None = None) -> None:
-        """Ask something."""
+        """Send a request to the listener."""
         self.listener.receive(encode_request(request_id, method, params), about)
 
     def requests(self, method: str) -> list[dict[str, Any]]:
-        """Return what was sent of one method."""
+        """Return the sent messages of one method."""
         return [message for message in self.sent if message.get("method") == method]
 
     async def until(self, done: Callable[[], object]) -> None:
-        """Wait until something that was sent makes this true."""
+        """Wait until sent messages make the condition true."""
         async with asyncio.timeout(5):
             while not done():
                 self.arrived.clear()
                 await self.arrived.wait()
 
     def drop(self, request_id: Id) -> None:
-        """Remember what nobody waits for any more."""
+        """Record a dropped request."""
         self.dropped.append(request_id)
 
     def listen(self) -> None:
-        """Remember that it is listened to."""
+        """Record that the stream was opened."""
         self.listens = True
 
     async def close(self) -> None:
-        """Be closed."""
+        """Close."""
         self.is_open = False

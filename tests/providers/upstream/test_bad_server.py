@@ -7,7 +7,7 @@ from wired import Wired, until
 
 
 @pytest.mark.parametrize(("era", "greeted"), [("both", [True, True]), ("2025", [True, False]), ("2026", [False, True])])
-async def test_it_speaks_the_eras_that_it_is_told(tmp_path: Path, era: str, greeted: list[bool]) -> None:
+async def test_it_speaks_the_configured_eras(tmp_path: Path, era: str, greeted: list[bool]) -> None:
     async with Wired(tmp_path, "well", era) as wired:
         answers = [await wired.ask("initialize"), await wired.ask("server/discover")]
 
@@ -17,10 +17,10 @@ async def test_it_speaks_the_eras_that_it_is_told(tmp_path: Path, era: str, gree
 async def test_it_changes_its_tools_and_says_so_in_both_eras(tmp_path: Path) -> None:
     async with Wired(tmp_path, "changes_tools") as wired:
         await wired.call("echo", text="")
-        assert wired.told.messages[0] == b'{"jsonrpc": "2.0", "method": "notifications/tools/list_changed", "params": {}}'
+        assert wired.listener.messages[0] == b'{"jsonrpc": "2.0", "method": "notifications/tools/list_changed", "params": {}}'
         listened = wired.send("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
         await wired.call("echo", text="")
-        told = [message for message in wired.told.messages if b'subscriptionId": %d' % listened in message]
+        told = [message for message in wired.listener.messages if b'subscriptionId": %d' % listened in message]
         assert [b"acknowledged" in message for message in told] == [True, False]
         names = [tool["name"] for tool in (await wired.ask("tools/list"))["result"]["tools"]]
 
@@ -35,7 +35,7 @@ async def test_some_of_its_schemas_are_bad(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["hangs_midcall", "garbage_midcall"])
-async def test_it_greets_and_then_answers_no_call(tmp_path: Path, mode: str) -> None:
+async def test_it_completes_the_handshake_and_answers_no_call(tmp_path: Path, mode: str) -> None:
     async with Wired(tmp_path, mode) as wired:
         await wired.ask("initialize")
         wired.send("tools/call", {"name": "echo"})
@@ -47,7 +47,7 @@ async def test_it_greets_and_then_answers_no_call(tmp_path: Path, mode: str) -> 
     assert 2 not in wired.answers
 
 
-async def test_what_it_is_told_to_fail_says_so(tmp_path: Path) -> None:
+async def test_a_mode_that_fails_says_so(tmp_path: Path) -> None:
     async with Wired(tmp_path, "slow_start", "both", "0.05") as wired:
         answer = await wired.ask("tools/call", {"name": "fail"})
         wired.send("tools/call", {"name": "hang"})
@@ -59,6 +59,6 @@ async def test_what_it_is_told_to_fail_says_so(tmp_path: Path) -> None:
     assert 2 not in wired.answers
 
 
-async def test_a_mode_that_there_is_not_is_refused(tmp_path: Path) -> None:
+async def test_an_unknown_mode_is_refused(tmp_path: Path) -> None:
     async with Wired(tmp_path, "politely") as wired:
         assert (await wired.end()).text == "There is no mode 'politely'."

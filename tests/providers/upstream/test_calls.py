@@ -1,4 +1,4 @@
-"""Answers of upstreams: passed on as they are, and told in an envelope as data."""
+"""Answers of upstreams are passed on unchanged, and become the data of an envelope."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 
 from toolyard.model.content import UpstreamBlock
 from toolyard.model.errors import ToolError
-from toolyard.providers.upstream.calls import asks_of, failure_of, passed_of, read_answer
+from toolyard.providers.upstream.calls import client_requests_of, decode_answer, link_failure_of, result_of
 from toolyard.providers.upstream.link import LinkError
 from toolyard.providers.upstream.settings import UpstreamSettings
 
@@ -16,7 +16,7 @@ IMAGE = {"type": "image", "data": "aGVsbG8=", "mimeType": "image/png", "annotati
 
 def answer(**fields: Any) -> Any:
     """Return an answer as it came."""
-    return read_answer("up", msgspec.Raw(msgspec.json.encode(fields)))
+    return decode_answer("up", msgspec.Raw(msgspec.json.encode(fields)))
 
 
 def text(*texts: str) -> list[dict[str, Any]]:
@@ -40,79 +40,79 @@ def text(*texts: str) -> list[dict[str, Any]]:
         ({"content": [*text("a"), IMAGE]}, [*text("a"), {"type": "image", "mime_type": "image/png", "bytes": 5}]),
     ],
 )
-def test_data_is_what_is_structured_or_the_one_text_or_what_each_block_is(fields: dict[str, Any], data: object) -> None:
-    assert passed_of("up", answer(**fields), "").data == data
+def test_data_is_the_structured_content_or_the_only_text_or_a_list_of_blocks(fields: dict[str, Any], data: object) -> None:
+    assert result_of("up", answer(**fields), "").data == data
 
 
-def test_what_is_passed_on_is_what_came_and_blocks_ride_beside() -> None:
+def test_a_result_is_passed_on_unchanged_with_its_other_blocks() -> None:
     came = {"content": [*text("a"), IMAGE], "structuredContent": {"n": 1}, "_meta": {"vendor/x": 1, "io.modelcontextprotocol/y": 2}}
-    passed = passed_of("up", answer(**came, isError=False, resultType="complete"), "")
+    passed = result_of("up", answer(**came, isError=False, resultType="complete"), "")
 
     assert msgspec.json.decode(passed.result) == {"content": came["content"], "structuredContent": {"n": 1}}
     assert [block.raw for block in passed.content if isinstance(block, UpstreamBlock)] == [IMAGE]
     assert passed.meta == {"vendor/x": 1}
 
 
-def test_what_is_structured_and_no_object_is_told_to_older_clients_as_text() -> None:
-    both = passed_of("up", answer(content=text("one"), structuredContent=[1]), "").handshake_result
-    alone = passed_of("up", answer(structuredContent=[1]), "").handshake_result
+def test_structured_content_that_is_no_object_becomes_text_for_older_clients() -> None:
+    both = result_of("up", answer(content=text("one"), structuredContent=[1]), "").handshake_result
+    alone = result_of("up", answer(structuredContent=[1]), "").handshake_result
 
     assert (msgspec.json.decode(both), msgspec.json.decode(alone)) == ({"content": text("one")}, {"content": text("[1]")})
-    assert passed_of("up", answer(content=text("one"), structuredContent={"a": 1}), "").handshake_result == b""
+    assert result_of("up", answer(content=text("one"), structuredContent={"a": 1}), "").handshake_result == b""
 
 
-def test_uris_become_ours() -> None:
+def test_uris_of_resources_in_content_become_the_published_ones() -> None:
     link = {"type": "resource_link", "uri": "file:///a", "name": "a"}
     embedded = {"type": "resource", "resource": {"uri": "file:///b", "text": "b", "mimeType": "text/plain"}}
-    passed = passed_of("up", answer(content=[link, embedded]), "up")
+    passed = result_of("up", answer(content=[link, embedded]), "up")
 
     assert [block["uri"] for block in passed.data] == ["up+file:///a", "up+file:///b"]
     assert b"up+file:///b" in passed.result
 
 
-def test_a_failure_keeps_its_words_and_its_structure() -> None:
+def test_a_failure_keeps_its_text_and_its_structured_content() -> None:
     with pytest.raises(ToolError, match="No such repository") as caught:
-        passed_of("up", answer(content=text("No such repository."), structuredContent={"status": 404}, isError=True), "")
+        result_of("up", answer(content=text("No such repository."), structuredContent={"status": 404}, isError=True), "")
 
     assert caught.value.code == "upstream_error"
     assert caught.value.details == {"upstream": "up", "text": "No such repository.", "structured": {"status": 404}}
 
 
-def test_a_failure_without_words_says_that() -> None:
-    with pytest.raises(ToolError, match="'up' says that it failed, and no more"):
-        passed_of("up", answer(isError=True), "")
+def test_a_failure_without_a_text_says_that() -> None:
+    with pytest.raises(ToolError, match="'up' reports a failure without a text"):
+        result_of("up", answer(isError=True), "")
 
 
 def test_a_failure_of_another_yard_keeps_its_code() -> None:
     error = {"code": "not_found", "message": "There is no order 7.", "details": {"kind": "order"}, "recoverable": True, "retryable": False}
     error |= {"blame": "caller", "may_have_run": False, "http": 404, "hint": "Look again."}
-    told = {"success": False, "data": None, "error": error, "_meta": {"call_id": "c", "elapsed_ms": 1, "estimated_tokens": 1}}
+    envelope = {"success": False, "data": None, "error": error, "_meta": {"call_id": "c", "elapsed_ms": 1, "estimated_tokens": 1}}
     with pytest.raises(ToolError) as caught:
-        passed_of("up", answer(isError=True, structuredContent=told), "")
+        result_of("up", answer(isError=True, structuredContent=envelope), "")
 
     assert (caught.value.code, caught.value.may_have_run, caught.value.hint) == ("not_found", False, "Look again.")
     assert caught.value.details == {"upstream": "up", "kind": "order"}
 
 
-def test_what_is_no_result_is_an_upstream_error() -> None:
-    with pytest.raises(ToolError, match="no result"):
-        read_answer("up", msgspec.Raw(b'{"isError": "perhaps"}'))
+def test_an_invalid_result_is_an_upstream_error() -> None:
+    with pytest.raises(ToolError, match="invalid result"):
+        decode_answer("up", msgspec.Raw(b'{"isError": "perhaps"}'))
 
 
-def test_what_is_wanted_first_is_read_and_what_nobody_knows_how_to_ask_is_an_error() -> None:
+def test_required_input_is_decoded_and_an_unknown_method_is_an_error() -> None:
     wanted = {"who": {"method": "elicitation/create", "params": {"message": "Who?"}}, "where": {"method": "roots/list"}}
-    asks = asks_of("up", answer(resultType="input_required", inputRequests=wanted))
+    asks = client_requests_of("up", answer(resultType="input_required", inputRequests=wanted))
 
     assert asks is not None
     assert {key: ask.method for key, ask in asks.items()} == {"who": "elicitation/create", "where": "roots/list"}
-    assert asks_of("up", answer(resultType="input_required")) == {}
-    assert asks_of("up", answer()) is None
+    assert client_requests_of("up", answer(resultType="input_required")) == {}
+    assert client_requests_of("up", answer()) is None
     with pytest.raises(ToolError, match="asks for 'tools/call'"):
-        asks_of("up", answer(resultType="input_required", inputRequests={"x": {"method": "tools/call"}}))
+        client_requests_of("up", answer(resultType="input_required", inputRequests={"x": {"method": "tools/call"}}))
 
 
-def test_a_block_that_is_wrong_is_passed_on_and_counts_for_nothing() -> None:
-    passed = passed_of("up", answer(content=[{"type": "image", "data": "a", "mimeType": "image/png"}, "junk"]), "")
+def test_an_invalid_block_is_passed_on_and_has_no_bytes() -> None:
+    passed = result_of("up", answer(content=[{"type": "image", "data": "a", "mimeType": "image/png"}, "junk"]), "")
 
     assert passed.data == [{"type": "image", "mime_type": "image/png", "bytes": 0}]
 
@@ -127,11 +127,11 @@ def test_a_block_that_is_wrong_is_passed_on_and_counts_for_nothing() -> None:
         ({"forward_headers": ("X-Key", "Authorization")}, "caller", "The 'Authorization' that came with the request", ()),
     ],
 )
-def test_a_refusal_names_what_would_change_it(settings: dict[str, Any], blame: str, named: str, actions: tuple[str, ...]) -> None:
+def test_refused_credentials_say_who_can_provide_others(settings: dict[str, Any], blame: str, named: str, actions: tuple[str, ...]) -> None:
     error = LinkError("unauthenticated", "It wants credentials.", status=401)
-    error.of_caller = blame == "caller"
+    error.caller_credentials = blame == "caller"
 
-    failure = failure_of("shop", error, UpstreamSettings(url="https://shop.example/mcp", **settings))
+    failure = link_failure_of("shop", error, UpstreamSettings(url="https://shop.example/mcp", **settings))
 
     assert (failure.code, failure.blame, tuple(failure.next_actions)) == ("unauthenticated", blame, actions)
     assert named in (failure.hint or "")

@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.providers.upstream.diff import Difference, FieldChange, differences, seen_of
-from toolyard.providers.upstream.pins import Definition, Definitions, keep_accepted, pin_of, read_accepted
+from toolyard.providers.upstream.diff import Difference, FieldChange, diff_hash, differences
+from toolyard.providers.upstream.pins import Definition, Definitions, pin_of, read_accepted, store_accepted
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=3),
@@ -25,7 +25,7 @@ def table(*listed: Definition) -> Definitions:
 
 
 def compared(before: Definition, after: Definition, folder: Path) -> list[Difference]:
-    keep_accepted(folder, [before])
+    store_accepted(folder, [before])
     return differences(table(after), {before.key: pin_of("shop", before)}, read_accepted(folder))
 
 
@@ -37,23 +37,23 @@ def lines(before: Any, after: Any, folder: Path) -> tuple[str, ...]:
     return change.lines
 
 
-def test_what_is_the_same_makes_no_difference(tmp_path: Path) -> None:
+def test_equal_definitions_have_no_differences(tmp_path: Path) -> None:
     assert compared(one("a", description="It."), one("a", description="It."), tmp_path) == []
 
 
-def test_texts_are_compared_by_line_with_a_few_around(tmp_path: Path) -> None:
+def test_texts_are_compared_by_line_with_some_context(tmp_path: Path) -> None:
     before = "\n".join("abcdefghijklm")
     after = before.replace("b", "B").replace("l", "L")
 
     assert lines(before, after, tmp_path) == (" a", "-b", "+B", " c", " d", " …", " j", " k", "-l", "+L", " m")
 
 
-def test_a_text_that_comes_or_goes_is_compared_too(tmp_path: Path) -> None:
+def test_a_text_that_is_added_or_removed_is_compared_too(tmp_path: Path) -> None:
     assert lines(None, "a\nb", tmp_path) == ("+a", "+b")
     assert lines("a\nb", None, tmp_path) == ("-a", "-b")
 
 
-def test_schemas_are_compared_by_place(tmp_path: Path) -> None:
+def test_schemas_are_compared_by_path(tmp_path: Path) -> None:
     before = {"type": "object", "properties": {"a": {"maximum": 1}, "b c": {}}, "required": ["a"]}
     after: dict[str, Any] = {"type": "object", "properties": {"a": {"maximum": 1.0, "enum": []}}, "required": ["a", "b"]}
 
@@ -66,12 +66,12 @@ def test_schemas_are_compared_by_place(tmp_path: Path) -> None:
     )
 
 
-def test_a_value_may_become_of_another_kind(tmp_path: Path) -> None:
+def test_a_value_may_change_its_type(tmp_path: Path) -> None:
     assert lines("text", {"a": None}, tmp_path) == ('-"text"', "+a: null")
     assert lines(5, None, tmp_path) == ("-5",)
 
 
-def test_nothing_in_a_line_is_hidden(tmp_path: Path) -> None:
+def test_invisible_characters_in_a_line_are_escaped(tmp_path: Path) -> None:
     assert lines("a", "a\u200b\u2028\r", tmp_path) == ("-a", "+a\\u200b\\u2028\\r")
     assert lines({}, {"k\u202e\n": "v\U000e0041"}, tmp_path) == ("-{}", '+"k\\u202e\\n": "v\\U000e0041"')
 
@@ -85,7 +85,7 @@ def test_every_change_has_lines(before: Any, after: Any, tmp_path: Path) -> None
     assert all(change.lines for difference in found for change in difference.changes)
 
 
-def test_without_what_was_accepted_only_the_fields_are_told(tmp_path: Path) -> None:
+def test_without_the_stored_definition_only_the_fields_are_named(tmp_path: Path) -> None:
     before, after = one("a", description="It.", title="A"), one("a", description="That.")
     found = differences(table(after), {before.key: pin_of("shop", before)}, read_accepted(tmp_path))
 
@@ -99,10 +99,10 @@ def test_what_is_new_is_shown_and_what_vanished_is_named() -> None:
     assert found == [Difference("tool", "a", "vanished"), Difference("tool", "b", "new", (FieldChange("description", ("+It.",)),))]
 
 
-def test_what_was_seen_is_another_once_anything_else_differs() -> None:
+def test_the_hash_of_a_diff_changes_with_every_other_difference() -> None:
     gone = {one("a").key: pin_of("shop", one("a"))}
     offers = [table(), table(one("b")), table(one("b", title="B")), table(one("c")), table(one("a", title="A"))]
-    seen = [seen_of(differences(offer, gone, {}), offer) for offer in offers]
+    seen = [diff_hash(differences(offer, gone, {}), offer) for offer in offers]
 
     assert len(set(seen)) == len(offers)
-    assert seen_of(differences(offers[1], gone, {}), offers[1]) == seen[1]
+    assert diff_hash(differences(offers[1], gone, {}), offers[1]) == seen[1]

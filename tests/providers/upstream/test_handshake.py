@@ -1,4 +1,4 @@
-"""Greetings: the era of an upstream is found out once, whatever it does when it is asked for another."""
+"""The handshake: the era of an upstream is found, whatever it answers to the probe."""
 
 import asyncio
 from collections.abc import Mapping
@@ -7,37 +7,41 @@ from typing import Any
 import pytest
 from scripted import HANDSHAKE, MODERN, ScriptedLink
 
-from toolyard.providers.upstream import handshake as greeting
-from toolyard.providers.upstream.handshake import Greeting, SilentError, greet
+from toolyard.providers.upstream import handshake
+from toolyard.providers.upstream.handshake import Handshake, ProbeLostError, negotiate
 from toolyard.providers.upstream.link import LinkError
 from toolyard.providers.upstream.session import ClientSession
 from toolyard.wire.messages import METHOD_NOT_FOUND, UNSUPPORTED_VERSION, Fault, Id
 
 
-async def greeted(link: ScriptedLink, era: Any = "auto", known: str | None = None) -> Greeting:
-    """Return what an upstream says of itself."""
-    peer = ClientSession("up", link, http=True, note=lambda _method, _params: None, ended=lambda _: None)
-    await link.open(peer)
-    return await greet(peer, link, era, known=known)
+async def negotiated(link: ScriptedLink, era: Any = "auto", last_version: str | None = None) -> Handshake:
+    """Return the handshake with an upstream."""
+    session = ClientSession("up", link, http=True, on_notification=lambda _method, _params: None, on_end=lambda _: None)
+    await link.open(session)
+    return await negotiate(session, link, era, last_version=last_version)
 
 
 def methods(link: ScriptedLink) -> list[str]:
-    """Return what it was asked."""
+    """Return the methods that were sent."""
     return [message["method"] for message in link.sent]
 
 
-async def test_an_upstream_of_the_newer_era_is_asked_once_and_shakes_no_hands() -> None:
+async def test_a_modern_upstream_is_discovered_with_one_request() -> None:
     link = ScriptedLink(MODERN)
-    told = await greeted(link)
+    result = await negotiated(link)
 
-    assert (told.version.name, told.server["name"], methods(link)) == ("2026-07-28", "scripted", ["server/discover"])
+    assert (result.version.name, result.server["name"], methods(link)) == (
+        "2026-07-28",
+        "scripted",
+        ["server/discover"],
+    )
 
 
-async def test_one_of_the_older_era_that_refuses_shakes_hands_and_is_listened_to() -> None:
+async def test_an_older_upstream_gets_a_handshake_and_an_open_stream() -> None:
     link = ScriptedLink(HANDSHAKE)
-    told = await greeted(link)
+    result = await negotiated(link)
 
-    assert (told.version.name, told.instructions) == ("2025-11-25", "Be kind.")
+    assert (result.version.name, result.instructions) == ("2025-11-25", "Be kind.")
     assert methods(link) == ["server/discover", "initialize", "notifications/initialized"]
     assert link.sent[1]["params"]["capabilities"] == {"elicitation": {}, "sampling": {}}
     assert link.headers[2] == {"MCP-Protocol-Version": "2025-11-25"}
@@ -55,11 +59,11 @@ async def test_one_of_the_older_era_that_refuses_shakes_hands_and_is_listened_to
         {"supportedVersions": ["2027-01-01"]},
     ],
 )
-async def test_whatever_else_it_answers_it_gets_a_handshake(refusal: Any) -> None:
-    assert (await greeted(ScriptedLink({**HANDSHAKE, "server/discover": refusal}))).version.name == "2025-11-25"
+async def test_any_other_answer_to_the_discovery_leads_to_a_handshake(refusal: Any) -> None:
+    assert (await negotiated(ScriptedLink({**HANDSHAKE, "server/discover": refusal}))).version.name == "2025-11-25"
 
 
-async def test_one_that_refuses_our_version_and_names_it_is_asked_once_more() -> None:
+async def test_a_refusal_that_lists_our_version_is_retried_once() -> None:
     refusal = Fault(UNSUPPORTED_VERSION, "No.", {"supported": ["2026-07-28"]})
     answers: list[Any] = [refusal, MODERN["server/discover"]]
 
@@ -68,19 +72,19 @@ async def test_one_that_refuses_our_version_and_names_it_is_asked_once_more() ->
 
     link = ScriptedLink({"server/discover": answer})
 
-    assert (await greeted(link)).version.name == "2026-07-28"
+    assert (await negotiated(link)).version.name == "2026-07-28"
     assert methods(link) == ["server/discover", "server/discover"]
-    assert (await greeted(ScriptedLink({**HANDSHAKE, "server/discover": refusal}))).version.name == "2025-11-25"
+    assert (await negotiated(ScriptedLink({**HANDSHAKE, "server/discover": refusal}))).version.name == "2025-11-25"
 
 
-async def test_silence_means_the_older_era_after_a_short_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(greeting, "PROBE_SECONDS", 0.01)
+async def test_no_answer_to_the_discovery_leads_to_a_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handshake, "PROBE_SECONDS", 0.01)
 
-    assert (await greeted(ScriptedLink({**HANDSHAKE, "server/discover": None}))).version.name == "2025-11-25"
+    assert (await negotiated(ScriptedLink({**HANDSHAKE, "server/discover": None}))).version.name == "2025-11-25"
 
 
 class Slow(ScriptedLink):
-    """An upstream that was not there yet when it was asked, and then answers all at once, in this order."""
+    """An upstream that starts slowly, and then answers all requests at once, in this order."""
 
     def __init__(self, *answers: tuple[str, Any]) -> None:
         super().__init__({})
@@ -112,27 +116,25 @@ UNKNOWN = Fault(METHOD_NOT_FOUND, "There is no such method.")
         ((("initialize", HANDSHAKE["initialize"]),), "2025-11-25"),
     ],
 )
-async def test_one_that_starts_slowly_is_taken_at_its_word_whichever_era_it_is_of(
-    answers: Any, version: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(greeting, "PROBE_SECONDS", 0.01)
+async def test_an_upstream_that_starts_slowly_may_be_of_either_era(answers: Any, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handshake, "PROBE_SECONDS", 0.01)
     link = Slow(*answers)
 
-    assert (await greeted(link)).version.name == version
+    assert (await negotiated(link)).version.name == version
     await asyncio.sleep(0)  # a turn of the loop, in which something could be cancelled
     assert "notifications/cancelled" not in methods(link)
 
 
-async def test_one_that_starts_slowly_and_wants_neither_era_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(greeting, "PROBE_SECONDS", 0.01)
+async def test_an_upstream_that_starts_slowly_and_refuses_both_eras_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handshake, "PROBE_SECONDS", 0.01)
     with pytest.raises(LinkError, match="speaks another era"):
-        await greeted(Slow(("initialize", REFUSED)))
+        await negotiated(Slow(("initialize", REFUSED)))
 
 
-async def test_a_greeting_that_takes_too_long_leaves_nothing_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(greeting, "PROBE_SECONDS", 0.01)
+async def test_a_cancelled_handshake_leaves_no_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handshake, "PROBE_SECONDS", 0.01)
     link = Slow()
-    asked = asyncio.create_task(greeted(link))
+    asked = asyncio.create_task(negotiated(link))
     await link.until(lambda: link.requests("initialize"))
     asked.cancel()
     await asyncio.gather(asked, return_exceptions=True)
@@ -141,20 +143,20 @@ async def test_a_greeting_that_takes_too_long_leaves_nothing_under_way(monkeypat
     assert len(asyncio.all_tasks()) == 1
 
 
-async def test_one_that_goes_away_when_asked_may_be_tried_with_a_handshake() -> None:
-    with pytest.raises(SilentError):
-        await greeted(ScriptedLink({"server/discover": LinkError("lost", "Gone.", sent=True)}))
+async def test_a_link_that_is_lost_on_the_discovery_raises_its_own_error() -> None:
+    with pytest.raises(ProbeLostError):
+        await negotiated(ScriptedLink({"server/discover": LinkError("lost", "Gone.", sent=True)}))
 
 
-async def test_one_that_cannot_be_reached_is_told_so() -> None:
+async def test_an_unreachable_upstream_is_unavailable() -> None:
     with pytest.raises(LinkError, match="Nobody there"):
-        await greeted(ScriptedLink({"server/discover": LinkError("unavailable", "Nobody there.")}))
+        await negotiated(ScriptedLink({"server/discover": LinkError("unavailable", "Nobody there.")}))
 
 
-@pytest.mark.parametrize(("known", "first"), [("2025-06-18", "initialize"), ("2026-07-28", "server/discover")])
-async def test_what_is_known_from_last_time_spares_the_question(known: str, first: str) -> None:
+@pytest.mark.parametrize(("last_version", "first"), [("2025-06-18", "initialize"), ("2026-07-28", "server/discover")])
+async def test_the_last_version_saves_the_probe(last_version: str, first: str) -> None:
     link = ScriptedLink({**HANDSHAKE, **MODERN})
-    await greeted(link, known=known)
+    await negotiated(link, last_version=last_version)
 
     assert methods(link)[0] == first
 
@@ -163,42 +165,42 @@ async def test_what_is_known_from_last_time_spares_the_question(known: str, firs
     "refusal",
     [LinkError("refused", "404.", status=404), LinkError("session_lost", "404.", status=404), LinkError("refused", "What?")],
 )
-async def test_one_that_went_back_to_the_older_era_gets_a_handshake(refusal: LinkError) -> None:
+async def test_an_upstream_that_went_back_to_the_older_era_gets_a_handshake(refusal: LinkError) -> None:
     link = ScriptedLink({**HANDSHAKE, "server/discover": refusal})
 
-    assert (await greeted(link, known="2026-07-28")).version.name == "2025-11-25"
+    assert (await negotiated(link, last_version="2026-07-28")).version.name == "2025-11-25"
     with pytest.raises(LinkError, match=refusal.message):
-        await greeted(ScriptedLink({**HANDSHAKE, "server/discover": refusal}), era="2026")
+        await negotiated(ScriptedLink({**HANDSHAKE, "server/discover": refusal}), era="2026")
 
 
 @pytest.mark.parametrize("trouble", [LinkError("refused", "Broken.", status=500), LinkError("unavailable", "Broken.")])
-async def test_one_of_the_newer_era_that_is_broken_for_now_is_not_taken_for_an_older_one(trouble: LinkError) -> None:
+async def test_a_failing_modern_upstream_is_not_mistaken_for_an_older_one(trouble: LinkError) -> None:
     with pytest.raises(LinkError, match="Broken"):
-        await greeted(ScriptedLink({**HANDSHAKE, "server/discover": trouble}), known="2026-07-28")
+        await negotiated(ScriptedLink({**HANDSHAKE, "server/discover": trouble}), last_version="2026-07-28")
 
 
-async def test_one_that_must_be_of_the_newer_era_and_is_not_fails() -> None:
+async def test_a_required_modern_era_that_is_not_spoken_fails() -> None:
     with pytest.raises(LinkError, match="does not speak 2026-07-28"):
-        await greeted(ScriptedLink(HANDSHAKE), era="2026")
+        await negotiated(ScriptedLink(HANDSHAKE), era="2026")
 
 
-async def test_one_that_must_be_of_the_older_era_is_never_asked() -> None:
+async def test_a_required_older_era_is_never_probed() -> None:
     link = ScriptedLink({**HANDSHAKE, **MODERN})
-    await greeted(link, era="2025")
+    await negotiated(link, era="2025")
 
     assert methods(link)[0] == "initialize"
 
 
 @pytest.mark.parametrize(
-    ("script", "said"),
+    ("script", "message"),
     [
         ({"server/discover": Fault(UNSUPPORTED_VERSION, "No.", {"supported": ["2031-01-01"]})}, "only 2031-01-01"),
         ({**HANDSHAKE, "initialize": {"protocolVersion": "1999-01-01"}}, "speaks version '1999-01-01'"),
         ({**HANDSHAKE, "initialize": {"hello": "you"}}, "something else"),
-        ({**HANDSHAKE, "initialize": Fault(-32000, "Go away.")}, r"refused the greeting: Go away \(-32000\)"),
+        ({**HANDSHAKE, "initialize": Fault(-32000, "Go away.")}, r"refused the handshake: Go away \(-32000\)"),
     ],
 )
-async def test_one_that_speaks_no_version_of_ours_is_unavailable_and_the_reason_says_why(script: Any, said: str) -> None:
-    with pytest.raises(LinkError, match=said) as caught:
-        await greeted(ScriptedLink(script))
-    assert caught.value.trouble == "unavailable"
+async def test_an_upstream_without_a_common_version_is_unavailable(script: Any, message: str) -> None:
+    with pytest.raises(LinkError, match=message) as caught:
+        await negotiated(ScriptedLink(script))
+    assert caught.value.kind == "unavailable"

@@ -1,4 +1,4 @@
-"""A breaker forgives a little, then keeps callers away, longer each time, and lets one try for all."""
+"""The circuit breaker opens after three failures, for longer each time, and lets one call probe."""
 
 from toolyard.providers.upstream.health import Breaker
 
@@ -22,11 +22,11 @@ def broken(clock: Clock, times: int) -> Breaker:
     return breaker
 
 
-def test_one_failure_keeps_nobody_away() -> None:
+def test_one_failure_does_not_open_the_breaker() -> None:
     assert broken(Clock(), 1).admit() == 0
 
 
-def test_the_third_failure_in_a_row_keeps_callers_away_for_about_a_second() -> None:
+def test_the_third_failure_in_a_row_opens_the_breaker_for_about_a_second() -> None:
     clock = Clock()
     breaker = broken(clock, 3)
 
@@ -35,12 +35,12 @@ def test_the_third_failure_in_a_row_keeps_callers_away_for_about_a_second() -> N
     assert breaker.admit() == 0
 
 
-def test_every_further_failure_keeps_them_away_twice_as_long_up_to_a_minute() -> None:
+def test_every_further_failure_doubles_the_wait_up_to_a_minute() -> None:
     assert 4 <= broken(Clock(), 6).wait <= 8
     assert 30 <= broken(Clock(), 40).wait <= 60
 
 
-def test_what_was_under_way_together_counts_once() -> None:
+def test_concurrent_failures_count_once() -> None:
     clock = Clock()
     breaker = Breaker(clock)
     for _ in range(50):
@@ -49,7 +49,7 @@ def test_what_was_under_way_together_counts_once() -> None:
     assert breaker.failures == 1
 
 
-def test_after_the_wait_one_tries_for_all() -> None:
+def test_after_the_wait_one_call_probes() -> None:
     clock = Clock()
     breaker = broken(clock, 3)
     clock.now += 2
@@ -60,7 +60,7 @@ def test_after_the_wait_one_tries_for_all() -> None:
     assert (breaker.admit(), breaker.admit(), breaker.failures) == (0, 0, 0)
 
 
-def test_whoever_gives_up_trying_lets_the_next_one_try() -> None:
+def test_an_abandoned_probe_lets_the_next_call_probe() -> None:
     clock = Clock()
     breaker = broken(clock, 3)
     clock.now += 2
@@ -70,7 +70,7 @@ def test_whoever_gives_up_trying_lets_the_next_one_try() -> None:
     assert breaker.admit() == 0
 
 
-def test_an_upstream_that_names_a_time_is_left_alone_for_as_long() -> None:
+def test_retry_after_opens_the_breaker_for_that_long() -> None:
     clock = Clock()
     breaker = Breaker(clock)
     breaker.fail(clock.now, retry_after=30)

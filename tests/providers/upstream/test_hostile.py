@@ -14,9 +14,9 @@ from test_supervisor import TOOLS, Bench
 from toolyard import Yard
 from toolyard.model.elicitation import ClientRequest
 from toolyard.model.errors import ToolError
-from toolyard.providers.upstream import catalogue as fetching
-from toolyard.providers.upstream.calls import asks_of, passed_of, read_answer
-from toolyard.providers.upstream.health import Status, keep_status, read_status
+from toolyard.providers.upstream import catalogue as catalogue_module
+from toolyard.providers.upstream.calls import client_requests_of, decode_answer, result_of
+from toolyard.providers.upstream.health import Status, read_status, write_status
 from toolyard.providers.upstream.link import LinkError
 from toolyard.providers.upstream.provider import Upstream
 from toolyard.providers.upstream.session import CallContext, ClientSession
@@ -32,9 +32,9 @@ RAW: Final = (b'{"content":[{"type":"text","text":"a","n":1e999}]}', b'{"content
 
 def answer(raw: bytes) -> Any:
     """Return what becomes of an answer."""
-    read = read_answer("up", msgspec.Raw(raw))
-    asks_of("up", read)
-    return passed_of("up", read, "up")
+    read = decode_answer("up", msgspec.Raw(raw))
+    client_requests_of("up", read)
+    return result_of("up", read, "up")
 
 
 class _Content(msgspec.Struct):
@@ -60,7 +60,7 @@ ANSWERS: Final[list[dict[str, Any]]] = [
 ]
 
 
-def test_whatever_is_answered_is_an_answer_or_an_error_of_the_upstream() -> None:
+def test_every_answer_becomes_a_result_or_an_upstream_error() -> None:
     wrong: list[Any] = []
     for raw in (*map(msgspec.json.encode, ANSWERS), *RAW):
         try:
@@ -77,7 +77,7 @@ def test_whatever_is_answered_is_an_answer_or_an_error_of_the_upstream() -> None
     assert wrong == []
 
 
-def test_a_text_that_is_nested_too_deep_stays_a_text() -> None:
+def test_json_that_is_nested_too_deeply_stays_a_text() -> None:
     for deep in ("[" * 100_000, "[" * 400 + "]" * 400):
         assert answer(msgspec.json.encode({"content": [{"type": "text", "text": deep}]})).data == deep
 
@@ -85,7 +85,7 @@ def test_a_text_that_is_nested_too_deep_stays_a_text() -> None:
 def scripted(script: Script, state: Path | None = None, **settings: Any) -> Upstream:
     """Return an upstream that answers as its script says."""
     wanted = UpstreamSettings(url="http://up.test/mcp", **settings)
-    return Upstream("up", wanted, link=lambda: ScriptedLink({**MODERN, **script}), folder=state, beat=0.01)
+    return Upstream("up", wanted, link=lambda: ScriptedLink({**MODERN, **script}), folder=state, interval=0.01)
 
 
 async def listed(script: Script, **settings: Any) -> tuple[list[str], Any]:
@@ -96,7 +96,7 @@ async def listed(script: Script, **settings: Any) -> tuple[list[str], Any]:
         return [spec.name for spec in yard.list()], upstream.status()
 
 
-async def test_whatever_is_listed_the_good_ones_are_published() -> None:
+async def test_valid_items_are_published_whatever_else_is_listed() -> None:
     fields = ("name", "title", "description", "inputSchema", "outputSchema", "annotations", "_meta", "icons", "execution")
     tools = [{**GOOD, "name": f"t{key}{number}", key: junk} for key in fields for number, junk in enumerate(JUNK)]
     inner = ("properties", "required", "type", "$defs", "additionalProperties")
@@ -129,7 +129,7 @@ async def test_whatever_is_listed_the_good_ones_are_published() -> None:
     assert (status.state, status.last_error) == ("ready", "")
 
 
-async def test_tools_that_are_renamed_alike_hurt_nobody_else() -> None:
+async def test_tools_renamed_to_the_same_name_do_not_affect_others() -> None:
     tools = [GOOD, {**GOOD, "name": "a1"}, {**GOOD, "name": "a2"}]
 
     names, _ = await listed({"tools/list": {"tools": tools}}, reshape={"a*": Reshape(rename="same")})
@@ -138,7 +138,7 @@ async def test_tools_that_are_renamed_alike_hurt_nobody_else() -> None:
 
 
 @pytest.mark.parametrize("server", ["a name", ["x"], 5])
-async def test_one_that_says_nonsense_of_itself_is_still_cared_for(tmp_path: Path, server: Any) -> None:
+async def test_an_upstream_with_an_invalid_description_is_still_maintained(tmp_path: Path, server: Any) -> None:
     told = {**MODERN["server/discover"], "_meta": {"io.modelcontextprotocol/serverInfo": server}}
     upstream = scripted({"server/discover": told, **TOOLS}, tmp_path)
     async with Yard("gate", providers=[upstream], metatools=False), asyncio.timeout(20):
@@ -148,7 +148,7 @@ async def test_one_that_says_nonsense_of_itself_is_still_cared_for(tmp_path: Pat
         assert upstream.status().server == ""
 
 
-async def test_a_reason_without_end_is_cut(tmp_path: Path) -> None:
+async def test_a_very_long_reason_is_cut(tmp_path: Path) -> None:
     upstream = scripted({"tools/list": LinkError("unavailable", "x" * 1_000_000)}, tmp_path)
     async with Yard("gate", providers=[upstream], metatools=False):
         await upstream.wait_ready()
@@ -157,8 +157,8 @@ async def test_a_reason_without_end_is_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bound", ["_ITEMS", "_BYTES"])
-async def test_a_list_that_is_too_long_is_not_read_to_its_end(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, bound, 10)
+async def test_a_list_over_the_limit_is_an_error(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue_module, bound, 10)
     page = iter(range(1000))
 
     def endless(_: Mapping[str, Any]) -> Any:
@@ -172,12 +172,12 @@ async def test_a_list_that_is_too_long_is_not_read_to_its_end(bound: str, monkey
         assert "more than" in supervisor.health.reason
 
 
-async def test_numbers_beyond_all_bounds_break_nothing() -> None:
+async def test_numbers_out_of_range_do_no_harm() -> None:
     bench = Bench({**HANDSHAKE, **TOOLS, "tools/call": None})
     async with bench.opened() as supervisor:
         await supervisor.refresh()
         link = bench.links[0]
-        asked = asyncio.create_task(supervisor.request("tools/call", {}, name=None, behalf=CallContext(owner="a"), safe=False))
+        asked = asyncio.create_task(supervisor.request("tools/call", {}, name=None, context=CallContext(owner="a"), safe=False))
         await link.until(lambda: link.requests("tools/call"))
         for method in ("notifications/resources/updated", "notifications/progress", "notifications/message", "notifications/cancelled"):
             link.listener.receive(b'{"jsonrpc":"2.0","method":"%b","params":{"uri":1e999,"n":1e999}}' % method.encode(), None)
@@ -193,11 +193,11 @@ def ignore(*_: object) -> None:
     """Take no note."""
 
 
-async def asking_peer(link: ScriptedLink, put: list[Mapping[str, ClientRequest]]) -> tuple[ClientSession, "asyncio.Task[msgspec.Raw]"]:
-    """Return a peer with a request under way, whose questions are put and never answered."""
-    peer = ClientSession("up", link, http=False, note=ignore, ended=ignore)
-    peer.requests = OLD
-    await link.open(peer)
+async def asking_session(link: ScriptedLink, put: list[Mapping[str, ClientRequest]]) -> tuple[ClientSession, "asyncio.Task[msgspec.Raw]"]:
+    """Return a session with a request under way, whose questions are put and never answered."""
+    session = ClientSession("up", link, http=False, on_notification=ignore, on_end=ignore)
+    session.requests = OLD
+    await link.open(session)
 
     async def ask(asks: Mapping[str, ClientRequest]) -> Mapping[str, Any]:
         put.append(asks)
@@ -206,41 +206,41 @@ async def asking_peer(link: ScriptedLink, put: list[Mapping[str, ClientRequest]]
         finally:
             put.remove(asks)
 
-    asked = asyncio.create_task(peer.request(OLD, "tools/call", {}, behalf=CallContext(owner="a", ask=ask)))
+    asked = asyncio.create_task(session.request(OLD, "tools/call", {}, context=CallContext(owner="a", ask=ask)))
     await link.until(lambda: link.sent)
-    return peer, asked
+    return session, asked
 
 
-async def test_a_flood_of_questions_is_dammed_and_none_outlives_its_request() -> None:
+async def test_open_client_requests_are_limited_and_end_with_their_call() -> None:
     link = ScriptedLink({"tools/call": None})
     put: list[Mapping[str, ClientRequest]] = []
-    peer, asked = await asking_peer(link, put)
+    session, asked = await asking_session(link, put)
     for number in range(500):
         link.ask(number, "elicitation/create", {"message": "?", "n": number})
         link.ask(number, "elicitation/create", {"message": "?", "n": -number})
     await asyncio.sleep(0)  # a turn of the loop, not a wait
     assert len(put) == 100
 
-    peer.receive(b'{"jsonrpc":"2.0","id":1,"result":{}}', None)
+    session.receive(b'{"jsonrpc":"2.0","id":1,"result":{}}', None)
     await asked
     for _ in range(3):
         await asyncio.sleep(0)  # a turn of the loop, not a wait
     assert put == []
 
 
-async def test_a_greeting_is_never_cancelled() -> None:
+async def test_the_request_initialize_is_never_cancelled() -> None:
     link = ScriptedLink({"initialize": None})
-    peer = ClientSession("up", link, http=False, note=ignore, ended=ignore)
-    await link.open(peer)
-    greeting = asyncio.create_task(peer.initialize(OLD, {}))
+    session = ClientSession("up", link, http=False, on_notification=ignore, on_end=ignore)
+    await link.open(session)
+    initializing = asyncio.create_task(session.initialize(OLD))
     await link.until(lambda: link.sent)
-    greeting.cancel()
-    await asyncio.gather(greeting, return_exceptions=True)
+    initializing.cancel()
+    await asyncio.gather(initializing, return_exceptions=True)
 
     assert [message["method"] for message in link.sent] == ["initialize"]
 
 
-async def test_completions_that_are_none_are_an_error_of_the_upstream() -> None:
+async def test_invalid_completions_are_an_upstream_error() -> None:
     prompts = {"prompts/list": {"prompts": [{"name": "p", "arguments": [{"name": "a"}]}]}}
     upstream = scripted({**TOOLS, **prompts, "completion/complete": {"completion": {"values": [1]}}})
     async with Yard("gate", providers=[upstream], metatools=False) as yard:
@@ -252,7 +252,7 @@ async def test_completions_that_are_none_are_an_error_of_the_upstream() -> None:
 
 
 @pytest.mark.parametrize("result", [b'{"contents":5}', b'{"contents":[1]}', b'{"contents":[{"uri":"a://b","n":1e999}]}', b"[]"])
-async def test_a_resource_that_is_none_is_an_error_of_the_upstream(result: bytes) -> None:
+async def test_an_invalid_resource_is_an_upstream_error(result: bytes) -> None:
     upstream = scripted({**TOOLS, "resources/list": {"resources": [{"uri": "a://b", "name": "b"}]}, "resources/read": msgspec.Raw(result)})
     async with Yard("gate", providers=[upstream], metatools=False) as yard:
         await upstream.wait_ready()
@@ -262,13 +262,13 @@ async def test_a_resource_that_is_none_is_an_error_of_the_upstream(result: bytes
         assert answered.error.code == "upstream_error"
 
 
-async def test_the_status_of_a_yard_that_runs_is_not_hidden_by_one_that_ended(tmp_path: Path) -> None:
+async def test_a_yard_that_ends_does_not_overwrite_the_status_of_a_running_one(tmp_path: Path) -> None:
     upstream = scripted(TOOLS, tmp_path)
     async with Yard("gate", providers=[upstream], metatools=False), asyncio.timeout(20):
         await upstream.wait_ready()
         await until(lambda: read_status(tmp_path) is not None)
-        keep_status(tmp_path, Status(name="up", state="stopped", pid=1))
+        write_status(tmp_path, Status(name="up", state="stopped", pid=1))
         await until(lambda: read_status(tmp_path) is not None)
-        keep_status(tmp_path, Status(name="up", state="ready", pid=1))  # another yard, which runs on
+        write_status(tmp_path, Status(name="up", state="ready", pid=1))  # another yard, which runs on
 
     assert read_status(tmp_path) == Status(name="up", state="ready", pid=1)

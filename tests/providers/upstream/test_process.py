@@ -8,10 +8,9 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from wired import SERVER, Told, Wired, children, descriptors, is_alive, until
+from wired import SERVER, RecordingListener, Wired, children, descriptors, is_alive, until
 
-from toolyard.providers.upstream import process as processes
-from toolyard.providers.upstream import stdio as pipe
+from toolyard.providers.upstream import process, stdio
 from toolyard.providers.upstream.link import LinkError
 from toolyard.providers.upstream.process import environment_of
 from toolyard.providers.upstream.settings import UpstreamSettings
@@ -24,8 +23,8 @@ CYCLES = 200
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give programs little time to end by themselves."""
-    monkeypatch.setattr(processes, "_EOF_SECONDS", 0.05)
-    monkeypatch.setattr(processes, "_TERM_SECONDS", 0.05)
+    monkeypatch.setattr(process, "_EOF_SECONDS", 0.05)
+    monkeypatch.setattr(process, "_TERM_SECONDS", 0.05)
 
 
 @pytest.fixture
@@ -37,7 +36,7 @@ def first_process() -> Generator[None]:
     libc.prctl(CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
-def test_a_program_gets_few_of_our_variables_and_all_of_its_own() -> None:
+def test_a_program_inherits_few_variables_and_gets_all_of_its_own() -> None:
     ours = {
         "PATH": "/bin",
         "HOME": "/h",
@@ -53,7 +52,7 @@ def test_a_program_gets_few_of_our_variables_and_all_of_its_own() -> None:
     assert environment_of(settings, ours) == {"PATH": "/bin", "HOME": "/theirs", "LC_ALL": "C", "XDG_CACHE_HOME": "/c", "TOKEN": "t"}
 
 
-async def test_a_program_does_not_see_what_is_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_program_does_not_inherit_our_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOOLYARD_STATE_DIR", str(tmp_path))
     monkeypatch.setenv("SOME_API_KEY", "secret")
     async with Wired(tmp_path, env={"GIVEN": "1"}) as wired:
@@ -68,21 +67,21 @@ async def test_a_program_runs_in_its_folder_and_is_found_from_there(tmp_path: Pa
     program.write_text('#!/bin/sh\necho "{\\"in\\":\\"$PWD\\"}"\n')
     program.chmod(0o755)
     async with Wired(tmp_path, command="./where", args=(), cwd=str(tmp_path)) as wired:
-        await until(lambda: bool(wired.told.messages))
+        await until(lambda: bool(wired.listener.messages))
 
-    assert wired.told.messages == [f'{{"in":"{tmp_path}"}}'.encode()]
+    assert wired.listener.messages == [f'{{"in":"{tmp_path}"}}'.encode()]
 
 
-async def test_a_program_is_found_on_the_path_that_it_is_given(tmp_path: Path) -> None:
+async def test_a_program_is_searched_in_its_own_path(tmp_path: Path) -> None:
     program = tmp_path / "only-here"
     program.write_text("#!/bin/sh\necho '{}'\n")
     program.chmod(0o755)
     path = f"/nowhere:{tmp_path}:/bin"
     async with Wired(tmp_path, command="only-here", args=(), env={"PATH": path}) as wired:
-        await until(lambda: bool(wired.told.messages))
+        await until(lambda: bool(wired.listener.messages))
 
 
-async def test_a_home_is_understood_in_programs_and_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_tilde_is_expanded_in_programs_and_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "cat").symlink_to("/bin/cat")
     async with Wired(tmp_path, command="~/cat", args=(), cwd="~") as wired:
@@ -91,12 +90,12 @@ async def test_a_home_is_understood_in_programs_and_folders(tmp_path: Path, monk
 
 async def refused(tmp_path: Path, **settings: object) -> str:
     with pytest.raises(LinkError) as caught:
-        await Wired(tmp_path, **settings).pipe.open(Told())
-    assert caught.value.trouble == "unavailable"
+        await Wired(tmp_path, **settings).pipe.open(RecordingListener())
+    assert caught.value.kind == "unavailable"
     return caught.value.message
 
 
-async def test_what_cannot_be_run_is_said_plainly(tmp_path: Path) -> None:
+async def test_a_program_that_cannot_be_run_is_unavailable_with_the_reason(tmp_path: Path) -> None:
     others = set(children())
     (tmp_path / "text").write_text("not a program")
     (tmp_path / "broken").write_bytes(b"\x00\x01 not a program")
@@ -114,7 +113,7 @@ async def test_what_cannot_be_run_is_said_plainly(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_program_that_does_not_want_to_end_is_made_to(tmp_path: Path) -> None:
+async def test_a_program_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     async with Wired(tmp_path, "ignores_sigterm") as wired:
         pid = int(await wired.call("pid"))
 
@@ -123,7 +122,7 @@ async def test_a_program_that_does_not_want_to_end_is_made_to(tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_program_is_asked_to_end_before_it_is_made_to(tmp_path: Path) -> None:
+async def test_a_program_gets_sigterm_before_sigkill(tmp_path: Path) -> None:
     async with Wired(tmp_path, "never_reads") as wired:
         wired.send("ping")
 
@@ -131,7 +130,7 @@ async def test_a_program_is_asked_to_end_before_it_is_made_to(tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("impatient", "first_process")
-async def test_what_a_program_started_ends_with_it_and_is_reaped(tmp_path: Path) -> None:
+async def test_descendants_end_with_their_program_and_are_reaped(tmp_path: Path) -> None:
     others = set(children())
     async with Wired(tmp_path, "spawns_grandchild") as wired:
         grandchild = int(await wired.call("grandchild"))
@@ -179,7 +178,7 @@ def test_a_loop_that_ends_while_a_program_is_closed_ends_it_at_once(tmp_path: Pa
     wired = Wired(tmp_path, "ignores_sigterm")
 
     async def leave() -> int:
-        await wired.pipe.open(wired.told)
+        await wired.pipe.open(wired.listener)
         pid = int(await wired.call("pid"))
         waiting = asyncio.ensure_future(wired.pipe.close())
         for _ in range(10):
@@ -190,7 +189,7 @@ def test_a_loop_that_ends_while_a_program_is_closed_ends_it_at_once(tmp_path: Pa
     assert not is_alive(asyncio.run(leave()))
 
 
-async def test_a_closing_that_was_cut_short_may_be_done_again(tmp_path: Path) -> None:
+async def test_an_interrupted_close_may_be_repeated(tmp_path: Path) -> None:
     async with Wired(tmp_path, "ignores_sigterm") as wired:
         pid = int(await wired.call("pid"))
         waiting = asyncio.ensure_future(wired.pipe.close())
@@ -203,7 +202,7 @@ async def test_a_closing_that_was_cut_short_may_be_done_again(tmp_path: Path) ->
         assert not is_alive(pid)
 
 
-def test_it_is_the_same_on_the_fastest_loop(tmp_path: Path) -> None:
+def test_it_works_on_uvloop(tmp_path: Path) -> None:
     async def use() -> None:
         before = descriptors()
         for mode in ("well", "dies_midcall"):
@@ -217,17 +216,17 @@ def test_it_is_the_same_on_the_fastest_loop(tmp_path: Path) -> None:
         runner.run(use())
 
 
-async def test_a_system_that_cannot_watch_processes_waits_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_pidfd_a_thread_waits_for_the_exit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "pidfd_open")
     async with Wired(tmp_path) as wired:
         os.kill(int(await wired.call("pid")), signal.SIGKILL)
         assert (await wired.end()).message == "'bad' was ended by SIGKILL."
 
 
-async def test_a_system_without_a_shell_runs_programs_all_the_same(
+async def test_without_a_shell_programs_run_without_a_guard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(processes, "_SHELL", "/no/such/shell")
+    monkeypatch.setattr(process, "_SHELL", "/no/such/shell")
     async with Wired(tmp_path) as wired:
         assert await wired.call("echo", text="hello") == "hello"
 
@@ -240,7 +239,7 @@ def is_keeper(pid: int) -> bool:
 
 @pytest.mark.usefixtures("first_process")
 async def test_after_many_starts_and_ends_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipe, "_GRACE", 0.01)
+    monkeypatch.setattr(stdio, "_GRACE_SECONDS", 0.01)
     commands = (("cat", ()), ("sh", ("-c", "sleep 60 >/dev/null 2>&1 & exec cat")), ("sh", ("-c", "cat; true")))
     others, opened, tasks = set(children()), descriptors(), len(asyncio.all_tasks())
     for cycle in range(CYCLES):

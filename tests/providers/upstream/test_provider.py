@@ -54,7 +54,7 @@ async def test_the_tools_of_an_upstream_are_called_by_its_name_and_theirs(tmp_pa
         assert {spec.name: spec.operation for spec in yard.list()}["bad__wipe"] == "destroy"
 
 
-async def test_what_was_seen_once_is_listed_at_once_and_without_a_process(tmp_path: Path) -> None:
+async def test_a_stored_catalogue_is_listed_at_once_without_a_process(tmp_path: Path) -> None:
     async with running(tmp_path):
         pass
     upstream = make_upstream("bad", settings_of("never_answers"), state=tmp_path)
@@ -75,7 +75,7 @@ async def test_arguments_are_checked_here_before_anything_is_started(tmp_path: P
         assert upstream.status().calls == before
 
 
-async def test_a_tool_that_says_it_failed_is_an_upstream_error_in_its_own_words(tmp_path: Path) -> None:
+async def test_a_tool_that_reports_a_failure_is_an_upstream_error_with_its_text(tmp_path: Path) -> None:
     async with running(tmp_path) as (yard, _):
         error = refused(await yard.call("bad__fail", {}))
 
@@ -83,7 +83,7 @@ async def test_a_tool_that_says_it_failed_is_an_upstream_error_in_its_own_words(
         assert error.details["text"]
 
 
-async def test_a_process_that_is_killed_during_calls_loses_them_truthfully_and_the_next_call_works(tmp_path: Path) -> None:
+async def test_calls_fail_when_the_process_is_killed_and_the_next_call_works(tmp_path: Path) -> None:
     async with running(tmp_path) as (yard, upstream):
         pid = (await yard.call("bad__pid", {})).data
         calls = [asyncio.create_task(yard.call("bad__hang", {})) for _ in range(50)]
@@ -98,7 +98,7 @@ async def test_a_process_that_is_killed_during_calls_loses_them_truthfully_and_t
         assert again.data != pid
 
 
-async def test_a_query_that_was_lost_with_its_process_is_asked_again(tmp_path: Path) -> None:
+async def test_a_query_that_is_lost_with_its_process_is_repeated(tmp_path: Path) -> None:
     settings = settings_of("dies_midcall", reshape={"echo": Reshape(idempotent=True)})
     async with running(tmp_path, settings) as (yard, upstream):
         error = refused(await yard.call("bad__echo", {"text": "x"}))
@@ -114,7 +114,7 @@ async def test_a_call_that_takes_too_long_is_a_timeout_of_the_upstream(tmp_path:
         assert (error.code, error.blame, error.may_have_run) == ("timeout", "upstream", True)
 
 
-async def test_deadlines_that_callers_choose_are_not_held_against_the_upstream(tmp_path: Path) -> None:
+async def test_timeouts_set_by_callers_do_not_count_as_failures(tmp_path: Path) -> None:
     hasty = {"steps": [{"tool_id": "bad__hang", "timeout_s": 0.02}]}
     upstream = make_upstream("bad", settings_of(), state=tmp_path)
     async with Yard("gate", providers=[upstream]) as yard:
@@ -127,7 +127,7 @@ async def test_deadlines_that_callers_choose_are_not_held_against_the_upstream(t
 
 
 @pytest.mark.parametrize("chosen", [{}, {"timeout_s": 60.0}])
-async def test_deadlines_of_its_own_are_held_against_the_upstream(tmp_path: Path, chosen: dict[str, float]) -> None:
+async def test_timeouts_of_its_own_tools_count_as_failures(tmp_path: Path, chosen: dict[str, float]) -> None:
     upstream = make_upstream("bad", settings_of(call_seconds=0.1), state=tmp_path)
     async with Yard("gate", providers=[upstream]) as yard:
         await upstream.wait_ready()
@@ -137,7 +137,7 @@ async def test_deadlines_of_its_own_are_held_against_the_upstream(tmp_path: Path
         assert (upstream.status().state, upstream.status().failures) == ("degraded", 1)
 
 
-async def test_a_call_whose_time_is_up_before_the_upstream_has_started_did_not_run(tmp_path: Path) -> None:
+async def test_a_call_that_times_out_during_the_start_did_not_run(tmp_path: Path) -> None:
     settings = UpstreamSettings(command=sys.executable, args=("-I", str(BAD), "slow_start", "2026", "0.3"), call_seconds=0.05)
     async with running(tmp_path, settings):
         pass
@@ -167,7 +167,7 @@ async def test_tools_that_change_are_withheld_until_somebody_accepts_them(tmp_pa
 
 
 @pytest.mark.parametrize("mode", ["exits_at_once", "garbage"])
-async def test_one_that_cannot_be_greeted_says_why_and_hurts_nobody(tmp_path: Path, mode: str) -> None:
+async def test_a_failed_handshake_shows_in_the_status_and_affects_nobody_else(tmp_path: Path, mode: str) -> None:
     async with running(tmp_path, settings_of(mode, connect_seconds=1)) as (yard, upstream):
         status = upstream.status()
 
@@ -176,7 +176,7 @@ async def test_one_that_cannot_be_greeted_says_why_and_hurts_nobody(tmp_path: Pa
         assert (yard.list(), status.tools) == ([], 0)
 
 
-async def test_what_its_settings_reshape_is_reshaped(tmp_path: Path) -> None:
+async def test_tools_are_reshaped_by_the_settings(tmp_path: Path) -> None:
     shapes = {
         "echo": Reshape(rename="say", description="Say it.", fixed={"text": "always"}, operation="command", pinned=True),
         "pi*": Reshape(title="Process"),
@@ -201,14 +201,14 @@ async def test_a_restart_is_asked_for_by_a_file_of_another_process(tmp_path: Pat
         assert (await yard.call("bad__pid", {})).data != pid
 
 
-async def test_a_restart_does_not_wait_for_a_look_that_hangs(tmp_path: Path) -> None:
+async def test_a_restart_does_not_wait_for_a_refresh_that_hangs(tmp_path: Path) -> None:
     links: list[ScriptedLink] = []
 
     def link() -> ScriptedLink:
         links.append(ScriptedLink({"initialize": None} if len(links) == 0 else HANDSHAKE))
         return links[-1]
 
-    upstream = Upstream("bad", UpstreamSettings(command="bad", era="2025"), link=link, folder=folder_of(tmp_path, "bad"), beat=0.01)
+    upstream = Upstream("bad", UpstreamSettings(command="bad", era="2025"), link=link, folder=folder_of(tmp_path, "bad"), interval=0.01)
     async with Yard("gate") as yard:
         await yard.providers.add(upstream)
         await until(lambda: links)

@@ -1,4 +1,4 @@
-"""What happens at the wrong moment: an end, a restart or a change while something else is under way."""
+"""Ends, restarts and changes at the wrong moment."""
 
 import asyncio
 from typing import Any
@@ -26,7 +26,7 @@ async def test_nothing_is_started_once_it_is_closed() -> None:
         assert (len(bench.links), supervisor.health.state) == (1, "stopped")
 
 
-async def test_one_that_dies_as_it_has_greeted_is_not_taken_for_ready() -> None:
+async def test_an_upstream_that_dies_right_after_the_handshake_is_not_ready() -> None:
     bench = Bench({**HANDSHAKE, **TOOLS, "tools/call": {}})
     async with bench.opened() as supervisor:
         asked = asyncio.create_task(ask(supervisor))
@@ -57,7 +57,7 @@ async def test_a_restart_during_a_start_that_hangs_starts_it_anew() -> None:
         assert (len(bench.fetched), supervisor.health.state, supervisor.health.last_error) == (1, "ready", "")
 
 
-async def test_calls_that_a_restart_ends_are_not_held_against_the_upstream() -> None:
+async def test_calls_that_a_restart_ends_do_not_count_as_failures() -> None:
     bench = Bench({**MODERN, **TOOLS, "tools/call": None})
     async with bench.opened() as supervisor:
         asked = asyncio.create_task(ask(supervisor))
@@ -72,7 +72,7 @@ async def test_calls_that_a_restart_ends_are_not_held_against_the_upstream() -> 
         assert (supervisor.health.state, supervisor.health.failures) == ("cold", 0)
 
 
-async def test_a_change_during_a_look_is_looked_at_once_more() -> None:
+async def test_a_change_during_a_refresh_causes_another_refresh() -> None:
     bench = Bench({**HANDSHAKE, **TOOLS, "prompts/list": None})
     async with bench.opened() as supervisor:
         looking = asyncio.create_task(supervisor.refresh())
@@ -80,7 +80,7 @@ async def test_a_change_during_a_look_is_looked_at_once_more() -> None:
         link = bench.links[0]
         await link.until(lambda: link.requests("prompts/list"))
         link.script.update({"tools/list": {"tools": [{"name": "new"}]}, "prompts/list": {"prompts": []}})
-        link.say("notifications/tools/list_changed")
+        link.notify("notifications/tools/list_changed")
         link.listener.receive(b'{"jsonrpc":"2.0","id":%d,"result":{}}' % link.requests("prompts/list")[0]["id"], None)
         await looking
         await bench.until(lambda: len(bench.fetched) == 2)
@@ -88,7 +88,7 @@ async def test_a_change_during_a_look_is_looked_at_once_more() -> None:
         assert [tool["name"] for tool in bench.fetched[1].tools] == ["new"]
 
 
-async def test_one_that_is_being_looked_at_is_not_idle() -> None:
+async def test_an_upstream_is_not_idle_during_a_refresh() -> None:
     bench = Bench({**MODERN, "tools/list": None})
     async with bench.opened(idle_seconds=1) as supervisor:
         looking = asyncio.create_task(supervisor.refresh())
@@ -101,7 +101,7 @@ async def test_one_that_is_being_looked_at_is_not_idle() -> None:
 
 
 @pytest.mark.parametrize("status", [403, 404, 405])
-async def test_an_address_that_is_wrong_shows_in_the_state_and_is_not_asked_every_second(status: int) -> None:
+async def test_a_wrong_url_shows_in_the_state_and_is_not_tried_every_second(status: int) -> None:
     refusal = LinkError("refused", f"'up' answered with status {status}.", status=status)
     bench = Bench({"server/discover": refusal, "initialize": refusal})
     async with bench.opened() as supervisor:
@@ -114,7 +114,7 @@ async def test_an_address_that_is_wrong_shows_in_the_state_and_is_not_asked_ever
         assert (len(bench.links), supervisor.is_stale) == (3, False)
 
 
-async def test_a_session_that_is_lost_while_looking_is_begun_anew_by_the_next_look() -> None:
+async def test_a_session_that_is_lost_during_a_refresh_is_replaced_by_the_next_one() -> None:
     forgotten = LinkError("session_lost", "No such session.", status=404)
     bench = Bench({**HANDSHAKE, "tools/list": forgotten}, {**HANDSHAKE, **TOOLS})
     async with bench.opened() as supervisor:
@@ -125,28 +125,28 @@ async def test_a_session_that_is_lost_while_looking_is_begun_anew_by_the_next_lo
 
 
 @pytest.mark.parametrize(("header", "is_sure"), [("Authorization", True), ("X-Key", False)])
-async def test_the_wrong_credentials_of_one_caller_keep_nobody_else_away(header: str, *, is_sure: bool) -> None:
+async def test_wrong_credentials_of_one_caller_do_not_block_others(header: str, *, is_sure: bool) -> None:
     bench = Bench({**MODERN, **TOOLS, "tools/call": LinkError("unauthenticated", "Who are you?", status=401)})
     async with bench.opened(forward_headers=(header,)) as supervisor:
         theirs = CallContext(owner="a", headers={header.lower(): "wrong"})
         with pytest.raises(LinkError, match="Who are you") as caught:
-            await supervisor.request("tools/call", {}, name=None, behalf=theirs, safe=False)
-        assert caught.value.of_caller is is_sure
+            await supervisor.request("tools/call", {}, name=None, context=theirs, safe=False)
+        assert caught.value.caller_credentials is is_sure
         bench.links[0].script["tools/call"] = {}
 
         assert supervisor.health.state == "ready"
         assert await ask(supervisor) == b"{}"
 
 
-async def test_a_handshake_that_is_refused_is_not_the_fault_of_who_happens_to_call() -> None:
+async def test_a_refused_handshake_is_not_blamed_on_the_caller() -> None:
     refusal = LinkError("unauthenticated", "Who are you?", status=401)
     bench = Bench({"server/discover": refusal, "initialize": refusal})
     async with bench.opened(forward_headers=("Authorization",)) as supervisor:
         theirs = CallContext(owner="a", headers={"authorization": "Bearer good"})
         for _ in range(2):  # the second is refused without asking
             with pytest.raises(LinkError, match="Who are you") as caught:
-                await supervisor.request("tools/call", {}, name=None, behalf=theirs, safe=False)
-            assert not caught.value.of_caller
+                await supervisor.request("tools/call", {}, name=None, context=theirs, safe=False)
+            assert not caught.value.caller_credentials
 
         assert supervisor.health.state == "auth_needed"
         assert not any(headers for link in bench.links for headers in link.headers if "authorization" in headers)
@@ -164,20 +164,20 @@ async def test_refusing_many_calls_does_not_grow() -> None:
         assert depths[1] == depths[-1]
 
 
-async def test_what_cannot_be_sent_leaves_the_try_to_the_next() -> None:
+async def test_a_request_that_cannot_be_encoded_releases_the_probe() -> None:
     bench = Bench({**MODERN, **TOOLS, "tools/call": {}})
     async with bench.opened() as supervisor:
         for _ in range(3):
             bench.now += 1
-            supervisor.time_out(bench.now)
+            supervisor.record_timeout(bench.now)
         bench.now += 100
         with pytest.raises(TypeError):
-            await supervisor.request("tools/call", {"a": object()}, name=None, behalf=CallContext(), safe=False)
+            await supervisor.request("tools/call", {"a": object()}, name=None, context=CallContext(), safe=False)
 
         assert await ask(supervisor) == b"{}"
 
 
-async def test_a_restart_finds_out_anew_which_era_it_is_of(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_restart_negotiates_the_era_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolyard.providers.upstream.handshake.PROBE_SECONDS", 0.01)
     bench = Bench({**MODERN, **TOOLS, "tools/call": {}}, {**HANDSHAKE, **TOOLS, "server/discover": None, "tools/call": {}})
     async with bench.opened() as supervisor:
@@ -198,7 +198,7 @@ class SlowToClose(ScriptedLink):
 
 
 @pytest.mark.parametrize("gone", [True, False])
-async def test_a_link_that_is_given_up_just_before_the_end_is_closed(monkeypatch: pytest.MonkeyPatch, *, gone: bool) -> None:
+async def test_a_link_that_is_discarded_just_before_the_end_is_closed(monkeypatch: pytest.MonkeyPatch, *, gone: bool) -> None:
     monkeypatch.setattr("test_supervisor.ScriptedLink", SlowToClose)
     bench = Bench({**HANDSHAKE, **TOOLS, "tools/call": LinkError("session_lost", "Who are you?"), "slow": None})
     async with bench.opened() as supervisor:

@@ -1,4 +1,4 @@
-"""A peer: answers find their requests, questions find whom they are for, and nothing that an upstream says breaks it."""
+"""A session matches responses with requests and client requests with calls, and survives invalid messages."""
 
 import asyncio
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from toolyard.dispatch.progress import Progress
 from toolyard.model.elicitation import ClientRequest
 from toolyard.model.errors import ToolError
 from toolyard.providers.upstream.link import LinkError
-from toolyard.providers.upstream.session import ALONE, CallContext, ClientSession
+from toolyard.providers.upstream.session import NO_CALLER, CallContext, ClientSession
 from toolyard.wire.messages import Fault
 from toolyard.wire.params import Client, Requests
 from toolyard.wire.versions import LATEST, LATEST_HANDSHAKE
@@ -21,60 +21,63 @@ OLD = Requests(LATEST_HANDSHAKE, Client("test", "1"))
 NEW = Requests(LATEST, Client("test", "1"))
 
 
-class Ends:
-    """What a peer told its owner."""
+class Callbacks:
+    """Records what a session reports to its owner."""
 
     def __init__(self) -> None:
-        self.notes: list[tuple[str, msgspec.Raw]] = []
-        self.ended: list[LinkError] = []
+        self.methods: list[str] = []
+        self.errors: list[LinkError] = []
+
+    def notify(self, method: str, _params: msgspec.Raw) -> None:
+        self.methods.append(method)
 
 
-async def open_peer(link: ScriptedLink, *, http: bool = False) -> tuple[ClientSession, Ends]:
-    """Return a peer over a link that is open."""
-    ends = Ends()
-    peer = ClientSession("up", link, http=http, note=lambda method, params: ends.notes.append((method, params)), ended=ends.ended.append)
-    peer.requests = OLD
-    await link.open(peer)
-    return peer, ends
+async def open_session(link: ScriptedLink, *, http: bool = False) -> tuple[ClientSession, Callbacks]:
+    """Return a session over a link that is open."""
+    callbacks = Callbacks()
+    session = ClientSession("up", link, http=http, on_notification=callbacks.notify, on_end=callbacks.errors.append)
+    session.requests = OLD
+    await link.open(session)
+    return session, callbacks
 
 
-async def test_an_answer_comes_back_as_json_to_whoever_asked() -> None:
+async def test_a_response_reaches_its_request_as_json() -> None:
     def echo(params: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"echo": params["name"]}
 
     link = ScriptedLink({"tools/call": echo})
-    peer, _ = await open_peer(link)
+    session, _ = await open_session(link)
 
-    first, second = await asyncio.gather(*(peer.request(OLD, "tools/call", {"name": name}) for name in "ab"))
+    first, second = await asyncio.gather(*(session.request(OLD, "tools/call", {"name": name}) for name in "ab"))
 
     assert (bytes(first), bytes(second)) == (b'{"echo":"a"}', b'{"echo":"b"}')
 
 
-async def test_an_error_of_the_upstream_keeps_its_code_its_words_and_its_data() -> None:
-    peer, _ = await open_peer(ScriptedLink({"x": Fault(-32050, "Quota.", {"retry": 3})}))
+async def test_a_json_rpc_error_keeps_its_code_message_and_data() -> None:
+    session, _ = await open_session(ScriptedLink({"x": Fault(-32050, "Quota.", {"retry": 3})}))
 
     with pytest.raises(Fault) as caught:
-        await peer.request(OLD, "x", {})
+        await session.request(OLD, "x", {})
     assert (caught.value.code, caught.value.message, caught.value.data) == (-32050, "Quota.", {"retry": 3})
 
 
-async def test_an_error_that_is_none_is_still_an_error() -> None:
+async def test_an_invalid_error_object_is_still_an_error() -> None:
     link = ScriptedLink({"x": None})
-    peer, _ = await open_peer(link)
-    asked = asyncio.create_task(peer.request(OLD, "x", {}))
+    session, _ = await open_session(link)
+    asked = asyncio.create_task(session.request(OLD, "x", {}))
     await link.until(lambda: link.sent)
-    peer.receive(b'{"jsonrpc":"2.0","id":1,"error":"no"}', None)
+    session.receive(b'{"jsonrpc":"2.0","id":1,"error":"no"}', None)
 
     with pytest.raises(Fault):
         await asked
 
 
-async def test_a_request_of_the_newer_era_says_who_asks_and_what_he_can_be_asked_in_body_and_headers() -> None:
+async def test_a_modern_request_has_version_client_and_capabilities_in_body_and_headers() -> None:
     link = ScriptedLink({"tools/call": {}})
-    peer, _ = await open_peer(link)
-    behalf = CallContext(capabilities={"elicitation": {}}, meta={"traceparent": "00-1"}, headers={"Mcp-Param-A": "1"})
+    session, _ = await open_session(link)
+    context = CallContext(capabilities={"elicitation": {}}, meta={"traceparent": "00-1"}, headers={"Mcp-Param-A": "1"})
 
-    await peer.request(NEW, "tools/call", {"name": "add"}, name="größe", behalf=behalf)
+    await session.request(NEW, "tools/call", {"name": "add"}, name="größe", context=context)
 
     assert link.sent[0]["params"]["_meta"] == {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -90,47 +93,47 @@ async def test_a_request_of_the_newer_era_says_who_asks_and_what_he_can_be_asked
     }
 
 
-async def test_progress_and_what_is_logged_reach_whoever_asked() -> None:
+async def test_progress_and_log_messages_reach_the_call() -> None:
     link = ScriptedLink({"x": None})
-    peer, _ = await open_peer(link)
+    session, _ = await open_session(link)
     notes: list[Progress] = []
-    said: list[tuple[str, str]] = []
-    behalf = CallContext(owner="me", progress=notes.append, log=lambda level, text: said.append((level, text)))
-    asked = asyncio.create_task(peer.request(OLD, "x", {}, behalf=behalf))
+    lines: list[tuple[str, str]] = []
+    context = CallContext(owner="me", progress=notes.append, log=lambda level, text: lines.append((level, text)))
+    asked = asyncio.create_task(session.request(OLD, "x", {}, context=context))
     await link.until(lambda: link.sent)
 
-    link.say("notifications/progress", {"progressToken": 1, "progress": 2, "total": 4, "message": "half"})
-    link.say("notifications/progress", {"progressToken": 99, "progress": 2})
-    link.say("notifications/progress", {"progressToken": {}})
-    link.say("notifications/message", {"level": "warning", "data": "careful"})
-    link.say("notifications/message", {"level": "info", "data": {"a": 1}}, about=1)
-    peer.lose(1, LinkError("lost", "Gone."))
+    link.notify("notifications/progress", {"progressToken": 1, "progress": 2, "total": 4, "message": "half"})
+    link.notify("notifications/progress", {"progressToken": 99, "progress": 2})
+    link.notify("notifications/progress", {"progressToken": {}})
+    link.notify("notifications/message", {"level": "warning", "data": "careful"})
+    link.notify("notifications/message", {"level": "info", "data": {"a": 1}}, about=1)
+    session.lose(1, LinkError("lost", "Gone."))
 
     with pytest.raises(LinkError):
         await asked
     assert notes == [Progress(2, 4, "half")]
-    assert said == [("warning", "careful"), ("info", '{"a":1}')]
+    assert lines == [("warning", "careful"), ("info", '{"a":1}')]
     assert link.sent[0]["params"]["_meta"] == {"progressToken": 1}
 
 
-async def test_whoever_stops_waiting_cancels_the_request_over_there() -> None:
+async def test_cancelling_the_wait_cancels_the_request() -> None:
     link = ScriptedLink({"x": None})
-    peer, _ = await open_peer(link)
-    asked = asyncio.create_task(peer.request(OLD, "x", {}))
+    session, _ = await open_session(link)
+    asked = asyncio.create_task(session.request(OLD, "x", {}))
     await link.until(lambda: link.sent)
     asked.cancel()
     await asyncio.gather(asked, return_exceptions=True)
 
     assert link.dropped == [1]
     assert link.sent[1]["params"]["requestId"] == 1
-    peer.receive(b'{"jsonrpc":"2.0","id":1,"result":{}}', None)  # too late, and no harm
+    session.receive(b'{"jsonrpc":"2.0","id":1,"result":{}}', None)  # too late, and no harm
 
 
-async def test_over_http_in_the_newer_era_the_closed_connection_is_the_cancellation() -> None:
+async def test_over_modern_http_closing_the_connection_is_the_cancellation() -> None:
     link = ScriptedLink({"x": None})
-    peer, _ = await open_peer(link, http=True)
-    peer.requests = NEW
-    asked = asyncio.create_task(peer.request(NEW, "x", {}))
+    session, _ = await open_session(link, http=True)
+    session.requests = NEW
+    asked = asyncio.create_task(session.request(NEW, "x", {}))
     await link.until(lambda: link.sent)
     asked.cancel()
     await asyncio.gather(asked, return_exceptions=True)
@@ -138,45 +141,45 @@ async def test_over_http_in_the_newer_era_the_closed_connection_is_the_cancellat
     assert (link.dropped, len(link.sent)) == ([1], 1)
 
 
-async def test_a_link_that_ends_fails_all_and_its_owner_is_told_once() -> None:
+async def test_a_link_that_ends_fails_all_requests_and_is_reported_once() -> None:
     link = ScriptedLink({"x": None})
-    peer, ends = await open_peer(link)
-    asked = [asyncio.create_task(peer.request(OLD, "x", {})) for _ in range(3)]
+    session, callbacks = await open_session(link)
+    asked = [asyncio.create_task(session.request(OLD, "x", {})) for _ in range(3)]
     await link.until(lambda: len(link.sent) == 3)
-    peer.end(LinkError("lost", "It died.", sent=True))
+    session.end(LinkError("lost", "It died.", sent=True))
 
     results = await asyncio.gather(*asked, return_exceptions=True)
     assert [str(result) for result in results] == ["It died."] * 3
-    assert len(ends.ended) == 1
+    assert len(callbacks.errors) == 1
 
 
-async def test_closing_fails_what_still_waits() -> None:
+async def test_closing_fails_pending_requests() -> None:
     link = ScriptedLink({"x": None})
-    peer, _ = await open_peer(link)
-    asked = asyncio.create_task(peer.request(OLD, "x", {}))
+    session, _ = await open_session(link)
+    asked = asyncio.create_task(session.request(OLD, "x", {}))
     await link.until(lambda: link.sent)
-    await peer.retire(0.01)
+    await session.drain(0.01)
 
     with pytest.raises(LinkError, match="'up' was stopped"):
         await asked
     assert not link.is_open
-    await peer.retire(0.01)
+    await session.drain(0.01)
 
 
-async def test_nonsense_is_left_alone_and_other_notes_go_to_the_owner() -> None:
+async def test_invalid_messages_are_ignored_and_other_notifications_go_to_the_owner() -> None:
     link = ScriptedLink({})
-    peer, ends = await open_peer(link)
-    peer.receive(b"{", None)
-    peer.receive(b'{"jsonrpc":"2.0","id":77,"result":{}}', None)
-    link.say("notifications/message", {"data": "to nobody"})
-    link.say("notifications/tools/list_changed")
+    session, callbacks = await open_session(link)
+    session.receive(b"{", None)
+    session.receive(b'{"jsonrpc":"2.0","id":77,"result":{}}', None)
+    link.notify("notifications/message", {"data": "to nobody"})
+    link.notify("notifications/tools/list_changed")
 
-    assert [method for method, _ in ends.notes] == ["notifications/tools/list_changed"]
+    assert callbacks.methods == ["notifications/tools/list_changed"]
 
 
-async def test_a_ping_is_answered_and_what_nobody_can_be_asked_is_refused() -> None:
+async def test_a_ping_is_answered_and_a_request_about_no_call_is_refused() -> None:
     link = ScriptedLink({})
-    await open_peer(link)
+    await open_session(link)
     link.ask("p", "ping")
     link.ask("q", "roots/list")
 
@@ -197,12 +200,12 @@ def answering(answer: Mapping[str, Any] | ToolError, asked: list[ClientRequest])
 
 
 @pytest.mark.parametrize("about", [1, None])
-async def test_a_question_reaches_whoever_the_request_is_for_and_its_answer_the_upstream(about: int | None) -> None:
+async def test_a_client_request_reaches_the_client_of_its_call_and_the_answer_the_upstream(about: int | None) -> None:
     link = ScriptedLink({"x": None})
-    peer, _ = await open_peer(link)
+    session, _ = await open_session(link)
     asked: list[ClientRequest] = []
-    behalf = CallContext(owner="me", ask=answering({"action": "accept", "content": {"name": "Bo"}}, asked))
-    waiting = asyncio.create_task(peer.request(OLD, "x", {}, behalf=behalf))
+    context = CallContext(owner="me", ask=answering({"action": "accept", "content": {"name": "Bo"}}, asked))
+    waiting = asyncio.create_task(session.request(OLD, "x", {}, context=context))
     await link.until(lambda: link.sent)
     link.ask(5, "elicitation/create", {"message": "Who?"}, about=about)
     await link.until(lambda: len(link.sent) > 1)
@@ -212,14 +215,14 @@ async def test_a_question_reaches_whoever_the_request_is_for_and_its_answer_the_
     waiting.cancel()
 
 
-async def test_what_is_sent_on_behalf_of_a_caller_has_his_headers() -> None:
+async def test_all_messages_about_a_call_have_the_callers_headers() -> None:
     async def answer(_: object) -> Mapping[str, Any]:
         return {"answer": {"action": "decline"}}
 
     link = ScriptedLink({"tools/call": None})
-    peer, _ = await open_peer(link)
-    behalf = CallContext(owner="a", ask=answer, headers={"authorization": "Bearer a", "Mcp-Param-A": "1"})
-    task = asyncio.create_task(peer.request(OLD, "tools/call", {}, behalf=behalf))
+    session, _ = await open_session(link)
+    context = CallContext(owner="a", ask=answer, headers={"authorization": "Bearer a", "Mcp-Param-A": "1"})
+    task = asyncio.create_task(session.request(OLD, "tools/call", {}, context=context))
     await link.until(lambda: link.sent)
     link.ask(5, "elicitation/create", {}, about=1)
     await link.until(lambda: len(link.sent) == 2)
@@ -233,12 +236,12 @@ async def test_what_is_sent_on_behalf_of_a_caller_has_his_headers() -> None:
     assert ["Mcp-Param-A" in headers for headers in link.headers] == [True, False, False, False]
 
 
-async def test_a_question_is_never_put_to_one_of_two_owners() -> None:
+async def test_a_client_request_that_may_be_about_two_owners_is_refused() -> None:
     link = ScriptedLink({"x": None})
-    peer, _ = await open_peer(link)
+    session, _ = await open_session(link)
     asked: list[ClientRequest] = []
-    behalves = [CallContext(owner=owner, ask=answering({"action": "accept"}, asked)) for owner in ("me", "you")]
-    waiting = [asyncio.create_task(peer.request(OLD, "x", {}, behalf=behalf)) for behalf in behalves]
+    contexts = [CallContext(owner=owner, ask=answering({"action": "accept"}, asked)) for owner in ("me", "you")]
+    waiting = [asyncio.create_task(session.request(OLD, "x", {}, context=context)) for context in contexts]
     await link.until(lambda: len(link.sent) == 2)
     link.ask(5, "elicitation/create", {})
     link.ask(6, "elicitation/create", {}, about=99)
@@ -249,63 +252,63 @@ async def test_a_question_is_never_put_to_one_of_two_owners() -> None:
         task.cancel()
 
 
-@pytest.mark.parametrize(("code", "told"), [("not_supported", -32601), ("timeout", -32603)])
-async def test_a_question_that_cannot_be_answered_is_a_fault_for_the_upstream(code: Any, told: int) -> None:
+@pytest.mark.parametrize(("code", "error_code"), [("not_supported", -32601), ("timeout", -32603)])
+async def test_a_client_request_that_fails_is_answered_with_an_error(code: Any, error_code: int) -> None:
     link = ScriptedLink({"x": None})
-    peer, _ = await open_peer(link)
-    behalf = CallContext(owner="me", ask=answering(ToolError(code, "No."), []))
-    waiting = asyncio.create_task(peer.request(OLD, "x", {}, behalf=behalf))
+    session, _ = await open_session(link)
+    context = CallContext(owner="me", ask=answering(ToolError(code, "No."), []))
+    waiting = asyncio.create_task(session.request(OLD, "x", {}, context=context))
     await link.until(lambda: link.sent)
     link.ask(5, "elicitation/create", {})
     await link.until(lambda: len(link.sent) > 1)
 
-    assert link.sent[1]["error"]["code"] == told
+    assert link.sent[1]["error"]["code"] == error_code
     waiting.cancel()
 
 
-async def asking_for_ever(peer: ClientSession, link: ScriptedLink) -> tuple["asyncio.Task[msgspec.Raw]", asyncio.Event]:
+async def asking_for_ever(session: ClientSession, link: ScriptedLink) -> tuple["asyncio.Task[msgspec.Raw]", asyncio.Event]:
     """Return a request whose upstream asked what nobody answers, and what tells that the question is over."""
-    begun, over = asyncio.Event(), asyncio.Event()
+    started, over = asyncio.Event(), asyncio.Event()
 
     async def ask(_: Mapping[str, ClientRequest]) -> Mapping[str, Any]:
-        begun.set()
+        started.set()
         try:
             await asyncio.Event().wait()
         finally:
             over.set()
         return {}
 
-    waiting = asyncio.create_task(peer.request(OLD, "x", {}, behalf=CallContext(owner="me", ask=ask)))
+    waiting = asyncio.create_task(session.request(OLD, "x", {}, context=CallContext(owner="me", ask=ask)))
     await link.until(lambda: link.sent)
     link.ask(5, "elicitation/create", {})
-    await begun.wait()
+    await started.wait()
     return waiting, over
 
 
-async def test_an_upstream_may_take_its_question_back() -> None:
+async def test_an_upstream_may_cancel_its_request() -> None:
     link = ScriptedLink({"x": None})
-    peer, _ = await open_peer(link)
-    waiting, over = await asking_for_ever(peer, link)
-    link.say("notifications/cancelled", {"requestId": 77})
-    link.say("notifications/cancelled", {})
-    link.say("notifications/cancelled", {"requestId": 5})
+    session, _ = await open_session(link)
+    waiting, over = await asking_for_ever(session, link)
+    link.notify("notifications/cancelled", {"requestId": 77})
+    link.notify("notifications/cancelled", {})
+    link.notify("notifications/cancelled", {"requestId": 5})
     await over.wait()
     waiting.cancel()
 
 
-async def test_questions_end_with_the_link() -> None:
+async def test_client_requests_end_with_the_link() -> None:
     link = ScriptedLink({"x": None})
-    peer, _ = await open_peer(link)
-    waiting, over = await asking_for_ever(peer, link)
-    peer.end(LinkError("lost", "It died."))
+    session, _ = await open_session(link)
+    waiting, over = await asking_for_ever(session, link)
+    session.end(LinkError("lost", "It died."))
     await over.wait()
     await asyncio.gather(waiting, return_exceptions=True)
 
 
-async def test_what_the_yard_asks_on_its_own_has_nobody_behind_it() -> None:
+async def test_requests_without_a_caller_have_no_client() -> None:
     link = ScriptedLink({"x": None})
-    peer, _ = await open_peer(link)
-    waiting = asyncio.create_task(peer.request(OLD, "x", {}, behalf=ALONE))
+    session, _ = await open_session(link)
+    waiting = asyncio.create_task(session.request(OLD, "x", {}, context=NO_CALLER))
     await link.until(lambda: link.sent)
     link.ask(5, "elicitation/create", {})
 
@@ -314,12 +317,12 @@ async def test_what_the_yard_asks_on_its_own_has_nobody_behind_it() -> None:
 
 
 @pytest.mark.parametrize("about", [1, None])
-async def test_an_answer_that_is_no_message_fails_the_request_it_can_be_meant_for(about: int | None) -> None:
+async def test_an_invalid_message_fails_the_request_it_answers(about: int | None) -> None:
     link = ScriptedLink({"x": None})
-    peer, _ = await open_peer(link)
-    asked = asyncio.create_task(peer.request(OLD, "x", {}))
+    session, _ = await open_session(link)
+    asked = asyncio.create_task(session.request(OLD, "x", {}))
     await link.until(lambda: link.sent)
-    peer.receive(b'{"jsonrpc":"1.0","id":1,"result":' + b"[" * 5 + b"]" * 5 + b"}", about)
+    session.receive(b'{"jsonrpc":"1.0","id":1,"result":' + b"[" * 5 + b"]" * 5 + b"}", about)
 
-    with pytest.raises(LinkError, match="no message"):
+    with pytest.raises(LinkError, match="invalid message"):
         await asked

@@ -5,10 +5,9 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from wired import Told, Wired, is_alive, until
+from wired import RecordingListener, Wired, is_alive, until
 
-from toolyard.providers.upstream import process_log
-from toolyard.providers.upstream import stdio as module
+from toolyard.providers.upstream import process_log, stdio
 from toolyard.providers.upstream.link import LinkError
 from toolyard.providers.upstream.process_log import ProcessLog
 from toolyard.providers.upstream.stdio import Stderr
@@ -22,14 +21,14 @@ async def test_a_program_is_asked_and_answers(tmp_path: Path) -> None:
         assert (await wired.ask("server/discover"))["result"]["supportedVersions"] == ["2026-07-28"]
         assert await wired.call("echo", text="hello") == "hello"
 
-    assert not wired.told.ends
-    assert not wired.told.losses
+    assert not wired.listener.ends
+    assert not wired.listener.losses
 
 
 async def test_many_messages_of_one_turn_are_all_answered_one_by_one(tmp_path: Path) -> None:
     async with Wired(tmp_path) as wired:
         asked = [wired.send("tools/call", CALL) for _ in range(500)]
-        await until(lambda: len(wired.told.messages) == len(asked))
+        await until(lambda: len(wired.listener.messages) == len(asked))
 
     assert list(wired.answers) == asked
 
@@ -51,80 +50,80 @@ async def test_a_message_that_is_too_long_ends_the_link_once(tmp_path: Path) -> 
         wired.send("tools/call", CALL)
         error = await wired.end()
 
-    assert (error.trouble, error.sent) == ("lost", True)
+    assert (error.kind, error.sent) == ("lost", True)
     assert "100000 bytes" in error.message
-    assert len(wired.told.ends) == 1
+    assert len(wired.listener.ends) == 1
 
 
-async def test_what_is_no_message_is_skipped_and_logged(tmp_path: Path) -> None:
+async def test_output_that_is_no_message_is_skipped_and_logged(tmp_path: Path) -> None:
     async with Wired(tmp_path, "stray_prints") as wired:
         assert await wired.call("echo", text="hello") == "hello"
 
-    assert len(wired.told.messages) == 1
+    assert len(wired.listener.messages) == 1
     for line in ("Welcome to the bad server!", "About to answer 1.", "{not json}"):
         assert f" stdout {line}\n" in wired.logged
 
 
-async def test_an_upstream_that_answers_garbage_is_never_heard(tmp_path: Path) -> None:
+async def test_garbage_on_stdout_is_never_delivered(tmp_path: Path) -> None:
     async with Wired(tmp_path, "garbage") as wired:
         wired.send("initialize")
         await until(lambda: "{'jsonrpc': '2.0'}" in wired.logged)
-        assert not wired.told.messages
-        assert not wired.told.ends
+        assert not wired.listener.messages
+        assert not wired.listener.ends
 
 
-async def test_a_message_that_is_nested_too_deeply_is_none(tmp_path: Path) -> None:
+async def test_a_message_that_is_nested_too_deeply_is_skipped(tmp_path: Path) -> None:
     deep = b'{"a":' * 200_000 + b"1" + b"}" * 200_000
     async with Wired(tmp_path, command="cat", args=()) as wired:
         wired.pipe.send(deep, 1, {})
         wired.pipe.send(b' {"b":1}', 2, {})
-        await until(lambda: bool(wired.told.messages))
+        await until(lambda: bool(wired.listener.messages))
 
-    assert wired.told.messages == [b' {"b":1}']
+    assert wired.listener.messages == [b' {"b":1}']
 
 
-async def test_the_end_of_a_program_is_told_once_with_its_last_words(tmp_path: Path) -> None:
+async def test_the_end_of_a_program_is_reported_once_with_its_last_lines(tmp_path: Path) -> None:
     async with Wired(tmp_path, "dies_midcall") as wired:
         await wired.ask("initialize")
         for _ in range(10):
             wired.send("tools/call", CALL)
         error = await wired.end()
 
-    assert (error.trouble, error.sent, error.message) == ("lost", True, "'bad' ended with exit code 3.")
+    assert (error.kind, error.sent, error.message) == ("lost", True, "'bad' ended with exit code 3.")
     assert error.text == "RuntimeError: The bad server was told to die."
-    assert len(wired.told.ends) == 1
+    assert len(wired.listener.ends) == 1
     assert " stderr RuntimeError: The bad server was told to die.\n" in wired.logged
     assert " toolyard 'bad' ended with exit code 3.\n" in wired.logged
 
 
-async def test_a_program_that_ends_before_it_said_anything_is_unavailable(tmp_path: Path) -> None:
+async def test_a_program_that_ends_before_its_first_message_is_unavailable(tmp_path: Path) -> None:
     async with Wired(tmp_path, "exits_at_once") as wired:
         error = await wired.end()
 
-    assert (error.trouble, error.sent) == ("unavailable", False)
+    assert (error.kind, error.sent) == ("unavailable", False)
     assert error.text == "There is no key in 'API_KEY'."
 
 
-async def test_a_killed_program_is_told_of_by_its_signal(tmp_path: Path) -> None:
+async def test_the_end_of_a_killed_program_names_the_signal(tmp_path: Path) -> None:
     async with Wired(tmp_path) as wired:
         os.kill(int(await wired.call("pid")), signal.SIGKILL)
         assert (await wired.end()).message == "'bad' was ended by SIGKILL."
 
 
-async def test_a_signal_without_a_name_is_told_of_by_its_number(tmp_path: Path) -> None:
+async def test_a_signal_without_a_name_is_named_by_its_number(tmp_path: Path) -> None:
     number = signal.SIGRTMIN + 3
     async with Wired(tmp_path) as wired:
         os.kill(int(await wired.call("pid")), number)
         assert (await wired.end()).message == f"'bad' was ended by signal {int(number)}."
 
 
-async def test_half_a_message_is_none(tmp_path: Path) -> None:
+async def test_half_a_message_is_skipped(tmp_path: Path) -> None:
     async with Wired(tmp_path, "half_line") as wired:
         await wired.ask("initialize")
         wired.send("tools/call", CALL)
         assert (await wired.end()).message == "'bad' ended with exit code 0."
 
-    assert len(wired.told.messages) == 1
+    assert len(wired.listener.messages) == 1
     assert ' stdout {"jsonrpc"' in wired.logged
 
 
@@ -132,24 +131,24 @@ async def test_a_whole_message_without_a_line_break_counts_at_the_end(tmp_path: 
     async with Wired(tmp_path, command="printf", args=('{"a":1}',)) as wired:
         await wired.end()
 
-    assert wired.told.messages == [b'{"a":1}']
+    assert wired.listener.messages == [b'{"a":1}']
 
 
 async def test_a_program_that_closes_its_output_is_lost_even_if_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_GRACE", 0.01)
+    monkeypatch.setattr(stdio, "_GRACE_SECONDS", 0.01)
     async with Wired(tmp_path, "closes_stdout") as wired:
         assert (await wired.end()).message == "'bad' closed its pipes."
 
 
 async def test_a_program_that_closes_its_input_is_lost_even_if_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_GRACE", 0.01)
+    monkeypatch.setattr(stdio, "_GRACE_SECONDS", 0.01)
     async with Wired(tmp_path, command="sh", args=("-c", "exec 0<&-; echo '{}'; exec sleep 60")) as wired:
-        await until(lambda: bool(wired.told.messages))
+        await until(lambda: bool(wired.listener.messages))
         wired.send("tools/call", CALL)
         assert (await wired.end()).message == "'bad' closed its pipes."
 
 
-async def test_a_program_is_lost_when_it_ends_though_what_it_started_holds_its_pipes(tmp_path: Path) -> None:
+async def test_a_program_is_lost_when_it_ends_even_if_a_descendant_holds_its_pipes(tmp_path: Path) -> None:
     async with Wired(tmp_path, command="sh", args=("-c", "echo '{\"a\":1}'; sleep 60 & exit 4")) as wired:
         assert (await wired.end()).message == "'bad' ended with exit code 4."
 
@@ -160,12 +159,12 @@ async def test_requests_to_an_upstream_that_does_not_read_are_lost_beyond_a_boun
         for number in range(10):
             wired.pipe.send(piece, number, {})
         wired.pipe.send(piece, None, {})
-        assert not wired.told.losses, "The listener was told while 'send' was running."
-        await until(lambda: bool(wired.told.losses))
+        assert not wired.listener.losses, "The listener was told while 'send' was running."
+        await until(lambda: bool(wired.listener.losses))
 
-    assert [request_id for request_id, _ in wired.told.losses] == [5, 6, 7, 8, 9]
-    error = wired.told.losses[0][1]
-    assert (error.trouble, error.sent, error.message) == ("lost", False, "'bad' does not read what it is sent.")
+    assert [request_id for request_id, _ in wired.listener.losses] == [5, 6, 7, 8, 9]
+    error = wired.listener.losses[0][1]
+    assert (error.kind, error.sent, error.message) == ("lost", False, "'bad' does not read what it is sent.")
 
 
 async def test_an_upstream_that_reads_again_is_sent_more(tmp_path: Path) -> None:
@@ -175,25 +174,25 @@ async def test_an_upstream_that_reads_again_is_sent_more(tmp_path: Path) -> None
     async with Wired(tmp_path, command="sh", args=("-c", f"read -r _ < {gate}; exec cat")) as wired:
         for number in range(6):
             wired.pipe.send(piece, number, {})
-        await until(lambda: bool(wired.told.losses))
+        await until(lambda: bool(wired.listener.losses))
         await asyncio.to_thread(gate.write_text, "go\n")
-        await until(lambda: len(wired.told.messages) == 5)
+        await until(lambda: len(wired.listener.messages) == 5)
         await wired.ask("ping")
 
-    assert [request_id for request_id, _ in wired.told.losses] == [5]
+    assert [request_id for request_id, _ in wired.listener.losses] == [5]
 
 
 async def test_a_request_after_the_end_is_lost(tmp_path: Path) -> None:
     async with Wired(tmp_path, "exits_at_once") as wired:
         await wired.end()
         request_id = wired.send("tools/call", CALL)
-        await until(lambda: bool(wired.told.losses))
+        await until(lambda: bool(wired.listener.losses))
 
-    assert wired.told.losses[0][0] == request_id
-    assert wired.told.losses[0][1].message == "'bad' has ended."
+    assert wired.listener.losses[0][0] == request_id
+    assert wired.listener.losses[0][1].message == "'bad' has ended."
 
 
-async def test_a_pipe_that_was_never_opened_takes_and_closes_nothing(tmp_path: Path) -> None:
+async def test_a_link_that_was_never_opened_can_be_used_and_closed(tmp_path: Path) -> None:
     wired = Wired(tmp_path)
     wired.send("ping")
     wired.pipe.drop(1)
@@ -202,16 +201,16 @@ async def test_a_pipe_that_was_never_opened_takes_and_closes_nothing(tmp_path: P
     assert not wired.log.exists()
 
 
-async def test_closing_tells_nobody_and_may_be_done_twice(tmp_path: Path) -> None:
+async def test_closing_reports_no_end_and_may_be_repeated(tmp_path: Path) -> None:
     async with Wired(tmp_path) as wired:
         pid = int(await wired.call("pid"))
         await asyncio.gather(wired.pipe.close(), wired.pipe.close())
         assert not is_alive(pid)
 
-    assert not wired.told.ends
+    assert not wired.listener.ends
 
 
-async def test_closing_goes_on_when_who_waits_for_it_goes(tmp_path: Path) -> None:
+async def test_closing_continues_when_its_caller_is_cancelled(tmp_path: Path) -> None:
     async with Wired(tmp_path) as wired:
         pid = int(await wired.call("pid"))
         with pytest.raises(TimeoutError):
@@ -220,24 +219,24 @@ async def test_closing_goes_on_when_who_waits_for_it_goes(tmp_path: Path) -> Non
         await until(lambda: not is_alive(pid))
 
 
-async def test_closing_during_the_grace_of_a_program_tells_nobody(tmp_path: Path) -> None:
+async def test_closing_during_the_grace_period_reports_no_end(tmp_path: Path) -> None:
     async with Wired(tmp_path, command="sh", args=("-c", "exec 1>&-; read _")) as wired:
-        running = wired.pipe._running  # pyright: ignore[reportPrivateUsage] - that the end has been seen
+        running = wired.pipe._program  # pyright: ignore[reportPrivateUsage] - that the end has been seen
         assert running is not None
         await until(lambda: running._grace is not None)  # pyright: ignore[reportPrivateUsage] - the same
-    assert not wired.told.ends
+    assert not wired.listener.ends
 
 
-async def test_an_upstream_that_writes_while_it_is_closed_need_not_wait(tmp_path: Path) -> None:
+async def test_output_is_read_while_the_program_is_closed(tmp_path: Path) -> None:
     script = "echo '{}'; cat >/dev/null; head -c 1000000 /dev/zero; echo bye >&2"
     async with Wired(tmp_path, command="sh", args=("-c", script)) as wired:
-        await until(lambda: bool(wired.told.messages))
+        await until(lambda: bool(wired.listener.messages))
 
     assert " stderr bye\n" in wired.logged
     assert " toolyard 'bad' ended with exit code 0.\n" in wired.logged
 
 
-async def test_last_words_do_not_tell_secrets(tmp_path: Path) -> None:
+async def test_the_last_lines_contain_no_secrets(tmp_path: Path) -> None:
     script = 'echo "wrong: $API_KEY in $PLACE" >&2'
     env = {"API_KEY": "sk-123", "PLACE": "here", "EMPTY_TOKEN": ""}
     async with Wired(tmp_path, command="sh", args=("-c", script), env=env) as wired:
@@ -257,10 +256,10 @@ async def test_a_flood_on_stderr_neither_stops_the_program_nor_fills_the_disk(tm
 async def test_a_program_that_is_not_there_is_unavailable_and_leaves_nothing(tmp_path: Path) -> None:
     wired = Wired(tmp_path, command="no-such-program")
     with pytest.raises(LinkError) as caught:
-        await wired.pipe.open(Told())
+        await wired.pipe.open(RecordingListener())
     await wired.pipe.close()
 
-    assert (caught.value.trouble, caught.value.sent) == ("unavailable", False)
+    assert (caught.value.kind, caught.value.sent) == ("unavailable", False)
     assert "There is no program 'no-such-program'" in caught.value.message
     assert not wired.log.exists()
 
@@ -280,20 +279,20 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ProcessLog:
     return ProcessLog(tmp_path / "stderr.log")
 
 
-async def test_what_comes_during_a_flood_is_read_after_a_rest(pipe: tuple[int, int], log: ProcessLog) -> None:
+async def test_stderr_is_read_after_a_pause_during_a_flood(pipe: tuple[int, int], log: ProcessLog) -> None:
     source, sink = pipe
     stderr = Stderr(source, log, on_end=lambda: None)
     for number in range(3):
         os.write(sink, b"x" * 2000 + b"%d\n" % number)
-        await until(lambda number=number: log.last_words.endswith(str(number)))
+        await until(lambda number=number: log.tail.endswith(str(number)))
     stderr.close()
     log.close()
 
 
-async def test_what_is_there_already_is_read_at_the_end_though_it_rests(
+async def test_closing_reads_the_rest_of_stderr_during_a_pause(
     pipe: tuple[int, int], log: ProcessLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_REST", 3600)
+    monkeypatch.setattr(stdio, "_FLOOD_PAUSE_SECONDS", 3600)
     source, sink = pipe
     stderr = Stderr(source, log, on_end=lambda: None)
     os.write(sink, b"x" * 2000)
@@ -304,4 +303,4 @@ async def test_what_is_there_already_is_read_at_the_end_though_it_rests(
     await asyncio.sleep(0)  # a turn of the loop, not a wait
     log.close()
 
-    assert log.last_words.endswith("\nthe last words")
+    assert log.tail.endswith("\nthe last words")

@@ -1,4 +1,4 @@
-"""A supervisor: one start for all who wait, no harm done twice, and nobody kept waiting for what is sick."""
+"""The supervisor: one start for all callers, no harmful retries, and no waiting for a failing upstream."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -9,10 +9,10 @@ import pytest
 from scripted import HANDSHAKE, MODERN, Script, ScriptedLink
 
 from toolyard.providers.upstream.catalogue import Catalogue
-from toolyard.providers.upstream.link import OPEN, Credentials, LinkError
-from toolyard.providers.upstream.session import ALONE
+from toolyard.providers.upstream.link import NO_CREDENTIALS, Credentials, LinkError
+from toolyard.providers.upstream.session import NO_CALLER
 from toolyard.providers.upstream.settings import UpstreamSettings
-from toolyard.providers.upstream.supervisor import Observer, Restraint, Supervisor
+from toolyard.providers.upstream.supervisor import Observer, RefreshBackoff, Supervisor
 from toolyard.wire.messages import Fault
 
 TOOLS: Script = {"tools/list": {"tools": [{"name": "add"}]}, "resources/list": {}, "prompts/list": {"prompts": []}}
@@ -20,7 +20,7 @@ DEAD = LinkError("lost", "It died.", sent=True)
 
 
 class Bench:
-    """Links that are made one after the other, each with its script, and what the supervisor told."""
+    """Links that are made one after the other, each with its script, and what the supervisor reported."""
 
     def __init__(self, *scripts: Script, cannot_open: LinkError | None = None) -> None:
         self.scripts = scripts
@@ -32,13 +32,13 @@ class Bench:
         self._cannot_open = cannot_open
 
     def link(self) -> ScriptedLink:
-        """Return the next link; the last script is used again and again."""
+        """Return the next link; the last script is repeated."""
         script = self.scripts[min(len(self.links), len(self.scripts) - 1)]
         self.links.append(ScriptedLink(script, cannot_open=self._cannot_open))
         return self.links[-1]
 
     @asynccontextmanager
-    async def opened(self, credentials: Credentials = OPEN, **settings: Any) -> AsyncGenerator[Supervisor]:
+    async def opened(self, credentials: Credentials = NO_CREDENTIALS, **settings: Any) -> AsyncGenerator[Supervisor]:
         """Return a supervisor, and stop it afterwards."""
         supervisor = Supervisor(
             "up",
@@ -46,7 +46,7 @@ class Bench:
             link=self.link,
             credentials=credentials,
             observer=Observer(fetched=self._take, updated=self.updated.append, changed=self.changes.set),
-            known=None,
+            catalogue=None,
             clock=lambda: self.now,
         )
         try:
@@ -59,26 +59,26 @@ class Bench:
         self.changes.set()
 
     async def until(self, done: Callable[[], object]) -> None:
-        """Wait until what the supervisor tells makes this true."""
+        """Wait until a report of the supervisor makes the condition true."""
         async with asyncio.timeout(5):
             while not done():
                 self.changes.clear()
                 await self.changes.wait()
 
     async def until_turn(self, done: Callable[[], object]) -> None:
-        """Let others go on until this is true, of which nobody tells."""
+        """Run other tasks until a condition without an event is true."""
         async with asyncio.timeout(5):
             while not done():  # noqa: ASYNC110 - what is waited for has no event
                 await asyncio.sleep(0)  # a turn of the loop, not a wait
 
 
 async def ask(supervisor: Supervisor, method: str = "tools/call", *, safe: bool = False) -> bytes:
-    """Return what an upstream answers."""
-    return bytes(await supervisor.request(method, {}, name=None, behalf=ALONE, safe=safe))
+    """Return the answer of the upstream."""
+    return bytes(await supervisor.request(method, {}, name=None, context=NO_CALLER, safe=safe))
 
 
 def failing(*answers: Any) -> Callable[[Mapping[str, Any]], Any]:
-    """Return what answers with each of these once, and then with the last again and again."""
+    """Return a function that answers with each of these once, and then repeats the last."""
     left = list(answers)
     return lambda _: left.pop(0) if len(left) > 1 else left[0]
 
@@ -92,7 +92,7 @@ async def test_many_callers_start_it_once() -> None:
         assert (supervisor.health.state, supervisor.is_connected) == ("ready", True)
 
 
-async def test_that_one_of_those_who_wait_gives_up_does_not_end_the_start() -> None:
+async def test_a_caller_that_gives_up_does_not_cancel_the_start() -> None:
     bench = Bench({**MODERN, **TOOLS, "tools/call": {}})
     async with bench.opened() as supervisor:
         first, second = asyncio.create_task(ask(supervisor)), asyncio.create_task(ask(supervisor))
@@ -102,16 +102,16 @@ async def test_that_one_of_those_who_wait_gives_up_does_not_end_the_start() -> N
         assert await second == b"{}"
 
 
-async def test_what_it_offers_is_looked_at_when_it_starts_and_when_it_says_that_it_changed() -> None:
+async def test_the_catalogue_is_fetched_at_the_start_and_after_change_notifications() -> None:
     bench = Bench({**HANDSHAKE, **TOOLS, "tools/call": {}})
     async with bench.opened() as supervisor:
         assert supervisor.is_stale
         await ask(supervisor)
         await bench.until(lambda: len(bench.fetched) == 1)
-        bench.links[0].say("notifications/tools/list_changed")
-        bench.links[0].say("notifications/prompts/list_changed")
-        bench.links[0].say("notifications/resources/updated", {"uri": "a://b"})
-        bench.links[0].say("notifications/resources/updated", {})
+        bench.links[0].notify("notifications/tools/list_changed")
+        bench.links[0].notify("notifications/prompts/list_changed")
+        bench.links[0].notify("notifications/resources/updated", {"uri": "a://b"})
+        bench.links[0].notify("notifications/resources/updated", {})
         await bench.until(lambda: len(bench.fetched) == 2)
 
         assert [tool["name"] for tool in bench.fetched[1].tools] == ["add"]
@@ -119,18 +119,18 @@ async def test_what_it_offers_is_looked_at_when_it_starts_and_when_it_says_that_
         assert not supervisor.is_stale
 
 
-async def test_changes_noted_just_before_the_end_are_not_looked_at() -> None:
+async def test_changes_just_before_the_end_cause_no_refresh() -> None:
     bench = Bench({**HANDSHAKE, **TOOLS, "tools/call": {}})
     async with bench.opened() as supervisor:
         await ask(supervisor)
         await bench.until(lambda: bench.fetched)
         await asyncio.sleep(0)  # a turn of the loop, in which the look ends
-        bench.links[0].say("notifications/tools/list_changed")
+        bench.links[0].notify("notifications/tools/list_changed")
 
     assert (supervisor.health.state, bench.links[0].is_open) == ("stopped", False)
 
 
-async def test_a_crash_is_told_to_all_and_the_next_call_starts_it_anew() -> None:
+async def test_a_crash_fails_all_calls_and_the_next_call_starts_it_again() -> None:
     bench = Bench({**MODERN, **TOOLS, "tools/call": None}, {**MODERN, **TOOLS, "tools/call": {}})
     async with bench.opened() as supervisor:
         asked = [asyncio.create_task(ask(supervisor)) for _ in range(10)]
@@ -145,7 +145,7 @@ async def test_a_crash_is_told_to_all_and_the_next_call_starts_it_anew() -> None
         assert (len(bench.links), supervisor.health.state) == (2, "ready")
 
 
-async def test_only_what_is_safe_is_sent_again_if_it_may_have_arrived() -> None:
+async def test_only_a_safe_request_is_repeated_if_it_may_have_arrived() -> None:
     bench = Bench({**MODERN, **TOOLS, "tools/call": failing(DEAD, {"again": True}, DEAD, {})})
     async with bench.opened() as supervisor:
         assert await ask(supervisor, safe=True) == b'{"again":true}'
@@ -153,13 +153,13 @@ async def test_only_what_is_safe_is_sent_again_if_it_may_have_arrived() -> None:
             await ask(supervisor)
 
 
-async def test_what_surely_did_not_arrive_is_sent_again() -> None:
+async def test_a_request_that_surely_did_not_arrive_is_repeated() -> None:
     bench = Bench({**MODERN, **TOOLS, "tools/call": failing(LinkError("lost", "Closed."), {})})
     async with bench.opened() as supervisor:
         assert await ask(supervisor) == b"{}"
 
 
-async def test_a_session_that_was_forgotten_is_begun_anew_once() -> None:
+async def test_a_lost_session_is_replaced_once() -> None:
     forgotten = LinkError("session_lost", "No such session.", status=404)
     bench = Bench({**HANDSHAKE, **TOOLS, "tools/call": forgotten}, {**HANDSHAKE, **TOOLS, "tools/call": failing({}, forgotten)})
     async with bench.opened() as supervisor:
@@ -169,14 +169,14 @@ async def test_a_session_that_was_forgotten_is_begun_anew_once() -> None:
             await ask(supervisor)
 
 
-async def test_three_failures_in_a_row_keep_callers_away_at_once_and_one_tries_for_all() -> None:
+async def test_three_failures_in_a_row_open_the_breaker_and_one_call_probes() -> None:
     bench = Bench({**MODERN, **TOOLS}, cannot_open=LinkError("unavailable", "Nobody there."))
     async with bench.opened() as supervisor:
         for _ in range(3):
             bench.now += 0.01
             with pytest.raises(LinkError, match="Nobody there"):
                 await ask(supervisor)
-        with pytest.raises(LinkError, match=r"'up' is left alone for .* Nobody there") as caught:
+        with pytest.raises(LinkError, match=r"'up' is not called for another .* Nobody there") as caught:
             await ask(supervisor)
 
         assert caught.value.retry_after
@@ -187,7 +187,7 @@ async def test_three_failures_in_a_row_keep_callers_away_at_once_and_one_tries_f
         assert len(bench.links) == 4
 
 
-async def test_whoever_gives_up_does_not_keep_the_next_from_trying() -> None:
+async def test_a_cancelled_call_does_not_block_the_next() -> None:
     bench = Bench({**MODERN, **TOOLS, "tools/call": None})
     async with bench.opened() as supervisor:
         asked = asyncio.create_task(ask(supervisor))
@@ -204,7 +204,7 @@ async def test_calls_that_time_out_count_as_failures() -> None:
     async with bench.opened() as supervisor:
         for _ in range(3):
             bench.now += 1
-            supervisor.time_out(bench.now)
+            supervisor.record_timeout(bench.now)
 
         assert supervisor.health.state == "backing_off"
 
@@ -227,7 +227,7 @@ class Signing:
         """Wait for nothing."""
 
 
-async def test_one_that_wants_credentials_is_not_tried_until_somebody_signed_in() -> None:
+async def test_refused_credentials_block_calls_until_somebody_signs_in() -> None:
     refused = LinkError("unauthenticated", "Sign in.", status=401)
     bench = Bench({**MODERN, **TOOLS, "tools/call": failing(refused, {})})
     signing = Signing()
@@ -242,7 +242,7 @@ async def test_one_that_wants_credentials_is_not_tried_until_somebody_signed_in(
         assert supervisor.health.state == "ready"
 
 
-async def test_an_error_of_the_caller_is_none_of_the_upstream() -> None:
+async def test_an_error_of_the_caller_does_not_count_as_a_failure() -> None:
     bench = Bench({**MODERN, **TOOLS, "tools/call": failing(Fault(-32602, "No."), LinkError("refused", "400.", status=400))})
     async with bench.opened() as supervisor:
         with pytest.raises(Fault):
@@ -254,7 +254,7 @@ async def test_an_error_of_the_caller_is_none_of_the_upstream() -> None:
         assert supervisor.health.state == "ready"
 
 
-async def test_one_that_nobody_uses_is_stopped_and_started_at_the_next_call() -> None:
+async def test_an_idle_upstream_is_stopped_and_started_by_the_next_call() -> None:
     bench = Bench({**MODERN, **TOOLS, "tools/call": {}})
     async with bench.opened(idle_seconds=60) as supervisor:
         await supervisor.stop_if_idle()
@@ -270,20 +270,20 @@ async def test_one_that_nobody_uses_is_stopped_and_started_at_the_next_call() ->
         assert await ask(supervisor) == b"{}"
 
 
-async def test_a_restart_forgives_and_lets_go() -> None:
+async def test_a_restart_disconnects_and_resets_the_health() -> None:
     bench = Bench({**MODERN, **TOOLS, "tools/call": {}})
     async with bench.opened() as supervisor:
         await ask(supervisor)
         for _ in range(5):
             bench.now += 1
-            supervisor.time_out(bench.now)
+            supervisor.record_timeout(bench.now)
         await supervisor.restart()
 
         assert (supervisor.health.wait, supervisor.health.state, bench.links[0].is_open) == (0, "cold", False)
         assert await ask(supervisor) == b"{}"
 
 
-async def test_it_works_on_no_more_calls_at_one_time_than_its_settings_say() -> None:
+async def test_concurrent_calls_are_limited() -> None:
     bench = Bench({**MODERN, **TOOLS, "tools/call": None})
     async with bench.opened(in_flight=2) as supervisor:
         asked = [asyncio.create_task(ask(supervisor)) for _ in range(5)]
@@ -296,17 +296,17 @@ async def test_it_works_on_no_more_calls_at_one_time_than_its_settings_say() -> 
             task.cancel()
 
 
-async def test_one_that_goes_away_when_asked_for_its_era_is_started_again_with_a_handshake() -> None:
+async def test_a_link_that_is_lost_on_the_discovery_is_opened_again_with_a_handshake() -> None:
     bench = Bench({"server/discover": DEAD}, {**HANDSHAKE, **TOOLS, "tools/call": {}})
     async with bench.opened() as supervisor:
         assert await ask(supervisor) == b"{}"
         assert (len(bench.links), bench.links[0].is_open) == (2, False)
 
 
-async def test_one_that_does_not_greet_in_time_is_unavailable_and_let_go() -> None:
+async def test_a_handshake_that_takes_too_long_makes_the_upstream_unavailable() -> None:
     bench = Bench({"server/discover": None, "initialize": None})
     async with bench.opened(connect_seconds=0.02) as supervisor:
-        with pytest.raises(LinkError, match=r"did not greet within 0\.02 seconds"):
+        with pytest.raises(LinkError, match=r"did not complete the handshake within 0\.02 seconds"):
             await ask(supervisor)
         assert not bench.links[0].is_open
 
@@ -321,7 +321,7 @@ async def test_one_that_does_not_greet_in_time_is_unavailable_and_let_go() -> No
         ([1], "no list"),
     ],
 )
-async def test_what_cannot_be_listed_shows_in_the_state(listed: Any, why: str) -> None:
+async def test_a_failed_list_shows_in_the_state(listed: Any, why: str) -> None:
     bench = Bench({**MODERN, "tools/list": listed, "tools/call": {}})
     async with bench.opened(list_seconds=0.05 if listed is None else 10) as supervisor:
         await supervisor.refresh()
@@ -330,7 +330,7 @@ async def test_what_cannot_be_listed_shows_in_the_state(listed: Any, why: str) -
         assert bench.fetched == []
 
 
-async def test_long_lists_are_read_to_their_end_and_missing_ones_are_empty() -> None:
+async def test_all_pages_are_fetched_and_missing_lists_are_empty() -> None:
     pages = failing({"tools": [{"name": "a"}, "junk"], "nextCursor": "2"}, {"tools": [{"name": "b"}]})
     bench = Bench({**MODERN, "tools/list": pages, "resources/list": {"resources": None}})
     async with bench.opened() as supervisor:
@@ -341,7 +341,7 @@ async def test_long_lists_are_read_to_their_end_and_missing_ones_are_empty() -> 
         assert (bench.fetched[0].resources, bench.fetched[0].prompts) == ((), ())
 
 
-async def test_a_page_that_fails_in_the_middle_is_no_end_of_the_list() -> None:
+async def test_a_failed_page_fails_the_list() -> None:
     answers = failing({"tools": [], "nextCursor": "2"}, Fault(-32601, "Gone."))
     bench = Bench({**MODERN, "tools/list": answers})
     async with bench.opened() as supervisor:
@@ -350,7 +350,7 @@ async def test_a_page_that_fails_in_the_middle_is_no_end_of_the_list() -> None:
         assert bench.fetched == []
 
 
-async def test_an_upstream_of_the_newer_era_is_asked_to_tell_of_changes() -> None:
+async def test_a_modern_upstream_is_asked_for_change_notifications() -> None:
     discovered = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {"listChanged": True}, "prompts": "?"}}
     bench = Bench({"server/discover": discovered, **TOOLS, "tools/call": {}, "subscriptions/listen": None})
     async with bench.opened() as supervisor:
@@ -361,7 +361,7 @@ async def test_an_upstream_of_the_newer_era_is_asked_to_tell_of_changes() -> Non
         assert link.requests("subscriptions/listen")[0]["params"]["notifications"] == {"toolsListChanged": True}
 
 
-async def test_whoever_waits_for_a_start_that_is_stopped_is_told_so() -> None:
+async def test_a_stopped_start_fails_the_calls_that_wait_for_it() -> None:
     bench = Bench({"server/discover": None, "initialize": None})
     async with bench.opened() as supervisor:
         asked = asyncio.create_task(ask(supervisor))
@@ -372,14 +372,14 @@ async def test_whoever_waits_for_a_start_that_is_stopped_is_told_so() -> None:
             await asked
 
 
-async def test_whoever_gives_up_before_it_is_his_turn_leaves_the_try_to_the_next() -> None:
+async def test_a_call_that_is_cancelled_in_the_queue_releases_the_probe() -> None:
     bench = Bench({**MODERN, **TOOLS, "tools/call": None})
     async with bench.opened(in_flight=1) as supervisor:
         first = asyncio.create_task(ask(supervisor))
         await bench.until(lambda: supervisor.is_connected)
         for _ in range(3):
             bench.now += 1
-            supervisor.time_out(bench.now)
+            supervisor.record_timeout(bench.now)
         bench.now += 100
         second = asyncio.create_task(ask(supervisor))
         await asyncio.sleep(0)  # a turn of the loop, in which it begins to wait
@@ -392,7 +392,7 @@ async def test_whoever_gives_up_before_it_is_his_turn_leaves_the_try_to_the_next
         assert await ask(supervisor) == b"{}"
 
 
-async def test_a_restart_waits_for_a_look_at_what_is_gone() -> None:
+async def test_a_restart_waits_for_a_refresh_over_the_old_connection() -> None:
     bench = Bench({**MODERN, "tools/list": None}, {**MODERN, **TOOLS})
     async with bench.opened() as supervisor:
         looking = asyncio.create_task(supervisor.refresh())
@@ -416,44 +416,44 @@ class Clock:
         return self.now
 
 
-def look(restraint: Restraint, clock: Clock, *, seconds: float = 0.0, quiet: float = 0.0) -> float:
+def look(restraint: RefreshBackoff, clock: Clock, *, seconds: float = 0.0, quiet: float = 0.0) -> float:
     """Return the pause before the next look, after one that took so long and was followed by silence."""
     began = clock.now
     clock.now += seconds
-    restraint.looked(began)
+    restraint.record(began)
     clock.now += quiet
-    return restraint.pause()
+    return restraint.next_pause()
 
 
-def test_what_says_once_that_it_changed_is_looked_at_soon() -> None:
+def test_a_single_change_is_refreshed_soon() -> None:
     clock = Clock()
-    restraint = Restraint(clock)
+    restraint = RefreshBackoff(clock)
 
-    assert restraint.pause() == 0.3
+    assert restraint.next_pause() == 0.3
     assert [look(restraint, clock, quiet=5) for _ in range(3)] == [0.3, 0.3, 0.3]
 
 
-def test_what_never_stops_saying_so_is_looked_at_ever_later_up_to_a_bound() -> None:
+def test_the_pause_grows_with_every_further_change_up_to_a_limit() -> None:
     clock = Clock()
-    restraint = Restraint(clock)
+    restraint = RefreshBackoff(clock)
     pauses = [look(restraint, clock) for _ in range(12)]
 
     assert pauses[:4] == [0.3, 0.6, 1.2, 2.4]
     assert pauses[-1] == 30
 
 
-def test_what_calmed_down_is_looked_at_soon_again() -> None:
+def test_the_pause_is_short_again_after_a_calm_time() -> None:
     clock = Clock()
-    restraint = Restraint(clock)
+    restraint = RefreshBackoff(clock)
     for _ in range(4):
         look(restraint, clock)
 
     assert look(restraint, clock, quiet=5) == 0.3
 
 
-def test_what_takes_long_to_look_at_and_does_not_calm_down_is_left_alone_for_a_multiple_of_that() -> None:
+def test_a_slow_refresh_makes_the_pause_longer() -> None:
     clock = Clock()
-    restraint = Restraint(clock)
+    restraint = RefreshBackoff(clock)
 
     assert [look(restraint, clock, seconds=20) for _ in range(3)] == [0.3, 80, 80]
     assert look(restraint, clock, quiet=160) == 0.3

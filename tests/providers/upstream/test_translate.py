@@ -7,14 +7,14 @@ import pytest
 from toolyard.model.profile import PINNED
 from toolyard.providers.upstream.catalogue import Catalogue
 from toolyard.providers.upstream.settings import Login, Reshape, UpstreamSettings
-from toolyard.providers.upstream.translate import ForeignTool, prompts_of, resources_of, tools_of
+from toolyard.providers.upstream.translate import UpstreamTool, prompts_of, resources_of, tools_of
 
 AT = UpstreamSettings(url="http://up.test")
 
 
-def translated(item: dict[str, Any], settings: UpstreamSettings = AT) -> ForeignTool:
+def translated(item: dict[str, Any], settings: UpstreamSettings = AT) -> UpstreamTool:
     """Return one tool of an upstream as ours."""
-    catalogue = Catalogue(reached_by="", seen=0, version="2025-11-25", tools=({"name": "add", **item},))
+    catalogue = Catalogue(endpoint_hash="", seen=0, version="2025-11-25", tools=({"name": "add", **item},))
     return tools_of("up", catalogue, settings, longest=48)[0]
 
 
@@ -28,7 +28,7 @@ def translated(item: dict[str, Any], settings: UpstreamSettings = AT) -> Foreign
         ("nonsense", "command", (False, True, False, True)),
     ],
 )
-def test_the_operation_follows_from_the_hints_and_those_are_kept(said: Any, operation: str, hints: tuple[bool, ...]) -> None:
+def test_the_operation_follows_from_the_annotations(said: Any, operation: str, hints: tuple[bool, ...]) -> None:
     spec = translated({"description": "Adds.", "annotations": said}).spec
     kept = spec.hints()
 
@@ -36,18 +36,18 @@ def test_the_operation_follows_from_the_hints_and_those_are_kept(said: Any, oper
     assert (kept.read_only_hint, kept.destructive_hint, kept.idempotent_hint, kept.open_world_hint) == hints
 
 
-def test_a_tool_without_words_is_described_by_its_title_or_name() -> None:
+def test_a_missing_description_is_replaced_by_the_title_or_name() -> None:
     assert translated({}).spec.description == "add"
     assert translated({"annotations": {"title": "Add"}, "description": " "}).spec.description == "Add"
 
 
-def test_a_schema_that_says_too_little_is_that_of_an_object() -> None:
+def test_a_schema_without_a_type_gets_the_type_object() -> None:
     assert translated({"inputSchema": {}}).spec.input_schema == {"type": "object"}
     assert translated({}).spec.input_schema == {"type": "object"}
     assert translated({"inputSchema": "?"}).spec.input_schema == "?"
 
 
-def test_what_lists_show_besides_is_kept_without_what_is_the_protocol_s() -> None:
+def test_other_fields_are_published_without_reserved_meta_keys() -> None:
     icons = [{"src": "data:image/png;base64,"}]
     meta = {"vendor/a": 1, "io.modelcontextprotocol/b": 2}
 
@@ -57,7 +57,7 @@ def test_what_lists_show_besides_is_kept_without_what_is_the_protocol_s() -> Non
     }
 
 
-def test_hidden_and_fixed_arguments_are_not_seen() -> None:
+def test_hidden_and_fixed_arguments_are_not_in_the_schema() -> None:
     schema: dict[str, Any] = {"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, "required": ["a", "b", "c"]}
     reshape = {"a*": Reshape(fixed={"a": 1}, hidden=("b",), operation="destroy", timeout=3, pinned=True, title="Plus", idempotent=True)}
     found = translated({"inputSchema": schema}, UpstreamSettings(url="http://up.test", reshape=reshape))
@@ -70,9 +70,9 @@ def test_hidden_and_fixed_arguments_are_not_seen() -> None:
     }
 
 
-def test_resources_templates_and_prompts_become_ours() -> None:
+def test_resources_templates_and_prompts_are_published() -> None:
     catalogue = Catalogue(
-        reached_by="",
+        endpoint_hash="",
         seen=0,
         version="2025-11-25",
         tools=({"name": 5}, {"name": "x"}, {"name": "x"}),
@@ -89,7 +89,7 @@ def test_resources_templates_and_prompts_become_ours() -> None:
         ("up__ask", "ask", ["who", ""]),
         ("up__bare", "bare", []),
     ]
-    assert [tool.own for tool in tools_of("up", catalogue, AT, longest=48)] == ["x"]
+    assert [tool.upstream_name for tool in tools_of("up", catalogue, AT, longest=48)] == ["x"]
 
 
 @pytest.mark.parametrize(
@@ -109,14 +109,14 @@ def test_settings_that_contradict_themselves_are_refused(wrong: dict[str, Any]) 
         UpstreamSettings(**wrong)
 
 
-def test_settings_show_nothing_that_may_be_secret() -> None:
+def test_the_repr_of_settings_contains_no_secrets() -> None:
     assert repr(UpstreamSettings(command="run", env={"TOKEN": "s3cret"})) == "<UpstreamSettings stdio>"
     assert repr(Login(client_secret="s3cret")) == "<Login authorization_code>"  # noqa: S106 - no password, but what must not be shown
 
 
-def test_what_has_no_name_of_its_own_is_counted_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    catalogue = Catalogue(reached_by="", seen=0, version="2025-11-25", tools=({"name": "add"}, {"name": "add"}, {}, {"name": 7}))
+def test_items_without_a_name_of_their_own_are_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    catalogue = Catalogue(endpoint_hash="", seen=0, version="2025-11-25", tools=({"name": "add"}, {"name": "add"}, {}, {"name": 7}))
     tools = tools_of("up", catalogue, AT, longest=48)
 
-    assert [tool.own for tool in tools] == ["add"]
+    assert [tool.upstream_name for tool in tools] == ["add"]
     assert [record.getMessage().rpartition(" ")[2] for record in caplog.records] == ["count=3"]

@@ -1,4 +1,4 @@
-"""What the tests of pipes share: pipes to real programs, and a listener that remembers."""
+"""Links to real programs for tests, with a listener that records what arrives."""
 
 import asyncio
 import sys
@@ -13,12 +13,12 @@ from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.providers.upstream.stdio import StdioLink
 from toolyard.wire.messages import Id
 
-PATIENCE = 30.0
+TIMEOUT_S = 30.0
 SERVER = Path(__file__).parent / "servers" / "bad_server.py"
 
 
-class Told:
-    """A listener that remembers what it was told."""
+class RecordingListener:
+    """A listener that records every call."""
 
     def __init__(self) -> None:
         self.messages: list[bytes] = []
@@ -37,31 +37,31 @@ class Told:
 
 
 class Wired:
-    """A pipe to a program, by default the bad server, and what its listener was told."""
+    """A link to a program, by default the bad server, with a recording listener."""
 
     def __init__(self, folder: Path, *args: str, **settings: Any) -> None:
-        given: dict[str, Any] = {"command": sys.executable, "args": ("-I", "-S", str(SERVER), *args), **settings}
-        self.told = Told()
+        options: dict[str, Any] = {"command": sys.executable, "args": ("-I", "-S", str(SERVER), *args), **settings}
+        self.listener = RecordingListener()
         self.log = folder / "state" / "bad" / "stderr.log"
-        self.pipe = StdioLink("bad", UpstreamSettings(**given), log=self.log)
-        self._asked = 0
+        self.pipe = StdioLink("bad", UpstreamSettings(**options), log=self.log)
+        self._last_id = 0
 
     async def __aenter__(self) -> Self:
-        await self.pipe.open(self.told)
+        await self.pipe.open(self.listener)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.pipe.close()
 
     def send(self, method: str, params: dict[str, Any] | None = None) -> int:
-        self._asked += 1
-        message = {"jsonrpc": "2.0", "id": self._asked, "method": method, "params": params or {}}
-        self.pipe.send(msgspec.json.encode(message), self._asked, {})
-        return self._asked
+        self._last_id += 1
+        message = {"jsonrpc": "2.0", "id": self._last_id, "method": method, "params": params or {}}
+        self.pipe.send(msgspec.json.encode(message), self._last_id, {})
+        return self._last_id
 
     async def ask(self, method: str, params: dict[str, Any] | None = None) -> Any:
         request_id = self.send(method, params)
-        await until(lambda: request_id in self.answers or bool(self.told.ends))
+        await until(lambda: request_id in self.answers or bool(self.listener.ends))
         return self.answers[request_id]
 
     async def call(self, name: str, **arguments: Any) -> str:
@@ -69,12 +69,12 @@ class Wired:
         return answer["result"]["content"][0]["text"]
 
     async def end(self) -> LinkError:
-        await until(lambda: bool(self.told.ends))
-        return self.told.ends[0]
+        await until(lambda: bool(self.listener.ends))
+        return self.listener.ends[0]
 
     @property
     def answers(self) -> dict[Id, Any]:
-        messages = [msgspec.json.decode(message) for message in self.told.messages]
+        messages = [msgspec.json.decode(message) for message in self.listener.messages]
         return {message["id"]: message for message in messages if "id" in message}
 
     @property
@@ -83,13 +83,13 @@ class Wired:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():  # noqa: ASYNC110 - what is waited for has no event
+    async with asyncio.timeout(TIMEOUT_S):
+        while not condition():  # noqa: ASYNC110 - the condition has no event
             await asyncio.sleep(0)  # a turn of the loop, not a wait
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process runs; one that has ended and was not reaped yet does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -97,11 +97,11 @@ def is_alive(pid: int) -> bool:
 
 
 def descriptors() -> int:
-    """Return how many descriptors this process has."""
+    """Return the number of open descriptors of this process."""
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def children(pid: int | None = None) -> list[int]:
-    """Return the processes that one started, by default this one, in the order in which it did."""
+    """Return the child processes of a process, by default of this one, in order of their start."""
     folder = Path(f"/proc/{pid or 'self'}/task")
     return sorted(int(child) for thread in folder.iterdir() for child in (thread / "children").read_text().split())

@@ -1,3 +1,8 @@
-"""Upstreams: other MCP servers that tools are borrowed from."""
+"""Upstreams: other MCP servers whose tools, resources and prompts are published here."""
 
-__all__: list[str] = []
+from typing import Final
+
+__all__ = ["LOCK_FILE"]
+
+LOCK_FILE: Final = "toolyard.lock"
+"""The file that names the accepted definitions; the constant is here because importing this package loads nothing else."""

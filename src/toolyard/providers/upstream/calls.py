@@ -1,4 +1,7 @@
-"""Calling: the tools, resources and prompts of an upstream as ours, each with what runs it over there."""
+"""Calls to an upstream: its tools, resources and prompts with their handlers, and its answers and errors translated.
+
+It sends every request through the supervisor, and does not know whether there is a connection.
+"""
 
 import asyncio
 import time
@@ -19,116 +22,110 @@ from toolyard.model.errors import ToolError
 from toolyard.model.schema import Schema, SchemaValidator
 from toolyard.model.spec import PromptSpec, ResourceSpec
 from toolyard.model.uri_template import variables_of
-from toolyard.providers.upstream.catalogue import foreign_uri, with_our_uris
+from toolyard.providers.upstream.catalogue import publish_uris, upstream_uri
 from toolyard.providers.upstream.link import LinkError
-from toolyard.providers.upstream.session import ALONE, CallContext
+from toolyard.providers.upstream.session import NO_CALLER, CallContext
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.providers.upstream.supervisor import Supervisor
-from toolyard.providers.upstream.translate import ForeignTool, prefix_of
+from toolyard.providers.upstream.translate import UpstreamTool, prefix_of
 from toolyard.wire.headers import param_headers, param_names
 from toolyard.wire.messages import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, MISSING_CAPABILITY, Fault, check_depth
 from toolyard.wire.params import EMPTY, LOG_LEVEL, custom_meta
 
-__all__ = ["Answer", "Calls", "asks_of", "failure_of", "fault_of", "no_result", "passed_of", "read_answer", "refusal_of"]
+__all__ = ["Answer", "Calls", "client_requests_of", "decode_answer", "link_failure_of", "result_of"]
 
-
-_UNHEARD: Final = frozenset({INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS})
+T = TypeVar("T", bound=msgspec.Struct)
+_NOT_RUN: Final = frozenset({INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS})
+"""JSON-RPC errors after which nothing can have run."""
 _SERVER_ERROR: Final = 500
 _MESSAGE_CHARACTERS: Final = 2000
-_DETAILS: Final = 20_000
+_DETAIL_CHARACTERS: Final = 20_000
+_METHOD_CHARACTERS: Final = 200
+_NULL: Final = b"null"
+_ROUNDS: Final = 20
+"""How often an upstream may require input before it answers."""
+_FORWARDED_CAPABILITIES: Final = frozenset({"elicitation", "sampling", "roots"})
+_INVALID_OUTPUT: Final = "The upstream answered what its own output schema forbids."
 
 
-def failure_of(name: str, error: LinkError, settings: UpstreamSettings) -> ToolError:
-    """Return the failure that a link's trouble is."""
-    details: dict[str, Any] = {"upstream": name}
-    if error.status is not None:
-        details["status"] = error.status
-    if error.text:
-        details["text"] = error.text[:_DETAILS]
-    if error.retry_after is not None:
-        details["retry_after_ms"] = round(error.retry_after * 1000)
-    if error.trouble == "unauthenticated":
-        return _not_let_in(name, error, settings, details)
-    if error.trouble == "rate_limited":
+def link_failure_of(name: str, error: LinkError, settings: UpstreamSettings) -> ToolError:
+    """Return the failure for a link error."""
+    wait_ms = None if error.retry_after is None else round(error.retry_after * 1000)
+    optional = {"status": error.status, "text": error.text[:_DETAIL_CHARACTERS] or None, "retry_after_ms": wait_ms}
+    details: dict[str, Any] = {"upstream": name, **{key: value for key, value in optional.items() if value is not None}}
+    if error.kind == "unauthenticated":
+        return _unauthenticated(name, error, settings, details)
+    if error.kind == "rate_limited":
         return ToolError("rate_limited", error.message, blame="upstream", **details)
-    if error.trouble == "refused":
+    if error.kind == "refused":
         ran = error.sent and (error.status or 0) >= _SERVER_ERROR
         return ToolError("upstream_error", error.message, may_have_run=ran, **details)
     return ToolError("upstream_unavailable", error.message, may_have_run=error.sent, **details)
 
 
-def _not_let_in(name: str, error: LinkError, settings: UpstreamSettings, details: dict[str, Any]) -> ToolError:
-    """Return that an upstream wants other credentials, and who can give it some, and how."""
-    if error.of_caller:
+def _unauthenticated(name: str, error: LinkError, settings: UpstreamSettings, details: dict[str, Any]) -> ToolError:
+    """Return `unauthenticated` with a hint that says who can provide credentials, and how."""
+    if error.caller_credentials:
         hint = f"The 'Authorization' that came with the request is passed on to '{name}': send one that it accepts."
         return ToolError("unauthenticated", error.message, hint=hint, blame="caller", **details)
-    command, actions = f"toolyard login {name}", [f"toolyard login {name}"]
+    command = f"toolyard login {name}"
+    actions = [command]
     setting = f"'headers' of the upstream '{name}'"
     if settings.authorizes:
         hint, actions = f"Ask whoever runs the yard to change 'Authorization' in {setting}.", []
     elif settings.forward_headers:
-        named = ", ".join(f"'{header}'" for header in settings.forward_headers)
-        hint = (
-            f"{named} of the caller goes with calls alone. For the rest the yard needs credentials of its own: '{command}', or {setting}."
-        )
+        headers = ", ".join(f"'{header}'" for header in settings.forward_headers)
+        hint = f"{headers} of the caller goes with calls alone. For the rest the yard needs its own credentials: '{command}', or {setting}."
     else:
         hint = f"Ask whoever runs the yard to sign in: '{command}'."
     return ToolError("unauthenticated", error.message, hint=hint, next_actions=actions, blame="upstream", **details)
 
 
-def fault_of(name: str, fault: Fault) -> ToolError:
-    """Return the failure that an upstream's JSON-RPC error is, with its own code and words."""
-    details: dict[str, Any] = {"upstream": name, "upstream_code": fault.code, "text": fault.message[:_DETAILS]}
+def _rpc_failure_of(name: str, fault: Fault) -> ToolError:
+    """Return the failure for a JSON-RPC error, with its own code and text."""
+    details: dict[str, Any] = {"upstream": name, "upstream_code": fault.code, "text": fault.message[:_DETAIL_CHARACTERS]}
     if fault.data is not None:
         details["upstream_data"] = fault.data
-    said = fault.message.strip()[:_MESSAGE_CHARACTERS].removesuffix(".") or "no words"
+    text = fault.message.strip()[:_MESSAGE_CHARACTERS].removesuffix(".") or "no text"
     if fault.code == MISSING_CAPABILITY:
-        return ToolError("not_supported", f"{said}.", capabilities=_required(fault.data), **details)
-    return ToolError("upstream_error", f"'{name}' answered with an error: {said}.", may_have_run=fault.code not in _UNHEARD, **details)
+        required = cast("dict[str, object]", fault.data).get("requiredCapabilities") if isinstance(fault.data, dict) else None
+        capabilities = list(cast("dict[str, object]", required)) if isinstance(required, dict) else []
+        return ToolError("not_supported", f"{text}.", capabilities=capabilities, **details)
+    return ToolError("upstream_error", f"'{name}' answered with an error: {text}.", may_have_run=fault.code not in _NOT_RUN, **details)
 
 
-def no_result(name: str, error: Exception) -> ToolError:
-    """Return the failure of an upstream that answered with what is no answer to the request."""
-    return ToolError("upstream_error", f"'{name}' answered with something that is no result: {error}.", upstream=name)
+def _invalid_result(name: str, error: Exception) -> ToolError:
+    """Return the failure for a result of the wrong shape."""
+    return ToolError("upstream_error", f"'{name}' answered with an invalid result: {error}.", upstream=name)
 
 
-def _required(data: object) -> list[str]:
-    required = cast("dict[str, object]", data).get("requiredCapabilities") if isinstance(data, dict) else None
-    return list(cast("dict[str, object]", required)) if isinstance(required, dict) else []
-
-
-def refusal_of(name: str, text: str, structured: object) -> ToolError:
-    """Return the failure that an upstream's tool said its result is, with its own words; another yard's keeps its code."""
-    told = _envelope_of(structured)
-    if told is not None:
-        error = ToolError(told.code, told.message, hint=told.hint, next_actions=told.next_actions, blame=told.blame)
-        error.may_have_run = told.may_have_run
-        error.details = {"upstream": name, **told.details}
+def _tool_failure_of(name: str, text: str, structured: object) -> ToolError:
+    """Return the failure that a tool reports in its result; a failure of another yard keeps its code."""
+    failure = _failure_in(structured)
+    if failure is not None:
+        error = ToolError(failure.code, failure.message, hint=failure.hint, next_actions=failure.next_actions, blame=failure.blame)
+        error.may_have_run = failure.may_have_run
+        error.details = {"upstream": name, **failure.details}
         return error
-    details: dict[str, Any] = {"upstream": name, "text": text[:_DETAILS]}
+    details: dict[str, Any] = {"upstream": name, "text": text[:_DETAIL_CHARACTERS]}
     if structured is not None:
         details["structured"] = structured
-    return ToolError("upstream_error", text.strip()[:_MESSAGE_CHARACTERS] or f"'{name}' says that it failed, and no more.", **details)
+    return ToolError("upstream_error", text.strip()[:_MESSAGE_CHARACTERS] or f"'{name}' reports a failure without a text.", **details)
 
 
-def _envelope_of(structured: object) -> Failure | None:
-    """Return why a call of another yard failed, if this is the answer of one."""
+def _failure_in(structured: object) -> Failure | None:
+    """Return the error of another yard's envelope, if this is one."""
     try:
         return msgspec.convert(structured, Envelope).error if isinstance(structured, dict) else None
     except msgspec.ValidationError:
         return None
 
 
-_NOTHING: Final = msgspec.Raw(b"")
-_NULL: Final = b"null"
-_METHOD_CHARACTERS: Final = 200
-
-
 class Answer(msgspec.Struct, rename="camel", kw_only=True):
-    """What an upstream answered a call, a reading or a prompt with; what is passed on stays JSON."""
+    """The result of `tools/call`, `resources/read` or `prompts/get`; content stays JSON, because it is passed on as it is."""
 
     content: msgspec.Raw = msgspec.Raw(b"[]")
-    structured_content: msgspec.Raw = _NOTHING
+    structured_content: msgspec.Raw = msgspec.Raw(b"")
     is_error: bool | None = None
     result_type: str | None = None
     input_requests: dict[str, dict[str, Any]] | None = None
@@ -140,88 +137,87 @@ _decode: Final = msgspec.json.Decoder(Answer).decode
 _decode_blocks: Final = msgspec.json.Decoder(list[Any]).decode
 
 
-def read_answer(name: str, result: msgspec.Raw) -> Answer:
-    """Return an answer as it was meant.
+def decode_answer(name: str, result: msgspec.Raw) -> Answer:
+    """Decode a result.
 
     Raises:
-        ToolError: `upstream_error`, because it is none.
+        ToolError: `upstream_error`: it is of the wrong shape.
     """
     try:
         return _decode(result)
     except msgspec.DecodeError as error:
-        raise no_result(name, error) from error
+        raise _invalid_result(name, error) from error
 
 
-def asks_of(name: str, answer: Answer) -> dict[str, ClientRequest] | None:
-    """Return what an upstream wants to know first, or nothing if it is done.
+def client_requests_of(name: str, answer: Answer) -> dict[str, ClientRequest] | None:
+    """Return the input that an upstream requires first, or None if the answer is complete.
 
     Raises:
-        ToolError: `upstream_error`, because it asks what nobody knows how to ask.
+        ToolError: `upstream_error`: it requires an unknown method.
     """
     if answer.result_type != "input_required":
         return None
-    asks: dict[str, ClientRequest] = {}
-    for key, wanted in (answer.input_requests or {}).items():
-        method: Any = wanted.get("method")
-        params: Any = wanted.get("params") or {}
+    requests: dict[str, ClientRequest] = {}
+    for key, required in (answer.input_requests or {}).items():
+        method: Any = required.get("method")
+        params: Any = required.get("params") or {}
         if str(method) not in CLIENT_METHODS or not isinstance(params, dict):
-            raise ToolError(
-                "upstream_error", f"'{name}' asks for '{str(method)[:_METHOD_CHARACTERS]}', which is not known here.", upstream=name
-            )
-        asks[key] = ClientRequest(method, cast("dict[str, Any]", params))
-    return asks
+            text = f"'{name}' asks for '{str(method)[:_METHOD_CHARACTERS]}', which is not known here."
+            raise ToolError("upstream_error", text, upstream=name)
+        requests[key] = ClientRequest(method, cast("dict[str, Any]", params))
+    return requests
 
 
-def passed_of(name: str, answer: Answer, prefix: str) -> UpstreamResult:
-    """Return a good answer, to be passed on as it is.
+def result_of(name: str, answer: Answer, prefix: str) -> UpstreamResult:
+    """Return a successful answer, to be passed on as it is.
 
     Raises:
-        ToolError: `upstream_error`, in the words of the tool, because it says that it failed.
+        ToolError: The tool reports a failure, or the answer is invalid.
     """
     raw: bytes | msgspec.Raw = answer.content if answer.content and bytes(answer.content) != _NULL else b"[]"
     has_structured = bool(answer.structured_content) and bytes(answer.structured_content) != _NULL
     try:
-        told = _decode_blocks(raw)
+        listed = _decode_blocks(raw)
         structured = msgspec.json.decode(answer.structured_content) if has_structured else None
     except msgspec.DecodeError as error:
-        raise no_result(name, error) from error
-    blocks = [cast("dict[str, Any]", block) for block in told if isinstance(block, dict)]
-    if (prefix and b'"uri"' in bytes(raw)) or len(blocks) < len(told):  # what is no block at all no client could read
-        blocks = with_our_uris(prefix, blocks)
+        raise _invalid_result(name, error) from error
+    blocks = [cast("dict[str, Any]", block) for block in listed if isinstance(block, dict)]
+    if (prefix and b'"uri"' in bytes(raw)) or len(blocks) < len(listed):  # clients cannot read what is no object
+        blocks = publish_uris(prefix, blocks)
         raw = msgspec.json.encode(blocks)
     texts = [str(block.get("text", "")) for block in blocks if block.get("type") == "text"]
     if answer.is_error:
-        raise refusal_of(name, "\n".join(texts), structured)
+        raise _tool_failure_of(name, "\n".join(texts), structured)
     others = tuple(UpstreamBlock(block) for block in blocks if block.get("type") != "text")
-    parts = (b'{"content":', raw, b',"structuredContent":' if has_structured else b"", answer.structured_content, b"}")
+    parts = (b'{"content":', raw, b',"structuredContent":', answer.structured_content, b"}")
     return UpstreamResult(
-        structured if has_structured else _data(blocks, texts, others),
+        structured if has_structured else _data_of(blocks, texts, others),
         b"".join(parts if has_structured else (*parts[:2], b"}")),
         max(len(answer.structured_content), sum(map(len, texts))),
         others,
-        meta=custom_meta(answer.meta) if answer.meta else {},
+        custom_meta(answer.meta) if answer.meta else {},
         handshake_result=b""
         if not has_structured or isinstance(structured, dict)
-        else _unstructured(raw, blocks, answer.structured_content),
+        else _content_alone(raw, blocks, answer.structured_content),
     )
 
 
-def _unstructured(raw: bytes | msgspec.Raw, blocks: list[dict[str, Any]], structured: msgspec.Raw) -> bytes:
-    """Return an answer as content alone: in the older era only an object may be structured content."""
-    told = raw if blocks else msgspec.json.encode([{"type": "text", "text": bytes(structured).decode()}])
-    return b'{"content":%b}' % bytes(told)
+def _content_alone(raw: bytes | msgspec.Raw, blocks: list[dict[str, Any]], structured: msgspec.Raw) -> bytes:
+    """Return an answer without structured content, because before 2026-07-28 only an object may be structured content."""
+    content = raw if blocks else msgspec.json.encode([{"type": "text", "text": bytes(structured).decode()}])
+    return b'{"content":%b}' % bytes(content)
 
 
-def _data(blocks: list[dict[str, Any]], texts: list[str], others: tuple[UpstreamBlock, ...]) -> Any:
-    """Return what an envelope says of content that has no structure: one text, read as JSON if it is; or what each block is."""
+def _data_of(blocks: list[dict[str, Any]], texts: list[str], others: tuple[UpstreamBlock, ...]) -> Any:
+    """Return the envelope's data for an answer without structured content: one text, decoded if it is JSON, or a list of blocks."""
     if not blocks:
         return None
     if len(texts) == 1 and not others:
-        return _parsed(texts[0])
+        return _decoded_text(texts[0])
     return [block if block.get("type") == "text" else UpstreamBlock(block).describe() for block in blocks]
 
 
-def _parsed(text: str) -> Any:
+def _decoded_text(text: str) -> Any:
     if text[:1] not in {"{", "["}:
         return text
     try:
@@ -231,32 +227,25 @@ def _parsed(text: str) -> Any:
         return text
 
 
-T = TypeVar("T", bound=msgspec.Struct)
-_ROUNDS: Final = 20
-"""How often an upstream may ask something before it answers."""
-_ASKABLE: Final = frozenset({"elicitation", "sampling", "roots"})
-_MISFIT: Final = "The upstream answered what its own output schema forbids."
-
-
 class _Completion(msgspec.Struct):
     values: list[str] = []
 
 
-class _Completed(msgspec.Struct):
+class _CompleteResult(msgspec.Struct):
     completion: _Completion = msgspec.field(default_factory=_Completion)
 
 
-class _Contents(msgspec.Struct):
+class _ReadResult(msgspec.Struct):
     contents: list[dict[str, Any]] | None = None
 
 
-class _Made(msgspec.Struct):
+class _PromptResult(msgspec.Struct):
     messages: list[dict[str, Any]] | None = None
     description: str | None = None
 
 
 class Calls:
-    """Makes what an upstream offers callable."""
+    """Makes the tools, resources and prompts of an upstream callable."""
 
     def __init__(self, name: str, settings: UpstreamSettings, supervisor: Supervisor) -> None:
         self._name = name
@@ -267,127 +256,128 @@ class Calls:
         self._over_http = settings.carrier == "http"
         self._checks_outputs = settings.outputs == "warn"
 
-    def tool(self, foreign: ForeignTool) -> Tool:
-        """Return a tool that runs over there."""
-        spec = foreign.spec
-        headers = param_names(foreign.schema) if self._over_http else {}
+    def tool(self, tool: UpstreamTool) -> Tool:
+        """Return a tool whose handler calls the upstream."""
+        spec, name, fixed = tool.spec, tool.upstream_name, tool.fixed
+        header_names = param_names(tool.schema) if self._over_http else {}
         output = SchemaValidator(spec.output_schema) if spec.output_schema is not None and self._checks_outputs else None
 
         async def handler(call: Call) -> UpstreamResult:
-            arguments = {**call.arguments, **foreign.fixed} if foreign.fixed else call.arguments
-            beside = param_headers(headers, arguments) if headers else {}
-            params = {"name": foreign.own, "arguments": arguments}
-            behalf = self._behalf(call, beside)
-            _, answer = await self._answered(call, "tools/call", params, name=foreign.own, behalf=behalf)
-            if answer.is_error and behalf.unasked:
-                raise unsupported_by_client(behalf.unasked, stateless=call.channel.stateless)
-            passed = passed_of(self._name, answer, self._prefix)
-            if output is not None and not output.fits(passed.data):
-                call.warnings = (*call.warnings, _MISFIT)
-            return passed
+            arguments = {**call.arguments, **fixed} if fixed else call.arguments
+            context = self._context(call, param_headers(header_names, arguments) if header_names else {})
+            _, answer = await self._request(call, "tools/call", {"name": name, "arguments": arguments}, name=name, context=context)
+            if answer.is_error and context.unsupported:
+                raise unsupported_by_client(context.unsupported, stateless=call.channel.stateless)
+            result = result_of(self._name, answer, self._prefix)
+            if output is not None and not output.fits(result.data):
+                call.warnings = (*call.warnings, _INVALID_OUTPUT)
+            return result
 
         return Tool(spec=spec, handler=handler, check=_check(spec.input_schema), may_return_none=True)
 
     def resource(self, spec: ResourceSpec, *, completes: bool) -> Resource:
-        """Return a resource or a template that is read over there."""
+        """Return a resource or template whose handler reads from the upstream."""
 
         async def handler(call: Call) -> Envelope:
-            uri = foreign_uri(self._prefix, call.name)
-            result, _ = await self._answered(call, "resources/read", {"uri": uri}, name=uri, behalf=self._behalf(call))
-            read = self._read(result, _Contents)
-            return Envelope.ok({"contents": with_our_uris(self._prefix, read.contents or [])})
+            uri = upstream_uri(self._prefix, call.name)
+            result, _ = await self._request(call, "resources/read", {"uri": uri}, name=uri, context=self._context(call))
+            read = self._decode(result, _ReadResult)
+            return Envelope.ok({"contents": publish_uris(self._prefix, read.contents or [])})
 
-        reference = {"type": "ref/resource", "uri": foreign_uri(self._prefix, spec.uri)}
+        reference = {"type": "ref/resource", "uri": upstream_uri(self._prefix, spec.uri)}
         return Resource.of(spec, handler, complete=self._completions(reference, variables_of(spec.uri)) if completes else None)
 
-    def prompt(self, spec: PromptSpec, own: str, *, completes: bool) -> Prompt:
-        """Return a prompt that is made over there."""
+    def prompt(self, spec: PromptSpec, name: str, *, completes: bool) -> Prompt:
+        """Return a prompt whose handler gets it from the upstream, where it has this name."""
 
         async def handler(call: Call) -> Envelope:
-            params = {"name": own, "arguments": call.arguments}
-            result, _ = await self._answered(call, "prompts/get", params, name=own, behalf=self._behalf(call))
-            made = self._read(result, _Made)
-            messages = with_our_uris(self._prefix, made.messages or [])
-            return Envelope.ok({"description": made.description or spec.description, "messages": messages})
+            params = {"name": name, "arguments": call.arguments}
+            result, _ = await self._request(call, "prompts/get", params, name=name, context=self._context(call))
+            prompt = self._decode(result, _PromptResult)
+            messages = publish_uris(self._prefix, prompt.messages or [])
+            return Envelope.ok({"description": prompt.description or spec.description, "messages": messages})
 
         names = [argument.name for argument in spec.arguments]
-        return Prompt.of(spec, handler, complete=self._completions({"type": "ref/prompt", "name": own}, names) if completes else None)
+        return Prompt.of(spec, handler, complete=self._completions({"type": "ref/prompt", "name": name}, names) if completes else None)
 
     def _completions(self, reference: Mapping[str, str], names: Sequence[str]) -> dict[str, Complete]:
         return {name: partial(self._complete, reference, name) for name in names}
 
-    async def _complete(self, reference: Mapping[str, str], argument: str, value: str, settled: dict[str, str]) -> Sequence[str]:
+    async def _complete(self, reference: Mapping[str, str], argument: str, value: str, chosen: dict[str, str]) -> Sequence[str]:
         params: dict[str, Any] = {"ref": reference, "argument": {"name": argument, "value": value}}
-        if settled:
-            params["context"] = {"arguments": settled}
+        if chosen:
+            params["context"] = {"arguments": chosen}
         try:
-            result = await self._supervisor.request("completion/complete", params, name=None, behalf=ALONE, safe=True)
-        except Fault as fault:
-            raise fault_of(self._name, fault) from fault
-        except LinkError as error:
-            raise failure_of(self._name, error, self._settings) from error
-        return self._read(result, _Completed).completion.values
+            result = await self._supervisor.request("completion/complete", params, name=None, context=NO_CALLER, safe=True)
+        except (Fault, LinkError) as error:
+            raise self._failure_of(error) from error
+        return self._decode(result, _CompleteResult).completion.values
 
-    def _read(self, result: msgspec.Raw, kind: type[T]) -> T:
+    def _decode(self, result: msgspec.Raw, kind: type[T]) -> T:
         try:
             return msgspec.json.decode(result, type=kind)
         except msgspec.DecodeError as error:
-            raise no_result(self._name, error) from error
+            raise _invalid_result(self._name, error) from error
 
-    async def _answered(
-        self, call: Call, method: str, params: dict[str, Any], *, name: str, behalf: CallContext
+    def _failure_of(self, error: Fault | LinkError) -> ToolError:
+        if isinstance(error, Fault):
+            return _rpc_failure_of(self._name, error)
+        return link_failure_of(self._name, error, self._settings)
+
+    async def _request(
+        self, call: Call, method: str, params: dict[str, Any], *, name: str, context: CallContext
     ) -> tuple[msgspec.Raw, Answer]:
-        """Return what came of a request, after all that the upstream wanted to know first was asked.
+        """Return the result of a request, after the client gave all input that the upstream requires.
 
         Raises:
-            ToolError: It failed, or there is no end to what it wants to know.
+            ToolError: It failed, or requires input again and again.
         """
-        wanted = params
+        current = params
         for _ in range(_ROUNDS):
-            result = await self._sent(call, method, wanted, name=name, behalf=behalf)
-            answer = read_answer(self._name, result)
-            asks = asks_of(self._name, answer)
-            if asks is None:
+            result = await self._send(call, method, current, name=name, context=context)
+            answer = decode_answer(self._name, result)
+            requests = client_requests_of(self._name, answer)
+            if requests is None:
                 return result, answer
-            wanted = {**params, "inputResponses": dict(await call.ask_all(asks)) if asks else {}}
+            current = {**params, "inputResponses": dict(await call.ask_all(requests)) if requests else {}}
             if answer.request_state is not None:
-                wanted["requestState"] = answer.request_state
+                current["requestState"] = answer.request_state
         raise ToolError("upstream_error", f"'{self._name}' asked {_ROUNDS} times before it answered.", upstream=self._name)
 
-    async def _sent(self, call: Call, method: str, params: dict[str, Any], *, name: str, behalf: CallContext) -> msgspec.Raw:
-        began = time.monotonic()
+    async def _send(self, call: Call, method: str, params: dict[str, Any], *, name: str, context: CallContext) -> msgspec.Raw:
+        started = time.monotonic()
         try:
-            return await self._supervisor.request(method, params, name=name, behalf=behalf, safe=call.spec.safe)
-        except Fault as fault:
-            raise fault_of(self._name, fault) from fault
-        except LinkError as error:
-            raise failure_of(self._name, error, self._settings) from error
+            return await self._supervisor.request(method, params, name=name, context=context, safe=call.spec.safe)
+        except (Fault, LinkError) as error:
+            raise self._failure_of(error) from error
         except asyncio.CancelledError:
             if call.stopped == "timeout":
                 call.at_fault = "upstream"
-                if _had_its_time(call):
-                    self._supervisor.time_out(began)
+                if _had_full_timeout(call):
+                    self._supervisor.record_timeout(started)
             raise
 
-    def _behalf(self, call: Call, headers: Mapping[str, str] = EMPTY) -> CallContext:
-        """Return how the upstream reaches whoever calls; of his headers it gets only those that its settings name."""
+    def _context(self, call: Call, headers: Mapping[str, str] = EMPTY) -> CallContext:
+        """Return the context of a call's requests; of the caller's headers it has only those that the settings name."""
         channel = call.channel
-        call.may_have_run = False  # what is not sent yet has done nothing
-        passed_on = {name: channel.forwarded[name] for name in self._forwarded if name in channel.forwarded}
+        # The funnel set this when it entered the handler. Until the session sends the request (`sent`) nothing can have run over there,
+        # and a call that fails before, such as while the upstream starts, may safely be repeated.
+        call.may_have_run = False
+        forwarded = {name: channel.forwarded[name] for name in self._forwarded if name in channel.forwarded}
         return CallContext(
-            owner=f"{call.caller.owner}:{call.caller.client}:{channel.line}",  # two programs of one person are asked apart
-            progress=None if channel.progress is None else partial(_tell, call),
-            log=partial(_say, call),
-            sent=partial(_note_sent, call),
+            owner=f"{call.caller.owner}:{call.caller.client}:{channel.line}",  # each program gets its own questions
+            progress=None if channel.progress is None else partial(_send_progress, call),
+            log=call.log,
+            sent=partial(_mark_sent, call),
             ask=None if channel.ask is None else call.ask_all,
-            capabilities={name: {} for name in channel.capabilities & _ASKABLE} if channel.capabilities else {},
-            meta=_beside(channel),
-            headers={**passed_on, **headers} if passed_on or headers else {},
+            capabilities={name: {} for name in channel.capabilities & _FORWARDED_CAPABILITIES} if channel.capabilities else {},
+            meta=_meta_of(channel),
+            headers={**forwarded, **headers} if forwarded or headers else {},
         )
 
 
 def _check(schema: Schema) -> Check:
-    """Return the check that a foreign schema says; defaults are left to the upstream, which knows them."""
+    """Return the check for an upstream's schema; it fills in no defaults, because the upstream does."""
     validator = SchemaValidator(schema)
 
     def check(text: bytes) -> Arguments:
@@ -399,24 +389,20 @@ def _check(schema: Schema) -> Check:
     return check
 
 
-def _had_its_time(call: Call) -> bool:
-    """Return whether a call had the time that its tool has; one that a caller cut short tells nothing of the upstream."""
+def _had_full_timeout(call: Call) -> bool:
+    """Return whether a call had its tool's whole timeout; one that the caller shortened says nothing about the upstream."""
     return not call.seconds or 0 < (call.spec.timeout or 0) <= call.seconds
 
 
-def _beside(channel: Channel) -> dict[str, Any]:
-    """Return what is said beside the params: what came along, and that the client wants to be told what is logged."""
-    wants = {LOG_LEVEL: "debug"} if channel.log is not None else {}
-    return {**channel.meta, **channel.trace, **wants} if channel.meta or channel.trace or wants else wants
+def _meta_of(channel: Channel) -> dict[str, Any]:
+    """Return the `_meta` entries of a request: the caller's own, the trace, and the log level if the client wants log messages."""
+    level = {LOG_LEVEL: "debug"} if channel.log is not None else {}
+    return {**channel.meta, **channel.trace, **level} if channel.meta or channel.trace or level else level
 
 
-def _tell(call: Call, note: Progress) -> None:
-    call.progress(note.done, note.total, note.text)
+def _send_progress(call: Call, progress: Progress) -> None:
+    call.progress(progress.done, progress.total, progress.text)
 
 
-def _note_sent(call: Call) -> None:
+def _mark_sent(call: Call) -> None:
     call.may_have_run = True
-
-
-def _say(call: Call, level: str, text: str) -> None:
-    call.log(level, text)

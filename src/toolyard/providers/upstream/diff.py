@@ -1,6 +1,6 @@
-"""Differences: what an upstream offers now against what was accepted, in lines that people can read.
+"""Differences between an upstream's current definitions and the accepted ones, as lines for people.
 
-Nothing in a line is hidden: characters that nobody would see are written out.
+Invisible characters are escaped, so that a line hides nothing.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,26 +14,26 @@ from toolyard.model.envelope import encode_sorted
 from toolyard.providers.upstream.pins import (
     Definition,
     Definitions,
-    Kept,
     Key,
     Pin,
     PinnedKind,
+    StoredDefinitions,
     accepted_definition,
     changed_fields,
     hash_of,
 )
 from toolyard.providers.upstream.scan import visible
 
-__all__ = ["Difference", "FieldChange", "differences", "seen_of"]
+__all__ = ["Difference", "FieldChange", "diff_hash", "differences"]
 
-_CONTEXT: Final = 2
-_DIGITS: Final = 12
+_CONTEXT_LINES: Final = 2
+_HASH_CHARACTERS: Final = 12
 
 
 class FieldChange(msgspec.Struct, frozen=True):
-    """A field that differs; lines begin with '-' for what was accepted, '+' for what is there now, and a space for what is the same.
+    """A changed field; lines begin with '-' for the accepted text, '+' for the current one, and a space for both.
 
-    There are no lines if what was accepted is not kept on this machine.
+    There are no lines if the accepted definition is not stored on this machine.
     """
 
     field: str
@@ -41,7 +41,7 @@ class FieldChange(msgspec.Struct, frozen=True):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """One thing that is not as it was accepted."""
+    """One item whose definition is not the accepted one."""
 
     kind: PinnedKind
     name: str
@@ -50,71 +50,72 @@ class Difference(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> Key:
-        """Return what it is about."""
+        """Return the kind and name of the item."""
         return Key(self.kind, self.name)
 
 
-def differences(definitions: Definitions, pins: Mapping[Key, Pin], kept: Kept) -> list[Difference]:
-    """Return everything that is not as it was accepted, by kind and name."""
+def differences(definitions: Definitions, pins: Mapping[Key, Pin], stored: StoredDefinitions) -> list[Difference]:
+    """Return all differences, sorted by kind and name."""
     found: list[Difference] = []
     for key in sorted({*definitions, *pins}):
-        now, pin = definitions.get(key), pins.get(key)
-        if now is None:
+        current, pin = definitions.get(key), pins.get(key)
+        if current is None:
             found.append(Difference(key.kind, key.name, "vanished"))
         elif pin is None:
-            changes = tuple(FieldChange(field, tuple(_compared(None, value))) for field, value in now.fields.items())
+            changes = tuple(FieldChange(field, tuple(_compare(None, value))) for field, value in current.fields.items())
             found.append(Difference(key.kind, key.name, "new", changes))
-        elif pin.hash != now.hash:
-            found.append(Difference(key.kind, key.name, "changed", tuple(_changes(now, pin, kept))))
+        elif pin.hash != current.hash:
+            found.append(Difference(key.kind, key.name, "changed", tuple(_changes(current, pin, stored))))
     return found
 
 
-def seen_of(found: Iterable[Difference], definitions: Definitions) -> str:
-    """Return a short hash of what differs, by which it can be accepted as it was seen and not as it may have become since."""
-    return hash_of([(one.key, definitions[one.key].hash if one.key in definitions else None) for one in found])[:_DIGITS]
+def diff_hash(found: Iterable[Difference], definitions: Definitions) -> str:
+    """Return a short hash of differences, so that somebody can accept exactly what they reviewed."""
+    current = [(difference.key, definitions[difference.key].hash if difference.key in definitions else None) for difference in found]
+    return hash_of(current)[:_HASH_CHARACTERS]
 
 
-def _changes(now: Definition, pin: Pin, kept: Kept) -> Iterator[FieldChange]:
-    before = accepted_definition(kept, pin.hash)
-    for field in changed_fields(now, pin):
-        lines = () if before is None else _compared(before.fields.get(field), now.fields.get(field))
+def _changes(current: Definition, pin: Pin, stored: StoredDefinitions) -> Iterator[FieldChange]:
+    accepted = accepted_definition(stored, pin.hash)
+    for field in changed_fields(current, pin):
+        lines = () if accepted is None else _compare(accepted.fields.get(field), current.fields.get(field))
         yield FieldChange(field, tuple(lines))
 
 
-def _compared(before: Any, after: Any) -> Iterator[str]:
+def _compare(before: Any, after: Any) -> Iterator[str]:
     if isinstance(before, str | None) and isinstance(after, str | None):
-        return _compared_texts(before, after)
-    return _compared_values(before, after)
+        return _compare_texts(before, after)
+    return _compare_values(before, after)
 
 
-def _compared_texts(before: str | None, after: str | None) -> Iterator[str]:
-    """Return the lines in which texts differ, with a few around them."""
+def _compare_texts(before: str | None, after: str | None) -> Iterator[str]:
+    """Return the changed lines of a text, with a few around them."""
     old, new = ([] if text is None else text.split("\n") for text in (before, after))
-    for number, line in enumerate(unified_diff(old, new, n=_CONTEXT, lineterm="")):
+    for number, line in enumerate(unified_diff(old, new, n=_CONTEXT_LINES, lineterm="")):
         if not line.startswith("@@"):
             if number > 1:  # the first two name files
                 yield visible(line)
-        elif number > 2:  # noqa: PLR2004 - the first place needs no mark
+        elif number > 2:  # noqa: PLR2004 - the first hunk needs no mark
             yield " …"
 
 
-def _compared_values(before: Any, after: Any) -> Iterator[str]:
-    """Return the places in which values differ, and what is there."""
+def _compare_values(before: Any, after: Any) -> Iterator[str]:
+    """Return the paths at which JSON values differ, with the values there."""
     old, new = dict(_leaves(before)), dict(_leaves(after))
-    for place in sorted({*old, *new}):
-        if old.get(place) != new.get(place):
-            yield from (f"{sign}{place}{text}" for sign, text in (("-", old.get(place)), ("+", new.get(place))) if text is not None)
+    for path in sorted({*old, *new}):
+        if old.get(path) != new.get(path):
+            yield from (f"{sign}{path}{text}" for sign, text in (("-", old.get(path)), ("+", new.get(path))) if text is not None)
 
 
-def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
-    """Return every value that has no others inside, as JSON, and the place where it stands."""
-    shown = visible(encode_sorted(value).decode())
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Return every leaf of a JSON value: its path, and its text."""
+    text = visible(encode_sorted(value).decode())
     if isinstance(value, dict) and value:
         for key, inner in cast("dict[str, Any]", value).items():
             name = key if is_identifier(key) else visible(encode_sorted(key).decode())
-            yield from _leaves(inner, f"{place}.{name}" if place else name)
+            yield from _leaves(inner, f"{path}.{name}" if path else name)
     elif isinstance(value, list) and value:
         for number, inner in enumerate(cast("list[Any]", value)):
-            yield from _leaves(inner, f"{place}[{number}]")
-    elif value is not None or place:
-        yield place, f"{': ' if place else ''}{shown}"
+            yield from _leaves(inner, f"{path}[{number}]")
+    elif value is not None or path:
+        yield path, f"{': ' if path else ''}{text}"

@@ -1,4 +1,7 @@
-"""Greeting: finding out which era an upstream speaks, and what it says of itself."""
+"""The handshake with an upstream: finds out which protocol era and version it speaks, and what it offers.
+
+An upstream of the 2026 era answers `server/discover`; one of the 2025 era wants `initialize` and may ignore anything else.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -8,29 +11,29 @@ import msgspec
 
 from toolyard._version import VERSION
 from toolyard.providers.upstream.link import Link, LinkError
-from toolyard.providers.upstream.session import ASKED, CallContext, ClientSession
+from toolyard.providers.upstream.session import CallContext, ClientSession
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.wire.messages import UNSUPPORTED_VERSION, Fault, Id
 from toolyard.wire.params import SERVER, Client, Requests
 from toolyard.wire.versions import HANDSHAKE, LATEST, LATEST_HANDSHAKE, MODERN, VERSIONS, Version
 
-__all__ = ["Connection", "Ended", "Era", "Greeting", "Heard", "SilentError", "connect", "greet"]
-
+__all__ = ["Connection", "Era", "Handshake", "ProbeLostError", "connect", "negotiate"]
 
 Era = Literal["auto", "2025", "2026"]
 PROBE_SECONDS: Final = 3.0
-"""How long an upstream may take to say that it speaks the newer era; those of the older one may say nothing at all."""
+"""How long to wait for `server/discover` alone; an upstream of the 2025 era may never answer it."""
 _CLIENT: Final = Client("toolyard", VERSION)
-_OLDER: Final = frozenset({"refused", "session_lost"})
+_NO_DISCOVERY: Final = frozenset({"refused", "session_lost"})
+"""Errors by which upstreams of the 2025 era answer `server/discover`."""
 _SERVER_ERROR: Final = 500
 
 
-class SilentError(LinkError):
-    """An upstream went away when it was asked for its era: with the handshake of the older one it may stay."""
+class ProbeLostError(LinkError):
+    """The upstream closed the link on `server/discover`; a new link that begins with `initialize` may work."""
 
 
-class Greeting(msgspec.Struct, frozen=True):
-    """What an upstream says of itself."""
+class Handshake(msgspec.Struct, frozen=True):
+    """The negotiated version and the upstream's description of itself."""
 
     version: Version
     server: Mapping[str, Any]
@@ -38,215 +41,199 @@ class Greeting(msgspec.Struct, frozen=True):
     instructions: str
 
 
-class _Initialized(msgspec.Struct, rename="camel"):
+class _ServerDescription(msgspec.Struct, rename="camel", kw_only=True):
+    capabilities: dict[str, Any] = {}
+    server_info: dict[str, Any] = {}
+    instructions: str | None = None
+
+
+class _Initialized(_ServerDescription, rename="camel", kw_only=True):
     protocol_version: str
-    capabilities: dict[str, Any] = {}
-    server_info: dict[str, Any] = {}
-    instructions: str | None = None
 
 
-class _Discovered(msgspec.Struct, rename="camel"):
+class _Discovered(_ServerDescription, rename="camel", kw_only=True):
     supported_versions: list[str]
-    capabilities: dict[str, Any] = {}
-    server_info: dict[str, Any] = {}
-    instructions: str | None = None
     meta: dict[str, Any] = msgspec.field(default_factory=dict[str, Any], name="_meta")
 
 
-class _Refusal(msgspec.Struct):
+class _UnsupportedVersionData(msgspec.Struct):
     supported: list[str] = []
 
 
-async def greet(peer: ClientSession, link: Link, era: Era, *, known: str | None = None) -> Greeting:
-    """Return what the upstream says of itself; `known` is the version it spoke last time, which spares the question.
+async def negotiate(session: ClientSession, link: Link, era: Era, *, last_version: str | None = None) -> Handshake:
+    """Agree on a version; `last_version` is the one spoken last time, which saves the probe.
 
     Raises:
-        LinkError: It cannot be reached, or speaks no version that we do.
-        SilentError: It went away when asked for its era.
+        LinkError: The upstream cannot be reached, or speaks none of our versions.
+        ProbeLostError: It closed the link on the probe.
     """
     try:
-        if era == "2025" or (era == "auto" and known in HANDSHAKE):
-            return await _shake_hands(peer, link)
-        if era == "2026":
-            return await _insist(peer)
-        if known not in MODERN:
-            return await _find_out(peer, link)
-        return await _discover_again(peer) or await _shake_hands(peer, link)
+        if era == "2025" or (era == "auto" and last_version in HANDSHAKE):
+            return await _initialize(session, link)
+        if era == "auto" and last_version not in MODERN:
+            return await _probe(session, link)
+        try:
+            found = await _discover(session, strict=True)
+        except LinkError as error:
+            went_back = era == "auto" and error.kind in _NO_DISCOVERY and (error.status or 0) < _SERVER_ERROR
+            if not went_back:
+                raise
+            found = None
+        if found is None and era == "2026":
+            raise LinkError("unavailable", f"'{session.name}' does not speak {LATEST.name}.")
+        return found or await _initialize(session, link)
     except Fault as fault:
-        said = f"'{peer.name}' refused the greeting: {fault.message.removesuffix('.')} ({fault.code})."
-        raise LinkError("unavailable", said, text=fault.message) from fault
+        text = f"'{session.name}' refused the handshake: {fault.message.removesuffix('.')} ({fault.code})."
+        raise LinkError("unavailable", text, text=fault.message) from fault
 
 
-async def _find_out(peer: ClientSession, link: Link) -> Greeting:
-    """Ask an upstream for its era; one that says nothing for a while gets a handshake, too, and whichever it takes holds.
+async def _probe(session: ClientSession, link: Link) -> Handshake:
+    """Send `server/discover`; without an answer for a while send `initialize`, too, and use whichever succeeds.
 
-    It may be of the older era and not know the question, or it has only not started yet.
+    The upstream may be of the 2025 era and ignore the unknown method, or it may only start slowly.
     """
     loop = asyncio.get_running_loop()
-    discovering = loop.create_task(_discover(peer, patient=False))
-    shaking: asyncio.Task[msgspec.Raw] | None = None
+    discovering = loop.create_task(_discover(session, strict=False))
+    initializing: asyncio.Task[msgspec.Raw] | None = None
     try:
         await asyncio.wait({discovering}, timeout=PROBE_SECONDS)
         if discovering.done():
-            return discovering.result() or await _shake_hands(peer, link)
-        shaking = loop.create_task(_initialize(peer))
-        shaking.add_done_callback(_look_at)
-        await asyncio.wait({discovering, shaking}, return_when=asyncio.FIRST_COMPLETED)
-        if not discovering.done() and shaking.exception() is not None:  # perhaps because it is about to answer the question
+            return discovering.result() or await _initialize(session, link)
+        initializing = loop.create_task(session.initialize(Requests(LATEST_HANDSHAKE, _CLIENT)))
+        initializing.add_done_callback(_retrieve_exception)
+        await asyncio.wait({discovering, initializing}, return_when=asyncio.FIRST_COMPLETED)
+        if not discovering.done() and initializing.exception() is not None:  # perhaps it is about to answer the other request
             await asyncio.wait({discovering}, timeout=PROBE_SECONDS)
         found = discovering.result() if discovering.done() else None
         if found is not None:
             return found
         discovering.cancel()
         await asyncio.wait({discovering})
-        return _shaken(peer, link, await shaking)
+        return _finish_initialize(session, link, await initializing)
     finally:
         discovering.cancel()
-        if shaking is not None and peer.requests is None:  # a handshake that is no longer needed must not be cancelled
-            shaking.cancel()
+        if initializing is not None and session.requests is None:  # else it would send a cancellation, which the protocol forbids here
+            initializing.cancel()
 
 
-def _look_at(task: "asyncio.Task[msgspec.Raw]") -> None:
-    """Take note of how it ended, which matters only if somebody waits for it."""
+def _retrieve_exception(task: "asyncio.Task[msgspec.Raw]") -> None:
+    """Keep asyncio from logging the exception of a task that nobody awaits."""
     if not task.cancelled():
         task.exception()
 
 
-async def _discover(peer: ClientSession, *, patient: bool) -> Greeting | None:
-    """Return what an upstream of the newer era says, or nothing if it is none."""
+async def _discover(session: ClientSession, *, strict: bool) -> Handshake | None:
+    """Return the answer to `server/discover`, or None if the upstream is of the 2025 era; `strict` raises link errors."""
     requests = Requests(LATEST, _CLIENT)
     try:
-        told = msgspec.json.decode(await _asked(peer, requests), type=_Discovered)
+        answer = msgspec.json.decode(await _request_discovery(session, requests), type=_Discovered)
     except msgspec.DecodeError:
         return None
     except Fault as fault:
-        return _from_refusal(fault, peer)
-    except LinkError as error:
-        if error.trouble == "lost" and not patient:
-            raise SilentError(error.trouble, error.message, text=error.text) from error
-        if error.trouble in _OLDER and not patient:
-            return None
-        raise
-    if LATEST.name not in told.supported_versions:
+        supported = _supported_versions(fault)
+        if supported and not set(supported) & set(VERSIONS):
+            raise LinkError("unavailable", f"'{session.name}' speaks none of our versions, only {', '.join(supported)}.") from fault
         return None
-    peer.requests = requests
-    said = told.server_info or told.meta.get(SERVER)
-    server = cast("dict[str, Any]", said) if isinstance(said, dict) else {}
-    return Greeting(LATEST, server, told.capabilities, told.instructions or "")
-
-
-async def _insist(peer: ClientSession) -> Greeting:
-    """Return what an upstream says that must be of the newer era."""
-    found = await _discover(peer, patient=True)
-    if found is None:
-        raise LinkError("unavailable", f"'{peer.name}' does not speak {LATEST.name}.")
-    return found
-
-
-async def _discover_again(peer: ClientSession) -> Greeting | None:
-    """Return what an upstream says that was of the newer era last time, or nothing if it went back."""
-    try:
-        return await _discover(peer, patient=True)
     except LinkError as error:
-        if error.trouble in _OLDER and (error.status or 0) < _SERVER_ERROR:
+        if error.kind == "lost" and not strict:
+            raise ProbeLostError(error.kind, error.message, text=error.text) from error
+        if error.kind in _NO_DISCOVERY and not strict:
             return None
         raise
+    if LATEST.name not in answer.supported_versions:
+        return None
+    session.requests = requests
+    server = answer.server_info or answer.meta.get(SERVER)
+    server = cast("dict[str, Any]", server) if isinstance(server, dict) else {}
+    return Handshake(LATEST, server, answer.capabilities, answer.instructions or "")
 
 
-async def _asked(peer: ClientSession, requests: Requests) -> msgspec.Raw:
-    """Ask for what an upstream is, once more if it refuses our version and names the very same as one that it speaks."""
+async def _request_discovery(session: ClientSession, requests: Requests) -> msgspec.Raw:
+    """Send `server/discover`, and repeat it once if the upstream refuses our version while listing it as supported."""
     try:
-        return await peer.request(requests, "server/discover", {})
+        return await session.request(requests, "server/discover", {})
     except Fault as fault:
-        if LATEST.name not in _spoken(fault):
+        if LATEST.name not in _supported_versions(fault):
             raise
-        return await peer.request(requests, "server/discover", {})
+        return await session.request(requests, "server/discover", {})
 
 
-def _from_refusal(fault: Fault, peer: ClientSession) -> None:
-    """Take a fault for the older era, unless it says that no version of ours is spoken at all."""
-    spoken = _spoken(fault)
-    if spoken and not set(spoken) & set(VERSIONS):
-        raise LinkError("unavailable", f"'{peer.name}' speaks none of our versions, only {', '.join(spoken)}.")
-
-
-def _spoken(fault: Fault) -> list[str]:
-    """Return the versions that a refusal of ours names."""
+def _supported_versions(fault: Fault) -> list[str]:
+    """Return the versions that an unsupported-version error lists."""
     if fault.code != UNSUPPORTED_VERSION:
         return []
     try:
-        return msgspec.convert(fault.data, _Refusal).supported
+        return msgspec.convert(fault.data, _UnsupportedVersionData).supported
     except msgspec.ValidationError:
         return []
 
 
-async def _initialize(peer: ClientSession) -> msgspec.Raw:
-    return await peer.initialize(Requests(LATEST_HANDSHAKE, _CLIENT), ASKED)
+async def _initialize(session: ClientSession, link: Link) -> Handshake:
+    return _finish_initialize(session, link, await session.initialize(Requests(LATEST_HANDSHAKE, _CLIENT)))
 
 
-async def _shake_hands(peer: ClientSession, link: Link) -> Greeting:
-    return _shaken(peer, link, await _initialize(peer))
-
-
-def _shaken(peer: ClientSession, link: Link, result: msgspec.Raw) -> Greeting:
-    """Return what an upstream answered the handshake with, which is now done."""
+def _finish_initialize(session: ClientSession, link: Link, result: msgspec.Raw) -> Handshake:
+    """Confirm the result of `initialize`, and open the stream for server-initiated messages."""
     try:
-        told = msgspec.json.decode(result, type=_Initialized)
+        answer = msgspec.json.decode(result, type=_Initialized)
     except msgspec.DecodeError as error:
-        raise LinkError("unavailable", f"'{peer.name}' answered the handshake with something else.") from error
-    if told.protocol_version not in HANDSHAKE:
-        raise LinkError("unavailable", f"'{peer.name}' speaks version '{told.protocol_version}', which we do not.")
-    requests = peer.requests = Requests(VERSIONS[told.protocol_version], _CLIENT)
-    peer.notify(requests, "notifications/initialized")
+        raise LinkError("unavailable", f"'{session.name}' answered the handshake with something else.") from error
+    if answer.protocol_version not in HANDSHAKE:
+        raise LinkError("unavailable", f"'{session.name}' speaks version '{answer.protocol_version}', which we do not.")
+    requests = session.requests = Requests(VERSIONS[answer.protocol_version], _CLIENT)
+    session.notify(requests, "notifications/initialized")
     link.listen()
-    return Greeting(requests.version, told.server_info, told.capabilities, told.instructions or "")
-
-
-Heard = Callable[[str, msgspec.Raw], None]
-Ended = Callable[[ClientSession, LinkError], None]
+    return Handshake(requests.version, answer.server_info, answer.capabilities, answer.instructions or "")
 
 
 class Connection(msgspec.Struct, frozen=True, eq=False):
-    """A peer that was greeted."""
+    """A session after its handshake."""
 
-    peer: ClientSession
+    session: ClientSession
     requests: Requests
-    greeting: Greeting
+    handshake: Handshake
 
     async def request(
-        self, method: str, params: Mapping[str, Any], *, name: str | None, behalf: CallContext, request_id: Id | None = None
+        self, method: str, params: Mapping[str, Any], *, name: str | None, context: CallContext, request_id: Id | None = None
     ) -> msgspec.Raw:
-        """Send a request and return its result, which stays JSON."""
-        return await self.peer.request(self.requests, method, params, name=name, behalf=behalf, request_id=request_id)
+        """Send a request and return its result as JSON."""
+        return await self.session.request(self.requests, method, params, name=name, context=context, request_id=request_id)
 
 
 async def connect(
-    name: str, settings: UpstreamSettings, make_link: Callable[[], Link], *, known: str | None, heard: Heard, ended: Ended
+    name: str,
+    settings: UpstreamSettings,
+    make_link: Callable[[], Link],
+    *,
+    last_version: str | None,
+    on_notification: Callable[[str, msgspec.Raw], None],
+    on_end: Callable[[ClientSession, LinkError], None],
 ) -> Connection:
-    """Return a connection; `known` is the version that was spoken last time.
+    """Open a link and shake hands; `last_version` is the version spoken last time.
 
     Raises:
-        LinkError: There is none.
+        LinkError: There is no connection.
     """
 
     async def attempt(era: Era) -> Connection:
         link = make_link()
-        peer = ClientSession(name, link, http=settings.carrier != "stdio", note=heard, ended=lambda error: ended(peer, error))
+        session = ClientSession(
+            name, link, http=settings.carrier != "stdio", on_notification=on_notification, on_end=lambda error: on_end(session, error)
+        )
         try:
             async with asyncio.timeout(settings.connect_seconds):
-                await link.open(peer)
-                greeting = await greet(peer, link, era, known=known)
-        except TimeoutError:
-            await asyncio.shield(peer.close())
-            said = f"'{name}' did not greet within {settings.connect_seconds:g} seconds."
-            raise LinkError("unavailable", said) from None
-        except BaseException:
-            await asyncio.shield(peer.close())
+                await link.open(session)
+                handshake = await negotiate(session, link, era, last_version=last_version)
+        except BaseException as error:
+            await asyncio.shield(session.close())
+            if isinstance(error, TimeoutError):
+                text = f"'{name}' did not complete the handshake within {settings.connect_seconds:g} seconds."
+                raise LinkError("unavailable", text) from None
             raise
-        assert peer.requests is not None  # noqa: S101 - the greeting settled it
-        return Connection(peer, peer.requests, greeting)
+        assert session.requests is not None  # noqa: S101 - the handshake set it
+        return Connection(session, session.requests, handshake)
 
     try:
         return await attempt(settings.era)
-    except SilentError:
+    except ProbeLostError:
         return await attempt("2025")

@@ -1,4 +1,4 @@
-"""Health: how an upstream is doing, by what happened to those who used it, and whether it may be used now."""
+"""The health of an upstream: a circuit breaker, the state that people see, and the files that share it with other processes."""
 
 import logging
 import os
@@ -14,172 +14,160 @@ from toolyard._internal.files import read_private, write_atomically
 from toolyard._internal.logfmt import log_value
 from toolyard.providers.upstream.link import Credentials, LinkError
 
-__all__ = ["Breaker", "Health", "State", "Status", "ask_for_restart", "keep_status", "read_status", "restart_asked_at"]
+__all__ = ["Breaker", "Health", "State", "Status", "read_status", "request_restart", "restart_requested_at", "write_status"]
 
-
-_PATIENCE: Final = 3
-"""Failures in a row that are forgiven: a crash must not keep the next call waiting."""
-_FIRST: Final = 1.0
-_LONGEST: Final = 60.0
-_PROBE: Final = 1.0
+State = Literal["cold", "starting", "ready", "degraded", "backing_off", "auth_needed", "stopped"]
+_THRESHOLD: Final = 3
+"""The breaker opens with this many failures in a row; a single crash must not delay the next call."""
+_FIRST_WAIT_SECONDS: Final = 1.0
+_LONGEST_WAIT_SECONDS: Final = 60.0
+_PROBE_WAIT_SECONDS: Final = 1.0
+"""How long others wait while one call probes the upstream."""
+_NEVER: Final = float("-inf")
+_SMOOTHING: Final = 0.2
+_SERVER_ERROR: Final = 500
+_FORBIDDEN: Final = 403
+_ERROR_CHARACTERS: Final = 1000
+_STATUS_FILE: Final = "status.json"
+_RESTART_FILE: Final = "restart"
+_log = logging.getLogger(__name__)
 
 
 class Breaker:
-    """Counts failures in a row; from the third on it keeps callers away, twice as long each time, then lets one try for all."""
+    """A circuit breaker: opens after three failures in a row, for twice as long each time, then lets one call probe."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._failures = 0
-        self._failed_at = float("-inf")
-        self._until = float("-inf")
-        self._probing = False
-
-    @property
-    def failures(self) -> int:
-        """Return how often it failed in a row."""
-        return self._failures
+        self._failed_at = _NEVER
+        self.succeed()
 
     @property
     def wait(self) -> float:
-        """Return the seconds that nobody may try for."""
-        return max(0.0, self._until - self._clock())
+        """Return the seconds until the next attempt is allowed."""
+        return max(0.0, self._open_until - self._clock())
 
     def admit(self) -> float:
-        """Return how many seconds whoever asks must wait; 0 lets him try, and he must say how it went."""
+        """Return the seconds to wait; with 0 the caller may try, and must report the outcome."""
         wait = self.wait
-        if wait or self._failures < _PATIENCE:
+        if wait or self.failures < _THRESHOLD:
             return wait
-        if self._probing:
-            return _PROBE
-        self._probing = True
+        if self._is_probing:
+            return _PROBE_WAIT_SECONDS
+        self._is_probing = True
         return 0.0
 
     def succeed(self) -> None:
-        """Take note that it works."""
-        self._failures = 0
-        self._until = float("-inf")
-        self._probing = False
+        """Close the breaker."""
+        self.failures = 0
+        self._open_until = _NEVER
+        self._is_probing = False
 
-    def fail(self, began: float, *, retry_after: float | None = None) -> None:
-        """Take note that something that began then did not work; all that was under way at the time counts as one failure."""
-        self._probing = False
+    def fail(self, started: float, *, retry_after: float | None = None) -> None:
+        """Record that an attempt that started then failed; attempts that ran at the same time count as one failure."""
+        self._is_probing = False
         now = self._clock()
         if retry_after is not None:
-            self._until = max(self._until, now + retry_after)
-        if began <= self._failed_at:
+            self._open_until = max(self._open_until, now + retry_after)
+        if started <= self._failed_at:
             return
         self._failed_at = now
-        self._failures += 1
-        if self._failures >= _PATIENCE:
-            longest = min(_LONGEST, _FIRST * 2 ** (self._failures - _PATIENCE))
-            self._until = max(self._until, now + longest * _about_one())
+        self.failures += 1
+        if self.failures >= _THRESHOLD:
+            longest = min(_LONGEST_WAIT_SECONDS, _FIRST_WAIT_SECONDS * 2 ** (self.failures - _THRESHOLD))
+            self._open_until = max(self._open_until, now + longest * _jitter())
 
     def abandon(self) -> None:
-        """Take note that whoever tried gave up before it was clear."""
-        self._probing = False
+        """Record that an attempt ended without an outcome, so that another call may probe."""
+        self._is_probing = False
 
     def reset(self) -> None:
-        """Forget everything, because a person says so."""
+        """Close the breaker and forget the last failure."""
         self.succeed()
-        self._failed_at = float("-inf")
+        self._failed_at = _NEVER
 
 
-def _about_one() -> float:
-    """Return a factor by chance, so that not all come back at once."""
-    import random  # noqa: PLC0415 - what is well needs no chance, and starts sooner
+def _jitter() -> float:
+    """Return a random factor, so that not all yards come back at once."""
+    import random  # noqa: PLC0415 - a healthy upstream needs none, and starts sooner
 
     return random.uniform(0.5, 1.0)  # noqa: S311 - no secret
 
 
-State = Literal["cold", "starting", "ready", "degraded", "backing_off", "auth_needed", "stopped"]
-_STATUS: Final = "status.json"
-_RESTART: Final = "restart"
-
-
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """How one upstream is, and why."""
+    """The status of one upstream, as commands show it."""
 
     name: str
     state: State
     reason: str = ""
     since: float = 0.0
-    """When it came to be so, in seconds of the wall clock."""
+    """When it entered this state, in seconds of the wall clock."""
     server: str = ""
-    """What it calls itself."""
+    """The name that the server gives itself."""
     version: str = ""
-    """The version of the protocol it speaks."""
+    """The protocol version."""
     tools: int = 0
     resources: int = 0
     prompts: int = 0
     withheld: int = 0
-    """Things that it has and that are not published."""
+    """Items that it lists and that are not published."""
     warned: int = 0
-    """Things that are published although nobody accepted them as they are."""
+    """Items that are published although nobody accepted their current definition."""
     calls: int = 0
     failures: int = 0
     latency_ms: float | None = None
-    """What a call took lately, on average."""
+    """The moving average of the latency."""
     last_error: str = ""
     retry_at: float | None = None
     """When it may be tried again, in seconds of the wall clock."""
     seen: float | None = None
-    """When what it offers was last looked at."""
+    """When its catalogue was last fetched."""
     pid: int = 0
-    """The yard that says so."""
+    """The process of the yard that wrote this."""
 
 
-def keep_status(folder: Path, status: Status) -> None:
-    """Keep how an upstream is where commands of other processes find it.
+def write_status(folder: Path, status: Status) -> None:
+    """Write a status for commands of other processes.
 
     Raises:
         OSError: It cannot be written.
     """
-    write_atomically(folder / _STATUS, msgspec.json.encode(status))
+    write_atomically(folder / _STATUS_FILE, msgspec.json.encode(status))
 
 
 def read_status(folder: Path) -> Status | None:
-    """Return how an upstream is, as the yard that uses it last said; nothing if no yard that still runs uses it."""
+    """Return the status that a running yard wrote, or None if no running yard uses the upstream."""
     with suppress(OSError, msgspec.DecodeError):
-        status = msgspec.json.decode(read_private(folder / _STATUS), type=Status)
+        status = msgspec.json.decode(read_private(folder / _STATUS_FILE), type=Status)
         return status if status.state != "stopped" and _is_alive(status.pid) else None
     return None
 
 
-def ask_for_restart(folder: Path) -> None:
-    """Ask whichever yard uses an upstream to start it anew.
+def request_restart(folder: Path) -> None:
+    """Ask the yard that uses an upstream to restart it.
 
     Raises:
-        OSError: That cannot be written.
+        OSError: The request cannot be written.
     """
-    write_atomically(folder / _RESTART, b"")
+    write_atomically(folder / _RESTART_FILE, b"")
 
 
-def restart_asked_at(folder: Path) -> float:
-    """Return when somebody last asked for that, in seconds of the wall clock."""
+def restart_requested_at(folder: Path) -> float:
+    """Return when a restart was last requested, in seconds of the wall clock; 0 if never."""
     with suppress(OSError):
-        return (folder / _RESTART).stat().st_mtime
+        return (folder / _RESTART_FILE).stat().st_mtime
     return 0.0
 
 
 def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as error:
+        return isinstance(error, PermissionError)  # it runs, as another user
     return True
 
 
-_SMOOTH: Final = 0.2
-_SERVER_ERROR: Final = 500
-_FORBIDDEN: Final = 403
-_WORDS: Final = 1000
-_log = logging.getLogger(__name__)
-
-
 class Health:
-    """The state of one upstream, and why it is so."""
+    """The state of one upstream, and the reason for it."""
 
     def __init__(self, name: str, credentials: Credentials, *, clock: Callable[[], float], changed: Callable[[], None]) -> None:
         self.state: State = "cold"
@@ -195,78 +183,78 @@ class Health:
         self._clock = clock
         self._changed = changed
         self._refused: tuple[LinkError, Mapping[str, str] | None] | None = None
+        """The refusal of our credentials, and the headers that were refused."""
 
     @property
     def wait(self) -> float:
-        """Return the seconds that nobody may try for."""
+        """Return the seconds until the next attempt is allowed."""
         return self._breaker.wait
 
     @property
-    def may_be_looked_at(self) -> bool:
-        """Return whether nothing stands against trying it now, unasked."""
+    def allows_attempt(self) -> bool:
+        """Return whether the yard may try the upstream for itself."""
         return not self._breaker.wait and self._refusal is None
 
     @property
     def _refusal(self) -> LinkError | None:
-        """Return why we are not let in, unless somebody signed in meanwhile."""
+        """Return the refusal of our credentials, unless there are others now."""
         if self._refused is not None and self._credentials.ready() != self._refused[1]:
             self._refused = None
         return None if self._refused is None else self._refused[0]
 
     def admit(self) -> None:
-        """Let a call try, or refuse at once what cannot work now.
+        """Admit a call.
 
         Raises:
-            LinkError: It cannot.
+            LinkError: The call cannot succeed now.
         """
         refusal = self._refusal
-        if refusal is not None:  # each time another, because one that is raised again and again grows
-            raise LinkError(refusal.trouble, refusal.message, status=refusal.status, text=refusal.text, challenge=refusal.challenge)
+        if refusal is not None:  # a copy, because the traceback of an error grows each time it is raised
+            raise LinkError(refusal.kind, refusal.message, status=refusal.status, text=refusal.text, challenge=refusal.challenge)
         wait = self._breaker.admit()
         if wait:
-            said = f"'{self._name}' is left alone for {wait:.1f} seconds. {self.last_error}".strip()
-            raise LinkError("unavailable", said, retry_after=wait)
+            text = f"'{self._name}' is not called for another {wait:.1f} seconds. {self.last_error}".strip()
+            raise LinkError("unavailable", text, retry_after=wait)
 
     def abandon(self) -> None:
-        """Take note that whoever tried gave up before it was clear."""
+        """Record that an attempt ended without an outcome."""
         self._breaker.abandon()
 
-    def succeed(self, began: float) -> None:
-        """Take note that something that began then went well."""
-        took = (self._clock() - began) * 1000
-        self.latency_ms = took if self.latency_ms is None else self.latency_ms + _SMOOTH * (took - self.latency_ms)
+    def succeed(self, started: float) -> None:
+        """Record that an attempt that started then succeeded."""
+        took = (self._clock() - started) * 1000
+        self.latency_ms = took if self.latency_ms is None else self.latency_ms + _SMOOTHING * (took - self.latency_ms)
         if self.state != "ready":
-            self.become("ready", "")
+            self.set_state("ready", "")
         if self._breaker.failures:
             self._breaker.succeed()
 
-    def fail(self, began: float, error: LinkError, *, alone: bool = False) -> None:
-        """Take note that something that began then went wrong; what we asked `alone` cannot be some caller's fault."""
-        said = error.message[:_WORDS]
+    def fail(self, started: float, error: LinkError, *, own_request: bool = False) -> None:
+        """Record that an attempt that started then failed; the error of an own request cannot be a caller's fault."""
         self.failures += 1
-        self.last_error = said
-        if error.trouble == "unauthenticated" and error.status == _FORBIDDEN and not alone:
-            self._breaker.abandon()  # what one call may not do says nothing of the others
-        elif error.trouble == "unauthenticated":
+        self.last_error = error.message[:_ERROR_CHARACTERS]
+        if error.kind == "unauthenticated" and error.status == _FORBIDDEN and not own_request:
+            self._breaker.abandon()  # one forbidden call says nothing about others
+        elif error.kind == "unauthenticated":
             self._breaker.abandon()
             self._refused = (error, self._credentials.ready())
-            self.become("auth_needed", said)
-        elif error.trouble == "session_lost" or (not alone and error.trouble == "refused" and (error.status or 0) < _SERVER_ERROR):
+            self.set_state("auth_needed", self.last_error)
+        elif error.kind == "session_lost" or (not own_request and error.kind == "refused" and (error.status or 0) < _SERVER_ERROR):
             self._breaker.abandon()
         else:
-            self._breaker.fail(began, retry_after=error.retry_after)
-            self.become("backing_off" if self._breaker.wait else "degraded", said)
+            self._breaker.fail(started, retry_after=error.retry_after)
+            self.set_state("backing_off" if self._breaker.wait else "degraded", self.last_error)
 
-    def forgive(self) -> None:
-        """Hold nothing against the upstream any more, because a person says so."""
+    def reset(self) -> None:
+        """Forget all failures, because a person restarts the upstream."""
         self._breaker.reset()
         self._refused = None
 
-    def become(self, state: State, reason: str) -> None:
-        """Be in this state from now on; one that is stopped stays so."""
+    def set_state(self, state: State, reason: str) -> None:
+        """Enter a state; 'stopped' is final."""
         if self.state == "stopped" or (state, reason) == (self.state, self.reason):
             return
         self.state, self.reason, self.since = state, reason, time.time()
-        level = logging.WARNING if state == "auth_needed" else logging.INFO  # nothing but a person ends that
+        level = logging.WARNING if state == "auth_needed" else logging.INFO  # only a person can end that state
         _log.log(level, "upstream_changed upstream=%s state=%s reason=%s", self._name, state, log_value(reason))
         self._changed()

@@ -1,6 +1,6 @@
-"""Links: what carries messages to an upstream and back, whatever the bytes travel on.
+"""Links: the transport to an upstream as an interface of bytes, for stdio, HTTP and SSE alike.
 
-A link knows messages only as bytes. What they mean, and which answer belongs to which request, is its listener's business.
+A link does not read messages. Its listener decodes them and matches responses with requests.
 """
 
 from collections.abc import Mapping
@@ -8,18 +8,18 @@ from typing import Final, Literal, Protocol
 
 from toolyard.wire.messages import Id
 
-__all__ = ["OPEN", "Credentials", "Link", "LinkError", "Listener", "Trouble", "lasting"]
+__all__ = ["NO_CREDENTIALS", "Credentials", "Link", "LinkError", "LinkErrorKind", "Listener", "without_mcp_headers"]
 
-Trouble = Literal["unavailable", "lost", "unauthenticated", "rate_limited", "refused", "session_lost"]
-"""It cannot be reached; it went away; it wants credentials; we call too often; it answered with an error of HTTP; it forgot our session."""
+LinkErrorKind = Literal["unavailable", "lost", "unauthenticated", "rate_limited", "refused", "session_lost"]
+"""No connection; connection lost; credentials required; rate limit; HTTP error; the upstream forgot our MCP session."""
 
 
 class LinkError(Exception):
-    """A message did not get through, or its answer does not come."""
+    """A message was not delivered, or its response will not arrive."""
 
     def __init__(
         self,
-        trouble: Trouble,
+        kind: LinkErrorKind,
         message: str,
         *,
         sent: bool = False,
@@ -29,35 +29,35 @@ class LinkError(Exception):
         retry_after: float | None = None,
     ) -> None:
         super().__init__(message)
-        self.trouble: Trouble = trouble
+        self.kind: LinkErrorKind = kind
         self.message = message
         self.sent = sent
-        """Whether the message had gone out, so that it may have been acted upon."""
+        """Whether the message was sent, so that the upstream may have acted on it."""
         self.status = status
-        """The status of HTTP, if there was one."""
+        """The HTTP status, if there was a response."""
         self.text = text
-        """The upstream's own words, such as the body of an error or its last lines on stderr."""
+        """The upstream's own text, such as the body of an error or its last lines on stderr."""
         self.challenge = challenge
-        """The header 'WWW-Authenticate', if credentials are wanted."""
+        """The header 'WWW-Authenticate' of a refusal."""
         self.retry_after = retry_after
-        """Seconds it wants to be left alone."""
-        self.of_caller = False
-        """Whether what was refused are credentials of whoever called, and not our own."""
+        """Seconds to wait before the next attempt, as the upstream asked."""
+        self.caller_credentials = False
+        """Whether the refused credentials came from the caller and are not our own."""
 
 
 class Listener(Protocol):
-    """Who is told what comes back; always on the event loop, never while `send` is running."""
+    """Receives what arrives on a link; called on the event loop, never from inside `send`."""
 
-    def receive(self, data: bytes, about: Id | None) -> None:
-        """Take one message; `about` is the request on whose answer it came, where that is known."""
+    def receive(self, data: bytes, request_id: Id | None, /) -> None:
+        """Receive one message; `request_id` names the request on whose response it arrived, if the transport can tell."""
         ...
 
-    def lose(self, request_id: Id, error: LinkError) -> None:
-        """Take note that one request will not be answered."""
+    def lose(self, request_id: Id, error: LinkError, /) -> None:
+        """Fail one request, because its response will not arrive."""
         ...
 
-    def end(self, error: LinkError) -> None:
-        """Take note that the link is gone, and with it all that was not answered."""
+    def end(self, error: LinkError, /) -> None:
+        """Fail all pending requests, because the link is closed from the other side."""
         ...
 
 
@@ -65,42 +65,42 @@ class Link(Protocol):
     """One connection to an upstream; it is opened once and closed once."""
 
     async def open(self, listener: Listener) -> None:
-        """Start the process, or get ready to send.
+        """Start the process, or prepare the connection.
 
         Raises:
-            LinkError: It cannot be.
+            LinkError: The link cannot be opened.
         """
         ...
 
     def send(self, message: bytes, request_id: Id | None, headers: Mapping[str, str]) -> None:
-        """Send a message, soon; with an id it is a request, whose answer or loss the listener is told.
+        """Queue a message; with an id it is a request, and the listener gets its response or its loss.
 
-        The headers are those that HTTP wants beside this message; other carriers leave them away.
+        The headers accompany the message over HTTP; other transports ignore them.
         """
         ...
 
     def drop(self, request_id: Id) -> None:
-        """Stop waiting for the answer to a request, and close what it was to come on, if that was for it alone."""
+        """Stop waiting for a response, and close the connection if it served that request alone."""
         ...
 
     def listen(self) -> None:
-        """Take what the upstream says on its own, where that needs a request; called once, after the handshake of the older era."""
+        """Open the stream for server-initiated messages; called once, after a handshake of the 2025 era."""
         ...
 
     async def close(self) -> None:
-        """Let go of everything, within a few seconds; may be called in any state, and more than once."""
+        """Release everything within a few seconds; safe to call in any state, and more than once."""
         ...
 
 
 class Credentials(Protocol):
-    """What is shown to an upstream that wants to know who calls."""
+    """The headers that authenticate us to an upstream."""
 
     def ready(self) -> Mapping[str, str] | None:
-        """Return the headers to send, or nothing if they must be renewed first."""
+        """Return the headers to send, or None if they must be renewed first."""
         ...
 
     async def renew(self, challenge: str) -> bool:
-        """Get new ones, after the upstream refused the last with this challenge, or before they run out; return whether there are any.
+        """Renew expired or refused credentials, given the upstream's challenge; return whether there are any.
 
         Raises:
             LinkError: `unauthenticated`; its message says what a person must do.
@@ -108,29 +108,29 @@ class Credentials(Protocol):
         ...
 
     async def close(self) -> None:
-        """Wait, for a few seconds at most, until renewals that are under way are over."""
+        """Wait a few seconds at most for running renewals."""
         ...
 
 
-class _Open:
-    """Shows nothing, because nothing is wanted."""
+class _NoCredentials:
+    """Sends no headers."""
 
     def ready(self) -> Mapping[str, str] | None:
         """Return no headers."""
         return {}
 
     async def renew(self, challenge: str) -> bool:  # noqa: ARG002 - the protocol's name
-        """Say that there are no others."""
+        """Return that there are no others."""
         return False
 
     async def close(self) -> None:
-        """Wait for nothing."""
+        """Return at once."""
 
 
-OPEN: Final[Credentials] = _Open()
-"""For upstreams that let everybody in."""
+NO_CREDENTIALS: Final[Credentials] = _NoCredentials()
+"""Credentials of an upstream that requires none, or whose settings already name an 'Authorization' header."""
 
 
-def lasting(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Return those headers that are about whoever calls, and not about one message: the protocol's own all begin alike."""
+def without_mcp_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the headers about the caller, without the protocol's own `Mcp-*` headers, which belong to one message."""
     return {name: value for name, value in headers.items() if not name.lower().startswith("mcp-")} if headers else headers

@@ -1,7 +1,7 @@
-"""Pins: whether an upstream still offers what was accepted, and what of it must wait for somebody to look.
+"""Pins: hashes of the accepted definitions of upstreams, in the file `toolyard.lock`.
 
-What is seen for the first time is accepted, unless the upstream's settings want to be asked. What changed afterwards is
-withheld until somebody accepts it, so that a description cannot turn into an order unseen.
+A definition that is seen for the first time is accepted, unless the upstream's settings say 'ask'. One that changes afterwards is
+withheld until somebody accepts it, so that a description cannot become a prompt injection unnoticed.
 """
 
 import fcntl
@@ -14,7 +14,6 @@ from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from threading import Thread
-from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -22,21 +21,21 @@ import msgspec
 from toolyard._internal.files import write_atomically
 from toolyard._internal.logfmt import is_identifier, log_fields
 from toolyard.model.envelope import encode, encode_sorted
+from toolyard.providers.upstream import LOCK_FILE
 from toolyard.providers.upstream.catalogue import Catalogue, Item, folder_of
 from toolyard.providers.upstream.settings import UpstreamSettings
 
 __all__ = [
-    "LOCK",
     "Definition",
     "Definitions",
-    "Judgement",
-    "Kept",
     "Key",
     "LockError",
-    "Locked",
     "Pin",
+    "PinCheck",
     "PinnedKind",
     "Pins",
+    "PinsByUpstream",
+    "StoredDefinitions",
     "accept",
     "accepted_definition",
     "change_lock",
@@ -44,161 +43,142 @@ __all__ = [
     "definitions_of",
     "find_lock",
     "hash_of",
-    "keep_accepted",
     "parse_lock",
     "pin_of",
     "read_accepted",
+    "store_accepted",
 ]
 
-
 PinnedKind = Literal["instructions", "prompt", "resource", "template", "tool"]
-"""What can be pinned; the instructions are there once, and have no name."""
-_SHORT: Final = 8
-_LISTED: Final = ("name", "title", "description", "mimeType", "annotations")
-_FIELDS: Final[Mapping[PinnedKind, tuple[str, ...]]] = MappingProxyType(
-    {
-        "prompt": ("title", "description", "arguments"),
-        "resource": _LISTED,
-        "template": _LISTED,
-        "tool": ("title", "description", "inputSchema", "outputSchema", "annotations"),
-    }
-)
-_NAMED_BY: Final[Mapping[PinnedKind, str]] = MappingProxyType(
-    {
-        "prompt": "name",
-        "resource": "uri",
-        "template": "uriTemplate",
-        "tool": "name",
-    }
-)
+"""What can be pinned; the instructions have no name."""
+_RESOURCE_FIELDS: Final = ("name", "title", "description", "mimeType", "annotations")
+_PINNED: Final[Mapping[PinnedKind, tuple[str, tuple[str, ...]]]] = {
+    "prompt": ("name", ("title", "description", "arguments")),
+    "resource": ("uri", _RESOURCE_FIELDS),
+    "template": ("uriTemplate", _RESOURCE_FIELDS),
+    "tool": ("name", ("title", "description", "inputSchema", "outputSchema", "annotations")),
+}
+"""For each kind the field that names an item, and the fields that are pinned."""
 _VOLATILE: Final = "lastModified"
+_FIELD_HASH_CHARACTERS: Final = 8
+_STORED_FILE: Final = "accepted.json"
+_STORED_LIMIT: Final = 5000
+_LOCK_HEAD: Final = (
+    "# What upstreams were accepted to offer, by hash. Written by Toolyard; review it like code.\n"
+    "# 'toolyard diff' tells what an upstream changed since, and 'toolyard accept' puts it here.\n"
+)
+_LOCK_MODE: Final = 0o644
+_LOCK_ATTEMPTS: Final = 100
+_LOCK_PAUSE_SECONDS: Final = 0.02
+_UNREADABLE: Final = f"'{LOCK_FILE}' cannot be read, so nothing can be compared with it; 'toolyard diff {{}}' tells what is wrong."
+_log = logging.getLogger(__name__)
 
 
 class Key(NamedTuple):
-    """What a definition is of: the name is the upstream's own, or a URI."""
+    """The kind and name of a definition; the name is the upstream's own, or a URI."""
 
     kind: PinnedKind
     name: str
 
     def __str__(self) -> str:
-        """Return it as sentences have it."""
+        """Return the key as part of a sentence."""
         return f"{self.kind} '{self.name}'" if self.name else self.kind
 
 
 class Definition(msgspec.Struct, frozen=True, dict=True):
-    """What an upstream says of one thing it has."""
+    """The definition of one item of an upstream."""
 
     kind: PinnedKind
     name: str
     fields: dict[str, Any]
-    """The fields that are pinned and there, in the words of MCP."""
+    """The pinned fields that are present, by their names in MCP."""
 
     @property
     def key(self) -> Key:
-        """Return what it is of."""
+        """Return its kind and name."""
         return Key(self.kind, self.name)
 
     @cached_property
     def hash(self) -> str:
-        """Return what stands for all of it."""
+        """Return the hash of the whole definition."""
         return hash_of(self)
 
     def field_hashes(self) -> dict[str, str]:
-        """Return what tells which fields changed; short, because nothing is decided by it."""
-        return {name: hash_of(value)[:_SHORT] for name, value in sorted(self.fields.items())}
+        """Return a hash for each field, to name the changed ones; they are short, because nothing is decided by them."""
+        return {name: hash_of(value)[:_FIELD_HASH_CHARACTERS] for name, value in sorted(self.fields.items())}
 
 
 Definitions = Mapping[Key, Definition]
 
 
 def hash_of(value: object) -> str:
-    """Return the hash of something that can become JSON, whatever the order of its keys."""
+    """Return the hash of a value's JSON, whatever the order of its keys."""
     return sha256(encode_sorted(value)).hexdigest()
 
 
 def definitions_of(catalogue: Catalogue) -> Definitions:
     """Return everything in a catalogue that can be pinned."""
-    found = {Key("instructions", ""): Definition("instructions", "", {"text": catalogue.instructions})}
-    listed: tuple[tuple[PinnedKind, Iterable[Item]], ...] = (
-        ("prompt", catalogue.prompts),
-        ("resource", catalogue.resources),
-        ("template", catalogue.templates),
-        ("tool", catalogue.tools),
-    )
-    for kind, items in listed:
+    definitions = {Key("instructions", ""): Definition("instructions", "", {"text": catalogue.instructions})}
+    for kind, (name_field, fields) in _PINNED.items():
+        items: tuple[Item, ...] = getattr(catalogue, f"{kind}s")
         for item in items:
-            name = item.get(_NAMED_BY[kind])
+            name = item.get(name_field)
             if isinstance(name, str) and name:  # anything else cannot be published
-                one = Definition(kind, name, _fields(kind, item))
-                found[one.key] = _joined(found[one.key], one) if one.key in found else one
-    return found
+                key = Key(kind, name)
+                pinned = _pinned_fields(kind, item, fields)
+                if key in definitions:  # which duplicate is published depends on their validity, so all of them are pinned
+                    first = definitions[key].fields
+                    pinned = {**first, "duplicates": [*first.get("duplicates", []), pinned]}
+                definitions[key] = Definition(kind, name, pinned)
+    return definitions
 
 
-def _fields(kind: PinnedKind, item: Item) -> dict[str, Any]:
-    fields = {name: item[name] for name in _FIELDS[kind] if item.get(name) is not None}
-    notes = fields.get("annotations")
-    if kind in {"resource", "template"} and isinstance(notes, dict) and _VOLATILE in notes:
-        fields["annotations"] = {name: note for name, note in notes.items() if name != _VOLATILE}  # pyright: ignore[reportUnknownVariableType] - it is any JSON
+def _pinned_fields(kind: PinnedKind, item: Item, names: tuple[str, ...]) -> dict[str, Any]:
+    fields = {name: item[name] for name in names if item.get(name) is not None}
+    annotations = fields.get("annotations")
+    if kind in {"resource", "template"} and isinstance(annotations, dict) and _VOLATILE in annotations:
+        fields["annotations"] = {name: value for name, value in annotations.items() if name != _VOLATILE}  # pyright: ignore[reportUnknownVariableType] - it is any JSON
     return fields
 
 
-def _joined(first: Definition, other: Definition) -> Definition:
-    """Return two definitions of one name as one, because which of them is published depends on what else is wrong with them."""
-    others = [*first.fields.get("duplicates", []), other.fields]
-    return Definition(first.kind, first.name, {**first.fields, "duplicates": others})
+StoredDefinitions = dict[str, msgspec.Raw]
+"""Accepted definitions as JSON, by hash; they are stored so that a diff can show the old text."""
+_decode_stored: Final = msgspec.json.Decoder(StoredDefinitions).decode
+_decode_definition: Final = msgspec.json.Decoder(Definition).decode
 
 
-Kept = dict[str, msgspec.Raw]
-"""Definitions as JSON, by hash."""
-_KEPT: Final = 5000
-_FILE: Final = "accepted.json"
-_TABLE: Final = msgspec.json.Decoder(Kept)
-_ONE: Final = msgspec.json.Decoder(Definition)
-
-
-def read_accepted(folder: Path) -> Kept:
-    """Return the definitions that are kept in the folder of an upstream, by hash and not looked at; none if they cannot be read."""
+def read_accepted(folder: Path) -> StoredDefinitions:
+    """Return the definitions that are stored in an upstream's folder; none if they cannot be read."""
     try:
-        return _TABLE.decode((folder / _FILE).read_bytes())
+        return _decode_stored((folder / _STORED_FILE).read_bytes())
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return {}
 
 
-def accepted_definition(kept: Kept, wanted: str) -> Definition | None:
-    """Return the definition that a hash stands for, if it is kept and is still that one."""
+def accepted_definition(stored: StoredDefinitions, digest: str) -> Definition | None:
+    """Return the stored definition with this hash, or None if it is missing or was altered."""
     try:
-        found = _ONE.decode(kept[wanted])
+        definition = _decode_definition(stored[digest])
     except (KeyError, msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return found if found.hash == wanted else None
+    return definition if definition.hash == digest else None
 
 
-def keep_accepted(folder: Path, definitions: Iterable[Definition]) -> None:
-    """Keep definitions in the folder of an upstream; of very many the oldest are forgotten.
+def store_accepted(folder: Path, definitions: Iterable[Definition]) -> None:
+    """Store definitions in an upstream's folder; beyond a limit the oldest are dropped.
 
     Raises:
         OSError: They cannot be written.
     """
-    kept = read_accepted(folder)
-    missing = {one.hash: msgspec.Raw(encode(one)) for one in definitions if one.hash not in kept}
+    stored = read_accepted(folder)
+    missing = {definition.hash: msgspec.Raw(encode(definition)) for definition in definitions if definition.hash not in stored}
     if missing:
-        newest = list({**kept, **missing}.items())[-_KEPT:]
-        write_atomically(folder / _FILE, encode(dict(newest)))
-
-
-LOCK: Final = "toolyard.lock"
-"""The name of the file."""
-_HEAD: Final = (
-    "# What upstreams were accepted to offer, by hash. Written by Toolyard; review it like code.\n"
-    "# 'toolyard diff' tells what an upstream changed since, and 'toolyard accept' puts it here.\n"
-)
-_MODE: Final = 0o644
-_TRIES: Final = 100
-_PAUSE: Final = 0.02
+        newest = list({**stored, **missing}.items())[-_STORED_LIMIT:]
+        write_atomically(folder / _STORED_FILE, encode(dict(newest)))
 
 
 class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One line: the hash of a definition that was accepted, and short ones of its fields."""
+    """One line of the lock: the hash of an accepted definition, and short hashes of its fields."""
 
     upstream: str
     kind: PinnedKind
@@ -208,22 +188,22 @@ class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def key(self) -> Key:
-        """Return what it is of."""
+        """Return the kind and name of its definition."""
         return Key(self.kind, self.name)
 
 
-Locked = Mapping[str, Mapping[Key, Pin]]
+PinsByUpstream = Mapping[str, Mapping[Key, Pin]]
 """The lines of a lock, by upstream."""
-_LINES: Final = msgspec.json.Decoder(Pin)
+_decode_pin: Final = msgspec.json.Decoder(Pin).decode
 
 
 class LockError(Exception):
-    """The lock cannot be understood; the sentence names the file and the line."""
+    """The lock is invalid; the message names the file and the line."""
 
 
 def find_lock(config: Path | None, state: Path) -> Path:
-    """Return where the lock is: beside the configuration file if there is one, else in the state directory."""
-    return (state if config is None else config.absolute().parent) / LOCK
+    """Return the path of the lock: beside the configuration file if there is one, else in the state directory."""
+    return (state if config is None else config.absolute().parent) / LOCK_FILE
 
 
 def pin_of(upstream: str, definition: Definition) -> Pin:
@@ -231,209 +211,201 @@ def pin_of(upstream: str, definition: Definition) -> Pin:
     return Pin(upstream, definition.kind, definition.name, definition.hash, definition.field_hashes())
 
 
-def parse_lock(path: Path, content: bytes) -> Locked:
-    """Return what a lock says.
+def parse_lock(path: Path, content: bytes) -> PinsByUpstream:
+    """Parse the content of a lock.
 
     Raises:
-        LockError: It cannot be understood.
+        LockError: It is invalid.
     """
-    found: dict[str, dict[Key, Pin]] = {}
+    pins: dict[str, dict[Key, Pin]] = {}
     for number, line in enumerate(content.splitlines(), 1):
         if not line.strip() or line.startswith(b"#"):
             continue
         try:
-            pin = _LINES.decode(line)
+            pin = _decode_pin(line)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise LockError(f"Line {number} of '{path}' cannot be read. If it is left from a merge, put the file in order.") from error
-        known = found.setdefault(pin.upstream, {}).setdefault(pin.key, pin)
-        if known != pin:
+        if pins.setdefault(pin.upstream, {}).setdefault(pin.key, pin) != pin:
             raise LockError(f"Line {number} of '{path}' contradicts another about the {pin.key} of '{pin.upstream}'. Remove one of them.")
-    return found
+    return pins
 
 
-def change_lock(path: Path, change: Callable[[Locked], Locked]) -> Locked:
-    """Change what a lock says, with nobody else changing it meanwhile; return what it says then.
+def change_lock(path: Path, change: Callable[[PinsByUpstream], PinsByUpstream]) -> PinsByUpstream:
+    """Change a lock, exclusively among processes, and return its new content.
 
     Raises:
-        LockError: It cannot be understood, and was left as it is.
-        OSError: It cannot be written, or others keep it to themselves for too long.
+        LockError: The lock is invalid, and was not changed.
+        OSError: It cannot be written, or another process holds it too long.
     """
-    with _kept(path) as (real, content):
+    with _exclusive(path) as (real_path, content):
         before = parse_lock(path, content)
         after = change(before)
         if after != before:
-            write_atomically(real, _written(after), mode=_MODE)
+            write_atomically(real_path, _encode_lock(after), mode=_LOCK_MODE)
     return after
 
 
-def _written(locked: Locked) -> bytes:
+def _encode_lock(locked: PinsByUpstream) -> bytes:
     import json  # noqa: PLC0415 - most starts only read
 
     pins = sorted((pin for pins in locked.values() for pin in pins.values()), key=lambda pin: (pin.upstream, pin.kind, pin.name))
-    return (_HEAD + "".join(f"{json.dumps(msgspec.to_builtins(pin))}\n" for pin in pins)).encode()
+    return (_LOCK_HEAD + "".join(f"{json.dumps(msgspec.to_builtins(pin))}\n" for pin in pins)).encode()
 
 
 @contextmanager
-def _kept(path: Path) -> Generator[tuple[Path, bytes]]:
-    """Keep others from changing a file, which is made if it is missing, and tell where it really is and what is in it."""
-    real = path.resolve()
-    real.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for _ in range(_TRIES):
-        with os.fdopen(os.open(real, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE), "rb") as file:
-            if _taken(file.fileno(), real):
-                yield real, file.read()
+def _exclusive(path: Path) -> Generator[tuple[Path, bytes]]:
+    """Lock a file, which is created if it is missing, and yield its real path and its content."""
+    real_path = path.resolve()
+    real_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for _ in range(_LOCK_ATTEMPTS):
+        with os.fdopen(os.open(real_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _LOCK_MODE), "rb") as file:
+            if _try_lock(file.fileno(), real_path):
+                yield real_path, file.read()
                 return
-        time.sleep(_PAUSE)  # whoever has it tells nobody when he lets go
-    raise TimeoutError(f"Another process keeps '{path}' to itself.")
+        time.sleep(_LOCK_PAUSE_SECONDS)  # a poll: a blocking flock has no timeout
+    raise TimeoutError(f"Another process holds '{path}'. Try again when it has finished.")
 
 
-def _taken(number: int, path: Path) -> bool:
-    """Take an open file for ourselves; it is not ours if somebody has it, or has put another in its place."""
+def _try_lock(descriptor: int, path: Path) -> bool:
+    """Lock an open file; return False if another process holds it, or has replaced it meanwhile."""
     try:
-        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.path.samestat(os.fstat(number), path.stat())
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(descriptor), path.stat())
     except (BlockingIOError, FileNotFoundError):
         return False
 
 
-_UNREADABLE: Final = f"'{LOCK}' cannot be read, so nothing can be compared with it; 'toolyard diff {{}}' tells what is wrong."
-_log = logging.getLogger(__name__)
-
-
-class Judgement(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a catalogue may be published, and what happened to the rest."""
+class PinCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of comparing a catalogue with the lock."""
 
     withheld: Mapping[Key, str] = {}
-    """What must not be published, with the sentence that says why."""
+    """What must not be published, with the reason as a sentence."""
     warned: Mapping[Key, str] = {}
     """What would be withheld if the upstream's settings did not say 'warn', with the same sentence."""
     accepted: tuple[Key, ...] = ()
     """What was seen for the first time, and accepted."""
     vanished: tuple[Key, ...] = ()
-    """What was accepted once and is no longer offered; should it come back, it must be as it was."""
+    """What was accepted once and is no longer listed; should it come back, it must be unchanged."""
 
 
 class Pins:
-    """Judges the catalogues of all upstreams by one lock."""
+    """Compares the catalogues of all upstreams with one lock."""
 
     def __init__(self, path: Path, *, state: Path) -> None:
         self.path: Final = path
         self._state = state
-        self._stamp: object = None
-        self._locked: Locked | LockError = {}
-        self._judged: dict[str, object] = {}
+        self._file_version: object = None
+        self._locked: PinsByUpstream | LockError = {}
+        self._checked: dict[str, object] = {}
+        """For each upstream the content of the lock at its last check."""
         self._unwritten: dict[str, dict[Key, Pin]] = {}
-        self._told: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, str]] = set()
         self._scanned: set[tuple[str, str]] = set()
 
-    def judge(self, name: str, catalogue: Catalogue, settings: UpstreamSettings) -> Judgement:
-        """Compare what an upstream offers with what was accepted, and accept what is new if it is trusted."""
+    def check(self, name: str, catalogue: Catalogue, settings: UpstreamSettings) -> PinCheck:
+        """Compare a catalogue with the lock, and accept new definitions if the settings trust them."""
         if settings.pin == "off":
-            return Judgement()
+            return PinCheck()
         definitions = definitions_of(catalogue)
-        trusted: tuple[Key, ...] = ()
-        locked = self._read()
-        if not isinstance(locked, LockError) and settings.first == "trust":
+        new: tuple[Key, ...] = ()
+        self._read()
+        if not isinstance(self._locked, LockError) and settings.first == "trust":
             known = self._pins(name)
-            trusted = tuple(key for key in definitions if key not in known)
-            locked = self._trust(name, [definitions[key] for key in trusted]) if trusted else locked
-        self._judged[name] = self._about(name)
-        if isinstance(locked, LockError):
-            self._complain(locked)
-            return _sentenced(dict.fromkeys(definitions, _UNREADABLE.format(name)), settings)
+            new = tuple(key for key in definitions if key not in known)
+            if new:
+                self._accept_new(name, [definitions[key] for key in new])
+        self._checked[name] = self._content_for(name)
+        if isinstance(self._locked, LockError):
+            if self._is_first("", str(self._locked)):
+                _log.warning("lock_unreadable%s", log_fields({"path": self.path, "error": self._locked}))
+            return _pin_check(dict.fromkeys(definitions, _UNREADABLE.format(name)), settings)
         pins = self._pins(name)
-        reasons = {key: reason for key, one in definitions.items() if (reason := _reason(name, one, pins.get(key)))}
-        self._keep(name, [one for key, one in definitions.items() if key not in reasons])
-        self._tell(name, definitions, reasons, settings)
-        self._scan(name, [definitions[key] for key in {**dict.fromkeys(trusted), **reasons}])
+        reasons = {key: reason for key, definition in definitions.items() if (reason := _reason(name, definition, pins.get(key)))}
+        self._store(name, [definition for key, definition in definitions.items() if key not in reasons])
+        for key in reasons:
+            if self._is_first(name, definitions[key].hash):
+                facts = {"upstream": name, "kind": key.kind, "name": key.name or "-", "pin": settings.pin}
+                _log.warning("definition_not_accepted%s", log_fields(facts))
+        self._scan(name, [definitions[key] for key in {**dict.fromkeys(new), **reasons}])
         vanished = tuple(key for key in pins if key not in definitions)
-        return _sentenced(reasons, settings, accepted=tuple(key for key in trusted if key not in reasons), vanished=vanished)
+        return _pin_check(reasons, settings, accepted=tuple(key for key in new if key not in reasons), vanished=vanished)
 
     def changed(self, name: str) -> bool:
-        """Return whether the lock says something else of an upstream than when it was judged; costs next to nothing if it does not."""
-        if name not in self._judged:  # nobody compares it
+        """Return whether the lock changed for an upstream since its last check; cheap if the file did not change."""
+        if name not in self._checked:  # it is not pinned
             return False
         self._read()
-        now, then = self._about(name), self._judged[name]
+        now, then = self._content_for(name), self._checked[name]
         return now is not then and now != then
 
-    def _about(self, name: str) -> object:
+    def _content_for(self, name: str) -> object:
         return str(self._locked) if isinstance(self._locked, LockError) else self._locked.get(name)
 
     def _pins(self, name: str) -> Mapping[Key, Pin]:
-        pins = dict(self._unwritten.get(name, {}))
+        pins = self._unwritten.get(name, {})
         return pins if isinstance(self._locked, LockError) else {**pins, **self._locked.get(name, {})}
 
-    def _read(self) -> Locked | LockError:
-        """Return what the lock says, which is read again only if it is another file than before."""
+    def _read(self) -> None:
+        """Read the lock, unless the file is the same as before."""
+        file_version = None
         try:
             status = self.path.stat()
-            stamp = (status.st_ino, status.st_size, status.st_mtime_ns)
-            if stamp != self._stamp:
-                self._locked = _understood(self.path)
-                self._stamp = stamp
+            file_version = (status.st_ino, status.st_size, status.st_mtime_ns)
+            if file_version != self._file_version:
+                self._locked = parse_lock(self.path, self.path.read_bytes())
+                self._file_version = file_version
+        except LockError as error:
+            self._file_version, self._locked = file_version, error
         except FileNotFoundError:
-            self._stamp, self._locked = None, {}
+            self._file_version, self._locked = None, {}
         except OSError as error:
-            self._stamp, self._locked = None, LockError(f"'{self.path}' cannot be read: {error.strerror}.")
-        return self._locked
+            self._file_version, self._locked = None, LockError(f"'{self.path}' cannot be read: {error.strerror}.")
 
-    def _trust(self, name: str, definitions: Iterable[Definition]) -> Locked | LockError:
-        """Accept what is seen for the first time; where that cannot be written it holds as long as this process."""
-        pins = {one.key: pin_of(name, one) for one in definitions}
+    def _accept_new(self, name: str, definitions: Iterable[Definition]) -> None:
+        """Accept definitions; if the lock cannot be written they are accepted in this process only."""
+        pins = {definition.key: pin_of(name, definition) for definition in definitions}
         try:
             self._locked = change_lock(self.path, lambda locked: {**locked, name: {**pins, **locked.get(name, {})}})
-            self._stamp = None
+            self._file_version = None
         except LockError as error:
-            self._stamp, self._locked = None, error
+            self._file_version, self._locked = None, error
         except OSError as error:
             self._unwritten.setdefault(name, {}).update(pins)
             _log.warning("pins_unwritten%s", log_fields({"upstream": name, "path": self.path, "error": error}))
-        return self._locked
 
-    def _keep(self, name: str, definitions: Iterable[Definition]) -> None:
+    def _store(self, name: str, definitions: Iterable[Definition]) -> None:
         try:
-            keep_accepted(folder_of(self._state, name), definitions)
-        except OSError as error:  # only comparisons will tell less
+            store_accepted(folder_of(self._state, name), definitions)
+        except OSError as error:  # a diff will show less, and nothing else is lost
             _log.debug("definitions_unkept%s", log_fields({"upstream": name, "error": error}))
 
-    def _complain(self, error: LockError) -> None:
-        """Log what is wrong with the lock, once."""
-        mark = ("", str(error))
-        if mark not in self._told:
-            self._told.add(mark)
-            _log.warning("lock_unreadable%s", log_fields({"path": self.path, "error": error}))
+    def _is_first(self, name: str, problem: str) -> bool:
+        """Return whether a problem is new, so that it is logged once."""
+        is_first = (name, problem) not in self._logged
+        self._logged.add((name, problem))
+        return is_first
 
     def _scan(self, name: str, definitions: Iterable[Definition]) -> None:
-        """Look through definitions that were not seen before, beside everything else, because many take a while."""
-        unseen = [one for one in definitions if (name, one.hash) not in self._scanned]
-        self._scanned.update((name, one.hash) for one in unseen)
+        """Scan definitions that were not scanned before, in a thread, because many take a while."""
+        unseen = [definition for definition in definitions if (name, definition.hash) not in self._scanned]
+        self._scanned.update((name, definition.hash) for definition in unseen)
         if unseen:
             Thread(target=_log_findings, args=(name, unseen), name=f"toolyard-scan-{name}", daemon=True).start()
 
-    def _tell(self, name: str, definitions: Definitions, reasons: Mapping[Key, str], settings: UpstreamSettings) -> None:
-        """Log what differs, once."""
-        for key in reasons:
-            mark = (name, definitions[key].hash)
-            if mark not in self._told:
-                self._told.add(mark)
-                facts = {"upstream": name, "kind": key.kind, "name": key.name or "-", "pin": settings.pin}
-                _log.warning("definition_not_accepted%s", log_fields(facts))
-
 
 def accept(path: Path, name: str, *, definitions: Definitions, keys: Iterable[Key]) -> None:
-    """Put definitions into the lock as they are now; one that is no longer offered is taken out.
+    """Pin the current definitions of these keys; the pin of a key without a definition is removed.
 
     Raises:
-        LockError: The lock cannot be understood.
+        LockError: The lock is invalid.
         OSError: The lock cannot be written.
     """
-    wanted = frozenset(keys)
-    now = {key: pin_of(name, definitions[key]) for key in wanted if key in definitions}
+    chosen = frozenset(keys)
+    accepted = {key: pin_of(name, definitions[key]) for key in chosen if key in definitions}
 
-    def put(locked: Locked) -> Locked:
-        rest = {key: pin for key, pin in locked.get(name, {}).items() if key not in wanted}
-        return {**locked, name: {**rest, **now}}
+    def put(locked: PinsByUpstream) -> PinsByUpstream:
+        others = {key: pin for key, pin in locked.get(name, {}).items() if key not in chosen}
+        return {**locked, name: {**others, **accepted}}
 
     change_lock(path, put)
 
@@ -447,46 +419,26 @@ def changed_fields(definition: Definition, pin: Pin) -> list[str]:
 def _log_findings(name: str, definitions: Iterable[Definition]) -> None:
     from toolyard.providers.upstream.scan import scan  # noqa: PLC0415 - most starts see nothing new
 
-    for one in scan(name, definitions):
-        facts = {
-            "upstream": name,
-            "kind": one.kind,
-            "name": one.name or "-",
-            "field": one.field,
-            "rule": one.rule,
-            "severity": one.severity,
-        }
-        _log.log(logging.WARNING if one.severity == "high" else logging.INFO, "suspicious_definition%s", log_fields(facts))
-
-
-def _understood(path: Path) -> Locked | LockError:
-    try:
-        return parse_lock(path, path.read_bytes())
-    except LockError as error:
-        return error
+    for finding in scan(name, definitions):
+        facts = {field: getattr(finding, field) or "-" for field in ("upstream", "kind", "name", "field", "rule", "severity")}
+        _log.log(logging.WARNING if finding.severity == "high" else logging.INFO, "suspicious_definition%s", log_fields(facts))
 
 
 def _reason(name: str, definition: Definition, pin: Pin | None) -> str | None:
-    """Return why a definition cannot pass, if so."""
+    """Return why a definition is not accepted, or None if it is."""
     if pin is not None and pin.hash == definition.hash:
         return None
-    wanted = definition.name or definition.kind
-    plain = is_identifier(wanted) and not wanted.startswith(
-        "-"
-    )  # agents read this and shells may run it, so a name must not be more than one
-    look = f"Look at it with 'toolyard diff {name}', then 'toolyard accept {name}{f' {wanted}' if plain else ''}'."
+    item = definition.name or definition.kind
+    # Agents read this and shells may run it: a name that is more than one word, or an option, must not become part of the command.
+    argument = f" {item}" if is_identifier(item) and not item.startswith("-") else ""
+    advice = f"Look at it with 'toolyard diff {name}', then 'toolyard accept {name}{argument}'."
     if pin is None:
-        return f"Nobody has accepted it yet. {look}"
-    return f"Its upstream changed it since it was accepted ({', '.join(changed_fields(definition, pin))}). {look}"
+        return f"Nobody has accepted it yet. {advice}"
+    return f"Its upstream changed it since it was accepted ({', '.join(changed_fields(definition, pin))}). {advice}"
 
 
-def _sentenced(
+def _pin_check(
     reasons: Mapping[Key, str], settings: UpstreamSettings, *, accepted: tuple[Key, ...] = (), vanished: tuple[Key, ...] = ()
-) -> Judgement:
+) -> PinCheck:
     blocks = settings.pin == "block"
-    return Judgement(
-        withheld=reasons if blocks else {},
-        warned={} if blocks else reasons,
-        accepted=accepted,
-        vanished=vanished,
-    )
+    return PinCheck(withheld=reasons if blocks else {}, warned={} if blocks else reasons, accepted=accepted, vanished=vanished)

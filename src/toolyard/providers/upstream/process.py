@@ -1,7 +1,7 @@
-"""Processes: programs that run for us, each in a group of its own, and end with all that they started when we are done, or gone.
+"""The process of an upstream: starts a program in a process group of its own, and ends the whole group.
 
-Every program has a keeper beside it, a shell that waits on a pipe from us: when this process is killed, the pipe breaks and the keeper
-ends the whole group, also what ignores that its input ended.
+Beside every program runs a guard, a shell that waits on a pipe from this process. When this process is killed, the pipe breaks and
+the guard ends the group, even if the program ignores the end of its input.
 """
 
 import asyncio
@@ -21,23 +21,21 @@ from toolyard.providers.upstream.settings import UpstreamSettings
 
 __all__ = ["Process", "environment_of", "start"]
 
-_KEPT: Final = frozenset(
-    {"HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TEMP", "TERM", "TMP", "TMPDIR", "TZ", "USER"},
-)
-_KEPT_PREFIXES: Final = ("LC_", "XDG_")
+_INHERITED: Final = frozenset(["HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TEMP", "TERM", "TMP", "TMPDIR", "TZ", "USER"])
+_INHERITED_PREFIXES: Final = ("LC_", "XDG_")
 _SHELL: Final = "/bin/sh"
-_KEEP: Final = 'read -r _; kill -s TERM -- "-$1" && sleep 2 && kill -s KILL -- "-$1"'
+_GUARD_SCRIPT: Final = 'read -r _; kill -s TERM -- "-$1" && sleep 2 && kill -s KILL -- "-$1"'
 _EOF_SECONDS: Final = 1.0
 _TERM_SECONDS: Final = 2.0
 _KILL_SECONDS: Final = 1.0
-_TICK: Final = 0.02
+_POLL_SECONDS: Final = 0.02
 _log = logging.getLogger(__name__)
 
 
 def environment_of(settings: UpstreamSettings, ours: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a program: the few of ours that every program needs, and its own."""
-    kept = {key: value for key, value in ours.items() if key in _KEPT or key.startswith(_KEPT_PREFIXES)}
-    return {**kept, **settings.env}
+    """Return the environment of a program: the few of our variables that every program needs, and its own."""
+    inherited = {key: value for key, value in ours.items() if key in _INHERITED or key.startswith(_INHERITED_PREFIXES)}
+    return {**inherited, **settings.env}
 
 
 def start(name: str, settings: UpstreamSettings) -> "Process":
@@ -73,68 +71,70 @@ def start(name: str, settings: UpstreamSettings) -> "Process":
 
 
 def _find(command: str, folder: Path, path: str) -> Path | None:
-    """Return the file that a command is, if it can be run."""
+    """Return the executable file of a command, searched relative to the folder and in the program's own PATH."""
     places = [""] if os.sep in command else path.split(os.pathsep)
     files = (folder.absolute() / place / command for place in places)
     return next((file for file in files if file.is_file() and os.access(file, os.X_OK)), None)
 
 
 class Process:
-    """A program that runs, with pipes to it."""
+    """A running program, with pipes to it."""
 
     def __init__(self, popen: "subprocess.Popen[bytes]") -> None:
         self.pid = popen.pid
         self._popen = popen
-        self._gone = False
+        self._is_gone = False
         self._pipes = [pipe for pipe in (popen.stdin, popen.stdout, popen.stderr) if pipe is not None]
         self.stdin, self.stdout, self.stderr = (pipe.fileno() for pipe in self._pipes)
-        self._exit = _Exit(popen)
-        self._keeper = _Keeper(popen.pid)
+        self._exit = _ExitWatcher(popen)
+        self._guard = _start_guard(popen.pid)
 
     @property
     def exit_code(self) -> int | None:
-        """Return how it ended: its exit code, or the negative number of a signal; nothing while it runs."""
+        """Return the exit code, or the negative number of a signal; None while it runs."""
         return self._popen.returncode
 
-    def on_exit(self, tell: Callable[[], None]) -> None:
-        """Call this, on the loop, when the program has ended."""
-        self._exit.tell = tell
+    def on_exit(self, callback: Callable[[], None]) -> None:
+        """Call this on the event loop when the program has ended."""
+        self._exit.callback = callback
 
     async def end(self) -> None:
-        """End the program and all that it started: its input ends, then it is asked to, then it is made to."""
+        """End the program and all its descendants: close its input, then send SIGTERM, then SIGKILL."""
         self._pipes[0].close()
-        self._gone = (
-            (await self._exit.within(_EOF_SECONDS) and not self._is_inhabited())
-            or (self._signal(signal.SIGTERM) and await self._gone_within(_TERM_SECONDS))
-            or (self._signal(signal.SIGKILL) and await self._gone_within(_KILL_SECONDS))
+        self._is_gone = (
+            (await self._exit.wait(_EOF_SECONDS) and not self._group_exists())
+            or (self._signal(signal.SIGTERM) and await self._wait_for_group(_TERM_SECONDS))
+            or (self._signal(signal.SIGKILL) and await self._wait_for_group(_KILL_SECONDS))
         )
 
     def close(self) -> None:
-        """Let go of everything, at once; what still runs is killed."""
-        if not self._gone:
+        """Release everything at once; what still runs is killed."""
+        if not self._is_gone:
             self._signal(signal.SIGKILL)
         self._exit.close()
-        self._keeper.close()
+        if self._guard is not None:
+            self._guard.kill()
+            self._guard.communicate()  # it only waits, so it is gone at once
         for pipe in self._pipes:
             pipe.close()
 
-    async def _gone_within(self, seconds: float) -> bool:
-        """Wait until nobody is left in the group, and return whether that came in time."""
+    async def _wait_for_group(self, seconds: float) -> bool:
+        """Wait until the process group is empty, and return whether it is."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        has_ended = await self._exit.within(seconds)
-        while has_ended and self._is_inhabited() and loop.time() < deadline:  # noqa: ASYNC110 - nobody tells when a group is empty
-            await asyncio.sleep(_TICK)  # once, at the end of a process
-        return has_ended and not self._is_inhabited()
+        has_ended = await self._exit.wait(seconds)
+        while has_ended and self._group_exists() and loop.time() < deadline:  # noqa: ASYNC110 - a process group has no event
+            await asyncio.sleep(_POLL_SECONDS)
+        return has_ended and not self._group_exists()
 
-    def _is_inhabited(self) -> bool:
-        """Return whether anybody is left in the group of a program that has ended."""
-        with contextlib.suppress(ChildProcessError):  # the first process of a container inherits what lost its parent
+    def _group_exists(self) -> bool:
+        """Return whether the process group of an ended program has other members."""
+        with contextlib.suppress(ChildProcessError):  # as the first process of a container we inherit orphans, and must reap them
             os.waitpid(-self.pid, os.WNOHANG)
         return self._signal(0)
 
     def _signal(self, number: int) -> bool:
-        """Send a signal to the group, and return whether anybody is in it; 0 only asks."""
+        """Send a signal to the process group, and return whether it has members; 0 only checks."""
         try:
             os.killpg(self.pid, number)
         except (ProcessLookupError, PermissionError):
@@ -142,83 +142,75 @@ class Process:
         return True
 
 
-class _Exit:
+class _ExitWatcher:
     """Waits for a program to end, and reaps it."""
 
     def __init__(self, popen: "subprocess.Popen[bytes]") -> None:
-        self.tell: Callable[[], None] = lambda: None
+        self.callback: Callable[[], None] = lambda: None
         self._popen = popen
         self._loop = asyncio.get_running_loop()
-        self._seen = asyncio.Event()
-        self._descriptor = _watch(popen.pid)
+        self._ended = asyncio.Event()
+        self._descriptor = _open_pidfd(popen.pid)
         if self._descriptor is None:
-            threading.Thread(target=self._wait, name="toolyard reaper", daemon=True).start()
+            threading.Thread(target=self._wait_in_thread, name="toolyard reaper", daemon=True).start()
         else:
             self._loop.add_reader(self._descriptor, self._reap)
 
-    async def within(self, seconds: float) -> bool:
+    async def wait(self, seconds: float) -> bool:
         """Wait for the end, and return whether it came in time."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._seen.wait()
-        return self._seen.is_set()
+                await self._ended.wait()
+        return self._ended.is_set()
 
     def close(self) -> None:
-        """Reap a program that has been killed, and wait no more."""
-        if not self._seen.is_set():
+        """Reap a killed program, and stop watching."""
+        if not self._ended.is_set():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._popen.wait(_KILL_SECONDS)
-        self._forget()
+        self._close_pidfd()
 
     def _reap(self) -> None:
-        self._forget()
+        self._close_pidfd()
         self._popen.wait()
-        self._see()
+        self._set_ended()
 
-    def _wait(self) -> None:
+    def _wait_in_thread(self) -> None:
         self._popen.wait()
-        with contextlib.suppress(RuntimeError):  # the loop has ended before the program
-            self._loop.call_soon_threadsafe(self._see)
+        with contextlib.suppress(RuntimeError):  # the loop was closed before the program ended
+            self._loop.call_soon_threadsafe(self._set_ended)
 
-    def _see(self) -> None:
-        self._seen.set()
-        self.tell()
+    def _set_ended(self) -> None:
+        self._ended.set()
+        self.callback()
 
-    def _forget(self) -> None:
+    def _close_pidfd(self) -> None:
         if self._descriptor is not None:
             self._loop.remove_reader(self._descriptor)
             os.close(self._descriptor)
             self._descriptor = None
 
 
-def _watch(pid: int) -> int | None:
-    """Return a descriptor that can be read when the process has ended, where the system has such."""
+def _open_pidfd(pid: int) -> int | None:
+    """Return a descriptor that becomes readable when the process ends, where the system supports it."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):
         return None
 
 
-class _Keeper:
-    """Ends a group of processes when this process is no more."""
-
-    def __init__(self, group: int) -> None:
-        self._popen: subprocess.Popen[bytes] | None = None
-        try:
-            self._popen = subprocess.Popen(  # noqa: S603 - our own words, and a number
-                [_SHELL, "-c", _KEEP, "toolyard-keeper", str(group)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                env={"PATH": os.defpath},
-                start_new_session=True,
-            )
-        except OSError as error:
-            _log.warning("keeper_missing%s", log_fields({"group": group, "why": error}))
-
-    def close(self) -> None:
-        """Let the group be."""
-        if self._popen is not None:
-            self._popen.kill()
-            self._popen.communicate()  # it only waits, so it is gone at once
+def _start_guard(group: int) -> "subprocess.Popen[bytes] | None":
+    """Start the guard of a process group; without a shell there is none."""
+    try:
+        return subprocess.Popen(  # noqa: S603 - our own script, and a number
+            [_SHELL, "-c", _GUARD_SCRIPT, "toolyard-keeper", str(group)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            env={"PATH": os.defpath},
+            start_new_session=True,
+        )
+    except OSError as error:
+        _log.warning("keeper_missing%s", log_fields({"group": group, "why": error}))
+        return None

@@ -1,6 +1,6 @@
-"""The log of a process: what it says on stderr, with the time, in a file that stays small, and its last words at hand.
+"""The log of an upstream's process: its stderr with timestamps, in a small rotated file, and its last lines in memory.
 
-However much comes, at most so much a second is written; the rest is counted, and the file says how much is missing.
+At most a fixed number of bytes a second is written. The rest is counted, and a line in the file says how much is missing.
 """
 
 import contextlib
@@ -17,82 +17,83 @@ from toolyard._internal.logfmt import log_fields
 from toolyard._internal.pipes import LineSplitter
 from toolyard.providers.upstream.catalogue import folder_of
 
-__all__ = ["LogReader", "ProcessLog", "names_of_logs", "older", "path_of_log"]
-
+__all__ = ["LOG_FILE", "LogReader", "ProcessLog", "log_path", "logged_upstreams", "rotated_path"]
 
 Source = Literal["stderr", "stdout", "toolyard"]
+LOG_FILE: Final = "stderr.log"
+"""The name of the file in an upstream's folder."""
 _FILE_BYTES: Final = 1024 * 1024
 _LINE_BYTES: Final = 16 * 1024
 _SECOND_BYTES: Final = 1024 * 1024
-_LAST_BYTES: Final = 4096
-_LAST_LINES: Final = 20
-_ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
+_TAIL_BYTES: Final = 4096
+_TAIL_LINES: Final = 20
+_CONTROL_SEQUENCES: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 _log = logging.getLogger(__name__)
 
 
-def path_of_log(state: Path, name: str) -> Path:
-    """Return where the log of an upstream is in the state directory."""
-    return folder_of(state, name) / "stderr.log"
+def log_path(state: Path, name: str) -> Path:
+    """Return the path of an upstream's log in the state directory."""
+    return folder_of(state, name) / LOG_FILE
 
 
-def names_of_logs(state: Path) -> list[str]:
+def logged_upstreams(state: Path) -> list[str]:
     """Return the names of the upstreams that have a log."""
-    return sorted(path.parent.name for path in state.glob(str(path_of_log(Path(), "*"))))
+    return sorted(path.parent.name for path in state.glob(str(log_path(Path(), "*"))))
 
 
-def older(path: Path) -> Path:
-    """Return where the lines are that were moved out of a log to make room."""
+def rotated_path(path: Path) -> Path:
+    """Return the path of the previous file of a log."""
     return path.with_name(f"{path.name}.1")
 
 
 class ProcessLog:
-    """Writes lines to a file; when it is full it becomes the older one, and the one before that is gone."""
+    """Writes lines to a file; a full one replaces the previous file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._descriptor: int | None = None
         self._size = 0
         self._pending: list[bytes] = []
-        self._last = b""
-        self._second = 0.0
-        self._used = 0
-        self._missing = 0
-        self._lines = LineSplitter(lambda line: self._add("stderr", line), limit=_LINE_BYTES, on_too_long=self._note_length)
+        self._tail = b""
+        self._second_started = 0.0
+        self._second_bytes = 0
+        self._missing_bytes = 0
+        self._lines = LineSplitter(lambda line: self._add("stderr", line), limit=_LINE_BYTES, on_too_long=self._add_too_long)
         self._open()
 
     @property
     def is_flooded(self) -> bool:
-        """Return whether more comes than is written."""
-        return self._missing > 0
+        """Return whether more arrives than is written."""
+        return self._missing_bytes > 0
 
     @property
-    def last_words(self) -> str:
-        """Return the last few lines, without what moves cursors."""
-        lines = _ESCAPES.sub("", self._last.decode(errors="replace")).splitlines()
-        if len(self._last) == _LAST_BYTES:
-            lines = lines[1:] or lines  # the first one has lost its beginning
-        return "\n".join(lines[-_LAST_LINES:])
+    def tail(self) -> str:
+        """Return the last lines, without control sequences of terminals."""
+        lines = _CONTROL_SEQUENCES.sub("", self._tail.decode(errors="replace")).splitlines()
+        if len(self._tail) == _TAIL_BYTES:
+            lines = lines[1:] or lines  # the first line has lost its beginning
+        return "\n".join(lines[-_TAIL_LINES:])
 
     def feed(self, piece: bytes) -> None:
-        """Take a piece of what came on stderr."""
-        self._last = (self._last + piece[-_LAST_BYTES:])[-_LAST_BYTES:]
+        """Log a piece of stderr."""
+        self._tail = (self._tail + piece[-_TAIL_BYTES:])[-_TAIL_BYTES:]
         if self._has_room(len(piece)):
             self._lines.feed(piece)
             self._write()
 
-    def note(self, source: Source, line: bytes) -> None:
-        """Write one line that did not come on stderr: from stdout, where it was no message, or from us."""
+    def add_line(self, source: Source, line: bytes) -> None:
+        """Log a line from elsewhere: from stdout, where it was no message, or from us."""
         line = line[:_LINE_BYTES]
         if source == "stdout":
-            self._last = (self._last + line[-_LAST_BYTES:] + b"\n")[-_LAST_BYTES:]
+            self._tail = (self._tail + line[-_TAIL_BYTES:] + b"\n")[-_TAIL_BYTES:]
         if self._has_room(len(line)):
             self._add(source, line)
             self._write()
 
     def close(self) -> None:
-        """Write what came without an end, and close the file."""
+        """Log the last, unfinished line, and close the file."""
         self._lines.flush()
-        self._tell_missing()
+        self._add_missing()
         self._write()
         if self._descriptor is not None:
             os.close(self._descriptor)
@@ -100,34 +101,34 @@ class ProcessLog:
 
     def _has_room(self, size: int) -> bool:
         now = time.monotonic()
-        if now - self._second >= 1:
-            self._second, self._used = now, 0
-            self._tell_missing()
-        if self._used + size <= _SECOND_BYTES:
+        if now - self._second_started >= 1:
+            self._second_started, self._second_bytes = now, 0
+            self._add_missing()
+        if self._second_bytes + size <= _SECOND_BYTES:
             return True
-        self._lines.flush()  # what follows does not continue it
-        self._missing += size
+        self._lines.flush()  # what is read next does not continue this line
+        self._missing_bytes += size
         return False
 
-    def _tell_missing(self) -> None:
-        if self._missing:
-            self._add("toolyard", b"%d bytes are missing here, because too many came at a time." % self._missing)
-            self._missing = 0
+    def _add_missing(self) -> None:
+        if self._missing_bytes:
+            self._add("toolyard", b"%d bytes are missing here, because too many came at a time." % self._missing_bytes)
+            self._missing_bytes = 0
 
-    def _note_length(self) -> None:
+    def _add_too_long(self) -> None:
         self._add("toolyard", b"A line of more than %d bytes is missing here." % _LINE_BYTES)
 
     def _add(self, source: Source, line: bytes) -> None:
         self._pending.append(source.encode() + b" " + line + b"\n")
 
     def _write(self) -> None:
-        """Write what has been added, all with the same time; without a file it is lost, and nothing else."""
+        """Write the pending lines with one timestamp; without a file they are lost."""
         if not self._pending:
             return
         stamp = datetime.now(UTC).isoformat(timespec="milliseconds").encode() + b" "
         text = stamp + stamp.join(self._pending)
         self._pending.clear()
-        self._used += len(text)
+        self._second_bytes += len(text)
         if self._size and self._size + len(text) > _FILE_BYTES:
             self._rotate()
         if self._descriptor is not None:
@@ -135,12 +136,12 @@ class ProcessLog:
                 self._size += os.write(self._descriptor, text)
 
     def _rotate(self) -> None:
-        """Begin a new file, unless another process that writes to it has done so already."""
+        """Start a new file, unless another process that logs to it already has."""
         if self._descriptor is None:
             return
         with contextlib.suppress(OSError):
             if os.path.samestat(os.fstat(self._descriptor), self._path.stat()):
-                self._path.replace(older(self._path))
+                self._path.replace(rotated_path(self._path))
         os.close(self._descriptor)
         self._open()
 
@@ -155,12 +156,12 @@ class ProcessLog:
 
 
 class LogReader:
-    """Remembers how far a log has been read."""
+    """Reads a log incrementally, across rotations."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: BinaryIO | None = None
-        self._rest = b""
+        self._partial = b""
 
     def __enter__(self) -> Self:
         return self
@@ -170,15 +171,15 @@ class LogReader:
             self._file.close()
 
     def read_last(self, count: int) -> list[str]:
-        """Return the last lines, from the older file, too, if this one has too few."""
-        lines = self.read_on()
-        if len(lines) < count and older(self._path).exists():
-            lines = older(self._path).read_text(errors="replace").splitlines() + lines
+        """Return the last lines, including the previous file if this one has too few."""
+        lines = self.read_new()
+        if len(lines) < count and rotated_path(self._path).exists():
+            lines = rotated_path(self._path).read_text(errors="replace").splitlines() + lines
         return lines[max(0, len(lines) - count) :]
 
-    def read_on(self) -> list[str]:
-        """Return the lines that came since they were read last."""
-        *lines, self._rest = (self._rest + self._read()).split(b"\n")
+    def read_new(self) -> list[str]:
+        """Return the lines since the last read."""
+        *lines, self._partial = (self._partial + self._read()).split(b"\n")
         return [line.decode(errors="replace") for line in lines]
 
     def _read(self) -> bytes:
@@ -195,7 +196,7 @@ class LogReader:
         return piece + self._file.read()
 
     def _is_current(self) -> bool:
-        """Return whether the file that is open is the one that is written to."""
+        """Return whether the open file is the one that is written to."""
         try:
             return self._file is not None and os.path.samestat(os.fstat(self._file.fileno()), self._path.stat())
         except FileNotFoundError:

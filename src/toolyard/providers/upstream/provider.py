@@ -1,4 +1,4 @@
-"""The upstream provider: publishes what another MCP server offers, from what is known of it, before and without a connection."""
+"""The upstream provider: publishes an upstream's catalogue, at first the stored one, and maintains its connection."""
 
 import asyncio
 import logging
@@ -15,26 +15,25 @@ from toolyard.dispatch.table import NOTHING_WITHHELD, WithheldReasons
 from toolyard.model.spec import Kind, PromptSpec
 from toolyard.providers import Publish
 from toolyard.providers.upstream.calls import Calls
-from toolyard.providers.upstream.catalogue import Catalogue, folder_of, foreign_uri, load, our_uri, save
-from toolyard.providers.upstream.health import Status, keep_status, read_status, restart_asked_at
-from toolyard.providers.upstream.link import OPEN, Credentials, Link
-from toolyard.providers.upstream.pins import Judgement, Key, Pins
+from toolyard.providers.upstream.catalogue import Catalogue, folder_of, load, published_uri, save, upstream_uri
+from toolyard.providers.upstream.health import Status, read_status, restart_requested_at, write_status
+from toolyard.providers.upstream.link import NO_CREDENTIALS, Credentials, Link
+from toolyard.providers.upstream.pins import Key, PinCheck, Pins
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.providers.upstream.supervisor import Observer, Supervisor
-from toolyard.providers.upstream.translate import ForeignTool, prefix_of, prompts_of, resources_of, tools_of
+from toolyard.providers.upstream.translate import UpstreamTool, prefix_of, prompts_of, resources_of, tools_of
 from toolyard.wire.headers import has_invalid_param_headers
 from toolyard.wire.versions import MODERN
 
 __all__ = ["Upstream", "make_upstream"]
 
-
-_MISNAMED: Final = "It wants arguments as headers, too, but does not say rightly which, so that it must not be called."
+_INVALID_HEADERS: Final = "Its schema names headers for some arguments in an invalid way, so that it must not be called."
 _SPREAD: Final = 32
 _log = logging.getLogger(__name__)
 
 
 class Upstream:
-    """One upstream, while it is open."""
+    """The provider of one upstream."""
 
     def __init__(
         self,
@@ -43,10 +42,10 @@ class Upstream:
         *,
         link: Callable[[], Link],
         folder: Path | None = None,
-        credentials: Credentials = OPEN,
+        credentials: Credentials = NO_CREDENTIALS,
         pins: Pins | None = None,
         longest: int = 48,
-        beat: float = 1.0,
+        interval: float = 1.0,
     ) -> None:
         self.name = name
         self.settings = settings
@@ -56,21 +55,22 @@ class Upstream:
         self._folder = folder
         self._credentials = credentials
         self._pins = pins
+        self._prefix = prefix_of(name, settings)
         self._longest = longest
-        self._beat = beat
+        self._interval = interval
         self._catalogue: Catalogue | None = None
         self._withheld: WithheldReasons = NOTHING_WITHHELD
         self._warned = 0
         self._supervisor: Supervisor | None = None
         self._publish: Publish | None = None
-        self._first = asyncio.Event()
-        self._opened = 0.0
-        self._kept: Status | None = None
-        self._caring: asyncio.Task[None] | None = None
+        self._settled = asyncio.Event()
+        self._restarted_at = 0.0
+        self._written_status: Status | None = None
+        self._maintenance: asyncio.Task[None] | None = None
 
     @property
     def supervisor(self) -> Supervisor:
-        """Return what owns the connection.
+        """Return the owner of the connection.
 
         Raises:
             RuntimeError: The upstream is not open.
@@ -81,54 +81,54 @@ class Upstream:
 
     @asynccontextmanager
     async def open(self, publish: Publish) -> AsyncGenerator[None]:
-        """Publish what is known, and look after the connection meanwhile."""
-        self._opened = time.time()
+        """Publish the stored catalogue, and maintain the connection until the end."""
+        self._restarted_at = time.time()
         self._publish = publish
-        self._first = asyncio.Event()
-        known = None if self._folder is None else load(self._folder, self.settings)
-        observer = Observer(fetched=self._take, updated=self._update, changed=self._tell)
+        self._settled = asyncio.Event()
+        stored = None if self._folder is None else load(self._folder, self.settings)
+        observer = Observer(fetched=self._fetched, updated=self._updated, changed=self._health_changed)
         self._supervisor = Supervisor(
-            self.name, self.settings, link=self._make_link, credentials=self._credentials, observer=observer, known=known
+            self.name, self.settings, link=self._make_link, credentials=self._credentials, observer=observer, catalogue=stored
         )
-        if known is not None:
-            self._show(known)
-        unfollow = publish.watch_subscriptions(self._follow)
-        self._caring = asyncio.get_running_loop().create_task(self._care())
+        if stored is not None:
+            self._show(stored)
+        unwatch = publish.watch_subscriptions(self._subscribe)
+        self._maintenance = asyncio.get_running_loop().create_task(self._maintain())
         try:
             yield
         finally:
-            unfollow()
+            unwatch()
             await self.disconnect()
 
     async def disconnect(self) -> None:
-        """Let go of the connection for good."""
-        if self._caring is not None:
-            self._caring.cancel()
-            await asyncio.gather(self._caring, return_exceptions=True)
+        """Close the connection for good."""
+        if self._maintenance is not None:
+            self._maintenance.cancel()
+            await asyncio.gather(self._maintenance, return_exceptions=True)
         await self.supervisor.close()
         await self._credentials.close()
 
     async def wait_ready(self) -> None:
-        """Wait until something was published for the first time, or it is clear that nothing can be for now."""
-        await self._first.wait()
+        """Wait until something is published for the first time, or a failure shows that nothing can be for now."""
+        await self._settled.wait()
 
     async def restart(self) -> None:
-        """Stop the upstream, forgive it everything, and look at it anew."""
+        """Restart the upstream, forget its failures and fetch its catalogue."""
         await self.supervisor.restart()
         await self.supervisor.refresh()
 
     def unavailable_reason(self) -> str | None:
-        """Return why nothing is known of what it offers, or nothing if something is."""
+        """Return why there is no catalogue, or None if there is one."""
         return None if self._catalogue is not None else self.supervisor.health.reason or None
 
     def status(self) -> Status:
-        """Return how it is."""
+        """Return the current status."""
         health, catalogue = self.supervisor.health, self._catalogue
-        known: dict[str, Any] = {}
+        listed: dict[str, Any] = {}
         if catalogue is not None:
             resources = len(catalogue.resources) + len(catalogue.templates)
             counts = {"tools": len(catalogue.tools), "resources": resources, "prompts": len(catalogue.prompts)}
-            known = {**counts, "version": catalogue.version, "server": str(catalogue.server.get("name", "")), "seen": catalogue.seen}
+            listed = {**counts, "version": catalogue.version, "server": str(catalogue.server.get("name", "")), "seen": catalogue.seen}
         return Status(
             name=self.name,
             state=health.state,
@@ -142,44 +142,44 @@ class Upstream:
             last_error=health.last_error,
             retry_at=time.time() + health.wait if health.wait else None,
             pid=os.getpid(),
-            **known,
+            **listed,
         )
 
-    async def _care(self) -> None:
-        """Do now and then what nobody asks for: look at what is stale, stop what is idle, restart what somebody wants restarted."""
+    async def _maintain(self) -> None:
+        """Refresh a stale catalogue, stop an idle upstream, and restart one on request, all at short intervals."""
         supervisor = self.supervisor
         if self._catalogue is not None:
-            spread = 1 + hash(self.name) % _SPREAD / _SPREAD  # nor should all upstreams start in one moment
-            await asyncio.sleep(self._beat * spread)  # the first answers come from what is known, and nothing should delay them
+            spread = 1 + hash(self.name) % _SPREAD / _SPREAD  # not all upstreams should start at the same moment
+            await asyncio.sleep(self._interval * spread)  # the first answers use the stored catalogue, and should not be delayed
         while True:
             try:
-                if self._is_wanted_anew():
+                if self._is_restart_requested():
                     await supervisor.restart()
-                    self._look()
+                    self._start_refresh()
                 elif supervisor.is_stale:
-                    self._look()
+                    self._start_refresh()
                 elif self._catalogue is not None and self._pins is not None and self._pins.changed(self.name):
                     self._show(self._catalogue)
-                supervisor.keep_up()
+                supervisor.ensure_subscribed()
                 await supervisor.stop_if_idle()
-            except Exception:  # noqa: BLE001 - care must go on, whatever one round of it meets
+            except Exception:  # noqa: BLE001 - one failed round must not end the maintenance
                 _log.exception("upstream_care_failed upstream=%s", self.name)
-            self._keep_status()
-            await asyncio.sleep(self._beat)  # files of other processes are looked at: nothing tells of them
+            self._write_status()
+            await asyncio.sleep(self._interval)  # a poll, because other processes leave requests as files
 
-    def _look(self) -> None:
-        """Look at what it offers, without waiting for that: one that hangs must not keep anybody from restarting it."""
-        self.supervisor.look().add_done_callback(lambda _: self._first.set())
+    def _start_refresh(self) -> None:
+        """Start a refresh without waiting for it: an upstream that hangs must still be restartable."""
+        self.supervisor.start_refresh().add_done_callback(lambda _: self._settled.set())
 
-    def _is_wanted_anew(self) -> bool:
-        """Return whether somebody asked, since the last time, for a restart: by a file, because he is another process."""
+    def _is_restart_requested(self) -> bool:
+        """Return whether another process requested a restart, by a file, since the last one."""
         if self._folder is None:
             return False
-        asked = restart_asked_at(self._folder)
-        newer, self._opened = asked > self._opened, max(asked, self._opened)
-        return newer
+        requested_at = restart_requested_at(self._folder)
+        is_newer, self._restarted_at = requested_at > self._restarted_at, max(requested_at, self._restarted_at)
+        return is_newer
 
-    def _take(self, catalogue: Catalogue) -> None:
+    def _fetched(self, catalogue: Catalogue) -> None:
         if self._folder is not None:
             try:
                 save(self._folder, catalogue)
@@ -188,66 +188,64 @@ class Upstream:
         self._show(catalogue)
 
     def _show(self, catalogue: Catalogue) -> None:
-        """Publish what an upstream offers, less what must not be used."""
+        """Publish a catalogue, with the items that must not be used withheld."""
         assert self._publish is not None  # noqa: S101 - it is open
         self._catalogue = catalogue
         calls = Calls(self.name, self.settings, self.supervisor)
         tools = tools_of(self.name, catalogue, self.settings, longest=self._longest)
         prompts = prompts_of(self.name, catalogue, self.settings, longest=self._longest)
         completes = "completions" in catalogue.capabilities
-        self._withheld = self._judged(catalogue, tools, prompts)
+        self._withheld = self._withhold(catalogue, tools, prompts)
         self._publish(
             [calls.tool(tool) for tool in tools],
             resources=[calls.resource(spec, completes=completes) for spec in resources_of(self.name, catalogue, self.settings)],
-            prompts=[calls.prompt(spec, own, completes=completes) for spec, own in prompts],
+            prompts=[calls.prompt(spec, name, completes=completes) for spec, name in prompts],
             withheld=self._withheld,
             foreign=True,
         )
-        self._first.set()
+        self._settled.set()
 
-    def _judged(
-        self, catalogue: Catalogue, tools: Sequence[ForeignTool], prompts: Sequence[tuple[PromptSpec, str]]
+    def _withhold(
+        self, catalogue: Catalogue, tools: Sequence[UpstreamTool], prompts: Sequence[tuple[PromptSpec, str]]
     ) -> dict[tuple[Kind, str], str]:
-        """Return what must not be used, as it is called here, and why; instructions that must not be are not there."""
-        judgement = Judgement() if self._pins is None else self._pins.judge(self.name, catalogue, self.settings)
-        reasons, self._warned = judgement.withheld, len(judgement.warned)
+        """Return the items that must not be used, by their published names, with the reason; withheld instructions are dropped."""
+        check = PinCheck() if self._pins is None else self._pins.check(self.name, catalogue, self.settings)
+        reasons, self._warned = check.withheld, len(check.warned)
         self.instructions = "" if Key("instructions", "") in reasons else catalogue.instructions
-        prefix = prefix_of(self.name, self.settings)
-        ours: dict[Key, tuple[Kind, str]] = {
-            **{Key("tool", tool.own): ("tool", tool.spec.name) for tool in tools},
-            **{Key("prompt", own): ("prompt", spec.name) for spec, own in prompts},
-            **{key: ("resource", our_uri(prefix, key.name)) for key in reasons if key.kind in {"resource", "template"}},
+        published: dict[Key, tuple[Kind, str]] = {
+            **{Key("tool", tool.upstream_name): ("tool", tool.spec.name) for tool in tools},
+            **{Key("prompt", name): ("prompt", spec.name) for spec, name in prompts},
+            **{key: ("resource", published_uri(self._prefix, key.name)) for key in reasons if key.kind in {"resource", "template"}},
         }
-        withheld = {ours[key]: reason for key, reason in reasons.items() if key in ours}
+        withheld = {published[key]: reason for key, reason in reasons.items() if key in published}
         if self.settings.carrier == "http" and catalogue.version in MODERN:
-            withheld |= {("tool", tool.spec.name): _MISNAMED for tool in tools if has_invalid_param_headers(tool.schema)}
+            withheld |= {("tool", tool.spec.name): _INVALID_HEADERS for tool in tools if has_invalid_param_headers(tool.schema)}
         return withheld
 
-    def _update(self, uri: str) -> None:
+    def _updated(self, uri: str) -> None:
         if self._publish is not None:
-            self._publish.updated(our_uri(prefix_of(self.name, self.settings), uri))
+            self._publish.updated(published_uri(self._prefix, uri))
 
-    def _follow(self, uris: AbstractSet[str]) -> "asyncio.Future[None] | None":
-        prefix = prefix_of(self.name, self.settings)
-        return self.supervisor.follow(frozenset(foreign_uri(prefix, uri) for uri in uris))
+    def _subscribe(self, uris: AbstractSet[str]) -> "asyncio.Future[None] | None":
+        return self.supervisor.subscribe(frozenset(upstream_uri(self._prefix, uri) for uri in uris))
 
-    def _tell(self) -> None:
+    def _health_changed(self) -> None:
         if self.supervisor.health.state in {"degraded", "backing_off", "auth_needed"}:
-            self._first.set()
-        self._keep_status()
+            self._settled.set()
+        self._write_status()
 
-    def _keep_status(self) -> None:
-        """Keep how it is where commands of other processes find it."""
+    def _write_status(self) -> None:
+        """Write the status for commands of other processes, if it changed; another yard's running status is not overwritten at the end."""
         if self._folder is None:
             return
-        status, said = self.status(), read_status(self._folder)
-        if status == self._kept and said is not None:
-            return  # what is there is ours, or that of another yard that runs
-        if status.state == "stopped" and said is not None and said.pid != status.pid:
+        status, stored = self.status(), read_status(self._folder)
+        if status == self._written_status and stored is not None:
             return
-        self._kept = status
+        if status.state == "stopped" and stored is not None and stored.pid != status.pid:
+            return
+        self._written_status = status
         try:
-            keep_status(self._folder, status)
+            write_status(self._folder, status)
         except OSError as error:
             _log.debug("status_not_kept upstream=%s why=%s", self.name, error.strerror)
 
@@ -255,36 +253,37 @@ class Upstream:
 def make_upstream(
     name: str, settings: UpstreamSettings, *, state: Path | None = None, pins: Pins | None = None, longest: int = 48
 ) -> Upstream:
-    """Return a provider of what an upstream offers; what is known of it is kept in the state directory, by default the usual one."""
+    """Return the provider of an upstream; its catalogue is stored in the state directory, by default the usual one."""
     folder = folder_of(state or find_state_dir(), name)
     credentials = _credentials(name, settings, folder)
-    link = _link(name, settings, folder, credentials)
+    link = _link_factory(name, settings, folder, credentials)
     return Upstream(name, settings, link=link, folder=folder, credentials=credentials, pins=pins, longest=longest)
 
 
 def _credentials(name: str, settings: UpstreamSettings, folder: Path) -> Credentials:
-    """Return what is shown to an upstream; one whose headers say already who calls is shown nothing else."""
+    """Return the credentials for a URL whose headers have no 'Authorization' yet."""
     if settings.url is None or settings.authorizes:
-        return OPEN
+        return NO_CREDENTIALS
     from toolyard.providers.upstream.oauth.credentials import OAuthCredentials  # noqa: PLC0415 - programs need no login
 
     return OAuthCredentials(name, settings, folder)
 
 
-def _link(name: str, settings: UpstreamSettings, folder: Path, credentials: Credentials) -> Callable[[], Link]:
-    """Return what makes a link; its carrier is loaded with the first one, because lists need none."""
+def _link_factory(name: str, settings: UpstreamSettings, folder: Path, credentials: Credentials) -> Callable[[], Link]:
+    """Return a factory of links; the transport is imported by the first one, because listing needs none."""
 
-    def make() -> Link:
+    def make_link() -> Link:
         if settings.carrier == "stdio":
-            from toolyard.providers.upstream.stdio import StdioLink  # noqa: PLC0415 - lists need no carrier
+            from toolyard.providers.upstream.process_log import LOG_FILE  # noqa: PLC0415 - listing needs no transport
+            from toolyard.providers.upstream.stdio import StdioLink  # noqa: PLC0415 - listing needs no transport
 
-            return StdioLink(name, settings, log=folder / "stderr.log")
+            return StdioLink(name, settings, log=folder / LOG_FILE)
         if settings.carrier == "sse":
-            from toolyard.providers.upstream.http.sse import SseLink  # noqa: PLC0415 - lists need no carrier
+            from toolyard.providers.upstream.http.sse import SseLink  # noqa: PLC0415 - listing needs no transport
 
             return SseLink(name, settings, credentials)
-        from toolyard.providers.upstream.http.link import HttpLink  # noqa: PLC0415 - lists need no carrier
+        from toolyard.providers.upstream.http.link import HttpLink  # noqa: PLC0415 - listing needs no transport
 
         return HttpLink(name, settings, credentials)
 
-    return make
+    return make_link

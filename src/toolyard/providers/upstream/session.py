@@ -1,6 +1,6 @@
-"""A peer: the client half of one conversation with an upstream, over whatever link carries it.
+"""The client side of one MCP session with an upstream, over any link.
 
-It knows which answer belongs to which request, and whose question an upstream's question is. It starts nothing and repeats nothing.
+It matches responses with requests, and requests of the upstream with the call they are about. It starts no process and retries nothing.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from toolyard._internal.logfmt import log_value
 from toolyard.dispatch.progress import Progress, SendProgress
 from toolyard.model.elicitation import CLIENT_METHODS, ClientRequest, unsupported_by_client
 from toolyard.model.errors import ToolError
-from toolyard.providers.upstream.link import Link, LinkError, lasting
+from toolyard.providers.upstream.link import Link, LinkError, without_mcp_headers
 from toolyard.wire.messages import (
     INTERNAL,
     INVALID_REQUEST,
@@ -31,109 +31,98 @@ from toolyard.wire.messages import (
 )
 from toolyard.wire.params import EMPTY, Requests
 
-__all__ = ["ALONE", "ASKED", "CallContext", "ClientSession", "SaidCancelled", "SaidFault", "SaidLine", "SaidProgress", "read"]
-
+__all__ = ["CLIENT_CAPABILITIES", "NO_CALLER", "CallContext", "ClientSession", "decode_or_none"]
 
 T = TypeVar("T")
+AskClient = Callable[[Mapping[str, ClientRequest]], Awaitable[Mapping[str, Any]]]
+CLIENT_CAPABILITIES: Final[Mapping[str, Any]] = {"elicitation": {}, "sampling": {}}
+"""The capabilities declared in `initialize`, for all callers; a call whose client lacks one answers with an error.
+
+`roots` are missing on purpose: the session is shared, and roots belong to one caller.
+"""
+_OPEN_CLIENT_REQUESTS: Final = 100
+_METHOD_CHARACTERS: Final = 200
+_log = logging.getLogger(__name__)
 
 
-class SaidProgress(msgspec.Struct, rename="camel", frozen=True):
-    """How far a request has come."""
-
+class _ProgressParams(msgspec.Struct, rename="camel", frozen=True):
     progress_token: Id
     progress: float
     total: float | None = None
     message: str = ""
 
 
-class SaidCancelled(msgspec.Struct, rename="camel", frozen=True):
-    """A question of its own that it wants no answer to any more."""
-
+class _CancelledParams(msgspec.Struct, rename="camel", frozen=True):
     request_id: Id | None = None
 
 
-class SaidLine(msgspec.Struct, frozen=True):
-    """A line for the log."""
-
+class _LogParams(msgspec.Struct, frozen=True):
     data: Any = None
     level: str = "info"
 
 
-class SaidFault(msgspec.Struct, frozen=True):
-    """An error of JSON-RPC."""
-
+class _ErrorObject(msgspec.Struct, frozen=True):
     code: int = INTERNAL
     message: str = ""
     data: Any = None
 
 
-def read(raw: msgspec.Raw, kind: type[T]) -> T | None:
-    """Return what was said, or nothing if it is something else."""
+def decode_or_none(raw: msgspec.Raw, kind: type[T]) -> T | None:
+    """Return decoded params, or None if they are of another shape."""
     try:
         return msgspec.json.decode(raw or b"{}", type=kind)
     except msgspec.DecodeError:
         return None
 
 
-ASKED: Final[Mapping[str, Any]] = {"elicitation": {}, "sampling": {}}
-"""What an upstream of the older era may ask, whoever calls: a call that has nobody to ask says so.
-
-Not its folders: those it would take for everybody's, and they are one caller's.
-"""
-_QUESTIONS: Final = 100
-_WORDS: Final = 200
-_log = logging.getLogger(__name__)
-PutAsks = Callable[[Mapping[str, ClientRequest]], Awaitable[Mapping[str, Any]]]
-
-
 class CallContext(msgspec.Struct, frozen=True, kw_only=True):
-    """On whose behalf a request is made, and how that one can be reached meanwhile."""
+    """The call that a request is part of: its caller, its callbacks, and what is sent along."""
 
     owner: str = ""
-    """Whose questions may be put to whom: the caller, and the program he uses."""
+    """The caller and the client program; a request of the upstream is forwarded only if it can be about one owner alone."""
     progress: SendProgress | None = None
-    log: Callable[[str, str], None] | None = None
+    log: Callable[[str, str], object] | None = None
     sent: Callable[[], None] | None = None
-    """Called when the request goes out: until then nothing can have happened."""
-    ask: PutAsks | None = None
+    """Called when the request is handed to the link; before that nothing can have run."""
+    ask: AskClient | None = None
     capabilities: Mapping[str, Any] = EMPTY
-    """What whoever it is can be asked."""
+    """The client capabilities of the caller."""
     meta: Mapping[str, Any] = EMPTY
-    """What is said beside the params, such as the trace it is part of."""
+    """Additional entries of `_meta`, such as the trace."""
     headers: Mapping[str, str] = EMPTY
-    """What HTTP has beside it."""
-    unasked: dict[str, ClientRequest] = msgspec.field(default_factory=dict[str, ClientRequest])
-    """What the upstream wanted to ask and could not, by the capability that is missing."""
+    """Additional HTTP headers."""
+    unsupported: dict[str, ClientRequest] = msgspec.field(default_factory=dict[str, ClientRequest])
+    """Requests of the upstream that the client could not answer, by the missing capability."""
 
 
-ALONE: Final = CallContext()
-"""On nobody's behalf but the yard's own."""
+NO_CALLER: Final = CallContext()
+"""The context of requests that the yard makes for itself."""
 
 
 class ClientSession:
-    """One conversation with an upstream; it is the listener of its link."""
+    """One MCP session with an upstream; it is the listener of its link."""
 
     def __init__(
-        self, name: str, link: Link, *, http: bool, note: Callable[[str, msgspec.Raw], None], ended: Callable[[LinkError], None]
+        self, name: str, link: Link, *, http: bool, on_notification: Callable[[str, msgspec.Raw], None], on_end: Callable[[LinkError], None]
     ) -> None:
         self.name = name
         self.requests: Requests | None = None
-        """How requests are written, once the version is known."""
+        """Encodes requests for the negotiated version; None until the handshake is done."""
         self._link = link
         self._http = http
-        self._note = note
-        self._ended = ended
+        self._on_notification = on_notification
+        self._on_end = on_end
         self._ids = count(1)
-        self._waiting: dict[Id, tuple[asyncio.Future[msgspec.Raw], CallContext]] = {}
-        self._asking: dict[Id, tuple[asyncio.Task[None], CallContext]] = {}
-        self.is_over: LinkError | None = None
-        """Why the link is gone, if it went by itself."""
+        self._pending: dict[Id, tuple[asyncio.Future[msgspec.Raw], CallContext]] = {}
+        self._client_requests: dict[Id, tuple[asyncio.Task[None], CallContext]] = {}
+        self.link_error: LinkError | None = None
+        """Why the upstream closed the link, if it did."""
         self.is_closed = False
-        """Whether we let go of it."""
+        """Whether we closed the link."""
         self._loop = asyncio.get_running_loop()
 
     def next_id(self) -> Id:
-        """Return the id of a request to come, for whoever must know it before."""
+        """Return the id for a coming request whose sender must know it in advance."""
         return next(self._ids)
 
     async def request(
@@ -143,182 +132,188 @@ class ClientSession:
         params: Mapping[str, Any],
         *,
         name: str | None = None,
-        behalf: CallContext = ALONE,
+        context: CallContext = NO_CALLER,
         request_id: Id | None = None,
     ) -> msgspec.Raw:
-        """Send a request and return its result, which stays JSON; whoever stops waiting for it cancels it.
+        """Send a request and return its result as JSON; cancelling the wait cancels the request.
 
         Raises:
-            Fault: The upstream answered with an error of JSON-RPC.
-            LinkError: It did not get through, or there is no answer.
+            Fault: The upstream answered with a JSON-RPC error.
+            LinkError: The request was not delivered, or there is no response.
         """
         if request_id is None:
             request_id = next(self._ids)
-        meta = behalf.meta if behalf.progress is None else {**behalf.meta, "progressToken": request_id}
-        message = requests.encode(request_id, method, params, capabilities=behalf.capabilities, meta=meta)
+        meta = context.meta if context.progress is None else {**context.meta, "progressToken": request_id}
+        message = requests.encode(request_id, method, params, capabilities=context.capabilities, meta=meta)
         headers = requests.headers(method, name)
-        return await self._sent(request_id, message, {**headers, **behalf.headers} if behalf.headers else headers, behalf)
+        return await self._send(request_id, message, {**headers, **context.headers} if context.headers else headers, context)
 
-    async def initialize(self, requests: Requests, capabilities: Mapping[str, Any]) -> msgspec.Raw:
-        """Send the request that a handshake begins with and return its result.
+    async def initialize(self, requests: Requests) -> msgspec.Raw:
+        """Send `initialize` and return its result.
 
         Raises:
-            Fault: The upstream answered with an error of JSON-RPC.
-            LinkError: It did not get through, or there is no answer.
+            Fault: The upstream answered with a JSON-RPC error.
+            LinkError: The request was not delivered, or there is no response.
         """
         request_id = next(self._ids)
-        return await self._sent(request_id, requests.initialize(request_id, capabilities), {}, ALONE)
+        return await self._send(request_id, requests.initialize(request_id, CLIENT_CAPABILITIES), {}, NO_CALLER)
 
-    def notify(self, requests: Requests, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Send a message that wants no answer."""
-        self._link.send(encode_notification(method, params), None, requests.headers(method, None))
+    def notify(self, requests: Requests, method: str) -> None:
+        """Send a notification without params."""
+        self._link.send(encode_notification(method, None), None, requests.headers(method, None))
 
-    async def _sent(self, request_id: Id, message: bytes, headers: Mapping[str, str], behalf: CallContext) -> msgspec.Raw:
+    async def _send(self, request_id: Id, message: bytes, headers: Mapping[str, str], context: CallContext) -> msgspec.Raw:
         future: asyncio.Future[msgspec.Raw] = self._loop.create_future()
-        self._waiting[request_id] = (future, behalf)
+        self._pending[request_id] = (future, context)
         try:
-            if behalf.sent is not None:
-                behalf.sent()
+            if context.sent is not None:
+                context.sent()
             self._link.send(message, request_id, headers)
             return await future
         except asyncio.CancelledError:
-            self._give_up(request_id, behalf)
+            self._cancel(request_id, context)
             raise
         finally:
-            del self._waiting[request_id]
-            self._stop_asking(behalf)
+            del self._pending[request_id]
+            self._cancel_client_requests(context)
 
-    def _give_up(self, request_id: Id, behalf: CallContext) -> None:
+    def _cancel(self, request_id: Id, context: CallContext) -> None:
         self._link.drop(request_id)
         if self.requests is None or (self._http and self.requests.version.modern):
-            return  # a greeting cannot be cancelled, and there the connection that closes says it all
-        told = encode_notification("notifications/cancelled", {"requestId": request_id, "reason": "Nobody waits for it any more."})
-        self._reply(told, behalf)
+            return  # the protocol forbids cancelling 'initialize'; over modern HTTP the closed connection is the cancellation
+        params = {"requestId": request_id, "reason": "Nobody waits for it any more."}
+        self._reply(encode_notification("notifications/cancelled", params), context)
 
-    def receive(self, data: bytes, about: Id | None) -> None:
-        """Take one message of the upstream; what is none answers whatever request it can be meant for."""
+    def receive(self, data: bytes, request_id: Id | None) -> None:
+        """Handle one message; an invalid one fails the request it appears to answer."""
         try:
             message = decode(data)
         except Fault as fault:
             _log.warning("upstream_says_nonsense upstream=%s why=%s", self.name, log_value(fault.message))
-            meant = id_of(data) if about is None else about
-            if meant is not None:
-                self.lose(
-                    meant, LinkError("refused", f"'{self.name}' answered with what is no message: {fault.message}", sent=True, status=500)
-                )
+            answered = id_of(data) if request_id is None else request_id
+            if answered is not None:
+                text = f"'{self.name}' answered with an invalid message: {fault.message}"
+                self.lose(answered, LinkError("refused", text, sent=True, status=500))
             return
         if message.method is None:
-            self._settle(message)
+            self._handle_response(message)
         elif message.is_request:
-            self._answer(message, about)
+            self._handle_request(message, request_id)
         else:
-            self._hear(message, about)
+            self._handle_notification(message, request_id)
 
     def lose(self, request_id: Id, error: LinkError) -> None:
         """Fail one request."""
-        waiting = self._waiting.get(request_id)
-        if waiting is not None and not waiting[0].done():
-            waiting[0].set_exception(error)
+        pending = self._pending.get(request_id)
+        if pending is not None and not pending[0].done():
+            pending[0].set_exception(error)
 
     def end(self, error: LinkError) -> None:
-        """Fail every request, because the link is gone."""
-        self.is_over = error
-        for request_id in tuple(self._waiting):
-            self.lose(request_id, error)
-        self._stop_asking()
-        self._ended(error)
+        """Fail every request, because the upstream closed the link."""
+        self.link_error = error
+        self._lose_all(error)
+        self._cancel_client_requests()
+        self._on_end(error)
 
     async def close(self) -> None:
-        """Let go of the link; what is still waiting is lost."""
+        """Close the link and fail the requests that are still pending."""
         self.is_closed = True
-        self._stop_asking()
+        self._cancel_client_requests()
         await self._link.close()
-        for request_id in tuple(self._waiting):
-            self.lose(request_id, LinkError("lost", f"'{self.name}' was stopped.", sent=True))
+        self._lose_all(LinkError("lost", f"'{self.name}' was stopped.", sent=True))
 
-    async def retire(self, seconds: float) -> None:
-        """Let go of the link once those who wait are answered, or have waited that long."""
-        waiting = [future for future, _ in self._waiting.values()]
+    async def drain(self, seconds: float) -> None:
+        """Close the link once the pending requests are answered, or after so many seconds."""
+        pending = [future for future, _ in self._pending.values()]
         try:
-            if waiting:
-                await asyncio.wait(waiting, timeout=seconds)
+            if pending:
+                await asyncio.wait(pending, timeout=seconds)
         finally:
             await self.close()
 
-    def _stop_asking(self, behalf: CallContext | None = None) -> None:
-        """Ask no more, or no more on the behalf of somebody whose request is over."""
-        for task, whose in self._asking.values():
-            if behalf is None or whose is behalf:
+    def _lose_all(self, error: LinkError) -> None:
+        for request_id in tuple(self._pending):
+            self.lose(request_id, error)
+
+    def _cancel_client_requests(self, context: CallContext | None = None) -> None:
+        """Cancel the upstream's requests to one call's client, or to all."""
+        for task, other in self._client_requests.values():
+            if context is None or other is context:
                 task.cancel()
 
-    def _settle(self, message: Message) -> None:
-        waiting = self._waiting.get(message.id)  # pyright: ignore[reportArgumentType] - what is no id finds nothing
-        if waiting is None or waiting[0].done():
-            return  # nobody waits for it any more
-        if message.error and bytes(message.error) != b"null":  # which some write beside a result
-            fault = read(message.error, SaidFault) or SaidFault(message="The upstream answered with an error that is none.")
-            waiting[0].set_exception(Fault(fault.code, fault.message, fault.data))
+    def _handle_response(self, message: Message) -> None:
+        pending = self._pending.get(message.id)  # pyright: ignore[reportArgumentType] - an invalid id finds nothing
+        if pending is None or pending[0].done():
+            return  # cancelled meanwhile
+        if message.error and bytes(message.error) != b"null":  # some servers send 'error: null' with a result
+            error = decode_or_none(message.error, _ErrorObject) or _ErrorObject(message="The upstream answered with an invalid error.")
+            pending[0].set_exception(Fault(error.code, error.message, error.data))
         else:
-            waiting[0].set_result(message.result)
+            pending[0].set_result(message.result)
 
-    def _hear(self, message: Message, about: Id | None) -> None:
+    def _handle_notification(self, message: Message, request_id: Id | None) -> None:
         if message.method == "notifications/progress":
-            told = read(message.params, SaidProgress)
-            waiting = None if told is None else self._waiting.get(told.progress_token)
-            if told is not None and waiting is not None and waiting[1].progress is not None:
-                waiting[1].progress(Progress(told.progress, told.total, told.message))
+            progress = decode_or_none(message.params, _ProgressParams)
+            pending = None if progress is None else self._pending.get(progress.progress_token)
+            if progress is not None and pending is not None and pending[1].progress is not None:
+                pending[1].progress(Progress(progress.progress, progress.total, progress.message))
         elif message.method == "notifications/message":
-            said = read(message.params, SaidLine)
-            behalf = self._whose(about)
-            if said is not None and behalf is not None and behalf.log is not None:
-                behalf.log(said.level, said.data if isinstance(said.data, str) else msgspec.json.encode(said.data).decode())
+            line = decode_or_none(message.params, _LogParams)
+            context = self._context_for(request_id)
+            if line is not None and context is not None and context.log is not None:
+                context.log(line.level, line.data if isinstance(line.data, str) else msgspec.json.encode(line.data).decode())
         elif message.method == "notifications/cancelled":
-            cancelled = read(message.params, SaidCancelled)
-            asking = None if cancelled is None or cancelled.request_id is None else self._asking.get(cancelled.request_id)
-            if asking is not None:
-                asking[0].cancel()
+            cancelled = decode_or_none(message.params, _CancelledParams)
+            client_request = None if cancelled is None or cancelled.request_id is None else self._client_requests.get(cancelled.request_id)
+            if client_request is not None:
+                client_request[0].cancel()
         else:
-            self._note(str(message.method), message.params)
+            self._on_notification(str(message.method), message.params)
 
-    def _answer(self, message: Message, about: Id | None) -> None:
-        """Answer a request of the upstream, at once or when whoever it is for has."""
+    def _handle_request(self, message: Message, about: Id | None) -> None:
+        """Answer a request of the upstream at once, or forward it to the client of the call it is about."""
         request_id: Any = message.id
         if message.method == "ping":
             self._reply(encode_result(request_id, b"{}"))
             return
-        behalf = self._whose(about) if message.method in CLIENT_METHODS else None
-        if behalf is None:
-            self._reply(encode_fault(request_id, Fault(METHOD_NOT_FOUND, f"Nobody here can be asked '{str(message.method)[:_WORDS]}'.")))
+        context = self._context_for(about) if message.method in CLIENT_METHODS else None
+        if context is None:
+            text = f"Nobody here can be asked '{str(message.method)[:_METHOD_CHARACTERS]}'."
+            self._reply(encode_fault(request_id, Fault(METHOD_NOT_FOUND, text)))
             return
-        params = read(message.params, dict[str, Any])
-        if params is None or request_id in self._asking or len(self._asking) >= _QUESTIONS:
-            self._reply(encode_fault(request_id, Fault(INVALID_REQUEST, "The question cannot be read, or too many are open.")))
+        params = decode_or_none(message.params, dict[str, Any])
+        if params is None or request_id in self._client_requests or len(self._client_requests) >= _OPEN_CLIENT_REQUESTS:
+            self._reply(encode_fault(request_id, Fault(INVALID_REQUEST, "The request cannot be read, or too many are open.")))
             return
         method: Any = message.method
-        task = self._loop.create_task(self._put(request_id, ClientRequest(method, params), behalf))
-        self._asking[request_id] = (task, behalf)
-        task.add_done_callback(lambda _: self._asking.pop(request_id, None))
+        task = self._loop.create_task(self._forward(request_id, ClientRequest(method, params), context))
+        self._client_requests[request_id] = (task, context)
+        task.add_done_callback(lambda _: self._client_requests.pop(request_id, None))
 
-    async def _put(self, request_id: Id, ask: ClientRequest, behalf: CallContext) -> None:
+    async def _forward(self, request_id: Id, request: ClientRequest, context: CallContext) -> None:
         try:
-            if behalf.ask is None:
-                raise unsupported_by_client({"answer": ask})
-            answers = await behalf.ask({"answer": ask})
+            if context.ask is None:
+                raise unsupported_by_client({"answer": request})
+            answers = await context.ask({"answer": request})
             answer = encode_result(request_id, msgspec.json.encode(answers["answer"]))
         except ToolError as error:
-            if error.code == "not_supported":
-                behalf.unasked[ask.capability] = ask
-            answer = encode_fault(request_id, Fault(METHOD_NOT_FOUND if error.code == "not_supported" else INTERNAL, error.message))
-        self._reply(answer, behalf)
+            is_unsupported = error.code == "not_supported"
+            if is_unsupported:
+                context.unsupported[request.capability] = request
+            answer = encode_fault(request_id, Fault(METHOD_NOT_FOUND if is_unsupported else INTERNAL, error.message))
+        self._reply(answer, context)
 
-    def _reply(self, message: bytes, behalf: CallContext = ALONE) -> None:
+    def _reply(self, message: bytes, context: CallContext = NO_CALLER) -> None:
         headers = {} if self.requests is None or self.requests.version.modern else self.requests.headers("", None)
-        self._link.send(message, None, {**headers, **lasting(behalf.headers)} if behalf.headers else headers)
+        self._link.send(message, None, {**headers, **without_mcp_headers(context.headers)} if context.headers else headers)
 
-    def _whose(self, about: Id | None) -> CallContext | None:
-        """Return on whose behalf an upstream must be speaking: never a guess between two owners."""
-        if about is not None:
-            waiting = self._waiting.get(about)
-            return None if waiting is None else waiting[1]
-        candidates = [behalf for _, behalf in self._waiting.values() if behalf is not ALONE]
-        return candidates[-1] if len({behalf.owner for behalf in candidates}) == 1 else None
+    def _context_for(self, request_id: Id | None) -> CallContext | None:
+        """Return the call that a message is about; without a request id only if all pending calls have one owner.
+
+        A guess between two owners could show one caller's questions and log lines to the other.
+        """
+        if request_id is not None:
+            pending = self._pending.get(request_id)
+            return None if pending is None else pending[1]
+        contexts = [context for _, context in self._pending.values() if context is not NO_CALLER]
+        return contexts[-1] if len({context.owner for context in contexts}) == 1 else None

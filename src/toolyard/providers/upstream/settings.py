@@ -1,6 +1,6 @@
-"""Settings of one upstream: how it is reached, what of it is shown and under which bounds.
+"""The settings of one upstream: its endpoint, what of it is published, and its limits.
 
-It says what is wanted and connects nothing; the configuration reads it.
+It is data only: the configuration reads it, and nothing here connects.
 """
 
 from typing import Any, Final, Literal
@@ -15,99 +15,99 @@ _SECONDS: Final = ("connect_seconds", "list_seconds", "call_seconds", "idle_seco
 
 
 class Reshape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How one tool of an upstream is shown and run, where that differs from what the upstream says."""
+    """How one tool of an upstream is published and run, where that differs from its definition."""
 
     rename: str | None = None
-    """The name it is published by, instead of its own; the prefix stays in front."""
+    """The published name, instead of its own; the prefix stays in front."""
     title: str | None = None
-    """The title that is shown."""
+    """The published title."""
     description: str | None = None
-    """The description that is shown."""
+    """The published description."""
     fixed: dict[str, Any] = {}
-    """Arguments that are always these; nobody sees or sets them."""
+    """Arguments with a fixed value; they are not part of the published schema."""
     hidden: tuple[str, ...] = ()
-    """Arguments that nobody sees or sets; the upstream fills in what it likes."""
+    """Arguments that are not part of the published schema; the upstream uses its defaults."""
     operation: Literal["query", "command", "destroy"] | None = None
     """What kind of thing it does."""
     idempotent: bool | None = None
-    """Whether running it twice does no harm."""
+    """Whether it is safe to run it twice."""
     timeout: float | None = None
-    """Seconds that it may take."""
+    """The timeout in seconds."""
     pinned: bool = False
     """Whether it is listed even where most tools are not."""
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The identity provider that says who we are, to upstreams that take its word."""
+    """The identity provider for the grant 'identity_assertion'."""
 
     issuer: str
-    """Its address."""
+    """The URL of its issuer."""
     client_id: str
-    """The client that was registered there for us."""
+    """The id of the client that is registered there for us."""
     client_secret: str | None = None
-    """Its secret, if it has one."""
+    """The client's secret, if it has one."""
     id_token: str | None = None
-    """The id token of whoever is signed in there already; without it a person signs in."""
+    """The id token of somebody who is signed in there already; without it a person signs in."""
 
     def __repr__(self) -> str:
-        """Return where somebody signs in, without what may be secret."""
+        """Return the issuer, without secrets."""
         return f"<Identity of {self.issuer}>"
 
 
 class Login(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How to sign in at an upstream that wants it."""
+    """How to sign in at an upstream that requires it."""
 
     client_id: str | None = None
-    """The client that was registered there for us; without it we register ourselves."""
+    """The id of the client that is registered there for us; without it we register one."""
     client_secret: str | None = None
-    """Its secret, if it has one."""
+    """The client's secret, if it has one."""
     private_key: str | None = None
-    """Its private key in PEM, if it proves with that who it is."""
+    """The client's private key in PEM, if it authenticates with one."""
     client_metadata_url: str | None = None
-    """The address of a client id metadata document that stands for us."""
+    """The URL of a client id metadata document that describes us."""
     scopes: tuple[str, ...] = ()
-    """The scopes to ask for, instead of those that the upstream names."""
+    """The scopes to request, instead of those that the upstream names."""
     issuer: str | None = None
-    """The only authorization server that is shown what stands here; without it, whichever the upstream names."""
+    """The only authorization server that may receive these credentials; by default, whichever the upstream names."""
     grant: Literal["authorization_code", "client_credentials", "identity_assertion"] = "authorization_code"
-    """Whether a person signs in, or the client itself, or an identity provider says who it is."""
+    """Whether a person signs in, the client itself does, or an identity provider vouches for somebody."""
     identity: Identity | None = None
-    """That identity provider."""
+    """The identity provider of the grant 'identity_assertion'."""
     redirect_port: int = 0
-    """The loopback port that the browser is sent back to; 0 is any."""
+    """The loopback port to which the browser returns; 0 is any."""
 
     def __post_init__(self) -> None:
         if (self.grant == "identity_assertion") is (self.identity is None):
             raise ValueError("The grant 'identity_assertion' goes with a table 'identity', and no other does.")
 
     def __repr__(self) -> str:
-        """Return how somebody signs in, without what may be secret."""
+        """Return the grant, without secrets."""
         return f"<Login {self.grant}>"
 
 
 class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One upstream: a command to run, or an address to call."""
+    """One upstream: a command to run, or a URL to call."""
 
     command: str | None = None
     """The program to run, which then speaks MCP on its standard input and output."""
     args: tuple[str, ...] = ()
     """Its arguments."""
     env: dict[str, str] = {}
-    """Variables it gets, besides the few that every program needs."""
+    """Its environment variables, in addition to the few that every program needs."""
     cwd: str | None = None
-    """The folder it runs in."""
+    """Its working directory."""
     url: str | None = None
-    """The address of a server that is running already."""
+    """The URL of a running server."""
     headers: dict[str, str] = {}
-    """Headers that every request to it has."""
+    """Headers of every request to it."""
     transport: Carrier | None = None
-    """How it is spoken to; without it 'stdio' for a command and 'http' for an address."""
+    """The transport; by default 'stdio' for a command and 'http' for a URL."""
     forward_headers: tuple[str, ...] = ()
-    """Headers of whoever calls us that are passed on to it; none by default, because they may be credentials."""
+    """Headers of the caller's request that are passed on; none by default, because they may be credentials."""
     login: Login | None = None
     """How to sign in there."""
     era: Literal["auto", "2025", "2026"] = "auto"
-    """Which era of the protocol it speaks; by default it is asked once, and remembered."""
+    """The era of the protocol that it speaks; by default that is detected once and remembered."""
     enabled: bool = True
     """Whether it is used at all."""
     prefix: str | None = None
@@ -115,29 +115,29 @@ class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     tools: tuple[str, ...] = ("*",)
     """Patterns of the names of its tools that are published."""
     without: tuple[str, ...] = ()
-    """Patterns of the names of its tools that are not."""
+    """Patterns of the names of its tools that are not published."""
     reshape: dict[str, Reshape] = {}
-    """How single tools differ from what it says of them, by the tool's own name or a pattern."""
+    """Changes to the definitions of tools, by the tool's own name or a pattern."""
     pin: Literal["block", "warn", "off"] = "block"
-    """What happens to a definition that is not the one that was accepted."""
+    """What happens to a definition that differs from the accepted one."""
     first: Literal["trust", "ask"] = "trust"
-    """Whether what is seen for the first time is accepted."""
+    """Whether a definition that is seen for the first time is accepted."""
     outputs: Literal["warn", "off"] = "warn"
     """Whether an answer that does not fit its own schema is reported."""
     in_flight: int = 64
-    """Calls that it works on at one time; the next ones wait."""
+    """The number of concurrent calls; further ones wait."""
     connect_seconds: float = 30.0
-    """Seconds that it may take to start and to greet; more than 0."""
+    """Timeout for its start and the handshake; more than 0."""
     list_seconds: float = 30.0
-    """Seconds that it may take to list what it has."""
+    """Timeout for listing what it has."""
     call_seconds: float = 120.0
-    """Seconds that one call may take."""
+    """Timeout for one call."""
     idle_seconds: float = 600.0
     """Seconds without a call after which it is stopped; 0 is never."""
     catalogue_seconds: float = 86400.0
-    """Seconds after which what it lists is looked at anew."""
+    """Seconds after which its lists are fetched again."""
     message_bytes: int = 16 * 1024 * 1024
-    """Size of one message from it."""
+    """The largest message that is accepted from it, in bytes."""
 
     def __post_init__(self) -> None:
         if (self.command is None) is (self.url is None):
@@ -148,20 +148,20 @@ class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             if not getattr(self, name) >= 0:
                 raise ValueError(f"The setting '{name}' must not be negative.")
         if not self.connect_seconds:
-            raise ValueError("The setting 'connect_seconds' must be more than 0: to be patient, name a large number.")
+            raise ValueError("The setting 'connect_seconds' must be more than 0; use a large number to wait longer.")
         if self.in_flight < 1:
             raise ValueError("The setting 'in_flight' must be at least 1.")
 
     def __repr__(self) -> str:
-        """Return how it is reached, without what may be secret."""
+        """Return the transport, without secrets."""
         return f"<UpstreamSettings {self.carrier}>"
 
     @property
     def carrier(self) -> Carrier:
-        """Return how it is spoken to."""
+        """Return the transport, with its default."""
         return self.transport or ("http" if self.command is None else "stdio")
 
     @property
     def authorizes(self) -> bool:
-        """Return whether its headers say already who calls, so that nobody signs in."""
+        """Return whether the headers already have an 'Authorization', so that nobody signs in."""
         return any(header.lower() == "authorization" for header in self.headers)

@@ -1,6 +1,6 @@
-"""The pipe to an upstream that is a program: messages go to its stdin and come from its stdout, one to a line.
+"""The link to a program: messages go to its stdin and come from its stdout, one on each line.
 
-What it writes there that is no message, such as a greeting, is skipped and kept in its log.
+Output on stdout that is no message, such as a banner, is skipped and logged.
 """
 
 import asyncio
@@ -23,88 +23,86 @@ from toolyard.wire.messages import Id
 
 __all__ = ["Stderr", "StdioLink"]
 
-
-_REST: Final = 0.002
+_FLOOD_PAUSE_SECONDS: Final = 0.002
 _PIPE_BYTES: Final = 1024 * 1024
+_UNREAD_BYTES: Final = 4 * 1024 * 1024
+_STRAY_BYTES: Final = 1000
+_GRACE_SECONDS: Final = 0.5
+"""How long the other pipes may stay open after one of them, or the program, has ended."""
+_SECRET: Final = re.compile("key|token|secret|pass|auth|credential", re.IGNORECASE)
+_check_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
+End = Literal["exit", "stdin", "stdout", "stderr"]
 
 
 class Stderr:
-    """Reads until it is closed or nobody can write any more."""
+    """Reads stderr into a log; while too much arrives it pauses after each piece, so that the loop has time for others."""
 
     def __init__(self, descriptor: int, log: ProcessLog, *, on_end: Callable[[], None]) -> None:
         self._descriptor = descriptor
         self._log = log
         self._loop = asyncio.get_running_loop()
-        self._resting: asyncio.TimerHandle | None = None
-        self._reader = Reader(descriptor, self._take, is_full=lambda: self._resting is not None, on_end=on_end)
+        self._pause: asyncio.TimerHandle | None = None
+        self._reader = Reader(descriptor, self._take, is_full=lambda: self._pause is not None, on_end=on_end)
 
     def close(self) -> None:
-        """Take what is there already, and read no more."""
+        """Read what is there already, and stop."""
         with contextlib.suppress(OSError):
             self._log.feed(os.read(self._descriptor, _PIPE_BYTES))
         self._reader.close()
-        if self._resting is not None:
-            self._resting.cancel()
+        if self._pause is not None:
+            self._pause.cancel()
 
     def _take(self, piece: bytes) -> None:
         self._log.feed(piece)
         if self._log.is_flooded:
-            self._resting = self._loop.call_later(_REST, self._go_on)
+            self._pause = self._loop.call_later(_FLOOD_PAUSE_SECONDS, self._resume)
 
-    def _go_on(self) -> None:
-        self._resting = None
+    def _resume(self) -> None:
+        self._pause = None
         self._reader.resume()
 
 
-_UNREAD_BYTES: Final = 4 * 1024 * 1024
-_STRAY_BYTES: Final = 1000
-_GRACE: Final = 0.5
-_SECRET: Final = re.compile("key|token|secret|pass|auth|credential", re.IGNORECASE)
-_read: Final = msgspec.json.Decoder(msgspec.Raw).decode
-End = Literal["exit", "stdin", "stdout", "stderr"]
-
-
 class StdioLink:
-    """A link to a program that runs for us; when that ends by itself the listener is told once, and the link is still to be closed."""
+    """A link to a program; when the program ends by itself the listener is called once, and the link must still be closed."""
 
     def __init__(self, name: str, settings: UpstreamSettings, *, log: Path) -> None:
         self._name = name
         self._settings = settings
-        self._path = log
-        self._running: _Running | None = None
+        self._log_path = log
+        self._program: _Program | None = None
         self._closing: asyncio.Task[None] | None = None
 
     async def open(self, listener: Listener) -> None:
-        """Start the program; whether it understands us shows when it answers.
+        """Start the program; its first answer shows whether it speaks MCP.
 
         Raises:
             LinkError: `unavailable`: it cannot be started.
         """
         process = start(self._name, self._settings)
-        self._running = _Running(self._name, self._settings, listener=listener, process=process, log=ProcessLog(self._path))
+        self._program = _Program(self._name, self._settings, listener=listener, process=process, log=ProcessLog(self._log_path))
 
     def send(self, message: bytes, request_id: Id | None, headers: Mapping[str, str]) -> None:  # noqa: ARG002 - the protocol's name
-        """Send a message, together with all others of this turn of the loop."""
-        if self._running is not None:
-            self._running.send(message, request_id)
+        """Queue a message; all messages of one turn of the loop are written together."""
+        if self._program is not None:
+            self._program.send(message, request_id)
 
     def drop(self, request_id: Id) -> None:
         """Do nothing: all answers come on the same pipe."""
 
     def listen(self) -> None:
-        """Do nothing: what the upstream says on its own comes on the same pipe."""
+        """Do nothing: server-initiated messages come on the same pipe."""
 
     async def close(self) -> None:
-        """End the program and all that it started."""
-        if self._running is None:
+        """End the program and all its descendants."""
+        if self._program is None:
             return
         if self._closing is None:
-            self._closing = asyncio.ensure_future(self._running.close())
-        await asyncio.wait((self._closing,))  # whoever waits may go, but the program must end
+            self._closing = asyncio.ensure_future(self._program.close())
+        await asyncio.wait((self._closing,))  # not awaited directly: a cancelled caller must not keep the program alive
 
 
-class _Running:
-    """A program that was started, and what comes and goes on its pipes."""
+class _Program:
+    """A started program and its pipes."""
 
     def __init__(self, name: str, settings: UpstreamSettings, *, listener: Listener, process: Process, log: ProcessLog) -> None:
         self._name = name
@@ -113,28 +111,28 @@ class _Running:
         self._process = process
         self._log = log
         self._loop = asyncio.get_running_loop()
-        self._ended = self._heard = False
+        self._has_ended = self._has_answered = False
         self._open: set[End] = {"exit", "stdout", "stderr"}
         self._grace: asyncio.TimerHandle | None = None
-        self._lines = LineSplitter(self._take, limit=settings.message_bytes, on_too_long=self._refuse_length)
+        self._lines = LineSplitter(self._take, limit=settings.message_bytes, on_too_long=self._line_too_long)
         self._writer = Writer(process.stdin, limit=_UNREAD_BYTES)
-        self._writer.on_room = self._see_room
-        self._reader = Reader(process.stdout, self._lines.feed, is_full=bool, on_end=self._see_end)
-        self._stderr = Stderr(process.stderr, log, on_end=lambda: self._miss("stderr"))
-        process.on_exit(lambda: self._miss("exit"))
-        log.note("toolyard", f"Started '{settings.command}' as process {process.pid}.".encode())
+        self._writer.on_room = self._stdin_ready
+        self._reader = Reader(process.stdout, self._lines.feed, is_full=bool, on_end=self._stdout_ended)
+        self._stderr = Stderr(process.stderr, log, on_end=lambda: self._ended("stderr"))
+        process.on_exit(lambda: self._ended("exit"))
+        log.add_line("toolyard", f"Started '{settings.command}' as process {process.pid}.".encode())
 
     def send(self, message: bytes, request_id: Id | None) -> None:
-        """Send a message, or say that a request is lost because nobody takes it."""
-        if not self._ended and not self._writer.is_full:
+        """Send a message; a request that cannot be sent is lost."""
+        if not self._has_ended and not self._writer.is_full:
             self._writer.write(message + b"\n")
         elif request_id is not None:
-            words = f"'{self._name}' has ended." if self._ended else f"'{self._name}' does not read what it is sent."
-            self._loop.call_soon(self._listener.lose, request_id, LinkError("lost", words, text=self._last_words()))
+            text = f"'{self._name}' has ended." if self._has_ended else f"'{self._name}' does not read what it is sent."
+            self._loop.call_soon(self._listener.lose, request_id, LinkError("lost", text, text=self._log_tail()))
 
     async def close(self) -> None:
-        """End the program; until it has ended what it says is read, so that it need not wait for us."""
-        self._ended = True
+        """End the program; its output is read until it has ended, because a full pipe would block it."""
+        self._has_ended = True
         if self._grace is not None:
             self._grace.cancel()
         try:
@@ -144,54 +142,54 @@ class _Running:
             self._reader.close()
             self._stderr.close()
             self._process.close()
-            self._log.note("toolyard", self._how_it_ended().encode())
+            self._log.add_line("toolyard", self._describe_end().encode())
             self._log.close()
 
     def _take(self, line: bytes) -> None:
-        """Hand on a message, and note what is none."""
-        if self._ended:
+        """Deliver a message, or log a line that is none."""
+        if self._has_ended:
             return
         try:
-            _read(line)
+            _check_json(line)
         except (msgspec.DecodeError, RecursionError):
             is_message = False
         else:
             is_message = line.lstrip().startswith(b"{")
         if is_message:
-            self._heard = True
+            self._has_answered = True
             self._listener.receive(line, None)
         else:
-            self._log.note("stdout", line[:_STRAY_BYTES])
+            self._log.add_line("stdout", line[:_STRAY_BYTES])
 
-    def _refuse_length(self) -> None:
+    def _line_too_long(self) -> None:
         self._end(f"'{self._name}' sent a message of more than {self._settings.message_bytes} bytes.")
 
-    def _see_room(self) -> None:
+    def _stdin_ready(self) -> None:
         if self._writer.is_broken:
-            self._miss("stdin")
+            self._ended("stdin")
 
-    def _see_end(self) -> None:
+    def _stdout_ended(self) -> None:
         self._lines.flush()
-        self._miss("stdout")
+        self._ended("stdout")
 
-    def _miss(self, end: End) -> None:
-        """Take note that one end is gone; the others follow soon, unless something else holds them."""
-        self._open.discard(end)
+    def _ended(self, flush: End) -> None:
+        """Record that a pipe or the program ended; a descendant may keep the other pipes open, so they get a grace period."""
+        self._open.discard(flush)
         if not self._open:
-            self._end(self._how_it_ended())
-        elif end != "stderr" and self._grace is None and not self._ended:
-            self._grace = self._loop.call_later(_GRACE, lambda: self._end(self._how_it_ended()))
+            self._end(self._describe_end())
+        elif flush != "stderr" and self._grace is None and not self._has_ended:
+            self._grace = self._loop.call_later(_GRACE_SECONDS, lambda: self._end(self._describe_end()))
 
-    def _end(self, words: str) -> None:
-        if self._ended:
+    def _end(self, text: str) -> None:
+        if self._has_ended:
             return
-        self._ended = True
+        self._has_ended = True
         if self._grace is not None:
             self._grace.cancel()
-        trouble = "lost" if self._heard else "unavailable"
-        self._listener.end(LinkError(trouble, words, sent=self._heard, text=self._last_words()))
+        kind = "lost" if self._has_answered else "unavailable"
+        self._listener.end(LinkError(kind, text, sent=self._has_answered, text=self._log_tail()))
 
-    def _how_it_ended(self) -> str:
+    def _describe_end(self) -> str:
         code = self._process.exit_code
         if code is None:
             return f"'{self._name}' closed its pipes."
@@ -202,10 +200,10 @@ class _Running:
         except ValueError:
             return f"'{self._name}' was ended by signal {-code}."
 
-    def _last_words(self) -> str:
-        """Return what it said last on stderr, without the secrets it was given."""
-        words = self._log.last_words
+    def _log_tail(self) -> str:
+        """Return the last lines of stderr, with the secrets of its environment masked."""
+        text = self._log.tail
         for key, value in self._settings.env.items():
             if value and _SECRET.search(key):
-                words = words.replace(value, "***")
-        return words
+                text = text.replace(value, "***")
+        return text

@@ -1,43 +1,75 @@
-"""A supervisor: owns the connection to one upstream, so that whoever calls need not know whether there is one.
+"""The supervisor of one upstream: owns its connection, so that callers need not know whether there is one.
 
-It starts what is needed, once for all who wait; it stops what is idle; and it keeps callers away from what is sick. It translates
-nothing.
+It connects once for all waiting callers, disconnects when idle, and refuses calls while the upstream is failing. It translates nothing.
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import msgspec
 
-from toolyard.providers.upstream.catalogue import Catalogue, fetch, reached_by
+from toolyard.providers.upstream.catalogue import Catalogue, endpoint_hash, fetch
 from toolyard.providers.upstream.handshake import Connection, connect
 from toolyard.providers.upstream.health import Health, State
 from toolyard.providers.upstream.link import Credentials, Link, LinkError
 from toolyard.providers.upstream.session import CallContext, ClientSession
 from toolyard.providers.upstream.settings import UpstreamSettings
-from toolyard.providers.upstream.subscriptions import Following, uri_of
+from toolyard.providers.upstream.subscriptions import Subscriptions, uri_of
 from toolyard.wire.messages import Fault
 
-__all__ = ["Looks", "Observer", "Restraint", "Supervisor", "Tasks"]
+__all__ = ["Observer", "Refresh", "RefreshBackoff", "Supervisor", "Tasks"]
 
-
-_BURST: Final = 0.3
-"""Seconds in which several notes of changes become one look."""
-_LONGEST: Final = 30.0
-_SHARE: Final = 4
-"""How many times as long as a look took an upstream that does not calm down is left alone."""
-_FRESH: Final = 60.0
-"""Seconds in which a catalogue need not be made again because the upstream started."""
+T = TypeVar("T")
+_DEBOUNCE_SECONDS: Final = 0.3
+"""Several change notifications within this time cause one refresh."""
+_LONGEST_PAUSE_SECONDS: Final = 30.0
+_PAUSE_FACTOR: Final = 4
+"""The pause between refreshes is at least this many times as long as a refresh took."""
+_FRESH_SECONDS: Final = 60.0
+"""A catalogue of this age need not be fetched again after a new connection."""
+_DRAIN_SECONDS: Final = 5.0
 _SERVER_ERROR: Final = 500
-Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 
-class Restraint:
-    """How long to wait before the next look: longer each time, for as long as an upstream does not stop saying that it changed."""
+class Tasks:
+    """Background tasks that are cancelled at the end, and closing tasks that are never cut short."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        """Start a task that is cancelled by `stop`."""
+        return _start(work, self._tasks)
+
+    def close_later(self, closing: Coroutine[Any, Any, None]) -> None:
+        """Close something in the background; `stop` waits for it."""
+        _start(closing, self._closing)
+
+    async def stop(self) -> None:
+        """Cancel all tasks, and wait until everything is closed."""
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+
+def _start(work: Coroutine[Any, Any, T], tasks: "set[asyncio.Task[T]]") -> "asyncio.Task[T]":
+    """Start a task and keep a reference until it is done, because the event loop keeps none."""
+    task = asyncio.get_running_loop().create_task(work)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+    return task
+
+
+class RefreshBackoff:
+    """The pause before the next refresh; it grows while an upstream keeps announcing changes."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -45,169 +77,84 @@ class Restraint:
         self._took = 0.0
         self._ended = 0.0
 
-    def looked(self, began: float) -> None:
-        """Take note that a look that began then is over."""
+    def record(self, started: float) -> None:
+        """Record that a refresh that started then is over."""
         self._ended = self._clock()
-        self._took = self._ended - began
+        self._took = self._ended - started
 
-    def pause(self) -> float:
-        """Return the seconds to wait, now that it says so again."""
+    def next_pause(self) -> float:
+        """Return the seconds to wait after a new announcement."""
         is_calm = self._clock() - self._ended >= 2 * self._pause
-        self._pause = _BURST if is_calm else max(min(2 * self._pause, _LONGEST), _SHARE * self._took)
+        longer = max(min(2 * self._pause, _LONGEST_PAUSE_SECONDS), _PAUSE_FACTOR * self._took)
+        self._pause = _DEBOUNCE_SECONDS if is_calm else longer
         return self._pause
 
 
-class Looks:
-    """The looks at one upstream."""
+class Refresh:
+    """Runs a refresh once for all who ask at the same time, and after change notifications with a pause."""
 
-    def __init__(
-        self,
-        name: str,
-        settings: UpstreamSettings,
-        *,
-        health: Health,
-        connected: Callable[[], Awaitable[Connection]],
-        forget: Callable[[Connection], None],
-        fetched: Callable[[Catalogue], None],
-        spawn: Spawn,
-        clock: Callable[[], float],
-    ) -> None:
-        self.known: Catalogue | None = None
-        """What it offered when it was last looked at."""
-        self._name = name
-        self._settings = settings
-        self._health = health
-        self._connected = connected
-        self._forget = forget
-        self._fetched = fetched
-        self._spawn = spawn
-        self._clock = clock
-        self._restraint = Restraint(clock)
-        self._look: asyncio.Task[None] | None = None
+    def __init__(self, fetch: Callable[[], Coroutine[Any, Any, float]], *, tasks: Tasks, clock: Callable[[], float]) -> None:
+        self._fetch = fetch
+        """Fetches the catalogue and returns when it began to list."""
+        self._tasks = tasks
+        self._backoff = RefreshBackoff(clock)
+        self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._changed_meanwhile = False
+        self._is_stopped = False
 
     @property
-    def under_way(self) -> "asyncio.Task[None] | None":
-        """Return the look that is not over yet, if there is one."""
-        return None if self._look is None or self._look.done() else self._look
+    def running(self) -> "asyncio.Task[None] | None":
+        """Return the running refresh, if there is one."""
+        return None if self._task is None or self._task.done() else self._task
 
-    @property
-    def is_due(self) -> bool:
-        """Return whether what is known is too old, or nothing is."""
-        limit = self._settings.catalogue_seconds
-        return self.known is None or bool(limit and time.time() - self.known.seen > limit)
+    def start(self) -> "asyncio.Task[None]":
+        """Start a refresh, or return the running one."""
+        if self._task is None:
+            self._task = self._tasks.spawn(self._run())
+            self._task.add_done_callback(self._finished)
+        return self._task
 
-    def fits(self, connection: Connection) -> bool:
-        """Return whether what is known was seen just now, and of an upstream that speaks as this one does."""
-        known = self.known
-        return known is not None and time.time() - known.seen <= _FRESH and known.version == connection.greeting.version.name
-
-    def begin(self) -> "asyncio.Task[None]":
-        """Look, if nobody does already; whatever goes wrong shows in the state."""
-        if self._look is None:
-            self._look = self._spawn(self._fetch())
-            self._look.add_done_callback(self._looked)
-        return self._look
-
-    def begin_soon(self) -> None:
-        """Look after a while, because the upstream says that it changed."""
-        if self._look is not None:
-            self._changed_meanwhile = True  # what was listed already may be what changed
-        elif self._timer is None and self._health.state != "stopped":
-            self._timer = asyncio.get_running_loop().call_later(self._restraint.pause(), self._notice)
+    def start_later(self) -> None:
+        """Start a refresh after a pause, because the upstream announced a change."""
+        if self._task is not None:
+            self._changed_meanwhile = True  # the running refresh may already have fetched the list that changed
+        elif self._timer is None and not self._is_stopped:
+            self._timer = asyncio.get_running_loop().call_later(self._backoff.next_pause(), self._pause_over)
 
     def stop(self) -> None:
-        """Look no more for what was noted."""
+        """Start none after a pause any more."""
+        self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
 
-    def _notice(self) -> None:
-        self._timer = None
-        self.begin()
+    async def _run(self) -> None:
+        self._backoff.record(await self._fetch())
 
-    def _looked(self, _: "asyncio.Task[None]") -> None:
-        self._look = None
+    def _pause_over(self) -> None:
+        self._timer = None
+        self.start()
+
+    def _finished(self, _: "asyncio.Task[None]") -> None:
+        self._task = None
         if self._changed_meanwhile:
             self._changed_meanwhile = False
-            self.begin_soon()
-
-    async def _fetch(self) -> None:
-        began = listed = self._clock()
-        connection: Connection | None = None
-        try:
-            async with asyncio.timeout(self._settings.list_seconds or None):
-                connection = await self._connected()
-                listed = self._clock()
-                catalogue = await fetch(connection.peer, connection.greeting, reached_by=reached_by(self._settings))
-        except TimeoutError:
-            self._health.fail(began, LinkError("unavailable", f"'{self._name}' did not list what it has in time."))
-        except Fault as fault:
-            said = f"'{self._name}' did not list what it has: {fault.message}"
-            self._health.fail(began, LinkError("refused", said, status=_SERVER_ERROR))
-        except LinkError as error:
-            if connection is not None and not connection.peer.is_closed:
-                self._health.fail(began, error, alone=True)
-                if error.trouble == "session_lost":
-                    self._forget(connection)
-        else:
-            if self._health.state != "ready":
-                self._health.succeed(began)
-            self.known = catalogue
-            self._fetched(catalogue)
-        finally:
-            self._restraint.looked(listed)
-
-
-T = TypeVar("T")
-
-
-class Tasks:
-    """Work that is stopped at the end, and links that are closed, which is never cut short."""
-
-    def __init__(self) -> None:
-        self._works: set[asyncio.Task[Any]] = set()
-        self._closings: set[asyncio.Task[None]] = set()
-
-    def spawn(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        """Work on something that nobody waits for, or several do."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._works.add(task)
-        task.add_done_callback(self._works.discard)
-        return task
-
-    def let_go(self, closing: Coroutine[Any, Any, None]) -> None:
-        """Close something, without waiting for that."""
-        task = asyncio.get_running_loop().create_task(closing)
-        self._closings.add(task)
-        task.add_done_callback(self._closings.discard)
-
-    async def end(self) -> None:
-        """Stop all work, and wait until everything is closed."""
-        works = tuple(self._works)
-        for work in works:
-            work.cancel()
-        await asyncio.gather(*works, return_exceptions=True)
-        if self._closings:
-            await asyncio.wait(self._closings)
-
-
-_RETIRING: Final = 5.0
+            self.start_later()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observer:
-    """Who is told what a supervisor learns."""
+    """Callbacks of a supervisor."""
 
     fetched: Callable[[Catalogue], None]
     updated: Callable[[str], None]
-    """The content of a resource is another."""
+    """The content of a resource changed."""
     changed: Callable[[], None]
-    """The state is another."""
+    """The health changed."""
 
 
 class Supervisor:
-    """The connection to one upstream, while it is open."""
+    """Owns the connection to one upstream."""
 
     def __init__(
         self,
@@ -217,7 +164,7 @@ class Supervisor:
         link: Callable[[], Link],
         credentials: Credentials,
         observer: Observer,
-        known: Catalogue | None,
+        catalogue: Catalogue | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
@@ -226,26 +173,17 @@ class Supervisor:
         self._make_link = link
         self._observer = observer
         self._clock = clock
-        self._room = asyncio.Semaphore(settings.in_flight)
-        self._busy = 0
-        self._used = clock()
+        self._slots = asyncio.Semaphore(settings.in_flight)
+        self._in_flight = 0
+        self._last_used = clock()
         self._connection: Connection | None = None
         self._starting: asyncio.Task[Connection] | None = None
         self._tasks = Tasks()
-        self._version = None if known is None else known.version
-        """What it spoke last time, unless that is to be found out anew."""
-        self._looks = Looks(
-            name,
-            settings,
-            health=self.health,
-            connected=self._connected,
-            forget=self._forget,
-            fetched=observer.fetched,
-            spawn=self._tasks.spawn,
-            clock=clock,
-        )
-        self._looks.known = known
-        self._following = Following(updated=observer.updated, lost=self._forget)
+        self._version = None if catalogue is None else catalogue.version
+        """The protocol version spoken last time; None after a restart, so that it is negotiated again."""
+        self._catalogue = catalogue
+        self._refresh = Refresh(self._fetch_catalogue, tasks=self._tasks, clock=clock)
+        self._subscriptions = Subscriptions(updated=observer.updated, lost=self._discard)
 
     @property
     def is_connected(self) -> bool:
@@ -254,131 +192,165 @@ class Supervisor:
 
     @property
     def is_stale(self) -> bool:
-        """Return whether what it offers should be looked at anew, and may be."""
-        return self._looks.is_due and self._looks.under_way is None and self.health.may_be_looked_at
+        """Return whether the catalogue is missing or too old, and may be fetched."""
+        limit = self._settings.catalogue_seconds
+        is_due = self._catalogue is None or bool(limit and time.time() - self._catalogue.seen > limit)
+        return is_due and self._refresh.running is None and self.health.allows_attempt
 
-    async def request(self, method: str, params: Mapping[str, Any], *, name: str | None, behalf: CallContext, safe: bool) -> msgspec.Raw:
-        """Send a request, starting the upstream if need be; only what is safe is sent again if it may have arrived.
+    async def request(self, method: str, params: Mapping[str, Any], *, name: str | None, context: CallContext, safe: bool) -> msgspec.Raw:
+        """Send a request, connecting first if needed; only a `safe` one is repeated after it may have arrived.
 
         Raises:
-            Fault: The upstream answered with an error of JSON-RPC.
-            LinkError: It did not get through, or there is no answer.
+            Fault: The upstream answered with a JSON-RPC error.
+            LinkError: The request was not delivered, or there is no response.
         """
         self.health.admit()
         try:
-            async with self._room:
+            async with self._slots:
                 self.health.calls += 1
-                self._busy += 1
+                self._in_flight += 1
                 try:
-                    return await self._tried(method, params, name=name, behalf=behalf, safe=safe)
+                    return await self._request_with_retry(method, params, name=name, context=context, safe=safe)
                 finally:
-                    self._busy -= 1
-                    self._used = self._clock()
+                    self._in_flight -= 1
+                    self._last_used = self._clock()
         except (Fault, LinkError):
             raise
-        except BaseException:  # whoever gave up, or could not send it, has found out nothing
+        except BaseException:  # a cancelled call says nothing about the upstream, and must not keep the breaker's probe
             self.health.abandon()
             raise
 
-    async def _tried(self, method: str, params: Mapping[str, Any], *, name: str | None, behalf: CallContext, safe: bool) -> msgspec.Raw:
-        """Send a request, and once more if it surely did no harm the first time."""
-        for last in (False, True):
-            began = self._clock()
+    async def _request_with_retry(
+        self, method: str, params: Mapping[str, Any], *, name: str | None, context: CallContext, safe: bool
+    ) -> msgspec.Raw:
+        """Send a request, and once more if the first attempt surely did no harm."""
+        for is_last in (False, True):
+            started = self._clock()
             connection = self._connection
             try:
                 if connection is None:
                     connection = await self._connected()
-                result = await connection.request(method, params, name=name, behalf=behalf)
+                result = await connection.request(method, params, name=name, context=context)
             except Fault:
-                self.health.succeed(began)
+                self.health.succeed(started)
                 raise
             except LinkError as error:
-                self._take_note(began, error, connection=connection, behalf=behalf)
-                harmless = error.trouble == "session_lost" or (error.trouble == "lost" and (safe or not error.sent))
-                if last or not harmless or connection is None or self.health.wait:
+                self._record_failure(started, error, connection=connection, context=context)
+                is_harmless = error.kind == "session_lost" or (error.kind == "lost" and (safe or not error.sent))
+                if is_last or not is_harmless or connection is None or self.health.wait:
                     raise
-                if error.trouble == "session_lost":
-                    self._forget(connection)
+                if error.kind == "session_lost":
+                    self._discard(connection)
             else:
-                self.health.succeed(began)
+                self.health.succeed(started)
                 return result
-        raise AssertionError  # the last try returned or raised
+        raise AssertionError  # the last attempt returned or raised
 
-    def _take_note(self, began: float, error: LinkError, *, connection: Connection | None, behalf: CallContext) -> None:
-        """Hold a failure against the upstream, unless we stopped it ourselves, or what it refuses is what the caller showed."""
-        refused = error.trouble == "unauthenticated" and connection is not None
-        error.of_caller = refused and "authorization" in behalf.headers
-        may_be_his = refused and any(header.lower() in behalf.headers for header in self._settings.forward_headers)
-        if may_be_his or connection is None or connection.peer.is_closed:  # without a connection its start took note
+    def _record_failure(self, started: float, error: LinkError, *, connection: Connection | None, context: CallContext) -> None:
+        """Record a failure of the upstream, unless we closed the session or it refused forwarded headers of the caller."""
+        is_refused = error.kind == "unauthenticated" and connection is not None
+        error.caller_credentials = is_refused and "authorization" in context.headers
+        is_forwarded = is_refused and any(header.lower() in context.headers for header in self._settings.forward_headers)
+        if is_forwarded or connection is None or connection.session.is_closed:  # without a connection its start recorded it
             self.health.abandon()
         else:
-            self.health.fail(began, error)
+            self.health.fail(started, error)
 
-    def time_out(self, began: float) -> None:
-        """Take note that a call that began then was given up because its time was over."""
-        self.health.fail(began, LinkError("lost", f"'{self.name}' did not answer in time.", sent=True))
+    def record_timeout(self, started: float) -> None:
+        """Record that a call that started then ran out of time."""
+        self.health.fail(started, LinkError("lost", f"'{self.name}' did not answer in time.", sent=True))
 
-    def look(self) -> "asyncio.Task[None]":
-        """Begin to look at what the upstream offers, unless somebody does already; whatever goes wrong shows in the state."""
-        return self._looks.begin()
+    def start_refresh(self) -> "asyncio.Task[None]":
+        """Start to fetch the catalogue, or return the running task; it never raises, errors go into the health."""
+        return self._refresh.start()
 
     async def refresh(self) -> None:
-        """Look at what the upstream offers, and wait until that is over."""
-        await asyncio.shield(self.look())
+        """Fetch the catalogue and wait for it."""
+        await asyncio.shield(self.start_refresh())
 
-    def follow(self, uris: AbstractSet[str]) -> "asyncio.Future[None] | None":
-        """Have the upstream tell of these resources from now on, whenever it is there; as long as there are any it is kept there.
+    async def _fetch_catalogue(self) -> float:
+        """Fetch and publish the catalogue; return when listing began. It never raises, errors go into the health."""
+        started = listing = self._clock()
+        connection: Connection | None = None
+        try:
+            async with asyncio.timeout(self._settings.list_seconds or None):
+                connection = await self._connected()
+                listing = self._clock()
+                catalogue = await fetch(connection.session, connection.handshake, endpoint_hash=endpoint_hash(self._settings))
+        except TimeoutError:
+            self.health.fail(started, LinkError("unavailable", f"'{self.name}' did not list what it has in time."))
+        except Fault as fault:
+            text = f"'{self.name}' did not list what it has: {fault.message}"
+            self.health.fail(started, LinkError("refused", text, status=_SERVER_ERROR))
+        except LinkError as error:
+            if connection is not None and not connection.session.is_closed:  # else the start recorded it, or we closed it ourselves
+                self.health.fail(started, error, own_request=True)
+                if error.kind == "session_lost":
+                    self._discard(connection)
+        else:
+            if self.health.state != "ready":
+                self.health.succeed(started)
+            self._catalogue = catalogue
+            self._observer.fetched(catalogue)
+        return listing
 
-        What is returned, if there is anything to wait for, is done once it does.
+    def subscribe(self, uris: AbstractSet[str]) -> "asyncio.Future[None] | None":
+        """Replace the subscribed resources; while there are any the connection is kept open.
+
+        Return a future for the upstream's confirmation, or None if there is nothing to wait for.
         """
-        held = self._following.want(uris)
-        self.keep_up()
-        return held if self._following.needs(self._looks.known) else None
+        confirmation = self._subscriptions.subscribe(uris)
+        self.ensure_subscribed()
+        return confirmation if self._needs_connection else None
 
-    def keep_up(self) -> None:
-        """Start the upstream if somebody wants to hear of it and nothing stands against it."""
-        wanted = self._following.needs(self._looks.known) and self._connection is None
-        if wanted and self.health.may_be_looked_at and self.health.state != "stopped":
-            self._begin_start()
+    @property
+    def _needs_connection(self) -> bool:
+        return self._subscriptions.needs_connection(self._catalogue)
+
+    def ensure_subscribed(self) -> None:
+        """Connect if there are subscriptions and the upstream may be tried."""
+        is_wanted = self._connection is None and self._needs_connection
+        if is_wanted and self.health.allows_attempt and self.health.state != "stopped":
+            self._start_once()
 
     async def restart(self) -> None:
-        """Let go of the connection and of what is held against the upstream; the next call starts it anew."""
-        await self._drop("cold", "It is being restarted.")
-        look = self._looks.under_way
-        if look is not None:  # it looked at what is gone now
-            await asyncio.wait([look])
+        """Disconnect and reset the health; the next call connects again."""
+        await self._disconnect("cold", "It is being restarted.")
+        refresh = self._refresh.running
+        if refresh is not None:  # it used the old connection
+            await asyncio.wait([refresh])
         self._version = None
-        self.health.forgive()
-        self.health.become("cold", "It was restarted.")
+        self.health.reset()
+        self.health.set_state("cold", "It was restarted.")
 
     async def stop_if_idle(self) -> None:
-        """Stop the upstream if nobody has used it for as long as its settings say."""
+        """Disconnect if the upstream was not used for `idle_seconds`."""
         idle = self._settings.idle_seconds
-        is_used = self._busy or self._following.needs(self._looks.known) or self._looks.under_way is not None
-        if self._connection is not None and idle and not is_used and self._clock() - self._used >= idle:
-            await self._drop("cold", f"Nobody used it for {idle:g} seconds.")
+        is_used = self._in_flight or self._needs_connection or self._refresh.running is not None
+        if self._connection is not None and idle and not is_used and self._clock() - self._last_used >= idle:
+            await self._disconnect("cold", f"Nobody used it for {idle:g} seconds.")
 
     async def close(self) -> None:
         """Stop everything."""
-        self._looks.stop()
-        await self._drop("stopped", "The yard is closed.")
-        await self._tasks.end()
+        self._refresh.stop()
+        await self._disconnect("stopped", "The yard is closed.")
+        await self._tasks.stop()
 
     async def _connected(self) -> Connection:
-        """Return the connection, which is made once for all who wait; that one of them gives up is no reason to end it."""
+        """Return the connection, which is opened once for all who wait; a caller that gives up does not cancel it."""
         if self._connection is not None:
             return self._connection
         if self.health.state == "stopped":
             raise LinkError("unavailable", f"'{self.name}' is closed.")
-        starting = self._begin_start()
+        starting = self._start_once()
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
-            if starting.cancelled():  # not whoever waits was stopped, but what he waits for
+            if starting.cancelled():  # the start was cancelled, not the caller
                 raise LinkError("unavailable", f"'{self.name}' was stopped while it started.") from None
             raise
 
-    def _begin_start(self) -> "asyncio.Task[Connection]":
+    def _start_once(self) -> "asyncio.Task[Connection]":
         if self._starting is None:
             self._starting = self._tasks.spawn(self._start())
             self._starting.add_done_callback(self._started)
@@ -388,64 +360,73 @@ class Supervisor:
         if self._starting is task:
             self._starting = None
         if not task.cancelled():
-            task.exception()  # whoever waits is told; if nobody does, the state says it
+            task.exception()  # retrieved, lest asyncio logs it when no caller waits; the health has it
 
     async def _start(self) -> Connection:
-        self.health.become("starting", "It is being started.")
-        began = self._clock()
+        self.health.set_state("starting", "It is being started.")
+        started = self._clock()
         try:
-            made = await connect(self.name, self._settings, self._make_link, known=self._version, heard=self._hear, ended=self._ended)
-            if made.peer.is_over is not None:  # between its greeting and now
-                await made.peer.close()
-                raise made.peer.is_over
+            connection = await connect(
+                self.name,
+                self._settings,
+                self._make_link,
+                last_version=self._version,
+                on_notification=self._on_notification,
+                on_end=self._on_end,
+            )
+            if connection.session.link_error is not None:  # it ended between the handshake and now
+                await connection.session.close()
+                raise connection.session.link_error
         except LinkError as error:
-            self.health.fail(began, error, alone=True)
+            self.health.fail(started, error, own_request=True)
             raise
-        self._connection = made
-        self._version = made.greeting.version.name
-        self._used = self._clock()
-        self.health.become("ready", "")
-        self._following.begin(made, self._tasks.spawn)
-        if not self._looks.fits(made):
-            self.look()
-        return made
+        self._connection = connection
+        self._version = connection.handshake.version.name
+        self._last_used = self._clock()
+        self.health.set_state("ready", "")
+        self._subscriptions.start(connection, self._tasks.spawn)
+        listed = self._catalogue
+        if listed is None or time.time() - listed.seen > _FRESH_SECONDS or listed.version != self._version:
+            self.start_refresh()
+        return connection
 
-    def _hear(self, method: str, params: msgspec.Raw) -> None:
+    def _on_notification(self, method: str, params: msgspec.Raw) -> None:
         if method == "notifications/resources/updated":
             uri = uri_of(params)
             if uri is not None:
                 self._observer.updated(uri)
         elif method == "notifications/subscriptions/acknowledged":
-            self._following.acknowledge(params)
+            self._subscriptions.acknowledge(params)
         elif method.endswith("/list_changed"):
-            self._looks.begin_soon()
+            self._refresh.start_later()
 
-    def _ended(self, peer: ClientSession, error: LinkError) -> None:
-        """Take note that the link is gone; what was under way is told by the peer."""
+    def _on_end(self, session: ClientSession, error: LinkError) -> None:
+        """Record that the upstream closed the link; the session fails the pending requests itself."""
         connection = self._connection
-        if connection is None or connection.peer is not peer:
-            return  # it was still being greeted, or is no longer ours
-        self._part()
+        if connection is None or connection.session is not session:
+            return  # it ended during its handshake, or is no longer ours
+        self._detach()
         self.health.fail(self._clock(), error)
-        self._tasks.let_go(peer.close())
+        self._tasks.close_later(session.close())
 
-    def _forget(self, connection: Connection) -> None:
+    def _discard(self, connection: Connection) -> None:
+        """Close a connection whose session the upstream forgot, after its pending requests."""
         if self._connection is connection:
-            self._part()
-            self._tasks.let_go(connection.peer.retire(_RETIRING))
+            self._detach()
+            self._tasks.close_later(connection.session.drain(_DRAIN_SECONDS))
 
-    def _part(self) -> Connection | None:
-        """Have no connection any more, and return the one there was."""
+    def _detach(self) -> Connection | None:
+        """Forget the connection and return it."""
         connection, self._connection = self._connection, None
-        self._following.end()
+        self._subscriptions.stop()
         return connection
 
-    async def _drop(self, state: State, reason: str) -> None:
-        connection = self._part()
+    async def _disconnect(self, state: State, reason: str) -> None:
+        connection = self._detach()
         starting, self._starting = self._starting, None
-        self.health.become(state, reason)
+        self.health.set_state(state, reason)
         if starting is not None:
             starting.cancel()
             await asyncio.wait([starting])
         if connection is not None:
-            await connection.peer.close()
+            await connection.session.close()

@@ -8,7 +8,7 @@ import pytest
 from raw_servers import Behaviour, Connect, RawServer, RecordingListener, Serve
 
 from toolyard.providers.upstream.http import HttpLink
-from toolyard.providers.upstream.link import OPEN, Credentials, Link
+from toolyard.providers.upstream.link import NO_CREDENTIALS, Credentials, Link
 from toolyard.providers.upstream.settings import UpstreamSettings
 
 
@@ -38,7 +38,7 @@ async def connect() -> AsyncGenerator[Connect]:
     links: list[Link] = []
 
     async def open_link(
-        url: str, *, kind: Callable[..., Any] = HttpLink, credentials: Credentials = OPEN, **settings: Any
+        url: str, *, kind: Callable[..., Any] = HttpLink, credentials: Credentials = NO_CREDENTIALS, **settings: Any
     ) -> tuple[Any, RecordingListener]:
         link = kind("there", UpstreamSettings(url=url, **settings), credentials)
         links.append(link)

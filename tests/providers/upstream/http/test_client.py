@@ -156,7 +156,7 @@ async def test_a_server_that_hangs_up_at_once_is_lost_or_unavailable(connect: Co
 
         errors = [(await listener.next())[1] for _ in range(20)]
 
-        assert {(error.trouble, error.sent) for error in errors} <= {("lost", True), ("unavailable", False)}
+        assert {(error.kind, error.sent) for error in errors} <= {("lost", True), ("unavailable", False)}
         await link.close()
 
 
@@ -175,7 +175,7 @@ async def test_a_connection_that_died_at_once_is_not_used(serve: Serve, connect:
     link.send(request_message(1), 1, {})
 
     error = await listener.loss(1)
-    assert (error.trouble, error.sent) == ("unavailable", False)
+    assert (error.kind, error.sent) == ("unavailable", False)
     assert "at once" in error.message
 
 

@@ -306,7 +306,7 @@ async def test_a_closed_link_sends_nothing(serve: Serve, connect: Connect) -> No
     link.send(notification(), None, {})
 
     error = await listener.loss(1)
-    assert (error.trouble, error.sent) == ("lost", False)
+    assert (error.kind, error.sent) == ("lost", False)
     assert not server.requests
 
 
@@ -365,7 +365,7 @@ async def test_an_invalid_url_is_refused_when_the_link_is_opened(connect: Connec
     with pytest.raises(LinkError) as caught:
         await connect(url)
 
-    assert caught.value.trouble == "unavailable"
+    assert caught.value.kind == "unavailable"
     assert "secret" not in str(caught.value)
 
 
@@ -395,7 +395,7 @@ async def test_a_header_that_would_break_the_request_is_not_sent(serve: Serve, c
     link.send(request_message(1), 1, {"X-Name": value})
 
     error = await listener.loss(1)
-    assert (error.trouble, error.sent, server.requests) == ("refused", False, [])
+    assert (error.kind, error.sent, server.requests) == ("refused", False, [])
 
 
 async def test_a_json_rpc_error_is_a_response_with_any_status(serve: Serve, connect: Connect) -> None:

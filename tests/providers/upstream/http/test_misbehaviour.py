@@ -45,7 +45,7 @@ async def test_garbage_instead_of_http_is_refused(serve: Serve, connect: Connect
 
     error = await failed_call(link, listener)
 
-    assert (error.trouble, error.sent) == ("refused", True)
+    assert (error.kind, error.sent) == ("refused", True)
     assert "not HTTP" in error.message
     assert error.text == "" or error.text[:3] in answer.decode("utf-8", "replace")
     await server.left()
@@ -68,7 +68,7 @@ async def test_a_head_without_end_is_refused(serve: Serve, connect: Connect, lin
 
     error = await failed_call(link, listener)
 
-    assert (error.trouble, error.sent) == ("refused", True)
+    assert (error.kind, error.sent) == ("refused", True)
     await server.left()
 
 
@@ -88,7 +88,7 @@ async def test_a_body_over_the_limit_is_refused_and_not_kept(serve: Serve, conne
     finally:
         tracemalloc.stop()
 
-    assert (error.trouble, error.sent) == ("refused", True)
+    assert (error.kind, error.sent) == ("refused", True)
     assert "100000" in error.message
     assert peak < 5_000_000
     await server.left()
@@ -128,7 +128,7 @@ async def test_half_an_answer_is_none_and_the_message_is_not_sent_again(
 
     error = await failed_call(link, listener)
 
-    assert (error.trouble, error.sent, len(server.requests)) == ("lost", True, 1)
+    assert (error.kind, error.sent, len(server.requests)) == ("lost", True, 1)
     assert when in error.message
 
 
@@ -142,7 +142,7 @@ async def test_a_reset_is_told_as_it_is(serve: Serve, connect: Connect) -> None:
 
     error = await failed_call(link, listener)
 
-    assert (error.trouble, error.sent, len(server.requests)) == ("lost", True, 1)
+    assert (error.kind, error.sent, len(server.requests)) == ("lost", True, 1)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ async def test_what_is_no_answer_is_refused_with_its_beginning(serve: Serve, con
     if heard[0] == "message":  # one to somebody else, which is not for the link to handle
         heard = await listener.next()
 
-    assert (heard[0], heard[1].trouble, heard[1].sent, heard[1].status) == ("lost", "refused", True, 200)
+    assert (heard[0], heard[1].kind, heard[1].sent, heard[1].status) == ("lost", "refused", True, 200)
     assert heard[1].text == body.decode("utf-8", "replace")[:500]
 
 
@@ -261,7 +261,7 @@ async def test_a_server_that_is_not_there_is_unavailable(connect: Connect) -> No
         link.send(request_message(number), number, {})
     errors = [(await listener.next())[1] for _ in range(80)]
 
-    assert {(error.trouble, error.sent) for error in errors} == {("unavailable", False)}
+    assert {(error.kind, error.sent) for error in errors} == {("unavailable", False)}
     assert "refuses connections" in errors[0].message
 
 
@@ -271,7 +271,7 @@ async def test_an_unknown_host_is_unavailable(connect: Connect, host: str) -> No
 
     error = await failed_call(link, listener)
 
-    assert (error.trouble, error.sent) == ("unavailable", False)
+    assert (error.kind, error.sent) == ("unavailable", False)
     assert "unknown" in error.message
 
 
@@ -284,7 +284,7 @@ async def test_a_server_that_accepts_no_connection_times_out(connect: Connect, m
 
     error = await failed_call(link, listener)
 
-    assert (error.trouble, error.sent) == ("unavailable", False)
+    assert (error.kind, error.sent) == ("unavailable", False)
     assert "0.05 seconds" in error.message
 
 
@@ -297,5 +297,5 @@ async def test_any_other_failure_to_connect_is_unavailable_too(connect: Connect,
 
     error = await failed_call(link, listener)
 
-    assert (error.trouble, error.sent) == ("unavailable", False)
+    assert (error.kind, error.sent) == ("unavailable", False)
     assert "No route to host" in error.text

@@ -117,7 +117,7 @@ async def test_a_session_that_a_yard_has_ended_is_lost(served: Any, connect: Con
 
     link.send(requests.encode(5, "tools/list", {}), 5, requests.headers("tools/list", None))
 
-    assert (await listener.loss(5)).trouble == "session_lost"
+    assert (await listener.loss(5)).kind == "session_lost"
 
 
 async def test_a_yard_over_the_legacy_transport_is_called(served: Any, connect: Connect) -> None:
@@ -195,7 +195,7 @@ async def test_a_server_whose_certificate_is_not_trusted_is_not_called(
     link.send(b"{}", 1, {})
     error = await listener.loss(1)
 
-    assert (error.trouble, error.sent) == ("unavailable", False)
+    assert (error.kind, error.sent) == ("unavailable", False)
     assert "not trusted" in error.message
 
 
@@ -206,7 +206,7 @@ async def test_a_server_without_tls_is_not_called_with_it(served: Any, connect: 
     link.send(b"{}", 1, {})
     error = await listener.loss(1)
 
-    assert (error.trouble, error.sent) == ("unavailable", False)
+    assert (error.kind, error.sent) == ("unavailable", False)
     assert "TLS" in error.message
 
 

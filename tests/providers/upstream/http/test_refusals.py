@@ -81,14 +81,14 @@ def guarded(*good: str, status: int = 401, challenge: str = "Bearer scope=x") ->
     ],
 )
 async def test_a_status_tells_the_trouble_and_whether_the_message_may_have_been_processed(
-    serve: Serve, connect: Connect, *, status: int, headers: dict[str, str], trouble: str, sent: bool
+    serve: Serve, connect: Connect, *, status: int, headers: dict[str, str], kind: str, sent: bool
 ) -> None:
     server = await serve(answers(b"  Because.  ", status, **headers))
     link, listener = await connect(server.url)
 
     error = await failed_call(link, listener)
 
-    assert (error.trouble, error.sent, error.status, error.text) == (trouble, sent, status, "Because.")
+    assert (error.kind, error.sent, error.status, error.text) == (kind, sent, status, "Because.")
     assert error.challenge == headers.get("www_authenticate", "")
     assert "'there'" in error.message
 
@@ -176,7 +176,7 @@ async def test_a_lost_session_is_reported_and_not_sent_again(serve: Serve, conne
     link.send(request_message(4), 4, {})
     await listener.message(about=4)
 
-    assert {(error.trouble, error.sent, error.status) for error in errors} == {("session_lost", False, 404)}
+    assert {(error.kind, error.sent, error.status) for error in errors} == {("session_lost", False, 404)}
     assert [request.headers.get("mcp-session-id") for request in server.requests] == [None, "s1", "s1", None]
 
 
@@ -223,7 +223,7 @@ async def test_renewed_credentials_that_are_refused_fail_the_message(serve: Serv
     credentials = FakeCredentials("old", "older")
     link, listener = await connect(server.url, credentials=credentials)
 
-    assert (await failed_call(link, listener)).trouble == "unauthenticated"
+    assert (await failed_call(link, listener)).kind == "unauthenticated"
     assert (credentials.challenges, len(server.requests)) == (["Bearer scope=x"], 2)
 
 
@@ -298,7 +298,7 @@ async def test_without_credentials_the_message_fails_unsent(serve: Serve, connec
 
     error = await failed_call(link, listener)
 
-    assert (error.trouble, error.sent, error.status, server.requests) == ("unauthenticated", False, None, [])
+    assert (error.kind, error.sent, error.status, server.requests) == ("unauthenticated", False, None, [])
 
 
 async def test_a_failed_renewal_reports_its_reason(serve: Serve, connect: Connect) -> None:
@@ -308,7 +308,7 @@ async def test_a_failed_renewal_reports_its_reason(serve: Serve, connect: Connec
 
     error = await failed_call(link, listener)
 
-    assert (error.trouble, error.message) == ("unauthenticated", "Run 'toolyard login there'.")
+    assert (error.kind, error.message) == ("unauthenticated", "Run 'toolyard login there'.")
     assert (error.status, error.challenge, error.text) == (401, "Bearer scope=x", "Who are you?")
 
 
@@ -321,7 +321,7 @@ async def test_credentials_of_a_caller_are_not_replaced_by_ours(serve: Serve, co
 
     error = await listener.loss(1)
 
-    assert (error.trouble, error.status) == ("unauthenticated", status)
+    assert (error.kind, error.status) == ("unauthenticated", status)
     assert error.message == "'there' refuses the credentials that were sent."
     assert [request.headers["authorization"] for request in server.requests] == ["Bearer theirs"]
     assert credentials.challenges == []
@@ -371,7 +371,7 @@ async def test_a_403_without_a_challenge_is_not_about_credentials(serve: Serve, 
 
     error = await failed_call(link, listener)
 
-    assert (error.trouble, error.status, error.text) == ("refused", 403, "Not you.")
+    assert (error.kind, error.status, error.text) == ("refused", 403, "Not you.")
     assert credentials.challenges == [""]
 
 
@@ -405,7 +405,7 @@ async def test_a_redirect_to_another_origin_is_not_followed(serve: Serve, connec
 
     error = await failed_call(link, listener)
 
-    assert (error.trouble, error.status, error.sent) == ("refused", 307, False)
+    assert (error.kind, error.status, error.sent) == ("refused", 307, False)
     assert len(server.requests) == (1 if place else 4)
 
 

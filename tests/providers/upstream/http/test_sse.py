@@ -73,14 +73,14 @@ async def test_messages_are_never_posted_to_another_server(serve: Serve, connect
     with pytest.raises(LinkError) as caught:
         await connect(server.url, kind=SseLink, transport="sse")
 
-    assert (caught.value.trouble, caught.value.text) == ("refused", place)
+    assert (caught.value.kind, caught.value.text) == ("refused", place)
     await server.left()
 
 
 @pytest.mark.parametrize(
     ("status", "trouble"), [(401, "unauthenticated"), (404, "refused"), (405, "refused"), (503, "unavailable"), (200, "refused")]
 )
-async def test_a_stream_that_is_refused_cannot_be_opened(serve: Serve, connect: Connect, status: int, trouble: str) -> None:
+async def test_a_stream_that_is_refused_cannot_be_opened(serve: Serve, connect: Connect, status: int, kind: str) -> None:
     async def refuse(request: Request) -> None:
         await request.reply(status, b"No.")
 
@@ -89,7 +89,7 @@ async def test_a_stream_that_is_refused_cannot_be_opened(serve: Serve, connect: 
     with pytest.raises(LinkError) as caught:
         await connect(server.url, kind=SseLink, transport="sse")
 
-    assert (caught.value.trouble, caught.value.status) == (trouble, status)
+    assert (caught.value.kind, caught.value.status) == (kind, status)
 
 
 async def test_a_stream_without_an_endpoint_times_out(serve: Serve, connect: Connect) -> None:
@@ -102,7 +102,7 @@ async def test_a_stream_without_an_endpoint_times_out(serve: Serve, connect: Con
     with pytest.raises(LinkError) as caught:
         await connect(server.url, kind=SseLink, transport="sse", connect_seconds=0.05)
 
-    assert caught.value.trouble == "unavailable"
+    assert caught.value.kind == "unavailable"
     await server.left()
 
 
@@ -137,7 +137,7 @@ async def test_a_stream_that_ends_at_once_cannot_be_opened(serve: Serve, connect
     with pytest.raises(LinkError) as caught:
         await connect(server.url, kind=SseLink, transport="sse")
 
-    assert caught.value.trouble == "lost"
+    assert caught.value.kind == "lost"
 
 
 @pytest.mark.parametrize("politely", [False, True])
@@ -154,13 +154,13 @@ async def test_the_end_of_the_stream_ends_the_link_once(serve: Serve, connect: C
     link.send(request_message(1), 1, {})
     link.send(notification(), None, {})
 
-    assert (kind, error.trouble, error.sent) == ("ended", "lost", True)
-    assert (await listener.loss(1)).trouble == "lost"
+    assert (kind, error.kind, error.sent) == ("ended", "lost", True)
+    assert (await listener.loss(1)).kind == "lost"
     assert listener.calls.empty()
 
 
 @pytest.mark.parametrize(("status", "trouble"), [(404, "refused"), (429, "rate_limited"), (500, "refused")])
-async def test_a_message_that_is_refused_is_lost(serve: Serve, connect: Connect, status: int, trouble: str) -> None:
+async def test_a_message_that_is_refused_is_lost(serve: Serve, connect: Connect, status: int, kind: str) -> None:
     server = await serve(SseServer(status=status))
     link, listener = await connect(server.url, kind=SseLink, transport="sse")
     link.send(notification(), None, {})
@@ -168,7 +168,7 @@ async def test_a_message_that_is_refused_is_lost(serve: Serve, connect: Connect,
 
     error = await listener.loss(1)
 
-    assert (error.trouble, error.status) == (trouble, status)
+    assert (error.kind, error.status) == (kind, status)
 
 
 async def test_a_message_that_is_not_accepted_in_time_is_lost(serve: Serve, connect: Connect) -> None:
@@ -185,8 +185,8 @@ async def test_a_message_that_is_not_accepted_in_time_is_lost(serve: Serve, conn
     link.send(request_message(1), 1, {})
     link.send(request_message(2), 2, {})
 
-    assert ((second := await listener.loss(2)).trouble, second.sent) == ("lost", True)
-    assert ((first := await listener.loss(1)).trouble, first.sent) == ("unavailable", True)
+    assert ((second := await listener.loss(2)).kind, second.sent) == ("lost", True)
+    assert ((first := await listener.loss(1)).kind, first.sent) == ("unavailable", True)
 
 
 async def test_closing_drops_messages_in_flight(serve: Serve, connect: Connect) -> None:

@@ -64,7 +64,7 @@ async def test_a_stream_without_event_ids_that_breaks_off_is_lost(serve: Serve, 
 
         error = await listener.loss(number)
 
-        assert (error.trouble, error.sent) == ("lost", True)
+        assert (error.kind, error.sent) == ("lost", True)
     assert len(server.requests) == 2
 
 
@@ -92,7 +92,7 @@ async def test_a_stream_that_cannot_be_resumed_is_lost(serve: Serve, connect: Co
     error = await listener.loss(1)
 
     troubles = {"404": "session_lost", "401": "unauthenticated", "405": "refused", "json": "refused", "close": "lost", "empty": "lost"}
-    assert (error.trouble, error.sent) == (troubles[how], True)
+    assert (error.kind, error.sent) == (troubles[how], True)
     assert len(server.requests) == (6 if how in {"close", "empty"} else 2)
 
 
@@ -183,7 +183,7 @@ async def test_a_general_stream_that_is_not_found_any_more_ended_with_the_sessio
     await listener.message()
     kind, error, _ = await listener.next()
 
-    assert (kind, error.trouble, error.sent) == ("ended", "lost", True)
+    assert (kind, error.kind, error.sent) == ("ended", "lost", True)
 
 
 async def test_a_transient_refusal_of_the_general_stream_is_retried(serve: Serve, connect: Connect) -> None:

@@ -32,11 +32,11 @@ def made(authority: Authority, folder: Path, login: Login | None = None, *, poll
     return OAuthCredentials("shop", UpstreamSettings(url=authority.url, login=login), folder, poll_s=poll_s)
 
 
-def aged(stored: StoredLogin, left: float, *, lasting: float = 3600) -> StoredLogin:
+def aged(stored: StoredLogin, left: float, *, lifetime: float = 3600) -> StoredLogin:
     """Return a login whose token expires in so many seconds."""
     assert stored.token is not None
     expires = time.time() + left
-    return msgspec.structs.replace(stored, token=msgspec.structs.replace(stored.token, expires=expires, issued=expires - lasting))
+    return msgspec.structs.replace(stored, token=msgspec.structs.replace(stored.token, expires=expires, issued=expires - lifetime))
 
 
 def token_in(headers: Any) -> str:
@@ -49,7 +49,7 @@ async def test_without_a_login_no_header_is_sent_until_somebody_signs_in(authori
 
     with pytest.raises(LinkError, match="toolyard login shop") as caught:
         await credentials.renew(authority.challenge)
-    assert caught.value.trouble == "unauthenticated"
+    assert caught.value.kind == "unauthenticated"
     assert credentials.ready() == {}
 
     Vault(tmp_path, authority.url).write(await log_in())
@@ -83,11 +83,11 @@ async def test_a_refused_token_is_renewed_and_stored(authority: Authority, log_i
     assert again.ready() == credentials.ready()
 
 
-@pytest.mark.parametrize(("lasting", "left", "is_due"), [(3600, 30, True), (3600, 90, False), (50, 30, False), (50, 4, True)])
+@pytest.mark.parametrize(("lifetime", "left", "is_due"), [(3600, 30, True), (3600, 90, False), (50, 30, False), (50, 4, True)])
 async def test_a_token_is_renewed_before_it_expires(
-    authority: Authority, log_in: SignIn, tmp_path: Path, lasting: float, left: float, *, is_due: bool
+    authority: Authority, log_in: SignIn, tmp_path: Path, lifetime: float, left: float, *, is_due: bool
 ) -> None:
-    Vault(tmp_path, authority.url).write(aged(await log_in(), left, lasting=lasting))
+    Vault(tmp_path, authority.url).write(aged(await log_in(), left, lifetime=lifetime))
     credentials = made(authority, tmp_path)
     await credentials.renew("")
 
@@ -121,7 +121,7 @@ async def test_an_unreachable_server_does_not_require_a_new_login(authority: Aut
     with pytest.raises(LinkError) as caught:
         await credentials.renew(CHALLENGE)
 
-    assert caught.value.trouble == "unavailable"
+    assert caught.value.kind == "unavailable"
 
 
 async def test_a_revoked_login_requires_a_person(authority: Authority, log_in: SignIn, tmp_path: Path) -> None:
@@ -332,7 +332,7 @@ FINAL = [
     ("answer", "trouble"), [(answer, "unavailable") for answer in PASSING] + [(answer, "unauthenticated") for answer in FINAL]
 )
 async def test_only_final_errors_require_a_person(
-    authority: Authority, log_in: SignIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, answer: tuple[int, Any], trouble: str
+    authority: Authority, log_in: SignIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, answer: tuple[int, Any], kind: str
 ) -> None:
     Vault(tmp_path, authority.url).write(await log_in())
     credentials = made(authority, tmp_path)
@@ -346,7 +346,7 @@ async def test_only_final_errors_require_a_person(
         with pytest.raises(LinkError) as caught:
             await credentials.renew(CHALLENGE)
 
-    assert caught.value.trouble == trouble
+    assert caught.value.kind == kind
     assert await credentials.renew(CHALLENGE)  # once it is well again
     assert token_in(credentials.ready()) in authority.tokens
 

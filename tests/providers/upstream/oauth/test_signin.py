@@ -231,9 +231,9 @@ async def test_a_response_without_a_usable_token_is_refused(authority: Authority
         await log_in()
 
 
-@pytest.mark.parametrize(("lasting", "ends"), [("60", True), (60, True), (None, False)])
-async def test_a_token_expires_after_its_lifetime(authority: Authority, log_in: SignIn, lasting: object, ends: bool) -> None:  # noqa: FBT001 - a row
-    authority.given = {"expires_in": lasting, "scope": None, "refresh_token": None}
+@pytest.mark.parametrize(("lifetime", "ends"), [("60", True), (60, True), (None, False)])
+async def test_a_token_expires_after_its_lifetime(authority: Authority, log_in: SignIn, lifetime: object, ends: bool) -> None:  # noqa: FBT001 - a row
+    authority.given = {"expires_in": lifetime, "scope": None, "refresh_token": None}
 
     token = (await log_in()).token
 
@@ -553,7 +553,7 @@ async def test_a_renewed_identity_assertion_is_stored_even_if_the_rest_fails(aut
         await credentials.renew(REFUSED)
 
     stored = vault.read()
-    assert caught.value.trouble == "unavailable"
+    assert caught.value.kind == "unavailable"
     assert stored is not None
     assert stored.identity_assertion is not None
     assert stored.identity_assertion.id_token == LATER

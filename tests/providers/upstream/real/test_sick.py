@@ -11,7 +11,7 @@ import anyio
 from mcp import Client, StdioServerParameters
 from msgspec.structs import replace
 
-from toolyard.providers.upstream.catalogue import Catalogue, folder_of, reached_by, save
+from toolyard.providers.upstream.catalogue import Catalogue, endpoint_hash, folder_of, save
 from toolyard.providers.upstream.settings import UpstreamSettings
 
 BAD: Final = Path(__file__).parent.parent / "servers" / "bad_server.py"
@@ -37,7 +37,7 @@ def write(folder: Path) -> None:
         lines += [f"[upstreams.{name}]", *(f"{key} = {json.dumps(value)}" for key, value in reached.items())]
         lines += [f"connect_seconds = {FOR_EVER}", f"list_seconds = {FOR_EVER}", 'pin = "off"']  # what was seen is less than what is there
         there = settings if settings.url else replace(settings, cwd=str(folder))  # a command of a file runs in the file's folder
-        kept = Catalogue(reached_by=reached_by(there), seen=time.time() - 10**6, version="2026-07-28", tools=(ECHO,))
+        kept = Catalogue(endpoint_hash=endpoint_hash(there), seen=time.time() - 10**6, version="2026-07-28", tools=(ECHO,))
         save(folder_of(folder / "state", name), kept)
     (folder / "toolyard.toml").write_text("\n".join(lines))
 

@@ -388,7 +388,7 @@ class Sender:
             problem = "refuses the credentials that were sent" if had_credentials else "requires credentials"
             failure = LinkError("unauthenticated", f"'{self.name}' {problem}.")
         error = LinkError(
-            failure.trouble,
+            failure.kind,
             failure.message,
             status=exchange.status or None,
             text=failure.text or exchange.text,

@@ -10,7 +10,7 @@ import msgspec
 
 from toolyard.providers.upstream.http.client import parse_address
 from toolyard.providers.upstream.http.exchange import MAX_ONE_WAY, NOT_FOUND, OK, Exchange, Sender, error_from_response, split_messages
-from toolyard.providers.upstream.link import OPEN, Credentials, LinkError, Listener, lasting
+from toolyard.providers.upstream.link import NO_CREDENTIALS, Credentials, LinkError, Listener, without_mcp_headers
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.wire.messages import Id
 from toolyard.wire.sse import Event
@@ -80,11 +80,11 @@ class EventStream:
 
     def on_error(self, exchange: Exchange, error: LinkError) -> None:
         """Reopen the stream unless the upstream refuses it."""
-        if error.trouble in {"unavailable", "lost"}:
+        if error.kind in {"unavailable", "lost"}:
             self._reopen_later(0.0)
         else:
             exchange.close()
-            _log.info("upstream_stream_ended upstream=%s trouble=%s", self._sender.name, error.trouble)
+            _log.info("upstream_stream_ended upstream=%s trouble=%s", self._sender.name, error.kind)
 
     def _reopen_later(self, wait: float) -> None:
         exchange = self._exchange
@@ -134,7 +134,7 @@ _MAX_RESUMES: Final = 5
 class HttpLink:
     """A link over streamable HTTP."""
 
-    def __init__(self, name: str, settings: UpstreamSettings, credentials: Credentials = OPEN) -> None:
+    def __init__(self, name: str, settings: UpstreamSettings, credentials: Credentials = NO_CREDENTIALS) -> None:
         self._name = name
         self._settings = settings
         self._credentials = credentials
@@ -244,7 +244,7 @@ class HttpLink:
             self._end_one_way(exchange, error)
         elif exchange.is_answered:
             exchange.close()
-        elif exchange.last_event_id and error.trouble in {"lost", "unavailable"}:
+        elif exchange.last_event_id and error.kind in {"lost", "unavailable"}:
             self._resume(exchange)
         else:
             self._lose(exchange, error)
@@ -280,9 +280,9 @@ class HttpLink:
     def _handle_error_status(self, exchange: Exchange) -> None:
         """Handle an error status; a JSON-RPC error in its body is a response after all."""
         error = error_from_response(exchange)
-        if error.trouble == "session_lost" and self._sender.head.session == exchange.session:
+        if error.kind == "session_lost" and self._sender.head.session == exchange.session:
             self._sender.head.session = None
-        if exchange.method == "POST" and error.trouble == "refused" and exchange.request_id is not None:
+        if exchange.method == "POST" and error.kind == "refused" and exchange.request_id is not None:
             response = _jsonrpc_error_in(exchange.body, exchange.request_id)
             if response is not None:
                 self._settle(exchange)
@@ -305,7 +305,7 @@ class HttpLink:
             self._lose(exchange, LinkError("lost", sentence, sent=True))
             return
         exchange.method = "GET"
-        exchange.headers = {**lasting(exchange.headers), **self._version_header(), "Last-Event-ID": exchange.last_event_id}
+        exchange.headers = {**without_mcp_headers(exchange.headers), **self._version_header(), "Last-Event-ID": exchange.last_event_id}
         exchange.message = b""
         exchange.reset()
         exchange.timer = self._loop.call_later(delay_before(exchange.retries, exchange.retry_ms), self._sender.send, exchange)
@@ -318,7 +318,7 @@ class HttpLink:
         if exchange.method == "DELETE":
             self._session_deleted.set()
         if error is not None:
-            _log.info("upstream_took_no_note upstream=%s trouble=%s status=%s", self._name, error.trouble, error.status)
+            _log.info("upstream_took_no_note upstream=%s trouble=%s status=%s", self._name, error.kind, error.status)
         self._sender.release_queued(exchange)
 
     def _expire(self, exchange: Exchange) -> None:

@@ -8,7 +8,7 @@ import msgspec
 
 from toolyard.providers.upstream.http.client import parse_address, resolve
 from toolyard.providers.upstream.http.exchange import MAX_ONE_WAY, Exchange, Sender, error_from_response, split_messages
-from toolyard.providers.upstream.link import OPEN, Credentials, LinkError, Listener
+from toolyard.providers.upstream.link import NO_CREDENTIALS, Credentials, LinkError, Listener
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.wire.messages import Id
 from toolyard.wire.sse import Event
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 class SseLink:
     """A link over HTTP with SSE."""
 
-    def __init__(self, name: str, settings: UpstreamSettings, credentials: Credentials = OPEN) -> None:
+    def __init__(self, name: str, settings: UpstreamSettings, credentials: Credentials = NO_CREDENTIALS) -> None:
         self._name = name
         self._settings = settings
         self._credentials = credentials
@@ -142,7 +142,7 @@ class SseLink:
         if error is not None and exchange.request_id is not None:
             self._listener.lose(exchange.request_id, error)
         elif error is not None:
-            _log.info("upstream_took_no_note upstream=%s trouble=%s status=%s", self._name, error.trouble, error.status)
+            _log.info("upstream_took_no_note upstream=%s trouble=%s status=%s", self._name, error.kind, error.status)
 
     def _expire(self, exchange: Exchange) -> None:
         self._sender.drop(exchange)
