@@ -281,7 +281,7 @@ def test_a_gated_tool_says_so(registry: Registry) -> None:
 
     assert refusal(registry, "run").details["status"] == "gated"
     assert names(registry) == ["a"]
-    assert [(held.spec.name, held.status) for held in registry.withheld(EVERYTHING)] == [("run", "gated")]
+    assert [(held.spec.name, held.status) for held in registry.unavailable(EVERYTHING)] == [("run", "gated")]
 
 
 def test_a_gated_tool_is_there_once_eval_is_allowed() -> None:
@@ -289,7 +289,7 @@ def test_a_gated_tool_is_there_once_eval_is_allowed() -> None:
     registry.publish("s", [runner()])
 
     assert names(registry) == ["run"]
-    assert registry.withheld(EVERYTHING) == []
+    assert registry.unavailable(EVERYTHING) == []
 
 
 def test_a_tool_that_its_source_no_longer_has_is_no_longer_gated(registry: Registry) -> None:
@@ -299,7 +299,7 @@ def test_a_tool_that_its_source_no_longer_has_is_no_longer_gated(registry: Regis
     assert "status" not in refusal(registry, "run").details
     registry.publish("s", [runner()])
     registry.withdraw("s")
-    assert registry.withheld(EVERYTHING) == []
+    assert registry.unavailable(EVERYTHING) == []
 
 
 def test_a_gated_tool_takes_the_place_of_one_that_was_not(registry: Registry) -> None:
@@ -314,7 +314,7 @@ def test_a_withdrawn_tool_says_so_until_it_is_back(registry: Registry) -> None:
     registry.publish("s", [made("b")])
 
     assert refusal(registry, "a").details["status"] == "withdrawn"
-    assert registry.withheld(EVERYTHING) == []
+    assert registry.unavailable(EVERYTHING) == []
     registry.publish("s", [made("a")])
     assert registry.find("a", EVERYTHING)
 
@@ -344,7 +344,7 @@ def test_a_wrong_tool_of_a_foreign_source_is_quarantined_and_the_rest_are_publis
 
     assert names(registry) == ["Up__First", "up__last"]
     assert refusal(registry, "wrong").details["status"] == "quarantined"
-    [held] = registry.withheld(EVERYTHING)
+    [held] = registry.unavailable(EVERYTHING)
     assert held.reason
 
 
@@ -365,7 +365,7 @@ def test_a_foreign_tool_never_takes_a_name_that_is_taken(registry: Registry) -> 
 
     assert registry.find("a", EVERYTHING).spec.source == "s"
     assert names(registry) == ["a", "b"]
-    assert {(held.spec.name, held.spec.source) for held in registry.withheld(EVERYTHING)} == {("a", "up"), ("b", "up")}
+    assert {(held.spec.name, held.spec.source) for held in registry.unavailable(EVERYTHING)} == {("a", "up"), ("b", "up")}
 
 
 def test_a_foreign_tool_that_is_mended_leaves_quarantine(registry: Registry) -> None:
@@ -373,7 +373,7 @@ def test_a_foreign_tool_that_is_mended_leaves_quarantine(registry: Registry) -> 
     registry.publish("up", [made("a")], foreign=True)
 
     assert names(registry) == ["a"]
-    assert registry.withheld(EVERYTHING) == []
+    assert registry.unavailable(EVERYTHING) == []
 
 
 def test_what_a_source_withholds_is_known_with_its_reason_and_cannot_be_used(registry: Registry) -> None:
@@ -383,7 +383,7 @@ def test_what_a_source_withholds_is_known_with_its_reason_and_cannot_be_used(reg
     refused = refusal(registry, "a")
     assert refused.details == {"status": "withheld", "similar": []}
     assert refused.message == "'a' is withheld. It changed."
-    assert [(held.spec.name, held.status) for held in registry.withheld(EVERYTHING)] == [("a", "withheld")]
+    assert [(held.spec.name, held.status) for held in registry.unavailable(EVERYTHING)] == [("a", "withheld")]
 
 
 def test_what_is_withheld_after_it_was_published_is_gone_and_comes_back(registry: Registry, changes: list[Change]) -> None:
@@ -393,7 +393,7 @@ def test_what_is_withheld_after_it_was_published_is_gone_and_comes_back(registry
     registry.publish("up", [made("a")])
 
     assert kinds(changes) == [("registered", "a"), ("withdrawn", "a"), ("registered", "a")]
-    assert registry.withheld(EVERYTHING) == []
+    assert registry.unavailable(EVERYTHING) == []
 
 
 def told(registry: Registry, name: str, profile: Profile) -> dict[str, Any]:
@@ -422,7 +422,7 @@ def test_a_tool_that_the_profile_denies_looks_exactly_like_none() -> None:
     for registry in (with_it, gated, withdrawn, quarantined, withheld):
         assert told(registry, "wipe", READ_ONLY) == told(without, "wipe", READ_ONLY)
         assert told(registry, "erase", READ_ONLY) == told(without, "erase", READ_ONLY)
-        assert [held for held in registry.withheld(READ_ONLY) if held.spec.name == "wipe"] == []
+        assert [held for held in registry.unavailable(READ_ONLY) if held.spec.name == "wipe"] == []
     assert with_it.find("wipe", EVERYTHING)
     assert told(with_it, "wipe", READ_ONLY)["details"] == {"similar": ["wiper"]}
 
@@ -600,7 +600,7 @@ class _NoWalk(dict[str, Any]):
 def test_finding_a_tool_looks_at_no_other(registry: Registry) -> None:
     registry.publish("s", [made(f"t{number}", aliases=(f"u{number}",)) for number in range(50)])
     table = vars(registry)["_tools"]
-    for holder, name in ((registry, "_by_name"), (table, "things"), (table, "_aliases"), (table, "_by_source")):
+    for holder, name in ((registry, "_by_name"), (table, "entries"), (table, "_aliases"), (table, "_by_source")):
         vars(holder)[name] = _NoWalk(vars(holder)[name])
     profile = Profile(name="p", toolsets=(Toolset(name="t", names=("t*",)),))
 
@@ -712,9 +712,9 @@ def test_a_wrong_resource_of_a_stranger_is_quarantined_and_the_rest_are_publishe
     registry.publish("up", resources=given, foreign=True)
 
     assert [spec.uri for spec in registry.list_resources(EVERYTHING)] == ["x://a"]
-    assert [held.spec.uri for held in registry.withheld(EVERYTHING, "resource")] == ["x://a", "x://b", "x://c", "x://{?q}"]
-    assert {held.status for held in registry.withheld(EVERYTHING, "resource")} == {"quarantined"}
-    assert registry.withheld(EVERYTHING) == []
+    assert [held.spec.uri for held in registry.unavailable(EVERYTHING, "resource")] == ["x://a", "x://b", "x://c", "x://{?q}"]
+    assert {held.status for held in registry.unavailable(EVERYTHING, "resource")} == {"quarantined"}
+    assert registry.unavailable(EVERYTHING) == []
 
 
 def test_no_template_stands_in_for_a_resource_that_is_withheld(registry: Registry) -> None:

@@ -302,12 +302,12 @@ async def test_the_partial_results_of_a_failure_are_kept_like_any() -> None:
 
 
 async def test_a_handle_never_comes_to_name_another_result() -> None:
-    results = Results(MemoryStore(max_bytes=600), Limits(stored_seconds=60), reads=lambda _: False)
+    results = Results(MemoryStore(max_bytes=600), Limits(stored_seconds=60), suggest_read=lambda *_: [])
     large = encode_data("x" * 500)
 
-    first = await results.keep(encode_data("mine"), "me", EVERYTHING)
-    await results.keep(large, "you", EVERYTHING)
-    second = await results.keep(encode_data("other"), "me", EVERYTHING)
+    first = await results.store(encode_data("mine"), "me", EVERYTHING)
+    await results.store(large, "you", EVERYTHING)
+    second = await results.store(encode_data("other"), "me", EVERYTHING)
 
     assert first["handle"] != second["handle"]
 
@@ -349,8 +349,8 @@ async def test_blocks_stay_beside_a_result_that_is_kept() -> None:
 
 
 async def test_reading_a_handle_directly_finds_what_was_kept_or_says_there_is_none() -> None:
-    results = Results(MemoryStore(), Limits(), reads=lambda _: False)
-    kept = await results.keep(encode_data({"a": [1, 2]}), "me", EVERYTHING)
+    results = Results(MemoryStore(), Limits(), suggest_read=lambda *_: [])
+    kept = await results.store(encode_data({"a": [1, 2]}), "me", EVERYTHING)
 
     assert await results.read(kept["handle"], "me") == {"a": [1, 2]}
     for handle, owner in ((kept["handle"], "you"), ("r_9", "me"), ("../r_1", "me"), ("", "me")):

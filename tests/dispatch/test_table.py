@@ -1,13 +1,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.dispatch.table import Names
+from toolyard.dispatch.table import NameIndex
 
 KNOWN = ["orders__list", "orders__get", "orders__delete", "list_files", "read_file", "weather", "a", "x1"]
 
 
-def known(*names: str) -> Names:
-    made = Names()
+def known(*names: str) -> NameIndex:
+    made = NameIndex()
     for name in names or KNOWN:
         made.add(name)
     return made
@@ -26,35 +26,35 @@ def test_a_name_that_is_mistyped_is_near_the_one_that_was_meant() -> None:
         ("file_read", "read_file"),
         ("readFile", "read_file"),
     ]:
-        assert known().near(wrong)[0] == meant, wrong
+        assert known().similar(wrong)[0] == meant, wrong
 
 
 def test_a_name_like_no_other_is_near_none() -> None:
-    assert known().near("zebra") == []
-    assert known().near("") == []
-    assert known().near("___") == []
-    assert Names().near("weather") == []
+    assert known().similar("zebra") == []
+    assert known().similar("") == []
+    assert known().similar("___") == []
+    assert NameIndex().similar("weather") == []
 
 
 def test_the_nearest_comes_first_and_ties_go_by_name() -> None:
-    assert known("tool_b", "tool_a", "tool_ab").near("tool_") == ["tool_a", "tool_b", "tool_ab"]
+    assert known("tool_b", "tool_a", "tool_ab").similar("tool_") == ["tool_a", "tool_b", "tool_ab"]
 
 
 def test_the_answer_is_short_however_many_are_near() -> None:
     made = known(*(f"tool_{number}" for number in range(2000)))
 
-    assert len(made.near("tool")) == 20
+    assert len(made.similar("tool")) == 20
 
 
 def test_the_answer_does_not_depend_on_the_order_in_which_names_came() -> None:
-    assert known(*KNOWN).near("order__lst") == known(*reversed(KNOWN)).near("order__lst")
+    assert known(*KNOWN).similar("order__lst") == known(*reversed(KNOWN)).similar("order__lst")
 
 
 def test_a_name_that_is_forgotten_is_near_nothing() -> None:
     made = known("weather", "weathers")
     made.remove("weather")
 
-    assert made.near("weather") == ["weathers"]
+    assert made.similar("weather") == ["weathers"]
 
 
 def test_when_all_names_are_forgotten_nothing_is_left() -> None:
@@ -62,13 +62,13 @@ def test_when_all_names_are_forgotten_nothing_is_left() -> None:
     for name in KNOWN:
         made.remove(name)
 
-    assert vars(made) == vars(Names())
+    assert vars(made) == vars(NameIndex())
 
 
 def test_a_name_longer_than_any_tool_may_have_is_not_even_looked_at() -> None:
-    assert known().near("weather" * 100) == []
+    assert known().similar("weather" * 100) == []
 
 
 @given(st.text())
 def test_looking_never_fails_and_finds_only_what_is_known(name: str) -> None:
-    assert set(known().near(name)) <= set(KNOWN)
+    assert set(known().similar(name)) <= set(KNOWN)

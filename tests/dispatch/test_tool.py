@@ -340,7 +340,7 @@ def test_a_refusal_carries_the_issues_as_they_are_unless_they_are_large() -> Non
     small = Issue("steps", "missing", "…", {"type": "integer"}, "step")
 
     with pytest.raises(Exception, match="…") as caught:
-        walk.mend(b"{}", [small], repair=False)
+        walk.repair(b"{}", [small], enabled=False)
 
     assert getattr(caught.value, "details", {})["issues"] == [small]
 

@@ -163,7 +163,7 @@ def _notices(yard: Yard, profile: Profile, *, listed: int) -> list[str]:
     if unlisted:
         notices.append(f"{_tools(unlisted)} not listed on this surface and can be called all the same.")
     held: dict[str, list[str]] = {}
-    for withheld in yard.registry.withheld(profile):
+    for withheld in yard.registry.unavailable(profile):
         held.setdefault(withheld.status, []).append(withheld.spec.name)
     for status, names in sorted(held.items()):
         shown = ", ".join(f"'{name}'" for name in names[:_NAMED]) + (" and others" if len(names) > _NAMED else "")

@@ -205,7 +205,7 @@ async def _settle(yard: Yard, terminal: Terminal, *, tool: str | None, runs: boo
     """
 
     def is_there() -> bool:
-        found = None if tool is None else yard.registry.named(tool)
+        found = None if tool is None else yard.registry.get(tool)
         return found is not None and not (runs and found.spec.source == METATOOLS)
 
     def tell(names: Sequence[str]) -> None:
@@ -227,7 +227,7 @@ async def _settle(yard: Yard, terminal: Terminal, *, tool: str | None, runs: boo
 
 def _offers(yard: Yard) -> bool:
     """Return whether there is anything of its own in a yard, be it withheld."""
-    return bool(yard.registry.withheld(EVERYTHING)) or any(spec.source != METATOOLS for spec in yard.registry.visible(EVERYTHING))
+    return bool(yard.registry.unavailable(EVERYTHING)) or any(spec.source != METATOOLS for spec in yard.registry.visible(EVERYTHING))
 
 
 async def _work(yard: Yard, options: "Options", *, settle: Callable[[], Awaitable[None]], work: Work) -> int:

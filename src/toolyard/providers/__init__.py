@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, runtime_checkable
 
-from toolyard.dispatch.registry import Watcher
+from toolyard.dispatch.registry import SubscriptionWatcher
 from toolyard.dispatch.resource import Prompt, Resource
-from toolyard.dispatch.table import NOTHING_WITHHELD, WithheldReasons
+from toolyard.dispatch.table import NONE_WITHHELD, WithheldReasons
 from toolyard.dispatch.tool import Tool
 
 __all__ = ["Forwarding", "Parting", "Provider", "Publish", "Settling", "Telling"]
@@ -22,7 +22,7 @@ class Publish(Protocol):
         *,
         resources: Iterable[Resource] = (),
         prompts: Iterable[Prompt] = (),
-        withheld: WithheldReasons = NOTHING_WITHHELD,
+        withheld: WithheldReasons = NONE_WITHHELD,
         foreign: bool = False,
     ) -> None:
         """Publish; of what is not our own, a wrong one is quarantined instead of failing all.
@@ -35,7 +35,7 @@ class Publish(Protocol):
         """Tell who watches that the content of a resource changed."""
         ...
 
-    def watch_subscriptions(self, watcher: Watcher) -> Callable[[], None]:
+    def watch_subscriptions(self, watcher: SubscriptionWatcher) -> Callable[[], None]:
         """Tell the watcher which of its resources somebody is subscribed to, now and whenever it changes; return what stops that."""
         ...
 

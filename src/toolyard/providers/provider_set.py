@@ -5,9 +5,9 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequen
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
-from toolyard.dispatch.registry import Registry, Watcher
+from toolyard.dispatch.registry import Registry, SubscriptionWatcher
 from toolyard.dispatch.resource import Prompt, Resource
-from toolyard.dispatch.table import NOTHING_WITHHELD, WithheldReasons
+from toolyard.dispatch.table import NONE_WITHHELD, WithheldReasons
 from toolyard.dispatch.tool import Tool
 from toolyard.providers import Forwarding, Parting, Provider, Publish, Settling
 
@@ -30,7 +30,7 @@ class Publisher:
         *,
         resources: Iterable[Resource] = (),
         prompts: Iterable[Prompt] = (),
-        withheld: WithheldReasons = NOTHING_WITHHELD,
+        withheld: WithheldReasons = NONE_WITHHELD,
         foreign: bool = False,
     ) -> None:
         """Make these the tools, resources and prompts of the provider."""
@@ -48,7 +48,7 @@ class Publisher:
         """Tell who watches that the content of a resource changed."""
         self._notify(uri)
 
-    def watch_subscriptions(self, watcher: Watcher) -> Callable[[], None]:
+    def watch_subscriptions(self, watcher: SubscriptionWatcher) -> Callable[[], None]:
         """Tell the watcher which of the provider's resources somebody is subscribed to; return what stops that."""
         return self._registry.subscriptions.watch(self._source, watcher)
 
