@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from pydantic import BaseModel, Field
 
-from toolyard import Call, Caller, Envelope, Image, Limits, Operation, Tool, ToolError, ToolSpec, Yard, tool
+from toolyard import Call, Caller, Envelope, Image, Limits, Operation, Profile, Tool, ToolError, ToolSpec, Yard, tool
 from toolyard.dispatch.results import Results, at_pointer, shape_of
 from toolyard.dispatch.tool import check_by_schema
 from toolyard.model.envelope import encode_data
@@ -28,6 +28,10 @@ async def show(value: Any = None, *, also: Any = None) -> Any:
 
 
 TOOLS = [make, show]
+
+
+def no_suggestions(_handle: str, _profile: Profile) -> list[str]:
+    return []
 
 
 def failure(answer: Envelope) -> tuple[str, dict[str, Any]]:
@@ -302,7 +306,7 @@ async def test_the_partial_results_of_a_failure_are_kept_like_any() -> None:
 
 
 async def test_a_handle_never_comes_to_name_another_result() -> None:
-    results = Results(MemoryStore(max_bytes=600), Limits(stored_seconds=60), suggest_read=lambda *_: [])
+    results = Results(MemoryStore(max_bytes=600), Limits(stored_seconds=60), suggest_read=no_suggestions)
     large = encode_data("x" * 500)
 
     first = await results.store(encode_data("mine"), "me", EVERYTHING)
@@ -349,7 +353,7 @@ async def test_blocks_stay_beside_a_result_that_is_kept() -> None:
 
 
 async def test_reading_a_handle_directly_finds_what_was_kept_or_says_there_is_none() -> None:
-    results = Results(MemoryStore(), Limits(), suggest_read=lambda *_: [])
+    results = Results(MemoryStore(), Limits(), suggest_read=no_suggestions)
     kept = await results.store(encode_data({"a": [1, 2]}), "me", EVERYTHING)
 
     assert await results.read(kept["handle"], "me") == {"a": [1, 2]}

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 import msgspec
 
 from toolyard.dispatch.resource import Prompt, Resource, check_prompt, check_resource
-from toolyard.dispatch.table import NONE_WITHHELD, ChangeKind, Status, Table, Unavailable, WithheldReasons
+from toolyard.dispatch.table import NONE_WITHHELD, ChangeKind, Table, Unavailable, WithheldReasons
 from toolyard.dispatch.tool import Tool, check_tool
 from toolyard.model.envelope import encode_sorted
 from toolyard.model.errors import ToolError
@@ -26,18 +26,7 @@ from toolyard.model.profile import METATOOLS, Profile, listed
 from toolyard.model.spec import Kind, PromptSpec, ResourceSpec, ToolSpec
 from toolyard.model.uri_template import UriTemplate
 
-__all__ = [
-    "Change",
-    "ChangeKind",
-    "Registry",
-    "ResourceMatch",
-    "Status",
-    "Subscription",
-    "SubscriptionWatcher",
-    "Subscriptions",
-    "Suggestions",
-    "Unavailable",
-]
+__all__ = ["Change", "Registry", "ResourceMatch", "Subscription", "SubscriptionWatcher", "Subscriptions", "Suggestions"]
 
 T = TypeVar("T")
 SubscriptionWatcher = Callable[[AbstractSet[str]], "asyncio.Future[None] | None"]
@@ -169,13 +158,13 @@ class Registry:
             PublishError: An entry of our own is invalid or its name is taken.
         """
         self.has_foreign = self.has_foreign or foreign
-        # all plans come before the first change, because a plan may raise
-        planned_tools = self._tools.plan(source, tools, withheld=withheld, foreign=foreign, gives_way=gives_way)
-        planned_resources = self._resources.plan(source, resources, withheld=withheld, foreign=foreign, gives_way=gives_way)
-        planned_prompts = self._prompts.plan(source, prompts, withheld=withheld, foreign=foreign, gives_way=gives_way)
-        self._tools.apply(planned_tools)
-        self._resources.apply(planned_resources)
-        self._prompts.apply(planned_prompts)
+        commits = [
+            self._tools.prepare(source, tools, withheld=withheld, foreign=foreign, gives_way=gives_way),
+            self._resources.prepare(source, resources, withheld=withheld, foreign=foreign, gives_way=gives_way),
+            self._prompts.prepare(source, prompts, withheld=withheld, foreign=foreign, gives_way=gives_way),
+        ]
+        for commit in commits:  # after the last 'prepare', which may raise
+            commit()
 
     def withdraw(self, source: str) -> None:
         """Withdraw everything of a source; entries that gave way to it are published again."""

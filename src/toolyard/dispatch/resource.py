@@ -5,6 +5,7 @@ A resource template is a resource whose URI variables are the arguments of that 
 
 import asyncio
 import inspect
+import re
 from base64 import b64encode
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,31 +17,60 @@ import msgspec
 from toolyard.dispatch.call import Call, Handler
 from toolyard.dispatch.outcome import defect_from, stopped_by
 from toolyard.dispatch.run import Run
-from toolyard.dispatch.tool import Check, Complete, Tool, query_tool, string_arguments
+from toolyard.dispatch.tool import Check, Complete, Tool, check_by_schema
 from toolyard.model.content import Block, Embedded, Message, ResourceLink, Text, block_of, to_mcp
 from toolyard.model.envelope import encode
 from toolyard.model.errors import ToolError
 from toolyard.model.limits import Limits
 from toolyard.model.schema import Schema
-from toolyard.model.spec import PromptSpec, PublishError, ResourceSpec, check_prompt_spec, check_resource_spec
+from toolyard.model.spec import Operation, PromptSpec, PublishError, ResourceSpec, ToolSpec, check_prompt_spec, check_resource_spec
 from toolyard.model.uri_template import variables_of
 
 __all__ = ["Prompt", "Resource", "check_prompt", "check_resource", "complete_argument", "contents_of", "messages_of"]
 
 S = TypeVar("S", ResourceSpec, PromptSpec)
 _BYTES: Final = (bytes, bytearray, memoryview)
+_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]+")
 _MAX_COMPLETIONS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Readable(Generic[S]):
-    """The part that resources and prompts share."""
+    """The common part of resources and prompts."""
 
     spec: S
     query: Tool
     """The tool that reads the resource or renders the prompt."""
     complete: Mapping[str, Complete] = field(default_factory=dict[str, Complete])
     """Completions by argument."""
+
+    @classmethod
+    def of(
+        cls,
+        spec: S,
+        handler: Handler,
+        *,
+        schema: Schema | None = None,
+        check: Check | None = None,
+        complete: Mapping[str, Complete] | None = None,
+    ) -> Self:
+        """Return it with this handler, which gets a resource's URI as `call.name`; without a schema its arguments are strings."""
+        schema = _string_arguments(spec) if schema is None else schema
+        query = ToolSpec(
+            kind="prompt" if isinstance(spec, PromptSpec) else "resource",
+            name=_NOT_IN_NAMES.sub("_", spec.name),
+            description=spec.description or spec.name,
+            input_schema=dict(schema),
+            operation=Operation.QUERY,
+            source=spec.source,
+            tags=spec.tags,
+        )
+        return cls(spec=spec, query=Tool(spec=query, handler=handler, check=check or check_by_schema(schema)), complete=complete or {})
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Return the key that finds it: the URI of a resource, the name of a prompt."""
+        return (self.spec.name if isinstance(self.spec, PromptSpec) else self.spec.uri,)
 
     def with_source(self, source: str) -> Self:
         """Return a copy that belongs to the source."""
@@ -53,54 +83,24 @@ class _Readable(Generic[S]):
 class Prompt(_Readable[PromptSpec]):
     """A spec, the tool that renders its messages, and completions of its arguments."""
 
-    @classmethod
-    def of(
-        cls,
-        spec: PromptSpec,
-        handler: Handler,
-        *,
-        schema: Schema | None = None,
-        check: Check | None = None,
-        complete: Mapping[str, Complete] | None = None,
-    ) -> Self:
-        """Return a prompt; without a schema its arguments are strings."""
-        if schema is None:
-            required = [argument.name for argument in spec.arguments if argument.required]
-            schema = string_arguments([argument.name for argument in spec.arguments], required=required)
-        query = query_tool("prompt", spec, handler, schema=schema, check=check)
-        return cls(spec=spec, query=query, complete=complete or {})
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Return the key that finds it: its name."""
-        return (self.spec.name,)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource(_Readable[ResourceSpec]):
     """A spec, the tool that reads it, and completions of its variables."""
 
-    @classmethod
-    def of(
-        cls,
-        spec: ResourceSpec,
-        handler: Handler,
-        *,
-        schema: Schema | None = None,
-        check: Check | None = None,
-        complete: Mapping[str, Complete] | None = None,
-    ) -> Self:
-        """Return a resource whose handler gets the URI as `call.name`; without a schema its variables are strings."""
-        if schema is None:
-            names = variables_of(spec.uri)
-            schema = string_arguments(names, required=names)
-        query = query_tool("resource", spec, handler, schema=schema, check=check)
-        return cls(spec=spec, query=query, complete=complete or {})
 
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Return the key that finds it: its URI."""
-        return (self.spec.uri,)
+def _string_arguments(spec: ResourceSpec | PromptSpec) -> Schema:
+    """Return the schema of arguments that are strings; MCP passes no others to resources and prompts."""
+    if isinstance(spec, PromptSpec):
+        required = {argument.name: argument.required for argument in spec.arguments}
+    else:
+        required = dict.fromkeys(variables_of(spec.uri), True)
+    return {
+        "type": "object",
+        "properties": {name: {"type": "string"} for name in required},
+        "required": [name for name, is_required in required.items() if is_required],
+        "additionalProperties": False,
+    }
 
 
 def check_prompt(prompt: Prompt, limits: Limits, *, foreign: bool = False) -> None:

@@ -9,6 +9,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
@@ -35,21 +36,20 @@ class SessionEnd(msgspec.Struct, frozen=True):
     remaining: tuple[str, ...]
 
 
+@dataclass(slots=True, eq=False, repr=False)  # the state may be secret
 class Session:
     """One live session; tools that share it keep their data in `state`."""
 
-    __slots__ = ("_cleanups", "busy", "id", "kind", "last_code", "last_used", "owner", "started", "state")
-
-    def __init__(self, session_id: str, *, owner: str, kind: str, now: float) -> None:
-        self.id = session_id
-        self.owner = owner
-        self.kind = kind
-        self.state: dict[str, Any] = {}
-        self.started = now
-        self.last_used = now
-        self.last_code: str | None = None
-        self.busy = 0
-        self._cleanups: list[Cleanup] = []
+    id: str
+    owner: str
+    kind: str
+    started: float
+    last_used: float
+    state: dict[str, Any] = field(default_factory=dict[str, Any])
+    last_code: str | None = None
+    busy: int = 0
+    """The number of calls that use it now."""
+    _cleanups: list[Cleanup] = field(default_factory=list[Cleanup])
 
     def on_end(self, cleanup: Cleanup) -> None:
         """Run a sync or async function when the session ends, in reverse order of registration."""
@@ -112,7 +112,8 @@ class Sessions:
                 hint="End a session you no longer need, or wait until one has been idle.",
                 available_sessions=self.ids(owner),
             )
-        session = Session(session_id or f"s_{os.urandom(6).hex()}", owner=owner, kind=kind, now=self._clock())
+        now = self._clock()
+        session = Session(session_id or f"s_{os.urandom(6).hex()}", owner=owner, kind=kind, started=now, last_used=now)
         self._live[session.id] = session
         self._by_owner.setdefault(owner, {})[session.id] = session
         return session

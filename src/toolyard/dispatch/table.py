@@ -6,19 +6,22 @@ It knows the source of each entry and why some entries are unavailable. It runs 
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
+from toolyard.dispatch.resource import Prompt, Resource
+from toolyard.dispatch.tool import Tool
 from toolyard.model.profile import Profile
-from toolyard.model.spec import AnySpec, Kind, PublishError
+from toolyard.model.spec import Kind, PublishError
 
 if TYPE_CHECKING:
     from difflib import SequenceMatcher
 
-__all__ = ["NONE_WITHHELD", "ChangeKind", "NameIndex", "Plan", "Publishable", "Status", "Table", "Unavailable", "WithheldReasons"]
+__all__ = ["NONE_WITHHELD", "ChangeKind", "NameIndex", "Status", "Table", "Unavailable", "WithheldReasons"]
 
 ChangeKind = Literal["registered", "updated", "withdrawn"]
 Status = Literal["gated", "quarantined", "withdrawn", "withheld"]
@@ -26,6 +29,7 @@ WithheldReasons = Mapping[tuple[Kind, str], str]
 """Why a source withholds some entries, by kind and key."""
 NONE_WITHHELD: Final[WithheldReasons] = MappingProxyType({})
 
+P = TypeVar("P", Tool, Resource, Prompt)
 _WORD: Final = re.compile(r"[a-z]+|[0-9]+")
 _MAX_PER_PREFIX: Final = 3000
 _MAX_CANDIDATES: Final = 60
@@ -113,43 +117,12 @@ def _prefixes(name: str) -> set[str]:
     return {word[:2] for word in words} | {"~" + word[1:3] for word in words if len(word) > 2}  # noqa: PLR2004 - a pair after the first
 
 
-class Publishable(Protocol):
-    """An entry of a table: a tool, a resource or a prompt."""
-
-    @property
-    def spec(self) -> AnySpec:
-        """Return its description as data."""
-        ...
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Return the keys that find it, the listed one first."""
-        ...
-
-    def with_source(self, source: str) -> Self:
-        """Return a copy that belongs to the source."""
-        ...
-
-
-P = TypeVar("P", bound=Publishable)
-
-
 class Unavailable(msgspec.Struct, frozen=True):
     """An entry that exists and cannot be used now, and why."""
 
     spec: Any
     status: Status
     reason: str
-
-
-class Plan(NamedTuple, Generic[P]):
-    """The checked result of publishing; applying it cannot fail."""
-
-    source: str
-    entries: dict[str, P]
-    unavailable: dict[str, Unavailable]
-    displaced: list[P]
-    gives_way: bool
 
 
 class Table(Generic[P]):
@@ -178,13 +151,17 @@ class Table(Generic[P]):
         self._withdrawn: dict[str, Unavailable] = {}
         self._names = NameIndex()
 
-    def plan(self, source: str, entries: Iterable[P], *, withheld: WithheldReasons, foreign: bool, gives_way: bool) -> Plan[P]:
-        """Return the plan to publish these as the entries of a source.
+    def prepare(
+        self, source: str, entries: Iterable[P], *, withheld: WithheldReasons, foreign: bool, gives_way: bool
+    ) -> Callable[[], None]:
+        """Check the entries of a source, and return a function that publishes them in place of its former ones.
 
         Raises:
             PublishError: An entry of our own is invalid or its key is taken.
         """
-        plan: Plan[P] = Plan(source=source, entries={}, unavailable={}, displaced=[], gives_way=gives_way)
+        accepted: dict[str, P] = {}
+        unavailable: dict[str, Unavailable] = {}
+        displaced: list[P] = []
         claimed: set[str] = set()
         for entry in (entry.with_source(source) for entry in entries):
             key = entry.keys[0]
@@ -192,30 +169,30 @@ class Table(Generic[P]):
             if fault is not None:
                 if not foreign:
                     raise fault
-                plan.unavailable[key] = Unavailable(entry.spec, "quarantined", str(fault))
+                unavailable[key] = Unavailable(entry.spec, "quarantined", str(fault))
                 continue
             if gives_way and self._is_taken(entry, source):
-                plan.displaced.append(entry)
+                displaced.append(entry)
                 continue
             claimed.update(entry.keys)
             reason, gated = withheld.get((self.kind, key)), self._gate(entry)
             if reason is not None:
-                plan.unavailable[key] = Unavailable(entry.spec, "withheld", reason)
+                unavailable[key] = Unavailable(entry.spec, "withheld", reason)
             elif gated is not None:
-                plan.unavailable[key] = Unavailable(entry.spec, "gated", gated)
+                unavailable[key] = Unavailable(entry.spec, "gated", gated)
             else:
-                plan.entries[key] = entry
-        return plan
+                accepted[key] = entry
+        return partial(self._commit, source, accepted, unavailable=unavailable, displaced=displaced, gives_way=gives_way)
 
-    def apply(self, plan: Plan[P]) -> None:
-        """Replace the entries of the plan's source; those that are no longer among them are withdrawn."""
-        self._replace(plan.source, plan.entries, gives_way=plan.gives_way)
-        for key in [key for key, unavailable in self._unavailable.items() if unavailable.spec.source == plan.source]:
-            del self._unavailable[key]
-        for entry in plan.displaced:
+    def _commit(
+        self, source: str, entries: dict[str, P], *, unavailable: dict[str, Unavailable], displaced: list[P], gives_way: bool
+    ) -> None:
+        self._replace(source, entries, gives_way=gives_way)
+        self._unavailable = {key: former for key, former in self._unavailable.items() if former.spec.source != source}
+        for entry in displaced:
             self._set_displaced(entry)
         self._restore_displaced()
-        self._unavailable.update(plan.unavailable)
+        self._unavailable.update(unavailable)
 
     def resolve(self, key: str) -> P | None:
         """Return the entry of a current or former key."""

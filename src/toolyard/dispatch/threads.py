@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
 
@@ -23,19 +24,17 @@ __all__ = ["Threads"]
 _log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _Job:
     """One function to run in a thread for a call."""
 
-    __slots__ = ("_claim", "abandoned", "call", "context", "ended", "function", "future")
-
-    def __init__(self, call: Call, function: Callable[[], object], future: "asyncio.Future[object]") -> None:
-        self.call = call
-        self.function = function
-        self.future = future
-        self.context = contextvars.copy_context()
-        self.ended = False
-        self.abandoned = False
-        self._claim = threading.Lock()
+    call: Call
+    function: Callable[[], object]
+    future: "asyncio.Future[object]"
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    ended: bool = False
+    abandoned: bool = False
+    _claim: threading.Lock = field(default_factory=threading.Lock)
 
     def claim(self) -> bool:
         """Return true to the first caller only: the worker that runs the job, or the call that drops it."""

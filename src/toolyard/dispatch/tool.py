@@ -3,12 +3,10 @@
 It knows no registry, transport or provider.
 """
 
-import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, Self, cast
 
 import msgspec
@@ -19,21 +17,9 @@ from toolyard.model.envelope import encode
 from toolyard.model.errors import ToolError
 from toolyard.model.limits import Limits
 from toolyard.model.schema import EXTRA, ISSUES, ROOT, Issue, Schema, SchemaValidator, is_plain, plainly_fits
-from toolyard.model.spec import Kind, Operation, PromptSpec, PublishError, ResourceSpec, ToolSpec, check_spec
+from toolyard.model.spec import PublishError, ToolSpec, check_spec
 
-__all__ = [
-    "Check",
-    "Complete",
-    "InvalidArgumentsError",
-    "RepairedArguments",
-    "Tool",
-    "check_by_schema",
-    "check_tool",
-    "decode_arguments",
-    "encode_arguments",
-    "query_tool",
-    "string_arguments",
-]
+__all__ = ["Check", "Complete", "InvalidArgumentsError", "Tool", "check_by_schema", "check_tool", "decode_arguments", "encode_arguments"]
 
 Check = Callable[[bytes], Arguments]
 """Takes arguments as JSON text; returns the handler's arguments or raises `InvalidArgumentsError`."""
@@ -41,7 +27,6 @@ Check = Callable[[bytes], Arguments]
 Complete = Callable[[str, dict[str, str]], Sequence[str] | Awaitable[Sequence[str]]]
 """Takes the beginning of an argument and the other arguments; returns possible values."""
 
-_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]+")
 _MAX_EXPECTED_BYTES: Final = 1500
 _MAX_NAMED_FIELDS: Final = 5
 _MAX_COERCED: Final = 50
@@ -62,29 +47,30 @@ class RepairedArguments(NamedTuple):
     coerced: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Tool:
-    """A spec, a check of the arguments, and a handler."""
+    """A spec, a check of the arguments, and a handler. To change a tool, publish another."""
 
-    spec: ToolSpec
-    handler: Handler
-    check: Check
-    fits_output: Callable[[object], bool] | None = None
-    may_return_none: bool = False
-    wraps: bool = False
+    spec: Final[ToolSpec]
+    handler: Final[Handler]
+    check: Final[Check]
+    fits_output: Final[Callable[[object], bool] | None] = None
+    may_return_none: Final[bool] = False
+    wraps: Final[bool] = False
     """Whether its arguments contain those of other tools. It then resolves references to stored results itself."""
+    is_simple: bool = field(init=False)
+    """Whether a call needs no step but a policy between the check and the handler."""
 
-    @cached_property  # every call reads it
-    def is_simple(self) -> bool:
-        """Return whether a call needs no step but a policy between the check and the handler."""
+    def __post_init__(self) -> None:
+        # computed once, because every call reads it: a cached property would cost 3 % of a call
         spec = self.spec
         has_steps = spec.eval is not None or spec.session != "none" or spec.serial or spec.confirmation is not None
-        return not has_steps and spec.deprecated is None
+        self.is_simple = not has_steps and spec.deprecated is None
 
     @property
     def keys(self) -> tuple[str, ...]:
         """Return its current and former names, the current one first."""
-        return self.spec.known_as
+        return (self.spec.name, *self.spec.aliases)
 
     def with_source(self, source: str) -> Self:
         """Return a copy that belongs to the source."""
@@ -195,26 +181,6 @@ def check_by_schema(schema: Schema) -> Check:
         return integers.put({**deepcopy(defaults), **arguments})
 
     return check
-
-
-def query_tool(kind: Kind, spec: ResourceSpec | PromptSpec, handler: Handler, *, schema: Schema, check: Check | None = None) -> Tool:
-    """Return the tool that reads a resource or renders a prompt, named so that the name is valid in a record."""
-    query = ToolSpec(
-        kind=kind,
-        name=_NOT_IN_NAMES.sub("_", spec.name),
-        description=spec.description or spec.name,
-        input_schema=dict(schema),
-        operation=Operation.QUERY,
-        source=spec.source,
-        tags=spec.tags,
-    )
-    return Tool(spec=query, handler=handler, check=check or check_by_schema(schema))
-
-
-def string_arguments(names: Sequence[str], *, required: Sequence[str]) -> Schema:
-    """Return the schema of arguments that are strings; MCP passes no others to resources and prompts."""
-    properties = {name: {"type": "string"} for name in names}
-    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
 
 
 def check_tool(tool: Tool, limits: Limits, *, foreign: bool = False) -> None:
