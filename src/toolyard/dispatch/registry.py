@@ -82,7 +82,7 @@ class Subscriptions:
         self._watchers: defaultdict[str, list[SubscriptionWatcher]] = defaultdict(list)
 
     def add(self, sources: Mapping[str, str]) -> Subscription:
-        """Add one subscriber to each of these resources, given as URI to source."""
+        """Add one subscriber to each of these resources; `sources` maps URIs to sources."""
         return Subscription(sources, self._count(sources, 1))
 
     def remove(self, sources: Mapping[str, str]) -> None:

@@ -96,7 +96,7 @@ class Sessions:
         return self._clock()
 
     def start(self, owner: str, *, kind: str = "", session_id: str | None = None) -> Session:
-        """Start a session, with a random id unless one is given.
+        """Start a session, with a random id if `session_id` is missing.
 
         Raises:
             ToolError: `state_error` if the id is taken, `overloaded` if there are too many sessions.

@@ -255,7 +255,7 @@ class Table(Generic[P]):
                 self._announce("updated", self.kind, key)
 
     def _displace_for(self, entry: P) -> None:
-        """Displace the entries that have a key of this one; a plan leaves only those that give way."""
+        """Displace the entries that have a key of this one; `prepare` refused it unless they give way."""
         for key in entry.keys:
             other = self.resolve(key)
             if other is None:

@@ -95,7 +95,7 @@ class Tool:
         return RepairedArguments(self.check(encode(reading.value)), reading.changed)
 
     def find_reading(self, arguments: object) -> Reading | None:
-        """Return the reading by which arguments fit, if exactly one has the fewest changes."""
+        """Return the reading by which arguments fit, if exactly one changes only what all others change too."""
         fitting = [reading for reading in readings(self.spec.input_schema, arguments) if self.fits(reading.value)]
         least = [reading for reading in fitting if all(set(reading.changed) <= set(other.changed) for other in fitting)]
         return least[0]._replace(changed=least[0].changed[:_MAX_COERCED]) if len(least) == 1 else None
