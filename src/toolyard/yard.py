@@ -22,7 +22,7 @@ from toolyard.dispatch.resource import Prompt, Resource
 from toolyard.dispatch.results import Results
 from toolyard.dispatch.sessions import Sessions
 from toolyard.dispatch.tool import Tool
-from toolyard.metatools import guide, known_metatools, tell_metatools
+from toolyard.metatools import SUGGESTIONS, guide, known_metatools, tell_metatools
 from toolyard.model.envelope import Envelope
 from toolyard.model.limits import Limits
 from toolyard.model.profile import EVERYTHING, METATOOLS, Profile, Profiles
@@ -354,7 +354,7 @@ class Yard:
 
     def instructions_for(self, profile: Profile) -> str:
         """Return the instructions for clients: the yard's own, how to find tools that are not listed, and those of upstreams."""
-        seen = [spec.name for spec in self.list(profile) if spec.source == METATOOLS] if self.registry.is_short(profile) else []
+        seen = [spec.name for spec in self.list(profile) if spec.source == METATOOLS] if self.registry.uses_meta_surface(profile) else []
         return "\n\n".join(part for part in (self.instructions, guide(seen), self.providers.instructions()) if part)
 
     def profile_of(self, profile: Profile | str | None) -> Profile:
@@ -393,7 +393,7 @@ class Yard:
 
     def _equip(self, *, allow_eval: bool) -> None:
         self.signer = default_signer(self.state_dir)
-        self.registry = Registry(self.limits, allow_eval=allow_eval)
+        self.registry = Registry(self.limits, allow_eval=allow_eval, suggestions=SUGGESTIONS)
         self.providers = ProviderSet(self.registry, notify=self.notify_updated)
         self.sessions = Sessions(self.limits, clock=self._clock)
         self._store = self._own_store or MemoryStore(max_bytes=self.limits.store_bytes, clock=self._clock)
@@ -404,9 +404,7 @@ class Yard:
             profile=self.profile,
             limits=self.limits,
             sessions=self.sessions,
-            results=Results(
-                self._store, self.limits, reads=lambda profile: bool(self.registry.available_actions(profile, "read_result(…)"))
-            ),
+            results=Results(self._store, self.limits, suggest_read=self.registry.suggest_read),
             middleware=self._middleware,
             policies=self._policies,
             limiters=self._limiters,

@@ -60,7 +60,7 @@ def test_a_word_that_no_language_may_use_is_blocked_in_every_language(language: 
 
 
 @pytest.mark.parametrize(("language", "word"), [(language, word) for language, words in BLOCKED_WORDS.items() for word in words])
-def test_every_word_of_a_languages_list_is_blocked_in_whatever_case(language: str, word: str) -> None:
+def test_every_blocked_word_of_a_language_is_blocked_in_any_case(language: str, word: str) -> None:
     for written in (word, word.upper(), word.replace(" ", "\t\n ")):
         error = refused(f"'{written}'", EvalRule("code", language))
         assert (error.code, error.details["kind"], error.details["blocked"]) == ("eval_blocked", "word", word)
@@ -126,7 +126,7 @@ def test_the_words_of_one_language_mean_nothing_in_another(language: str) -> Non
         "match x:\n    case object(__class__=c): pass",
     ],
 )
-def test_what_python_code_must_not_do_is_blocked_by_its_syntax(code: str) -> None:
+def test_blocked_python_constructs_are_found_in_the_syntax_tree(code: str) -> None:
     error = refused(code)
 
     assert (error.code, error.details["kind"]) == ("eval_blocked", "construct")
@@ -147,13 +147,13 @@ def test_a_language_is_the_same_in_whatever_case(language: str, code: str) -> No
     assert refused(code, EvalRule("code", language)).code == "eval_blocked"
 
 
-def test_rules_that_nobody_knows_are_those_of_the_host() -> None:
+def test_unknown_rules_are_those_of_the_host() -> None:
     rules: Any = "hots"
 
     assert refused("import os", EvalRule("code", rules=rules)).code == "eval_blocked"
 
 
-def test_code_that_is_too_long_is_not_even_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_that_is_too_long_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     def parse(_: str) -> NoReturn:
         pytest.fail("it was parsed")
 
@@ -175,12 +175,12 @@ def test_a_sandbox_brings_its_own_rules(code: str) -> None:
 
 
 @pytest.mark.parametrize("payload", [None, 5, 2.5, True])
-def test_a_payload_that_is_no_text_is_read_as_one(payload: object) -> None:
+def test_a_payload_that_is_no_string_is_converted(payload: object) -> None:
     assert passes(payload)
 
 
 @pytest.mark.parametrize("rule", [HOST, EvalRule("code", "javascript"), EvalRule("code", rules="sandbox")])
-def test_what_passes_leaves_a_line_with_its_hash_and_never_its_text(rule: EvalRule, caplog: pytest.LogCaptureFixture) -> None:
+def test_allowed_code_is_audited_by_its_hash_and_never_by_its_text(rule: EvalRule, caplog: pytest.LogCaptureFixture) -> None:
     code = "hunter2 = 5"
     with caplog.at_level(logging.INFO, logger="toolyard.audit"):
         guard(code, rule, "run", Limits())
@@ -195,7 +195,7 @@ def test_what_passes_leaves_a_line_with_its_hash_and_never_its_text(rule: EvalRu
 
 
 @pytest.mark.parametrize("code", ["hunter2 = eval('hunter2')", "'hunter2 rm -rf hunter2'", "hunter2 ("])
-def test_what_is_blocked_leaves_a_line_and_an_answer_without_its_text(code: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_blocked_code_appears_neither_in_the_audit_log_nor_in_the_answer(code: str, caplog: pytest.LogCaptureFixture) -> None:
     error = refused(code)
 
     [record] = caplog.records
@@ -206,7 +206,7 @@ def test_what_is_blocked_leaves_a_line_and_an_answer_without_its_text(code: str,
     assert "hunter2" not in record.getMessage() + error.message + str(error.details)
 
 
-def test_guarding_warns_of_nothing_in_the_code(recwarn: pytest.WarningsRecorder) -> None:
+def test_the_guard_emits_no_syntax_warnings(recwarn: pytest.WarningsRecorder) -> None:
     guard("x = '\\d'\nassert (1, 'always true')\nx is 5", HOST, "run", Limits())
 
     assert len(recwarn) == 0

@@ -1,6 +1,8 @@
 import logging
+import re
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
@@ -22,11 +24,13 @@ from toolyard import (
     Toolset,
     ToolSpec,
     Yard,
+    dispatch,
     tool,
 )
 from toolyard.dispatch.call import Call
-from toolyard.dispatch.registry import Change, Registry
+from toolyard.dispatch.registry import Change, Registry, Suggestions
 from toolyard.dispatch.tool import check_by_schema
+from toolyard.metatools import METATOOL_NAMES
 from toolyard.model.envelope import Failure
 from toolyard.model.profile import EVERYTHING, METATOOLS
 from toolyard.model.spec import Metatool
@@ -37,17 +41,17 @@ CODE: dict[str, Any] = {**EMPTY, "properties": {"code": {"type": "string"}}}
 READ_ONLY = Profile(name="read_only", toolsets=(Toolset(name="queries", operations=("query",)),))  # pyright: ignore[reportArgumentType] - text does, too
 
 
-def made(name: str, **given: Any) -> Tool:
+def make_tool(name: str, **fields: Any) -> Tool:
     async def handler(call: Call) -> object:
         return call.arguments
 
-    least: dict[str, Any] = {"name": name, "description": "It does.", "input_schema": EMPTY, "operation": "query"}
-    spec = ToolSpec(**{**least, **given})
+    required: dict[str, Any] = {"name": name, "description": "It does.", "input_schema": EMPTY, "operation": "query"}
+    spec = ToolSpec(**{**required, **fields})
     return Tool(spec=spec, handler=handler, check=check_by_schema(EMPTY))
 
 
-def runner(name: str = "run") -> Tool:
-    return made(name, operation="eval", requires_eval=True, eval=EvalRule("code"), input_schema=CODE)
+def make_eval_tool(name: str = "run") -> Tool:
+    return make_tool(name, operation="eval", requires_eval=True, eval=EvalRule("code"), input_schema=CODE)
 
 
 @pytest.fixture
@@ -78,7 +82,7 @@ def refusal(registry: Registry, name: str, profile: Profile = EVERYTHING) -> Too
 
 
 def test_what_is_published_is_found_and_listed_by_name(registry: Registry) -> None:
-    registry.publish("s", [made("b"), made("a")])
+    registry.publish("s", [make_tool("b"), make_tool("a")])
 
     assert registry.find("a", EVERYTHING).spec.name == "a"
     assert names(registry) == [spec.name for spec in registry.list(EVERYTHING)] == ["a", "b"]
@@ -86,15 +90,15 @@ def test_what_is_published_is_found_and_listed_by_name(registry: Registry) -> No
 
 
 def test_a_tool_belongs_to_the_source_that_publishes_it(registry: Registry) -> None:
-    registry.publish("s", [made("a"), made("b", source="other")])
-    registry.publish("s", [made("a"), made("b")])
+    registry.publish("s", [make_tool("a"), make_tool("b", source="other")])
+    registry.publish("s", [make_tool("a"), make_tool("b")])
 
     assert {spec.source for spec in registry.list(EVERYTHING)} == {"s"}
 
 
-def test_every_change_is_told_with_a_version_that_grows(registry: Registry, changes: list[Change]) -> None:
-    registry.publish("s", [made("a"), made("b"), made("c")])
-    registry.publish("s", [made("a", description="Otherwise."), made("b"), made("d")])
+def test_watchers_get_every_change_with_an_increasing_version(registry: Registry, changes: list[Change]) -> None:
+    registry.publish("s", [make_tool("a"), make_tool("b"), make_tool("c")])
+    registry.publish("s", [make_tool("a", description="Otherwise."), make_tool("b"), make_tool("d")])
     registry.withdraw("s")
 
     assert kinds(changes) == [
@@ -114,14 +118,14 @@ def test_every_change_is_told_with_a_version_that_grows(registry: Registry, chan
 
 def test_publishing_the_same_again_is_no_change(registry: Registry, changes: list[Change]) -> None:
     for _ in range(2):
-        registry.publish("s", [made("a", aliases=("b",))])
+        registry.publish("s", [make_tool("a", aliases=("b",))])
 
     assert kinds(changes) == [("registered", "a")]
 
 
 def test_the_last_published_handler_is_the_one_that_runs(registry: Registry) -> None:
-    registry.publish("s", [made("a")])
-    newer = made("a", source="s")
+    registry.publish("s", [make_tool("a")])
+    newer = make_tool("a", source="s")
     registry.publish("s", [newer])
 
     assert registry.find("a", EVERYTHING) is newer
@@ -134,24 +138,24 @@ def test_withdrawing_what_was_never_published_is_no_change(registry: Registry, c
     assert changes == []
 
 
-def test_who_no_longer_watches_is_told_nothing(registry: Registry) -> None:
+def test_a_watcher_that_stopped_gets_no_changes(registry: Registry) -> None:
     seen: list[Change] = []
     stop = registry.watch(seen.append)
     stop()
     stop()
-    registry.publish("s", [made("a")])
+    registry.publish("s", [make_tool("a")])
 
     assert seen == []
 
 
-def test_a_watcher_that_fails_is_logged_and_stops_nobody(registry: Registry, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_watcher_that_fails_is_logged_and_the_others_still_run(registry: Registry, caplog: pytest.LogCaptureFixture) -> None:
     def broken(_: Change) -> NoReturn:
         raise RuntimeError
 
     seen: list[Change] = []
     registry.watch(broken)
     registry.watch(seen.append)
-    registry.publish("s", [made("a")])
+    registry.publish("s", [make_tool("a")])
 
     assert kinds(seen) == [("registered", "a")]
     assert "watcher_failed" in caplog.text
@@ -160,8 +164,8 @@ def test_a_watcher_that_fails_is_logged_and_stops_nobody(registry: Registry, cap
 def test_a_watcher_sees_the_registry_as_it_is_after_the_change(registry: Registry) -> None:
     seen: list[list[str]] = []
     registry.watch(lambda _: seen.append([spec.name for spec in registry.list(EVERYTHING)]))
-    registry.publish("s", [made("a"), made("b")])
-    registry.publish("s", [made("b"), made("c")])
+    registry.publish("s", [make_tool("a"), make_tool("b")])
+    registry.publish("s", [make_tool("b"), make_tool("c")])
 
     assert seen[-1] == names(registry) == ["b", "c"]
 
@@ -169,32 +173,32 @@ def test_a_watcher_sees_the_registry_as_it_is_after_the_change(registry: Registr
 @pytest.mark.parametrize(
     "wrong",
     [
-        made("Bad"),
-        made("bad", operation="oops"),
-        made("bad", input_schema={"type": "array"}),
-        made("bad", input_schema=None),
-        made("a"),
-        made("bad", aliases=("a",)),
-        made("theirs"),
-        made("bad", aliases=("theirs",)),
-        made("their_alias"),
-        made("bad", aliases=("their_alias",)),
+        make_tool("Bad"),
+        make_tool("bad", operation="oops"),
+        make_tool("bad", input_schema={"type": "array"}),
+        make_tool("bad", input_schema=None),
+        make_tool("a"),
+        make_tool("bad", aliases=("a",)),
+        make_tool("theirs"),
+        make_tool("bad", aliases=("theirs",)),
+        make_tool("their_alias"),
+        make_tool("bad", aliases=("their_alias",)),
     ],
     ids=lambda tool: f"{tool.spec.name}-{tool.spec.aliases}",
 )
 def test_one_wrong_tool_of_our_own_stops_the_whole_batch_and_the_old_ones_stay(wrong: Tool, registry: Registry) -> None:
-    registry.publish("other", [made("theirs", aliases=("their_alias",))])
-    registry.publish("s", [made("old")])
+    registry.publish("other", [make_tool("theirs", aliases=("their_alias",))])
+    registry.publish("s", [make_tool("old")])
     version = registry.version
 
-    for batch in ([made("a"), wrong], [made("a"), made("z"), wrong]):
+    for batch in ([make_tool("a"), wrong], [make_tool("a"), make_tool("z"), wrong]):
         with pytest.raises(PublishError) as caught:
             registry.publish("s", batch)
         assert "'" in str(caught.value)
 
     assert names(registry) == ["old", "theirs"]
     assert registry.version == version
-    registry.publish("s", [made("a"), made("z")])
+    registry.publish("s", [make_tool("a"), make_tool("z")])
     registry.withdraw("s")
     assert names(registry) == ["theirs"]
 
@@ -202,12 +206,12 @@ def test_one_wrong_tool_of_our_own_stops_the_whole_batch_and_the_old_ones_stay(w
 @pytest.mark.parametrize(
     "batch",
     [
-        [made("a"), made("a")],
-        [made("a", aliases=("b",)), made("b")],
-        [made("b"), made("a", aliases=("b",))],
-        [made("a", aliases=("x",)), made("b", aliases=("x",))],
-        [runner("a"), made("a")],
-        [made("a"), runner("a")],
+        [make_tool("a"), make_tool("a")],
+        [make_tool("a", aliases=("b",)), make_tool("b")],
+        [make_tool("b"), make_tool("a", aliases=("b",))],
+        [make_tool("a", aliases=("x",)), make_tool("b", aliases=("x",))],
+        [make_eval_tool("a"), make_tool("a")],
+        [make_tool("a"), make_eval_tool("a")],
     ],
     ids=["names", "alias first", "name first", "aliases", "gated first", "gated last"],
 )
@@ -219,17 +223,17 @@ def test_two_tools_of_one_name_stop_the_batch(batch: list[Tool], *, allow_eval: 
         registry.publish("s", batch)
 
     assert names(registry) == []
-    registry.publish("s", [made("b")])
+    registry.publish("s", [make_tool("b")])
     registry.withdraw("s")
     assert len(registry) == 0
 
 
-def test_what_fails_while_the_tools_are_made_publishes_nothing(registry: Registry) -> None:
+def test_an_error_while_the_tools_are_made_publishes_nothing(registry: Registry) -> None:
     def tools() -> Iterator[Tool]:
-        yield made("a")
+        yield make_tool("a")
         raise RuntimeError
 
-    registry.publish("s", [made("old")])
+    registry.publish("s", [make_tool("old")])
     with pytest.raises(RuntimeError):
         registry.publish("s", tools())
 
@@ -237,17 +241,17 @@ def test_what_fails_while_the_tools_are_made_publishes_nothing(registry: Registr
 
 
 def test_an_alias_finds_the_tool_and_is_not_listed(registry: Registry) -> None:
-    registry.publish("s", [made("new", aliases=("old", "older"))])
+    registry.publish("s", [make_tool("new", aliases=("old", "older"))])
 
     assert registry.find("old", EVERYTHING).spec.name == registry.find("older", EVERYTHING).spec.name == "new"
     assert names(registry) == ["new"]
-    registry.publish("s", [made("new", aliases=("older",))])
+    registry.publish("s", [make_tool("new", aliases=("older",))])
     refusal(registry, "old")
 
 
 def test_a_tool_may_be_renamed_and_keep_its_old_name_as_an_alias(registry: Registry, changes: list[Change]) -> None:
-    registry.publish("s", [made("old")])
-    registry.publish("s", [made("new", aliases=("old",))])
+    registry.publish("s", [make_tool("old")])
+    registry.publish("s", [make_tool("new", aliases=("old",))])
 
     assert registry.find("old", EVERYTHING).spec.name == "new"
     assert kinds(changes)[1:] == [("withdrawn", "old"), ("registered", "new")]
@@ -256,8 +260,8 @@ def test_a_tool_may_be_renamed_and_keep_its_old_name_as_an_alias(registry: Regis
 def test_an_alias_may_move_to_another_tool_of_its_source(
     registry: Registry, changes: list[Change], caplog: pytest.LogCaptureFixture
 ) -> None:
-    registry.publish("s", [made("a"), made("b", aliases=("x",))])
-    registry.publish("s", [made("a", aliases=("x",)), made("b")])
+    registry.publish("s", [make_tool("a"), make_tool("b", aliases=("x",))])
+    registry.publish("s", [make_tool("a", aliases=("x",)), make_tool("b")])
 
     assert registry.find("x", EVERYTHING).spec.name == "a"
     assert kinds(changes)[2:] == [("updated", "a"), ("updated", "b")]
@@ -277,52 +281,52 @@ async def test_an_alias_and_a_deprecated_tool_answer_with_a_warning() -> None:
     assert len(by_alias.meta.warnings) == 2
 
 
-def test_a_gated_tool_says_so(registry: Registry) -> None:
-    registry.publish("s", [runner(), made("a")])
+def test_a_gated_tool_is_not_found_and_the_answer_has_its_status(registry: Registry) -> None:
+    registry.publish("s", [make_eval_tool(), make_tool("a")])
 
     assert refusal(registry, "run").details["status"] == "gated"
     assert names(registry) == ["a"]
-    assert [(held.spec.name, held.status) for held in registry.withheld(EVERYTHING)] == [("run", "gated")]
+    assert [(entry.spec.name, entry.status) for entry in registry.unavailable(EVERYTHING)] == [("run", "gated")]
 
 
-def test_a_gated_tool_is_there_once_eval_is_allowed() -> None:
+def test_a_gated_tool_is_published_when_eval_is_allowed() -> None:
     registry = Registry(Limits(), allow_eval=True)
-    registry.publish("s", [runner()])
+    registry.publish("s", [make_eval_tool()])
 
     assert names(registry) == ["run"]
-    assert registry.withheld(EVERYTHING) == []
+    assert registry.unavailable(EVERYTHING) == []
 
 
 def test_a_tool_that_its_source_no_longer_has_is_no_longer_gated(registry: Registry) -> None:
-    registry.publish("s", [runner()])
-    registry.publish("s", [made("a")])
+    registry.publish("s", [make_eval_tool()])
+    registry.publish("s", [make_tool("a")])
 
     assert "status" not in refusal(registry, "run").details
-    registry.publish("s", [runner()])
+    registry.publish("s", [make_eval_tool()])
     registry.withdraw("s")
-    assert registry.withheld(EVERYTHING) == []
+    assert registry.unavailable(EVERYTHING) == []
 
 
 def test_a_gated_tool_takes_the_place_of_one_that_was_not(registry: Registry) -> None:
-    registry.publish("s", [made("run")])
-    registry.publish("s", [runner()])
+    registry.publish("s", [make_tool("run")])
+    registry.publish("s", [make_eval_tool()])
 
     assert refusal(registry, "run").details["status"] == "gated"
 
 
-def test_a_withdrawn_tool_says_so_until_it_is_back(registry: Registry) -> None:
-    registry.publish("s", [made("a"), made("b")])
-    registry.publish("s", [made("b")])
+def test_a_withdrawn_tool_answers_with_its_status_until_it_is_published_again(registry: Registry) -> None:
+    registry.publish("s", [make_tool("a"), make_tool("b")])
+    registry.publish("s", [make_tool("b")])
 
     assert refusal(registry, "a").details["status"] == "withdrawn"
-    assert registry.withheld(EVERYTHING) == []
-    registry.publish("s", [made("a")])
+    assert registry.unavailable(EVERYTHING) == []
+    registry.publish("s", [make_tool("a")])
     assert registry.find("a", EVERYTHING)
 
 
-def test_only_so_many_withdrawn_tools_are_remembered_and_none_of_the_others_is_forgotten(registry: Registry) -> None:
-    registry.publish("s", [runner()])
-    registry.publish("many", [made(f"t{number}") for number in range(1001)])
+def test_only_the_latest_withdrawn_tools_are_remembered_and_gated_ones_always(registry: Registry) -> None:
+    registry.publish("s", [make_eval_tool()])
+    registry.publish("many", [make_tool(f"t{number}") for number in range(1001)])
     registry.withdraw("many")
 
     assert "status" not in refusal(registry, "t0").details
@@ -333,71 +337,71 @@ def test_only_so_many_withdrawn_tools_are_remembered_and_none_of_the_others_is_f
 @pytest.mark.parametrize(
     "wrong",
     [
-        made("wrong", input_schema={"type": "array"}),
-        made("wrong", input_schema=None),
-        made("wrong", input_schema=True),
-        made("wrong", input_schema={"type": "object", "properties": {"x": {"$ref": "http://127.0.0.1:9/x"}}}),
-        made("wrong", description=""),
+        make_tool("wrong", input_schema={"type": "array"}),
+        make_tool("wrong", input_schema=None),
+        make_tool("wrong", input_schema=True),
+        make_tool("wrong", input_schema={"type": "object", "properties": {"x": {"$ref": "http://127.0.0.1:9/x"}}}),
+        make_tool("wrong", description=""),
     ],
 )
 def test_a_wrong_tool_of_a_foreign_source_is_quarantined_and_the_rest_are_published(wrong: Tool, registry: Registry) -> None:
-    registry.publish("up", [made("Up__First"), wrong, made("up__last")], foreign=True)
+    registry.publish("up", [make_tool("Up__First"), wrong, make_tool("up__last")], foreign=True)
 
     assert names(registry) == ["Up__First", "up__last"]
     assert refusal(registry, "wrong").details["status"] == "quarantined"
-    [held] = registry.withheld(EVERYTHING)
-    assert held.reason
+    [entry] = registry.unavailable(EVERYTHING)
+    assert entry.reason
 
 
-def test_a_foreign_tool_that_is_wrong_in_a_way_nobody_foresaw_is_quarantined_too(registry: Registry) -> None:
+def test_a_foreign_tool_whose_check_crashes_is_quarantined(registry: Registry) -> None:
     def broken(_: object, __: bytes) -> NoReturn:
         raise ZeroDivisionError
 
-    wrong = replace(made("wrong", examples=(Example({}),)), check=broken)
-    registry.publish("up", [wrong, made("right")], foreign=True)
+    wrong = replace(make_tool("wrong", examples=(Example({}),)), check=broken)
+    registry.publish("up", [wrong, make_tool("right")], foreign=True)
 
     assert names(registry) == ["right"]
     assert refusal(registry, "wrong").details["status"] == "quarantined"
 
 
 def test_a_foreign_tool_never_takes_a_name_that_is_taken(registry: Registry) -> None:
-    registry.publish("s", [made("a")])
-    registry.publish("up", [made("a"), made("b"), made("b")], foreign=True)
+    registry.publish("s", [make_tool("a")])
+    registry.publish("up", [make_tool("a"), make_tool("b"), make_tool("b")], foreign=True)
 
     assert registry.find("a", EVERYTHING).spec.source == "s"
     assert names(registry) == ["a", "b"]
-    assert {(held.spec.name, held.spec.source) for held in registry.withheld(EVERYTHING)} == {("a", "up"), ("b", "up")}
+    assert {(entry.spec.name, entry.spec.source) for entry in registry.unavailable(EVERYTHING)} == {("a", "up"), ("b", "up")}
 
 
-def test_a_foreign_tool_that_is_mended_leaves_quarantine(registry: Registry) -> None:
-    registry.publish("up", [made("a", description="")], foreign=True)
-    registry.publish("up", [made("a")], foreign=True)
+def test_a_foreign_tool_that_is_fixed_leaves_quarantine(registry: Registry) -> None:
+    registry.publish("up", [make_tool("a", description="")], foreign=True)
+    registry.publish("up", [make_tool("a")], foreign=True)
 
     assert names(registry) == ["a"]
-    assert registry.withheld(EVERYTHING) == []
+    assert registry.unavailable(EVERYTHING) == []
 
 
-def test_what_a_source_withholds_is_known_with_its_reason_and_cannot_be_used(registry: Registry) -> None:
-    registry.publish("up", [made("a"), made("b")], withheld={("tool", "a"): "It changed.", ("prompt", "b"): "It is another."})
+def test_a_withheld_tool_cannot_be_used_and_the_answer_has_the_reason(registry: Registry) -> None:
+    registry.publish("up", [make_tool("a"), make_tool("b")], withheld={("tool", "a"): "It changed.", ("prompt", "b"): "It is another."})
 
     assert names(registry) == ["b"]
     refused = refusal(registry, "a")
     assert refused.details == {"status": "withheld", "similar": []}
     assert refused.message == "'a' is withheld. It changed."
-    assert [(held.spec.name, held.status) for held in registry.withheld(EVERYTHING)] == [("a", "withheld")]
+    assert [(entry.spec.name, entry.status) for entry in registry.unavailable(EVERYTHING)] == [("a", "withheld")]
 
 
-def test_what_is_withheld_after_it_was_published_is_gone_and_comes_back(registry: Registry, changes: list[Change]) -> None:
-    registry.publish("up", [made("a")])
-    registry.publish("up", [made("a")], withheld={("tool", "a"): "It changed."})
+def test_a_published_tool_can_be_withheld_and_published_again(registry: Registry, changes: list[Change]) -> None:
+    registry.publish("up", [make_tool("a")])
+    registry.publish("up", [make_tool("a")], withheld={("tool", "a"): "It changed."})
     assert refusal(registry, "a").details["status"] == "withheld"
-    registry.publish("up", [made("a")])
+    registry.publish("up", [make_tool("a")])
 
     assert kinds(changes) == [("registered", "a"), ("withdrawn", "a"), ("registered", "a")]
-    assert registry.withheld(EVERYTHING) == []
+    assert registry.unavailable(EVERYTHING) == []
 
 
-def told(registry: Registry, name: str, profile: Profile) -> dict[str, Any]:
+def refusal_answer(registry: Registry, name: str, profile: Profile) -> dict[str, Any]:
     error = refusal(registry, name, profile)
     return {**vars(error), "args": error.args}
 
@@ -405,32 +409,34 @@ def told(registry: Registry, name: str, profile: Profile) -> dict[str, Any]:
 def test_a_tool_that_the_profile_denies_looks_exactly_like_none() -> None:
     def filled(*tools: Tool) -> Registry:
         registry = Registry(Limits())
-        registry.publish("s", [made("wiper"), *tools])
+        registry.publish("s", [make_tool("wiper"), *tools])
         return registry
 
-    wipe = made("wipe", operation="destroy", aliases=("erase",))
+    wipe = make_tool("wipe", operation="destroy", aliases=("erase",))
     without, with_it = filled(), filled(wipe)
     gated = filled()
-    gated.publish("t", [runner("wipe")])
+    gated.publish("t", [make_eval_tool("wipe")])
     withdrawn = filled(wipe)
-    withdrawn.publish("s", [made("wiper")])
+    withdrawn.publish("s", [make_tool("wiper")])
     quarantined = filled()
-    quarantined.publish("up", [made("wipe", operation="destroy", description="")], foreign=True)
+    quarantined.publish("up", [make_tool("wipe", operation="destroy", description="")], foreign=True)
 
     withheld = filled()
-    withheld.publish("up", [made("wipe", operation="destroy")], withheld={("tool", "wipe"): "It changed."}, foreign=True)
+    withheld.publish("up", [make_tool("wipe", operation="destroy")], withheld={("tool", "wipe"): "It changed."}, foreign=True)
 
     for registry in (with_it, gated, withdrawn, quarantined, withheld):
-        assert told(registry, "wipe", READ_ONLY) == told(without, "wipe", READ_ONLY)
-        assert told(registry, "erase", READ_ONLY) == told(without, "erase", READ_ONLY)
-        assert [held for held in registry.withheld(READ_ONLY) if held.spec.name == "wipe"] == []
+        assert refusal_answer(registry, "wipe", READ_ONLY) == refusal_answer(without, "wipe", READ_ONLY)
+        assert refusal_answer(registry, "erase", READ_ONLY) == refusal_answer(without, "erase", READ_ONLY)
+        assert [entry for entry in registry.unavailable(READ_ONLY) if entry.spec.name == "wipe"] == []
     assert with_it.find("wipe", EVERYTHING)
-    assert told(with_it, "wipe", READ_ONLY)["details"] == {"similar": ["wiper"]}
+    assert refusal_answer(with_it, "wipe", READ_ONLY)["details"] == {"similar": ["wiper"]}
 
 
-def test_the_names_of_denied_tools_are_never_near() -> None:
+def test_denied_tools_are_never_suggested() -> None:
     registry = Registry(Limits())
-    registry.publish("s", [made("list_orders"), made("list_order", operation="destroy"), made("lst_orders", operation="command")])
+    registry.publish(
+        "s", [make_tool("list_orders"), make_tool("list_order", operation="destroy"), make_tool("lst_orders", operation="command")]
+    )
 
     error = refusal(registry, "list_ordrs", READ_ONLY)
 
@@ -439,16 +445,41 @@ def test_the_names_of_denied_tools_are_never_near() -> None:
     assert refusal(registry, "list_ordrs").details["similar"] == ["list_orders", "list_order", "lst_orders"]
 
 
-def test_denied_tools_do_not_crowd_out_the_others() -> None:
+def test_denied_tools_do_not_crowd_out_other_suggestions() -> None:
     registry = Registry(Limits())
-    hidden = [made(f"list_orders_{number:03}", operation="destroy") for number in range(600)]
-    registry.publish("s", [*hidden, made("list_orders_of_all")])
+    hidden = [make_tool(f"list_orders_{number:03}", operation="destroy") for number in range(600)]
+    registry.publish("s", [*hidden, make_tool("list_orders_of_all")])
 
     assert refusal(registry, "list_orders_0", READ_ONLY).details["similar"] == ["list_orders_of_all"]
 
 
-def test_at_most_five_names_are_near(registry: Registry) -> None:
-    registry.publish("s", [made(f"list_orders_{number}") for number in range(9)])
+def test_suggestions_are_handed_in_and_made_only_while_their_metatool_exists_for_the_profile() -> None:
+    registry = Registry(Limits(), suggestions=Suggestions(search="seek()", describe="explain({!r})", read="fetch({!r})"))
+    denied = Profile(name="denied", toolsets=(Toolset(name="most", deny=("seek", "explain", "fetch")),))
+    metatools = [make_tool("seek"), make_tool("explain"), make_tool("fetch")]
+
+    def suggested(profile: Profile = EVERYTHING) -> list[str]:
+        found = [*refusal(registry, "zzzz", profile).next_actions, *registry.suggest_describe("a", profile)]
+        return [*found, *registry.suggest_read("r_1", profile)]
+
+    assert suggested() == []
+    registry.publish("s", metatools)
+    assert suggested() == []
+    registry.withdraw("s")
+    registry.publish(METATOOLS, metatools)
+    assert suggested() == ["seek()", "explain('a')", "fetch('r_1')"]
+    assert suggested(denied) == []
+
+
+def test_the_core_names_no_metatool() -> None:
+    names = re.compile(rf"\b({'|'.join(METATOOL_NAMES)})\b")
+    sources = Path(dispatch.__path__[0]).glob("*.py")
+
+    assert [source.name for source in sources if names.search(source.read_text())] == []
+
+
+def test_at_most_five_similar_names_are_suggested(registry: Registry) -> None:
+    registry.publish("s", [make_tool(f"list_orders_{number}") for number in range(9)])
 
     error = refusal(registry, "list_orders")
 
@@ -470,8 +501,10 @@ async def test_a_denied_call_answers_like_one_of_a_tool_that_does_not_exist() ->
 
 
 def test_a_tool_that_gives_way_is_left_out_where_its_name_is_taken(registry: Registry, caplog: pytest.LogCaptureFixture) -> None:
-    registry.publish("mine", [made("ping", aliases=("pong",))])
-    registry.publish("pack", [made("ping"), made("pong"), made("pang"), made("peng", aliases=("ping",))], gives_way=True)
+    registry.publish("mine", [make_tool("ping", aliases=("pong",))])
+    registry.publish(
+        "pack", [make_tool("ping"), make_tool("pong"), make_tool("pang"), make_tool("peng", aliases=("ping",))], gives_way=True
+    )
 
     assert registry.find("ping", EVERYTHING).spec.source == "mine"
     assert names(registry) == ["pang", "ping"]
@@ -482,11 +515,11 @@ def test_a_tool_that_gives_way_is_left_out_where_its_name_is_taken(registry: Reg
     ]
 
 
-def test_a_tool_that_gives_way_goes_when_its_name_is_wanted(
+def test_a_tool_that_gives_way_is_withdrawn_when_another_source_publishes_its_name(
     registry: Registry, changes: list[Change], caplog: pytest.LogCaptureFixture
 ) -> None:
-    registry.publish("pack", [made("ping", aliases=("peng",)), made("pang"), made("pung")], gives_way=True)
-    registry.publish("mine", [made("ping"), made("song", aliases=("pang",))])
+    registry.publish("pack", [make_tool("ping", aliases=("peng",)), make_tool("pang"), make_tool("pung")], gives_way=True)
+    registry.publish("mine", [make_tool("ping"), make_tool("song", aliases=("pang",))])
 
     assert registry.find("ping", EVERYTHING).spec.source == "mine"
     assert registry.find("pang", EVERYTHING).spec.name == "song"
@@ -497,10 +530,10 @@ def test_a_tool_that_gives_way_goes_when_its_name_is_wanted(
     assert names(registry) == ["ping", "song"]
 
 
-def test_a_tool_that_gave_way_is_back_once_its_name_is_free(registry: Registry, changes: list[Change]) -> None:
-    registry.publish("mine", [made("ping"), made("song", aliases=("pang",))])
-    registry.publish("pack", [made("ping"), made("pang")], gives_way=True)
-    registry.publish("mine", [made("song", aliases=("pang",))])
+def test_a_tool_that_gave_way_is_published_again_once_its_name_is_free(registry: Registry, changes: list[Change]) -> None:
+    registry.publish("mine", [make_tool("ping"), make_tool("song", aliases=("pang",))])
+    registry.publish("pack", [make_tool("ping"), make_tool("pang")], gives_way=True)
+    registry.publish("mine", [make_tool("song", aliases=("pang",))])
     assert registry.find("ping", EVERYTHING).spec.source == "pack"
     assert registry.find("pang", EVERYTHING).spec.source == "mine"
 
@@ -512,72 +545,72 @@ def test_a_tool_that_gave_way_is_back_once_its_name_is_free(registry: Registry, 
     assert names(registry) == []
 
 
-def test_a_tool_that_gave_way_is_not_back_if_its_source_no_longer_has_it(registry: Registry) -> None:
-    registry.publish("mine", [made("ping")])
-    registry.publish("pack", [made("ping")], gives_way=True)
-    registry.publish("pack", [made("pang")], gives_way=True)
+def test_a_tool_that_gave_way_is_not_published_again_if_its_source_dropped_it(registry: Registry) -> None:
+    registry.publish("mine", [make_tool("ping")])
+    registry.publish("pack", [make_tool("ping")], gives_way=True)
+    registry.publish("pack", [make_tool("pang")], gives_way=True)
     registry.withdraw("mine")
     assert names(registry) == ["pang"]
 
-    registry.publish("mine", [made("pang")])
+    registry.publish("mine", [make_tool("pang")])
     registry.withdraw("pack")
     registry.withdraw("mine")
     assert names(registry) == []
 
 
-def test_a_tool_of_a_batch_that_failed_is_never_back(registry: Registry) -> None:
-    registry.publish("mine", [made("ping")])
+def test_a_tool_of_a_failed_batch_is_never_published(registry: Registry) -> None:
+    registry.publish("mine", [make_tool("ping")])
     with pytest.raises(PublishError):
-        registry.publish("pack", [made("ping"), made("Bad")], gives_way=True)
+        registry.publish("pack", [make_tool("ping"), make_tool("Bad")], gives_way=True)
     registry.withdraw("mine")
 
     assert names(registry) == []
 
 
 def test_of_two_that_give_way_the_first_stays(registry: Registry) -> None:
-    registry.publish("one", [made("ping")], gives_way=True)
-    registry.publish("two", [made("ping")], gives_way=True)
+    registry.publish("one", [make_tool("ping")], gives_way=True)
+    registry.publish("two", [make_tool("ping")], gives_way=True)
 
     assert registry.find("ping", EVERYTHING).spec.source == "one"
 
 
 def test_a_foreign_tool_displaces_one_that_gives_way(registry: Registry) -> None:
-    registry.publish("pack", [made("ping")], gives_way=True)
-    registry.publish("up", [made("ping")], foreign=True)
+    registry.publish("pack", [make_tool("ping")], gives_way=True)
+    registry.publish("up", [make_tool("ping")], foreign=True)
 
     assert registry.find("ping", EVERYTHING).spec.source == "up"
 
 
 def test_the_hash_is_that_of_what_the_profile_lists(registry: Registry) -> None:
-    registry.publish("s", [made("look"), made("wipe", operation="destroy")])
+    registry.publish("s", [make_tool("look"), make_tool("wipe", operation="destroy")])
     everything, read_only = registry.hash(EVERYTHING), registry.hash(READ_ONLY)
     assert everything != read_only
 
-    registry.publish("s", [made("look"), made("wipe", operation="destroy", description="Otherwise.")])
+    registry.publish("s", [make_tool("look"), make_tool("wipe", operation="destroy", description="Otherwise.")])
     assert registry.hash(READ_ONLY) == read_only
     assert registry.hash(EVERYTHING) != everything
 
-    registry.publish("s", [made("look", description="Otherwise.")])
+    registry.publish("s", [make_tool("look", description="Otherwise.")])
     assert registry.hash(READ_ONLY) != read_only
 
 
 def test_the_hash_does_not_depend_on_how_the_tools_came() -> None:
     one, other = Registry(Limits()), Registry(Limits())
-    one.publish("s", [made("a", input_schema={"type": "object", "additionalProperties": False}), made("b")])
-    other.publish("t", [made("z")])
-    other.publish("s", [made("b")])
-    other.publish("s", [made("b"), made("a", input_schema={"additionalProperties": False, "type": "object"})])
+    one.publish("s", [make_tool("a", input_schema={"type": "object", "additionalProperties": False}), make_tool("b")])
+    other.publish("t", [make_tool("z")])
+    other.publish("s", [make_tool("b")])
+    other.publish("s", [make_tool("b"), make_tool("a", input_schema={"additionalProperties": False, "type": "object"})])
     other.withdraw("t")
 
     assert one.hash(EVERYTHING) == other.hash(EVERYTHING)
     assert len(one.hash(EVERYTHING)) == 64
 
 
-def test_whatever_can_be_published_has_a_hash(registry: Registry) -> None:
+def test_everything_that_can_be_published_has_a_hash(registry: Registry) -> None:
     class Result(BaseModel):
         n: int
 
-    registry.publish("s", [made("a", examples=(Example({}, "t", Result(n=1)),))])
+    registry.publish("s", [make_tool("a", examples=(Example({}, "t", Result(n=1)),))])
 
     assert registry.hash(EVERYTHING) == registry.hash(EVERYTHING)
 
@@ -598,10 +631,10 @@ class _NoWalk(dict[str, Any]):
         raise AssertionError
 
 
-def test_finding_a_tool_looks_at_no_other(registry: Registry) -> None:
-    registry.publish("s", [made(f"t{number}", aliases=(f"u{number}",)) for number in range(50)])
+def test_finding_a_tool_does_not_iterate_over_the_others(registry: Registry) -> None:
+    registry.publish("s", [make_tool(f"t{number}", aliases=(f"u{number}",)) for number in range(50)])
     table = vars(registry)["_tools"]
-    for holder, name in ((registry, "_by_name"), (table, "things"), (table, "_aliases"), (table, "_by_source")):
+    for holder, name in ((registry, "_by_name"), (table, "entries"), (table, "_aliases"), (table, "_by_source")):
         vars(holder)[name] = _NoWalk(vars(holder)[name])
     profile = Profile(name="p", toolsets=(Toolset(name="t", names=("t*",)),))
 
@@ -610,16 +643,16 @@ def test_finding_a_tool_looks_at_no_other(registry: Registry) -> None:
 
 
 def test_a_list_is_made_once_for_each_version(registry: Registry) -> None:
-    registry.publish("s", [made("a")])
+    registry.publish("s", [make_tool("a")])
     first = registry.list(EVERYTHING)
 
     assert registry.list(EVERYTHING) is first
-    registry.publish("s", [made("a"), made("b")])
+    registry.publish("s", [make_tool("a"), make_tool("b")])
     assert registry.list(EVERYTHING) is not first
 
 
-def test_lists_of_very_many_profiles_are_not_all_kept(registry: Registry) -> None:
-    registry.publish("s", [made("a")])
+def test_the_number_of_cached_lists_is_limited(registry: Registry) -> None:
+    registry.publish("s", [make_tool("a")])
     for number in range(600):
         assert [spec.name for spec in registry.list(Profile(name=str(number)))] == ["a"]
 
@@ -627,8 +660,8 @@ def test_lists_of_very_many_profiles_are_not_all_kept(registry: Registry) -> Non
 
 
 def test_a_surface_decides_what_is_listed_and_never_what_may_be_called(registry: Registry) -> None:
-    registry.publish(METATOOLS, [made("search_tools")])
-    registry.publish("s", [made("a"), made("b")])
+    registry.publish(METATOOLS, [make_tool("search_tools")])
+    registry.publish("s", [make_tool("a"), make_tool("b")])
     profile = Profile(name="p", surface=Surface.META, pins=("b",))
 
     assert [spec.name for spec in registry.list(profile)] == ["b", "search_tools"]
@@ -638,10 +671,10 @@ def test_a_surface_decides_what_is_listed_and_never_what_may_be_called(registry:
 
 def test_an_automatic_list_flips_only_well_past_the_line_in_either_direction() -> None:
     registry = Registry(Limits(listed_tokens=1000))
-    registry.publish(METATOOLS, [made("search_tools", metatool=Metatool("find")), made("run_tool", metatool=Metatool("call"))])
+    registry.publish(METATOOLS, [make_tool("search_tools", metatool=Metatool("find")), make_tool("run_tool", metatool=Metatool("call"))])
 
     def how_many_are_listed_of(count: int) -> int:
-        registry.publish("s", [made(f"t{number}", description="d" * 340) for number in range(count)])  # about 105 tokens each
+        registry.publish("s", [make_tool(f"t{number}", description="d" * 340) for number in range(count)])  # about 105 tokens each
         return sum(spec.source == "s" for spec in registry.list(EVERYTHING))
 
     counts = [how_many_are_listed_of(count) for count in (5, 9, 11, 13, 11, 9, 8, 6, 9, 11)]
@@ -652,12 +685,12 @@ def test_an_automatic_list_flips_only_well_past_the_line_in_either_direction() -
 
 
 async def test_a_provider_may_change_what_it_publishes_while_the_yard_is_open(caplog: pytest.LogCaptureFixture) -> None:
-    provider = FakeProvider("p", [made("a")])
+    provider = FakeProvider("p", [make_tool("a")])
     with caplog.at_level(logging.WARNING):
         async with Yard(providers=[provider]) as yard:
             seen: list[Change] = []
             yard.registry.watch(seen.append)
-            provider.change([made("b")])
+            provider.change([make_tool("b")])
             gone, there = await yard.call("a"), await yard.call("b")
 
     assert gone.error is not None
@@ -667,15 +700,15 @@ async def test_a_provider_may_change_what_it_publishes_while_the_yard_is_open(ca
     assert caplog.records == []
 
 
-def readable(uri: str, **given: Any) -> Resource:
+def make_resource(uri: str, **fields: Any) -> Resource:
     async def handler(call: Call) -> object:
         return call.name
 
-    least: dict[str, Any] = {"uri": uri, "name": "it"}
-    return Resource.of(ResourceSpec(**{**least, **given}), handler)
+    required: dict[str, Any] = {"uri": uri, "name": "it"}
+    return Resource.of(ResourceSpec(**{**required, **fields}), handler)
 
 
-def said(name: str) -> Prompt:
+def make_prompt(name: str) -> Prompt:
     async def handler(call: Call) -> object:
         return call.name
 
@@ -683,9 +716,9 @@ def said(name: str) -> Prompt:
 
 
 def test_every_kind_has_a_version_of_its_own_and_changes_say_what_changed(registry: Registry, changes: list[Change]) -> None:
-    registry.publish("s", [made("a")], resources=[readable("x://a")], prompts=[said("a")])
+    registry.publish("s", [make_tool("a")], resources=[make_resource("x://a")], prompts=[make_prompt("a")])
     listed, stamp = registry.list(EVERYTHING), registry.hash(EVERYTHING)
-    registry.publish("s", [made("a")], resources=[readable("x://a", title="A"), readable("x://{b}")], prompts=[])
+    registry.publish("s", [make_tool("a")], resources=[make_resource("x://a", title="A"), make_resource("x://{b}")], prompts=[])
 
     assert [(change.what, change.kind, change.name) for change in changes] == [
         ("tool", "registered", "a"),
@@ -700,27 +733,33 @@ def test_every_kind_has_a_version_of_its_own_and_changes_say_what_changed(regist
     assert registry.hash(EVERYTHING) == stamp
 
 
-def test_one_wrong_thing_keeps_all_kinds_away(registry: Registry, changes: list[Change]) -> None:
+def test_one_invalid_entry_stops_the_batch_of_every_kind(registry: Registry, changes: list[Change]) -> None:
     with pytest.raises(PublishError, match="scheme"):
-        registry.publish("s", [made("a")], resources=[readable("wrong")], prompts=[said("a")])
+        registry.publish("s", [make_tool("a")], resources=[make_resource("wrong")], prompts=[make_prompt("a")])
 
     assert changes == []
     assert len(registry) == 0
 
 
-def test_a_wrong_resource_of_a_stranger_is_quarantined_and_the_rest_are_published(registry: Registry) -> None:
-    given = [readable("x://a"), readable("x://{?q}"), readable("x://a"), readable("x://b", name=" "), readable("x://c", size="large")]
-    registry.publish("up", resources=given, foreign=True)
+def test_a_wrong_resource_of_a_foreign_source_is_quarantined_and_the_rest_are_published(registry: Registry) -> None:
+    resources = [
+        make_resource("x://a"),
+        make_resource("x://{?q}"),
+        make_resource("x://a"),
+        make_resource("x://b", name=" "),
+        make_resource("x://c", size="large"),
+    ]
+    registry.publish("up", resources=resources, foreign=True)
 
     assert [spec.uri for spec in registry.list_resources(EVERYTHING)] == ["x://a"]
-    assert [held.spec.uri for held in registry.withheld(EVERYTHING, "resource")] == ["x://a", "x://b", "x://c", "x://{?q}"]
-    assert {held.status for held in registry.withheld(EVERYTHING, "resource")} == {"quarantined"}
-    assert registry.withheld(EVERYTHING) == []
+    assert [entry.spec.uri for entry in registry.unavailable(EVERYTHING, "resource")] == ["x://a", "x://b", "x://c", "x://{?q}"]
+    assert {entry.status for entry in registry.unavailable(EVERYTHING, "resource")} == {"quarantined"}
+    assert registry.unavailable(EVERYTHING) == []
 
 
-def test_no_template_stands_in_for_a_resource_that_is_withheld(registry: Registry) -> None:
-    given = [readable("x://a"), readable("x://b"), readable("x://{any}")]
-    registry.publish("up", resources=given, prompts=[said("a")], withheld={("resource", "x://a"): "It changed."})
+def test_a_template_does_not_serve_a_withheld_resource(registry: Registry) -> None:
+    resources = [make_resource("x://a"), make_resource("x://b"), make_resource("x://{any}")]
+    registry.publish("up", resources=resources, prompts=[make_prompt("a")], withheld={("resource", "x://a"): "It changed."})
 
     with pytest.raises(ToolError, match=r"is withheld\. It changed\.") as refused:
         registry.find_resource("x://a", EVERYTHING)
@@ -729,9 +768,9 @@ def test_no_template_stands_in_for_a_resource_that_is_withheld(registry: Registr
     assert registry.find_prompt("a", EVERYTHING)
 
 
-def test_resources_and_prompts_give_way_and_come_back(registry: Registry) -> None:
-    registry.publish("pack", resources=[readable("x://a")], prompts=[said("a")], gives_way=True)
-    registry.publish("mine", resources=[readable("x://a")], prompts=[said("a")])
+def test_resources_and_prompts_give_way_and_are_published_again(registry: Registry) -> None:
+    registry.publish("pack", resources=[make_resource("x://a")], prompts=[make_prompt("a")], gives_way=True)
+    registry.publish("mine", resources=[make_resource("x://a")], prompts=[make_prompt("a")])
     mine = (registry.find_resource("x://a", EVERYTHING).resource.spec.source, registry.find_prompt("a", EVERYTHING).spec.source)
     registry.withdraw("mine")
 
@@ -741,25 +780,25 @@ def test_resources_and_prompts_give_way_and_come_back(registry: Registry) -> Non
 
 
 def test_two_sources_cannot_have_one_uri(registry: Registry) -> None:
-    registry.publish("one", resources=[readable("x://a")])
+    registry.publish("one", resources=[make_resource("x://a")])
 
     with pytest.raises(PublishError, match="'x://a' of 'two'"):
-        registry.publish("two", resources=[readable("x://a")])
+        registry.publish("two", resources=[make_resource("x://a")])
 
 
 def test_a_watcher_of_updates_that_fails_stops_no_other(registry: Registry, caplog: pytest.LogCaptureFixture) -> None:
     def broken(uri: str) -> NoReturn:
         raise RuntimeError(uri)
 
-    told: list[str] = []
+    updates: list[str] = []
     registry.watch_updates(broken)
-    registry.watch_updates(told.append)
+    registry.watch_updates(updates.append)
     registry.updated("x://a")
 
-    assert told == ["x://a"]
+    assert updates == ["x://a"]
     assert [record.msg for record in caplog.records] == ["watcher_failed kind=%s"]
 
 
-def test_a_tool_that_says_it_is_something_else_is_wrong(registry: Registry) -> None:
+def test_a_tool_whose_spec_has_another_kind_is_refused(registry: Registry) -> None:
     with pytest.raises(PublishError, match="prompt"):
-        registry.publish("s", [made("a", kind="prompt")])
+        registry.publish("s", [make_tool("a", kind="prompt")])

@@ -57,8 +57,8 @@ async def of_day(day: date) -> str:
     return f"It was {day:%A}."
 
 
-async def read(function: Callable[..., Any], uri: str, **given: Any) -> Envelope:
-    async with Yard(resources=[function], **given) as yard:
+async def read(function: Callable[..., Any], uri: str, **options: Any) -> Envelope:
+    async with Yard(resources=[function], **options) as yard:
         return await yard.read(uri)
 
 
@@ -95,7 +95,7 @@ async def test_what_a_function_returns_becomes_contents(result: object, mime_typ
 
 
 @pytest.mark.parametrize("result", ["# hello", b"# hello", {"a": 1}], ids=["text", "bytes", "data"])
-async def test_the_type_that_is_declared_is_the_one_that_is_told(result: object) -> None:
+async def test_a_declared_mime_type_wins(result: object) -> None:
     @resource("a://b", mime_type="text/markdown")
     async def give() -> Any:
         return result
@@ -119,7 +119,7 @@ async def test_several_blocks_are_several_contents() -> None:
 @pytest.mark.parametrize(
     "result", [None, object(), ResourceLink("a://c", "c"), {"picture": Image(b"x")}], ids=lambda one: type(one).__name__
 )
-async def test_what_no_resource_can_hold_is_the_functions_fault(result: object) -> None:
+async def test_a_result_that_is_no_content_is_the_tools_fault(result: object) -> None:
     @resource("a://b")
     async def give() -> Any:
         return result
@@ -182,14 +182,14 @@ async def test_a_uri_of_its_own_beats_a_template_and_the_more_exact_template_the
     async def exact() -> str:
         return "exact"
 
-    given = [template("a://{+x}", "any"), template("a://{x}/text", "text"), exact]
-    async with Yard(resources=given) as yard:
-        told = [(await yard.read(uri)).data["contents"][0]["text"] for uri in ("a://one/text", "a://two/text", "a://two/other")]
+    options = [template("a://{+x}", "any"), template("a://{x}/text", "text"), exact]
+    async with Yard(resources=options) as yard:
+        texts = [(await yard.read(uri)).data["contents"][0]["text"] for uri in ("a://one/text", "a://two/text", "a://two/other")]
 
-    assert told == ["exact", "text two", "any two/other"]
+    assert texts == ["exact", "text two", "any two/other"]
 
 
-async def test_a_uri_that_nobody_has_is_not_found() -> None:
+async def test_an_unknown_uri_is_not_found() -> None:
     sink = FakeSink()
     answer = await read(today, "notes://tomorrow; rm", sinks=[sink])
 
@@ -216,7 +216,7 @@ async def test_a_reading_leaves_one_record_of_its_kind() -> None:
     assert "plants" not in repr(record)
 
 
-async def test_a_reading_takes_the_whole_funnel() -> None:
+async def test_reading_passes_the_whole_funnel() -> None:
     seen: list[str] = []
 
     def noting(handler: Handler) -> Handler:
@@ -357,7 +357,7 @@ async def test_what_a_profile_denies_does_not_exist(toolset: Toolset, there: lis
     assert codes <= {"not_found"}
 
 
-async def test_a_denial_cannot_be_dodged_by_writing_the_uri_in_another_way() -> None:
+async def test_a_denial_cannot_be_bypassed_by_encoding_the_uri() -> None:
     @resource("files:///{+path}")
     async def file(path: str) -> str:
         return path
@@ -393,7 +393,7 @@ def _signature(parameters: dict[str, Any]) -> Any:
     return inspect.Signature(kinds)
 
 
-async def test_a_function_must_be_given_as_what_it_is_marked() -> None:
+async def test_a_decorated_function_must_be_passed_as_its_own_kind() -> None:
     @tool
     def act() -> None:
         raise AssertionError
@@ -401,7 +401,7 @@ async def test_a_function_must_be_given_as_what_it_is_marked() -> None:
     def plain() -> str:
         raise AssertionError
 
-    for given, why in (
+    for options, why in (
         ({"tools": [today]}, "'@resource'"),
         ({"resources": [act]}, "'@tool'"),
         ({"resources": [plain]}, "no URI"),
@@ -409,7 +409,7 @@ async def test_a_function_must_be_given_as_what_it_is_marked() -> None:
         ({"resources": [object()]}, "'@resource'"),
     ):
         with pytest.raises(PublishError, match=why):
-            async with Yard(**given):  # pyright: ignore[reportArgumentType] - the wrong ones are the point
+            async with Yard(**options):  # pyright: ignore[reportArgumentType] - the wrong ones are the point
                 raise AssertionError
 
 
@@ -460,7 +460,7 @@ async def test_the_methods_of_an_object_are_resources() -> None:
     assert json.loads(answer.data["contents"][0]["text"]) == ["Emma"]
 
 
-async def test_a_resource_can_be_made_by_hand_and_may_be_named_as_others_like() -> None:
+async def test_a_resource_can_be_made_without_a_decorator_and_a_foreign_one_may_have_any_name() -> None:
     async def handler(call: Call) -> str:
         return f"{call.tool}: {call.arguments}"
 
@@ -486,7 +486,7 @@ async def test_a_yard_in_a_yard_shows_its_resources_and_both_funnels_are_passed(
     assert [record.source for record in outer_sink.records] == ["inner"] * 3
 
 
-async def test_a_subscription_reaches_whoever_publishes_through_a_yard_in_a_yard() -> None:
+async def test_a_subscription_reaches_the_provider_through_a_yard_in_a_yard() -> None:
     provider = FakeProvider("up", resources=[today, of_day])
     async with Yard("outer", providers=[Yard("inner", providers=[provider])]) as yard:
         first = yard.registry.subscribe(["notes://today", "notes://2026-11-16/text", "notes://"], EVERYTHING)
@@ -501,7 +501,7 @@ async def test_a_subscription_reaches_whoever_publishes_through_a_yard_in_a_yard
     assert provider.subscribed == set()
 
 
-async def test_a_yard_in_a_yard_is_not_asked_for_what_it_has_no_more() -> None:
+async def test_a_yard_in_a_yard_is_not_subscribed_to_withdrawn_resources() -> None:
     provider = FakeProvider("up", resources=[today])
     inner = Yard("inner", providers=[provider])
     async with Yard("outer") as yard:
@@ -514,12 +514,12 @@ async def test_a_yard_in_a_yard_is_not_asked_for_what_it_has_no_more() -> None:
         assert (provider.is_open, provider.subscribed) == (True, set())
 
 
-async def test_who_watches_is_told_that_a_content_changed() -> None:
-    told: list[str] = []
+async def test_watchers_are_notified_when_the_content_of_a_resource_changes() -> None:
+    updates: list[str] = []
     provider = FakeProvider("up", resources=[today])
     inner = Yard("inner", providers=[provider])
     async with Yard("outer", providers=[inner]) as yard:
-        stop = yard.registry.watch_updates(told.append)
+        stop = yard.registry.watch_updates(updates.append)
         yard.notify_updated("a://b")
         provider.update("notes://today")
         await asyncio.to_thread(yard.notify_updated, "a://c")
@@ -528,31 +528,31 @@ async def test_who_watches_is_told_that_a_content_changed() -> None:
         yard.notify_updated("a://d")
     provider.update("a://e")
 
-    assert told == ["a://b", "notes://today", "a://c"]
+    assert updates == ["a://b", "notes://today", "a://c"]
 
 
 CITIES = ("Berlin", "Bern", "Rome")
 DENIED = Caller(profile=Profile(name="p", toolsets=(Toolset(name="t", deny=("*",)),)))
 
 
-def cities(value: str, settled: dict[str, str]) -> list[str]:
-    return [city for city in CITIES if city.startswith(value) and settled.get("country", "") in ("", city)]
+def cities(value: str, context: dict[str, str]) -> list[str]:
+    return [city for city in CITIES if city.startswith(value) and context.get("country", "") in ("", city)]
 
 
-async def many(value: str, settled: dict[str, str]) -> Sequence[str]:
+async def many(value: str, context: dict[str, str]) -> Sequence[str]:
     return [f"{value}{number}" for number in range(500)]
 
 
-async def for_ever(value: str, settled: dict[str, str]) -> Sequence[str]:
+async def for_ever(value: str, context: dict[str, str]) -> Sequence[str]:
     await asyncio.Event().wait()
     raise AssertionError
 
 
-def burst(value: str, settled: dict[str, str]) -> Sequence[str]:
+def burst(value: str, context: dict[str, str]) -> Sequence[str]:
     raise ZeroDivisionError
 
 
-def refuse(value: str, settled: dict[str, str]) -> Sequence[str]:
+def refuse(value: str, context: dict[str, str]) -> Sequence[str]:
     raise ToolError("upstream_unavailable", "No.")
 
 
@@ -568,19 +568,19 @@ def travel(many: str, for_ever: str, burst: str, refuse: str, free: str) -> str:
     raise AssertionError
 
 
-def yard(**given: object) -> Yard:
-    return Yard(resources=[weather], prompts=[travel], **given)  # pyright: ignore[reportArgumentType] - limits alone
+def yard(**options: object) -> Yard:
+    return Yard(resources=[weather], prompts=[travel], **options)  # pyright: ignore[reportArgumentType] - limits alone
 
 
-async def test_a_variable_is_completed_with_what_is_settled_already() -> None:
+async def test_a_completion_gets_the_other_arguments() -> None:
     async with yard() as open_yard:
         free = await open_yard.complete("resource", "w://{country}/{city}", argument="city", value="Ber")
-        settled = await open_yard.complete("resource", "w://{country}/{city}", argument="city", value="Ber", arguments={"country": "Bern"})
+        context = await open_yard.complete("resource", "w://{country}/{city}", argument="city", value="Ber", arguments={"country": "Bern"})
 
-    assert (free, settled) == (["Berlin", "Bern"], ["Bern"])
+    assert (free, context) == (["Berlin", "Bern"], ["Bern"])
 
 
-async def test_at_most_a_hundred_are_returned_and_none_where_nothing_completes() -> None:
+async def test_a_completion_returns_at_most_a_hundred_values_and_none_without_a_function() -> None:
     async with yard() as open_yard:
         found = await open_yard.complete("prompt", "travel", argument="many", value="x")
         none = await open_yard.complete("prompt", "travel", argument="free", value="x")
@@ -588,10 +588,10 @@ async def test_at_most_a_hundred_are_returned_and_none_where_nothing_completes()
     assert (len(found), found[99], none) == (100, "x99", [])
 
 
-async def test_a_function_that_blocks_runs_in_a_thread() -> None:
+async def test_a_sync_completion_runs_in_a_thread() -> None:
     threads: list[str] = []
 
-    def note(value: str, settled: dict[str, str]) -> list[str]:
+    def note(value: str, context: dict[str, str]) -> list[str]:
         threads.append(threading.current_thread().name)
         return []
 
@@ -605,7 +605,7 @@ async def test_a_function_that_blocks_runs_in_a_thread() -> None:
     assert threads[0].startswith("toolyard-")
 
 
-async def test_a_function_may_return_something_to_wait_for() -> None:
+async def test_a_completion_may_return_an_awaitable() -> None:
     @prompt(complete={"x": partial(many)})
     def say(x: str) -> str:
         raise AssertionError
@@ -627,7 +627,7 @@ async def test_a_function_may_return_something_to_wait_for() -> None:
     ],
 )
 async def test_what_cannot_be_completed_fails_with_a_code(kind: str, name: str, argument: str, code: CodeName) -> None:
-    async with yard(limits=Limits(timeout=0.01)) as open_yard:
+    async with yard(limits=Limits(timeout=0.01 if code == "timeout" else 10)) as open_yard:
         with pytest.raises(ToolError) as caught:
             await open_yard.complete(kind, name, argument=argument, value="x")  # pyright: ignore[reportArgumentType] - one of the two
 
@@ -650,8 +650,8 @@ async def test_a_yard_in_a_yard_completes() -> None:
     assert found == ["Rome"]
 
 
-async def test_half_a_character_is_a_defect_of_what_completes() -> None:
-    def halve(value: str, settled: dict[str, str]) -> list[str]:
+async def test_a_lone_surrogate_is_a_defect_of_the_completion() -> None:
+    def halve(value: str, context: dict[str, str]) -> list[str]:
         return [f"{value}\ud800"]
 
     @prompt(complete={"half": halve})
@@ -677,8 +677,8 @@ def greet(who: str, times: int = 1) -> str:
     return f"Greet {who} {times} times."
 
 
-async def ask(function: Any, arguments: dict[str, Any] | None = None, **given: Any) -> Envelope:
-    async with Yard(prompts=[function], **given) as yard:
+async def ask(function: Any, arguments: dict[str, Any] | None = None, **options: Any) -> Envelope:
+    async with Yard(prompts=[function], **options) as yard:
         return await yard.prompt("greet" if function is greet else function.__name__, arguments)
 
 
@@ -716,7 +716,7 @@ async def test_what_a_function_returns_becomes_messages(result: object, messages
 
 
 @pytest.mark.parametrize("result", [None, 7, {"role": "user"}, [["nested"]]], ids=str)
-async def test_what_is_no_message_is_the_functions_fault(result: object) -> None:
+async def test_a_result_that_is_no_message_is_the_tools_fault(result: object) -> None:
     @prompt
     async def say() -> Any:
         return result
@@ -727,7 +727,7 @@ async def test_what_is_no_message_is_the_functions_fault(result: object) -> None
     assert (answer.error.code, answer.error.blame) == ("invalid_output", "tool")
 
 
-def test_a_message_is_said_by_somebody_and_holds_something() -> None:
+def test_a_message_needs_a_role_and_content() -> None:
     with pytest.raises(ValueError, match="system"):
         Message("system", "hello")  # pyright: ignore[reportArgumentType] - that is the point
     with pytest.raises(TypeError, match="dict"):
@@ -785,7 +785,7 @@ async def test_a_plain_function_is_a_prompt_and_the_methods_of_an_object_are() -
     assert [answer.data["messages"][0]["content"]["text"] for answer in answers] == ["plain", "method"]
 
 
-async def test_an_unknown_prompt_is_not_found_and_the_near_ones_are_named() -> None:
+async def test_an_unknown_prompt_is_not_found_and_similar_ones_are_named() -> None:
     sink = FakeSink()
     async with Yard(prompts=[greet], sinks=[sink]) as yard:
         answer = await yard.prompt("gret", {"who": "a"})
@@ -856,7 +856,7 @@ async def test_a_wrong_prompt_is_refused_when_it_is_published() -> None:
         prompt(titel="Hi")  # pyright: ignore[reportCallIssue] - that is the point
 
 
-async def test_a_prompt_of_a_stranger_is_quarantined_if_it_is_wrong() -> None:
+async def test_an_invalid_prompt_of_a_foreign_source_is_quarantined() -> None:
     async def handler(call: Call) -> str:
         return str(call.arguments)
 

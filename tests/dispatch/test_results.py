@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from pydantic import BaseModel, Field
 
-from toolyard import Call, Caller, Envelope, Image, Limits, Operation, Tool, ToolError, ToolSpec, Yard, tool
+from toolyard import Call, Caller, Envelope, Image, Limits, Operation, Profile, Tool, ToolError, ToolSpec, Yard, tool
 from toolyard.dispatch.results import Results, at_pointer, shape_of
 from toolyard.dispatch.tool import check_by_schema
 from toolyard.model.envelope import encode_data
@@ -30,12 +30,16 @@ async def show(value: Any = None, *, also: Any = None) -> Any:
 TOOLS = [make, show]
 
 
+def no_suggestions(_handle: str, _profile: Profile) -> list[str]:
+    return []
+
+
 def failure(answer: Envelope) -> tuple[str, dict[str, Any]]:
     assert answer.error is not None
     return answer.error.code, answer.error.details
 
 
-async def test_a_large_result_is_kept_and_answered_with_its_handle_and_shape() -> None:
+async def test_a_large_result_is_stored_and_answered_with_its_handle_and_shape() -> None:
     async with Yard(tools=TOOLS, limits=SMALL) as yard:
         answer = await yard.call("make")
 
@@ -48,7 +52,7 @@ async def test_a_large_result_is_kept_and_answered_with_its_handle_and_shape() -
     assert len(answer.to_json()) < 1200
 
 
-async def test_a_result_is_large_by_its_characters() -> None:
+async def test_the_size_of_a_result_is_counted_in_characters() -> None:
     async with Yard(tools=TOOLS, limits=Limits(result_characters=60)) as yard:
         exact = await yard.call("show", {"value": "é" * (60 - len('{"kind":"str","value":"","also":null}'))})
         over = await yard.call("show", {"value": "é" * (61 - len('{"kind":"str","value":"","also":null}'))})
@@ -57,7 +61,7 @@ async def test_a_result_is_large_by_its_characters() -> None:
     assert over.data["status"] == "stored"
 
 
-async def test_a_later_call_can_take_the_result_or_a_part_of_it_anywhere_in_its_arguments() -> None:
+async def test_a_later_call_can_refer_to_a_result_or_a_part_of_it_anywhere_in_its_arguments() -> None:
     async with Yard(tools=TOOLS, limits=SMALL) as yard:
         await yard.call("make")
         whole = await yard.call("show", {"value": {"$ref": "r_1", "path": "/items"}})
@@ -74,7 +78,7 @@ async def test_a_later_call_can_take_the_result_or_a_part_of_it_anywhere_in_its_
     assert empty_path.data["kind"] == no_path.data["kind"] == "dict"
 
 
-async def test_what_is_filled_in_is_checked_like_any_argument() -> None:
+async def test_a_resolved_reference_is_checked_like_any_argument() -> None:
     @tool
     async def need(number: int) -> int:
         """Need a number."""
@@ -90,7 +94,7 @@ async def test_what_is_filled_in_is_checked_like_any_argument() -> None:
 
 
 @pytest.mark.parametrize("key", [r"$ref", r"\u0024ref", r"$\u0072\u0065\u0066"])
-async def test_a_reference_is_one_however_its_letters_are_written(key: str) -> None:
+async def test_a_reference_is_found_even_if_its_key_is_escaped(key: str) -> None:
     async with Yard(tools=TOOLS, limits=SMALL) as yard:
         await yard.call("make")
         text = b'{"value":{"%b":"r_1","path":"/total"},"also":"caf\\u00e9 \\u0041"}' % key.encode()
@@ -127,7 +131,7 @@ async def test_the_arguments_as_a_whole_may_be_a_result() -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-async def test_a_reference_that_leads_nowhere_is_an_issue_with_its_place(reference: dict[str, str], code: str) -> None:
+async def test_a_reference_to_nothing_is_an_issue_with_its_field(reference: dict[str, str], code: str) -> None:
     async with Yard(tools=TOOLS, limits=SMALL) as yard:
         await yard.call("make")
         answer = await yard.call("show", {"value": [0, {"a": reference}]})
@@ -183,7 +187,7 @@ class Holder(BaseModel):
     pointers: list[Pointer]
 
 
-async def test_where_the_schema_itself_has_such_a_property_nothing_is_filled_in() -> None:
+async def test_a_property_named_ref_in_the_schema_is_not_resolved() -> None:
     @tool
     async def follow(plain: Pointer, maybe: Pointer | None = None, holder: Holder | None = None) -> list[str]:
         """Follow pointers."""
@@ -199,7 +203,7 @@ async def test_where_the_schema_itself_has_such_a_property_nothing_is_filled_in(
 
 
 @pytest.mark.parametrize("keyword", ["anyOf", "oneOf", "allOf"])
-async def test_such_a_property_is_seen_in_every_branch(keyword: str) -> None:
+async def test_a_property_named_ref_in_any_branch_is_not_resolved(keyword: str) -> None:
     inner: dict[str, Any] = {"type": "object", "properties": {"$ref": {"type": "string"}}}
     other: dict[str, Any] = {"type": "object"} if keyword == "allOf" else {"type": "null"}
     schema: dict[str, Any] = {
@@ -220,7 +224,7 @@ async def test_such_a_property_is_seen_in_every_branch(keyword: str) -> None:
     assert answer.data == {"$ref": "r_1"}
 
 
-async def test_very_deep_inside_the_arguments_nothing_is_filled_in() -> None:
+async def test_references_very_deep_inside_the_arguments_are_not_resolved() -> None:
     value: Any = {"$ref": "r_1", "path": "/total"}
     for _ in range(140):
         value = [value]
@@ -247,7 +251,7 @@ async def test_a_handle_belongs_to_the_caller_who_got_it() -> None:
     assert mine.data["value"] == "x"
 
 
-async def test_a_handle_is_good_for_a_while() -> None:
+async def test_a_handle_expires() -> None:
     clock = FakeClock()
     async with Yard(tools=TOOLS, limits=SMALL, clock=clock) as yard:
         await yard.call("make")
@@ -260,7 +264,7 @@ async def test_a_handle_is_good_for_a_while() -> None:
     assert failure(late)[1]["issues"][0]["code"] == "unknown_handle"
 
 
-async def test_of_one_caller_only_so_many_results_are_kept_and_the_oldest_goes_first() -> None:
+async def test_the_number_of_stored_results_per_caller_is_limited_and_the_oldest_is_deleted() -> None:
     async with Yard(tools=TOOLS, limits=SMALL) as yard:
         await yard.call("make", caller=Caller(identity="you"))
         handles = [(await yard.call("make")).data["handle"] for _ in range(4)]
@@ -272,7 +276,7 @@ async def test_of_one_caller_only_so_many_results_are_kept_and_the_oldest_goes_f
     assert theirs.success
 
 
-async def test_a_result_that_is_too_large_to_be_kept_is_a_failure_after_the_fact() -> None:
+async def test_a_result_too_large_to_store_is_a_failure_that_may_have_run() -> None:
     async with Yard(tools=TOOLS, limits=SMALL) as yard:
         answer = await yard.call("make", {"rows": 1000})
 
@@ -283,7 +287,7 @@ async def test_a_result_that_is_too_large_to_be_kept_is_a_failure_after_the_fact
     assert answer.error.may_have_run
 
 
-async def test_the_partial_results_of_a_failure_are_kept_like_any() -> None:
+async def test_large_partial_results_of_a_failure_are_stored() -> None:
     @tool
     async def raises() -> int:
         """Fail."""
@@ -301,18 +305,18 @@ async def test_the_partial_results_of_a_failure_are_kept_like_any() -> None:
     assert [failure(answer)[0] for answer in answers] == ["state_error", "state_error"]
 
 
-async def test_a_handle_never_comes_to_name_another_result() -> None:
-    results = Results(MemoryStore(max_bytes=600), Limits(stored_seconds=60), reads=lambda _: False)
+async def test_a_handle_is_never_reused_for_another_result() -> None:
+    results = Results(MemoryStore(max_bytes=600), Limits(stored_seconds=60), suggest_read=no_suggestions)
     large = encode_data("x" * 500)
 
-    first = await results.keep(encode_data("mine"), "me", EVERYTHING)
-    await results.keep(large, "you", EVERYTHING)
-    second = await results.keep(encode_data("other"), "me", EVERYTHING)
+    first = await results.store(encode_data("mine"), "me", EVERYTHING)
+    await results.store(large, "you", EVERYTHING)
+    second = await results.store(encode_data("other"), "me", EVERYTHING)
 
     assert first["handle"] != second["handle"]
 
 
-async def test_results_that_are_too_large_together_cannot_be_filled_in() -> None:
+async def test_references_to_results_that_are_too_large_together_are_refused() -> None:
     async with Yard(tools=TOOLS, limits=SMALL) as yard:
         await yard.call("make", {"rows": 150})
         one = await yard.call("show", {"value": [{"$ref": "r_1"}]})
@@ -335,7 +339,7 @@ async def test_a_call_inside_a_call_gets_the_whole_result() -> None:
     assert answer.data == 50
 
 
-async def test_blocks_stay_beside_a_result_that_is_kept() -> None:
+async def test_content_blocks_are_answered_beside_a_stored_result() -> None:
     @tool
     async def draw() -> Any:
         """Draw."""
@@ -348,12 +352,12 @@ async def test_blocks_stay_beside_a_result_that_is_kept() -> None:
     assert [block.describe()["type"] for block in answer.content] == ["image"]
 
 
-async def test_reading_a_handle_directly_finds_what_was_kept_or_says_there_is_none() -> None:
-    results = Results(MemoryStore(), Limits(), reads=lambda _: False)
-    kept = await results.keep(encode_data({"a": [1, 2]}), "me", EVERYTHING)
+async def test_reading_a_handle_returns_the_result_or_fails_with_not_found() -> None:
+    results = Results(MemoryStore(), Limits(), suggest_read=no_suggestions)
+    stored = await results.store(encode_data({"a": [1, 2]}), "me", EVERYTHING)
 
-    assert await results.read(kept["handle"], "me") == {"a": [1, 2]}
-    for handle, owner in ((kept["handle"], "you"), ("r_9", "me"), ("../r_1", "me"), ("", "me")):
+    assert await results.read(stored["handle"], "me") == {"a": [1, 2]}
+    for handle, owner in ((stored["handle"], "you"), ("r_9", "me"), ("../r_1", "me"), ("", "me")):
         with pytest.raises(ToolError) as caught:
             await results.read(handle, owner)
         assert (caught.value.code, caught.value.may_have_run) == ("not_found", False)
@@ -363,12 +367,12 @@ async def test_reading_a_handle_directly_finds_what_was_kept_or_says_there_is_no
     ("pointer", "found"),
     [("", {"a": [1, {"": 2}], "0": 3}), ("/a", [1, {"": 2}]), ("/a/1/", 2), ("/0", 3), ("/a/0", 1)],
 )
-def test_a_pointer_names_a_part(pointer: str, found: object) -> None:
+def test_a_pointer_finds_a_part(pointer: str, found: object) -> None:
     assert at_pointer({"a": [1, {"": 2}], "0": 3}, pointer) == found
 
 
 @pytest.mark.parametrize("pointer", ["a", "/b", "/a/2", "/a/0/0", "/a/x", "/"])
-def test_a_pointer_that_names_nothing_says_so(pointer: str) -> None:
+def test_a_pointer_to_nothing_raises(pointer: str) -> None:
     with pytest.raises(LookupError) as caught:
         at_pointer({"a": [1, {"": 2}], "0": 3}, pointer)
 
@@ -392,7 +396,7 @@ def test_a_pointer_that_names_nothing_says_so(pointer: str) -> None:
     ],
     ids=str,
 )
-def test_a_shape_says_what_kind_of_thing_there_is_and_not_what_is_in_it(value: object, shape: object) -> None:
+def test_a_shape_has_types_and_no_contents(value: object, shape: object) -> None:
     assert shape_of(value) == shape
 
 

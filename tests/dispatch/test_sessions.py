@@ -61,14 +61,14 @@ def test_a_session_may_bring_its_own_id_once(sessions: Sessions) -> None:
 
 
 @pytest.mark.parametrize("session_id", ["", " ", "a b", "a\n", "é", "x" * 129])
-def test_an_id_that_no_line_of_a_log_can_hold_is_refused(sessions: Sessions, session_id: str) -> None:
+def test_an_id_that_cannot_be_logged_is_refused(sessions: Sessions, session_id: str) -> None:
     with pytest.raises(ValueError, match="id"):
         sessions.start(ME, session_id=session_id)
 
     assert len(sessions) == 0
 
 
-def test_there_are_only_so_many_sessions_and_only_the_own_ones_are_named(sessions: Sessions) -> None:
+def test_the_number_of_sessions_is_limited_and_a_failure_names_only_the_owners(sessions: Sessions) -> None:
     mine = [sessions.start(ME).id for _ in range(2)]
     for _ in range(3):
         sessions.start(YOU)
@@ -86,7 +86,7 @@ async def test_a_session_that_ends_makes_room(sessions: Sessions) -> None:
     assert sessions.start(ME)
 
 
-def test_without_a_name_and_without_a_session_there_is_none_or_a_failure(sessions: Sessions) -> None:
+def test_without_an_id_and_without_a_session_there_is_none_or_a_failure(sessions: Sessions) -> None:
     sessions.start(YOU)
 
     assert sessions.resolve(None, ME, required=False) is None
@@ -94,7 +94,7 @@ def test_without_a_name_and_without_a_session_there_is_none_or_a_failure(session
 
 
 @pytest.mark.parametrize("required", [True, False])
-def test_without_a_name_the_only_session_of_the_owner_is_meant(sessions: Sessions, *, required: bool) -> None:
+def test_without_an_id_the_only_session_of_the_owner_is_used(sessions: Sessions, *, required: bool) -> None:
     mine = sessions.start(ME)
     sessions.start(YOU)
     sessions.start(YOU)
@@ -103,7 +103,7 @@ def test_without_a_name_the_only_session_of_the_owner_is_meant(sessions: Session
 
 
 @pytest.mark.parametrize("required", [True, False])
-def test_without_a_name_several_sessions_of_the_owner_are_a_question(sessions: Sessions, *, required: bool) -> None:
+def test_without_an_id_several_sessions_of_the_owner_are_an_invalid_input(sessions: Sessions, *, required: bool) -> None:
     mine = [sessions.start(ME).id, sessions.start(ME).id]
     sessions.start(YOU)
 
@@ -115,7 +115,7 @@ def test_without_a_name_several_sessions_of_the_owner_are_a_question(sessions: S
 
 
 @pytest.mark.parametrize("required", [True, False])
-def test_a_session_that_is_named_is_meant_if_it_is_the_owners(sessions: Sessions, *, required: bool) -> None:
+def test_a_session_with_an_id_is_used_if_it_is_the_owners(sessions: Sessions, *, required: bool) -> None:
     mine, other, theirs = sessions.start(ME), sessions.start(ME), sessions.start(YOU)
 
     assert sessions.resolve(mine.id, ME, required=required) is mine
@@ -187,7 +187,7 @@ async def test_sessions_may_be_idle_for_ever(clock: FakeClock) -> None:
     assert sessions.ids(ME) == [session.id]
 
 
-async def test_sweeping_goes_on_until_it_is_cancelled(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_sweep_repeats_until_it_is_cancelled(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     sessions = Sessions(Limits(session_idle=60), clock=clock)
     waits: list[float] = []
 
@@ -209,7 +209,7 @@ async def test_sweeping_goes_on_until_it_is_cancelled(clock: FakeClock, monkeypa
 
 
 @pytest.mark.parametrize("reason", ["ended", "idle", "closed"])
-async def test_an_end_is_told_with_its_reason_once_the_session_is_gone(
+async def test_listeners_get_the_end_and_its_reason_after_the_session_is_removed(
     sessions: Sessions, ends: list[SessionEnd], reason: EndReason
 ) -> None:
     session, other = sessions.start(ME), sessions.start(ME)
@@ -246,7 +246,7 @@ async def test_a_session_is_gone_before_it_is_cleaned_up(sessions: Sessions) -> 
     assert seen == [([], 0, False)]
 
 
-async def test_a_listener_that_fails_is_logged_and_stops_nobody(sessions: Sessions, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_listener_that_fails_is_logged_and_the_others_still_run(sessions: Sessions, caplog: pytest.LogCaptureFixture) -> None:
     def broken(_: SessionEnd) -> NoReturn:
         raise RuntimeError
 
@@ -322,7 +322,7 @@ async def test_a_clean_up_that_waits_for_what_it_cancelled_is_no_cancellation(se
     assert len(ends) == 1
 
 
-async def test_clean_ups_run_to_the_end_even_if_who_ends_the_session_is_cancelled(sessions: Sessions, ends: list[SessionEnd]) -> None:
+async def test_clean_ups_run_to_the_end_even_if_the_ending_task_is_cancelled(sessions: Sessions, ends: list[SessionEnd]) -> None:
     session = sessions.start(ME)
     done: list[str] = []
     inside = asyncio.Event()
@@ -357,7 +357,7 @@ async def test_all_sessions_are_ended_newest_first(sessions: Sessions, ends: lis
     assert len(sessions) == 0
 
 
-async def test_all_sessions_are_ended_even_if_who_ends_them_is_cancelled(sessions: Sessions) -> None:
+async def test_all_sessions_are_ended_even_if_the_ending_task_is_cancelled(sessions: Sessions) -> None:
     done: list[str] = []
     inside = asyncio.Event()
 
@@ -424,7 +424,7 @@ async def close(call: Call) -> bool:
 TOOLS = [begin, count, peek, finish, close]
 
 
-async def test_state_outlives_a_call_and_is_named_by_its_id() -> None:
+async def test_the_state_of_a_session_outlives_a_call() -> None:
     async with Yard(tools=TOOLS) as yard:
         started = await yard.call("begin")
         first = await yard.call("count")
@@ -452,7 +452,7 @@ async def test_a_session_is_seen_only_by_its_own_caller() -> None:
     assert still.data == 1
 
 
-async def test_callers_whose_names_run_together_are_still_two() -> None:
+async def test_callers_whose_identity_and_scope_concatenate_alike_are_distinct() -> None:
     one, other = Caller(identity="a:b", scope="c"), Caller(identity="a", scope="b:c")
     async with Yard(tools=TOOLS) as yard:
         await yard.call("begin", caller=one)
@@ -461,7 +461,7 @@ async def test_callers_whose_names_run_together_are_still_two() -> None:
     assert failure(answer)[0] == "not_running"
 
 
-async def test_a_call_says_which_sessions_there_are_when_it_means_none_of_them() -> None:
+async def test_a_call_without_a_valid_session_answers_with_the_available_ones() -> None:
     async with Yard(tools=TOOLS) as yard:
         ids = [(await yard.call("begin")).data for _ in range(2)]
         ambiguous, optional = await yard.call("count"), await yard.call("peek")

@@ -1,19 +1,19 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolyard.dispatch.table import Names
+from toolyard.dispatch.table import NameIndex
 
-KNOWN = ["orders__list", "orders__get", "orders__delete", "list_files", "read_file", "weather", "a", "x1"]
-
-
-def known(*names: str) -> Names:
-    made = Names()
-    for name in names or KNOWN:
-        made.add(name)
-    return made
+NAMES = ["orders__list", "orders__get", "orders__delete", "list_files", "read_file", "weather", "a", "x1"]
 
 
-def test_a_name_that_is_mistyped_is_near_the_one_that_was_meant() -> None:
+def index_of(*names: str) -> NameIndex:
+    index = NameIndex()
+    for name in names or NAMES:
+        index.add(name)
+    return index
+
+
+def test_a_misspelt_name_finds_the_one_that_was_meant() -> None:
     for wrong, meant in [
         ("weathr", "weather"),
         ("wether", "weather"),
@@ -26,49 +26,49 @@ def test_a_name_that_is_mistyped_is_near_the_one_that_was_meant() -> None:
         ("file_read", "read_file"),
         ("readFile", "read_file"),
     ]:
-        assert known().near(wrong)[0] == meant, wrong
+        assert index_of().similar(wrong)[0] == meant, wrong
 
 
-def test_a_name_like_no_other_is_near_none() -> None:
-    assert known().near("zebra") == []
-    assert known().near("") == []
-    assert known().near("___") == []
-    assert Names().near("weather") == []
+def test_a_name_that_resembles_none_finds_none() -> None:
+    assert index_of().similar("zebra") == []
+    assert index_of().similar("") == []
+    assert index_of().similar("___") == []
+    assert NameIndex().similar("weather") == []
 
 
-def test_the_nearest_comes_first_and_ties_go_by_name() -> None:
-    assert known("tool_b", "tool_a", "tool_ab").near("tool_") == ["tool_a", "tool_b", "tool_ab"]
+def test_the_most_similar_comes_first_and_ties_are_sorted_by_name() -> None:
+    assert index_of("tool_b", "tool_a", "tool_ab").similar("tool_") == ["tool_a", "tool_b", "tool_ab"]
 
 
-def test_the_answer_is_short_however_many_are_near() -> None:
-    made = known(*(f"tool_{number}" for number in range(2000)))
+def test_the_number_of_similar_names_is_limited() -> None:
+    index = index_of(*(f"tool_{number}" for number in range(2000)))
 
-    assert len(made.near("tool")) == 20
-
-
-def test_the_answer_does_not_depend_on_the_order_in_which_names_came() -> None:
-    assert known(*KNOWN).near("order__lst") == known(*reversed(KNOWN)).near("order__lst")
+    assert len(index.similar("tool")) == 20
 
 
-def test_a_name_that_is_forgotten_is_near_nothing() -> None:
-    made = known("weather", "weathers")
-    made.remove("weather")
-
-    assert made.near("weather") == ["weathers"]
+def test_the_result_does_not_depend_on_the_order_of_insertion() -> None:
+    assert index_of(*NAMES).similar("order__lst") == index_of(*reversed(NAMES)).similar("order__lst")
 
 
-def test_when_all_names_are_forgotten_nothing_is_left() -> None:
-    made = known()
-    for name in KNOWN:
-        made.remove(name)
+def test_a_removed_name_is_never_found() -> None:
+    index = index_of("weather", "weathers")
+    index.remove("weather")
 
-    assert vars(made) == vars(Names())
+    assert index.similar("weather") == ["weathers"]
 
 
-def test_a_name_longer_than_any_tool_may_have_is_not_even_looked_at() -> None:
-    assert known().near("weather" * 100) == []
+def test_an_index_without_names_uses_no_memory() -> None:
+    index = index_of()
+    for name in NAMES:
+        index.remove(name)
+
+    assert vars(index) == vars(NameIndex())
+
+
+def test_a_name_longer_than_any_tool_name_finds_nothing() -> None:
+    assert index_of().similar("weather" * 100) == []
 
 
 @given(st.text())
-def test_looking_never_fails_and_finds_only_what_is_known(name: str) -> None:
-    assert set(known().near(name)) <= set(KNOWN)
+def test_a_search_never_fails_and_finds_only_indexed_names(name: str) -> None:
+    assert set(index_of().similar(name)) <= set(NAMES)

@@ -12,7 +12,7 @@ async def until(true: asyncio.Event) -> None:
         await true.wait()
 
 
-async def test_a_sync_handler_does_not_hold_up_the_loop() -> None:
+async def test_a_sync_handler_does_not_block_the_loop() -> None:
     gate = threading.Event()
 
     def block() -> str:
@@ -185,7 +185,7 @@ async def test_threads_are_used_again_and_not_more_than_allowed_at_once() -> Non
     assert 1 <= len(names) <= 3
 
 
-async def test_what_a_thread_returns_may_be_awaited() -> None:
+async def test_an_awaitable_returned_by_a_thread_is_awaited() -> None:
     async def later() -> int:
         return 7
 
@@ -197,7 +197,7 @@ async def test_what_a_thread_returns_may_be_awaited() -> None:
         assert (await yard.call("make")).data == 7
 
 
-def test_a_thread_that_never_ends_does_not_keep_the_program() -> None:
+def test_a_thread_that_never_ends_does_not_keep_the_process_alive() -> None:
     gate = threading.Event()
 
     @tool(timeout=0.01)
@@ -233,7 +233,7 @@ async def test_a_thread_that_ends_as_its_call_is_cancelled_is_counted_once_and_g
             task = asyncio.create_task(yard.call("finish"))
             while not yard.calls_in_flight:  # noqa: ASYNC110 - a call tells nobody that it began
                 await asyncio.sleep(0)  # a turn of the loop, not a wait
-            ended.wait(10)  # the loop stands still, so that the end of the thread is still to be told when the call is cancelled
+            ended.wait(10)  # block the loop, so that the call is cancelled before the loop sees the end of the thread
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         while yard.abandoned_threads > 0:  # noqa: ASYNC110 - a thread tells nobody else that it ended
@@ -244,7 +244,7 @@ async def test_a_thread_that_ends_as_its_call_is_cancelled_is_counted_once_and_g
             assert (await yard.call("finish")).data == 1
 
 
-async def test_threads_that_wait_for_calls_of_their_own_do_not_use_up_the_threads() -> None:
+async def test_threads_that_wait_for_nested_calls_do_not_count_against_the_limit() -> None:
     def inner() -> int:
         """Answer."""
         return 1
@@ -259,7 +259,7 @@ async def test_threads_that_wait_for_calls_of_their_own_do_not_use_up_the_thread
     assert [answer.data for answer in answers] == [1] * 8
 
 
-async def test_an_async_handler_is_told_to_await() -> None:
+async def test_wait_is_refused_in_an_async_handler() -> None:
     async def wrong(call: Call) -> int:
         """Wait where it could await."""
         with pytest.raises(RuntimeError, match="await"):
@@ -270,7 +270,7 @@ async def test_an_async_handler_is_told_to_await() -> None:
         assert (await yard.call("wrong")).data == 1
 
 
-async def test_a_thread_with_a_loop_of_its_own_still_speaks_through_ours() -> None:
+async def test_a_thread_with_its_own_loop_still_sends_progress_and_logs() -> None:
     threads: list[str] = []
 
     def walk(call: Call) -> int:

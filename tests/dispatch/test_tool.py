@@ -26,7 +26,7 @@ WALK: dict[str, Any] = {
 }
 
 
-def made(schema: dict[str, Any] = WALK, **given: Any) -> Tool:
+def make_tool(schema: dict[str, Any] = WALK, **given: Any) -> Tool:
     async def handler(call: Call) -> object:
         return call.arguments
 
@@ -45,13 +45,13 @@ def issues_of(answer: Envelope) -> list[dict[str, Any]]:
 
 
 def test_arguments_that_fit_get_their_defaults() -> None:
-    assert checked(made(), {"steps": 5}) == {"steps": 5, "pace": "slow", "stops": ["home"]}
-    assert checked(made(), {"steps": 5, "pace": "fast", "anything": None})["pace"] == "fast"
+    assert checked(make_tool(), {"steps": 5}) == {"steps": 5, "pace": "slow", "stops": ["home"]}
+    assert checked(make_tool(), {"steps": 5, "pace": "fast", "anything": None})["pace"] == "fast"
 
 
 def test_arguments_that_do_not_fit_carry_every_issue() -> None:
     with pytest.raises(InvalidArgumentsError) as caught:
-        checked(made(), {"steps": 0, "pace": "medium", "stop": []})
+        checked(make_tool(), {"steps": 0, "pace": "medium", "stop": []})
 
     assert {issue.field: issue.code for issue in caught.value.issues} == {
         "steps": "greater_than_equal",
@@ -63,7 +63,7 @@ def test_arguments_that_do_not_fit_carry_every_issue() -> None:
 @pytest.mark.parametrize("arguments", [[], "x", 5, True])
 def test_arguments_that_are_no_object_do_not_fit(arguments: object) -> None:
     with pytest.raises(InvalidArgumentsError):
-        checked(made(), arguments)
+        checked(make_tool(), arguments)
 
 
 class Place(BaseModel):
@@ -88,7 +88,7 @@ async def test_arguments_are_json_whatever_the_caller_gave(given: object, arrive
         seen.append(call.arguments["anything"])
         return True
 
-    walk = replace(made(), handler=handler)
+    walk = replace(make_tool(), handler=handler)
     async with Yard(tools=[walk]) as yard:
         answer = await yard.call("walk", {"steps": 1, "anything": given})
 
@@ -98,7 +98,7 @@ async def test_arguments_are_json_whatever_the_caller_gave(given: object, arrive
 
 @pytest.mark.parametrize("arguments", [{"steps": object()}, {"steps": "\ud800"}, {"steps": 10**5000}, {"steps": 1j}])
 async def test_arguments_that_are_no_json_are_refused(arguments: dict[str, Any]) -> None:
-    async with Yard(tools=[made()]) as yard:
+    async with Yard(tools=[make_tool()]) as yard:
         answer = await yard.call("walk", arguments)
 
     assert issues_of(answer) == []
@@ -108,7 +108,7 @@ async def test_arguments_that_are_no_json_are_refused(arguments: dict[str, Any])
 
 
 async def test_arguments_that_are_too_long_are_refused() -> None:
-    async with Yard(tools=[made()], limits=Limits(argument_bytes=20)) as yard:
+    async with Yard(tools=[make_tool()], limits=Limits(argument_bytes=20)) as yard:
         fits = await yard.call("walk", {"steps": 10**9})
         over = await yard.call("walk", {"steps": 10**10})
 
@@ -117,7 +117,7 @@ async def test_arguments_that_are_too_long_are_refused() -> None:
     assert (over.error.code, over.error.details) == ("too_large", {"bytes": 21, "limit": 20})
 
 
-async def test_what_is_wrong_inside_a_tuple_is_told_at_its_place() -> None:
+async def test_an_issue_inside_a_tuple_has_its_path() -> None:
     @tool
     async def add(numbers: list[int]) -> int:
         """Add."""
@@ -130,7 +130,7 @@ async def test_what_is_wrong_inside_a_tuple_is_told_at_its_place() -> None:
 
 
 def test_a_default_that_was_changed_is_fresh_for_the_next_call() -> None:
-    walk = made()
+    walk = make_tool()
     checked(walk, {"steps": 1})["stops"].append("pub")
 
     assert checked(walk, {"steps": 1})["stops"] == ["home"]
@@ -138,11 +138,11 @@ def test_a_default_that_was_changed_is_fresh_for_the_next_call() -> None:
 
 
 def test_a_schema_without_properties_has_no_defaults() -> None:
-    assert checked(made({"type": "object", "additionalProperties": False}), {}) == {}
+    assert checked(make_tool({"type": "object", "additionalProperties": False}), {}) == {}
 
 
-def test_a_good_tool_passes() -> None:
-    check_tool(made(examples=()), Limits())
+def test_a_valid_tool_passes_the_check() -> None:
+    check_tool(make_tool(examples=()), Limits())
 
 
 def test_an_example_that_does_not_fit_fails_with_the_names_of_tool_and_argument() -> None:
@@ -163,8 +163,8 @@ def test_a_default_that_does_not_fit_its_schema_fails_with_the_names_of_tool_and
     }
 
     with pytest.raises(PublishError, match=r"'walk'.*'steps'"):
-        check_tool(made(wrong), Limits())
-    check_tool(made(wrong), Limits(), foreign=True)
+        check_tool(make_tool(wrong), Limits())
+    check_tool(make_tool(wrong), Limits(), foreign=True)
 
 
 def test_a_default_may_stand_beside_a_reference_to_anywhere_in_the_schema() -> None:
@@ -182,17 +182,17 @@ def test_a_default_may_stand_beside_a_reference_to_anywhere_in_the_schema() -> N
         },
     }
 
-    check_tool(made(schema), Limits())
-    assert checked(made(schema), {"first": 1}) == {"first": 1, "steps": 1, "pace": "slow", "last": 2}
+    check_tool(make_tool(schema), Limits())
+    assert checked(make_tool(schema), {"first": 1}) == {"first": 1, "steps": 1, "pace": "slow", "last": 2}
 
 
-def test_what_is_wrong_with_the_spec_is_wrong_with_the_tool() -> None:
+def test_a_tool_with_an_invalid_spec_is_refused() -> None:
     with pytest.raises(PublishError, match="'Walk'"):
-        check_tool(made(name="Walk"), Limits())
-    check_tool(made(name="Walk"), Limits(), foreign=True)
+        check_tool(make_tool(name="Walk"), Limits())
+    check_tool(make_tool(name="Walk"), Limits(), foreign=True)
 
 
-async def test_everything_that_is_wrong_is_told_in_one_answer() -> None:
+async def test_one_answer_has_every_issue() -> None:
     class Strict(BaseModel, extra="forbid"):
         city: str
         zip_code: int
@@ -221,8 +221,8 @@ async def test_everything_that_is_wrong_is_told_in_one_answer() -> None:
     assert found["coutn"]["did_you_mean"] == "count"
 
 
-async def test_a_tool_with_a_json_schema_tells_everything_just_the_same() -> None:
-    async with Yard(tools=[made()]) as yard:
+async def test_a_tool_with_a_json_schema_answers_with_every_issue_too() -> None:
+    async with Yard(tools=[make_tool()]) as yard:
         answer = await yard.call("walk", {"pase": "slow", "stops": [1, "x", None]})
 
     found = {issue["field"]: issue for issue in issues_of(answer)}
@@ -244,16 +244,16 @@ async def test_a_tool_with_a_json_schema_tells_everything_just_the_same() -> Non
         ([], "walk(…)"),
     ],
 )
-async def test_a_refusal_says_what_to_call_next(arguments: Any, again: str) -> None:
-    async with Yard(tools=[made()]) as yard:
+async def test_invalid_input_suggests_the_next_call(arguments: Any, again: str) -> None:
+    async with Yard(tools=[make_tool()]) as yard:
         answer = await yard.call("walk", arguments)
 
     assert answer.error is not None
     assert answer.error.next_actions == (again,)
 
 
-async def test_a_refusal_of_very_much_names_only_some_of_it_in_words_and_all_of_it_in_facts() -> None:
-    async with Yard(tools=[made()]) as yard:
+async def test_a_message_names_a_few_fields_and_the_issues_name_all() -> None:
+    async with Yard(tools=[make_tool()]) as yard:
         answer = await yard.call("walk", {"steps": 1, **{f"x{number}": 1 for number in range(9)}})
 
     assert answer.error is not None
@@ -263,13 +263,13 @@ async def test_a_refusal_of_very_much_names_only_some_of_it_in_words_and_all_of_
 
 
 @pytest.mark.parametrize("number", [49, 50, 2000])
-async def test_a_refusal_of_more_than_it_counts_says_so(number: int) -> None:
+async def test_a_message_says_when_not_every_issue_was_counted(number: int) -> None:
     @tool
     async def sum_of(numbers: list[int | list[int]]) -> int:
         """Sum."""
         raise AssertionError
 
-    async with Yard(tools=[made(), sum_of]) as yard:
+    async with Yard(tools=[make_tool(), sum_of]) as yard:
         by_schema = await yard.call("walk", {"steps": 1, "stops": [[]] * number})
         by_signature = await yard.call("sum_of", {"numbers": ["x"] * number})
 
@@ -286,7 +286,7 @@ async def test_an_answer_stays_short_however_much_is_wrong_with_the_arguments() 
         raise AssertionError
 
     numbers = {"type": "object", "additionalProperties": False, "properties": {"numbers": {"type": "array", "items": {"type": "integer"}}}}
-    for add_up in (add, made(numbers, name="add")):
+    for add_up in (add, make_tool(numbers, name="add")):
         async with Yard(tools=[add_up]) as yard:
             answer = await yard.call("add", {"numbers": ["x"] * 1000})
         assert len(issues_of(answer)) == 50
@@ -299,17 +299,17 @@ async def test_a_large_part_of_a_schema_is_cut_down_to_its_type() -> None:
         "additionalProperties": False,
         "properties": {"word": {"type": "string", "enum": [f"word {number}" for number in range(500)]}},
     }
-    async with Yard(tools=[made(schema)]) as yard:
+    async with Yard(tools=[make_tool(schema)]) as yard:
         answer = await yard.call("walk", {"word": "no such word"})
 
     [issue] = issues_of(answer)
     assert issue["expected"] == {"type": "string"}
 
 
-async def test_a_large_part_without_a_type_is_not_given_a_wrong_one() -> None:
+async def test_a_large_part_of_a_schema_without_a_type_is_left_out() -> None:
     choices = [{"type": "string", "enum": [f"word {number}" for number in range(500)]}, {"type": "integer", "maximum": 3}]
     schema: dict[str, Any] = {"type": "object", "additionalProperties": False, "properties": {"word": {"anyOf": choices}}}
-    async with Yard(tools=[made(schema)]) as yard:
+    async with Yard(tools=[make_tool(schema)]) as yard:
         answer = await yard.call("walk", {"word": []})
 
     [issue] = issues_of(answer)
@@ -335,12 +335,12 @@ async def test_what_is_expected_can_be_read_without_the_rest_of_the_schema() -> 
     assert "name" in str(issues_of(answer)[0]["expected"])
 
 
-def test_a_refusal_carries_the_issues_as_they_are_unless_they_are_large() -> None:
-    walk = made()
+def test_issues_are_answered_unchanged_unless_they_are_large() -> None:
+    walk = make_tool()
     small = Issue("steps", "missing", "…", {"type": "integer"}, "step")
 
     with pytest.raises(Exception, match="…") as caught:
-        walk.mend(b"{}", [small], repair=False)
+        walk.repair(b"{}", [small], enabled=False)
 
     assert getattr(caught.value, "details", {})["issues"] == [small]
 
@@ -349,7 +349,7 @@ def test_a_handler_may_be_any_function_of_a_call() -> None:
     def handler(call: Call) -> Awaitable[object]:
         raise AssertionError(call)
 
-    spec = made().spec
+    spec = make_tool().spec
     whole = Tool(spec=spec, handler=handler, check=check_by_schema(WALK))
 
     assert (whole.spec, whole.fits_output, whole.may_return_none) == (spec, None, False)

@@ -59,7 +59,7 @@ async def test_a_provider_can_join_and_leave_an_open_yard() -> None:
         assert (await yard.call("greet")).data == "Hello."
         await yard.providers.remove("late")
         await yard.providers.remove("late")
-        assert (late.closed, yard.registry.named("greet"), yard.providers.get("late")) == (True, None, None)
+        assert (late.closed, yard.registry.get("greet"), yard.providers.get("late")) == (True, None, None)
 
 
 async def test_two_of_one_name_are_refused_and_the_first_stays() -> None:
@@ -93,7 +93,7 @@ async def test_one_that_cannot_be_opened_leaves_nothing_behind() -> None:
         with pytest.raises(ConnectionError):
             await yard.providers.add(Broken())
 
-        assert (yard.providers.get("late"), yard.registry.named("greet")) == (None, None)
+        assert (yard.providers.get("late"), yard.registry.get("greet")) == (None, None)
 
 
 async def test_waiting_for_those_who_publish_later_has_an_end() -> None:
@@ -102,7 +102,7 @@ async def test_waiting_for_those_who_publish_later_has_an_end() -> None:
         await yard.providers.add(late)
         await yard.providers.wait_ready(0.01)
 
-        assert yard.registry.named("greet") is None
+        assert yard.registry.get("greet") is None
 
 
 async def test_a_yard_that_knows_what_one_offers_waits_for_no_other() -> None:

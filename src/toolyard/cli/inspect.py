@@ -143,10 +143,10 @@ def _notices(yard: Yard, profile: Profile, *, listed: int) -> list[str]:
     unlisted = sum(spec.source != METATOOLS for spec in yard.registry.visible(profile)) - listed
     if unlisted:
         notices.append(f"{_tools(unlisted)} not listed on this surface, but can be called.")
-    withheld: dict[str, list[str]] = {}
-    for tool in yard.registry.withheld(profile):
-        withheld.setdefault(tool.status, []).append(tool.spec.name)
-    for status, names in sorted(withheld.items()):
+    unavailable: dict[str, list[str]] = {}
+    for tool in yard.registry.unavailable(profile):
+        unavailable.setdefault(tool.status, []).append(tool.spec.name)
+    for status, names in sorted(unavailable.items()):
         shown = ", ".join(f"'{name}'" for name in names[:_MAX_NAMES]) + (" and others" if len(names) > _MAX_NAMES else "")
         notices.append(f"{_tools(len(names))} {status}: {shown}. 'toolyard describe' shows the reason.")
     return notices

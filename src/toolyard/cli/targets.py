@@ -213,7 +213,7 @@ async def _wait_for_upstreams(yard: Yard, terminal: Terminal, *, tool: str | Non
     """
 
     def is_published() -> bool:
-        found = None if tool is None else yard.registry.named(tool)
+        found = None if tool is None else yard.registry.get(tool)
         return found is not None and not (runs and found.spec.source == METATOOLS)
 
     def show(names: Sequence[str]) -> None:
@@ -237,7 +237,7 @@ async def _wait_for_upstreams(yard: Yard, terminal: Terminal, *, tool: str | Non
 
 def _has_tools(yard: Yard) -> bool:
     """Return whether a yard has tools besides the metatools, withheld ones included."""
-    return bool(yard.registry.withheld(EVERYTHING)) or any(spec.source != METATOOLS for spec in yard.registry.visible(EVERYTHING))
+    return bool(yard.registry.unavailable(EVERYTHING)) or any(spec.source != METATOOLS for spec in yard.registry.visible(EVERYTHING))
 
 
 async def _run(yard: Yard, options: "Options", *, wait: Callable[[], Awaitable[None]], work: Work) -> int:

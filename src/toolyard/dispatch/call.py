@@ -185,7 +185,7 @@ class Funnel(Protocol):
         """Return the event loop that calls run on."""
         ...
 
-    def lent(self) -> AbstractContextManager[None]:
+    def extra_thread(self) -> AbstractContextManager[None]:
         """Allow one more worker thread while this one waits."""
         ...
 
@@ -300,7 +300,7 @@ class Call(msgspec.Struct, eq=False):
         if on_loop(self.funnel.loop):
             work.close()
             raise RuntimeError("An async handler must await instead of calling 'wait'.")
-        with self.funnel.lent():
+        with self.funnel.extra_thread():
             return asyncio.run_coroutine_threadsafe(work, self.funnel.loop).result()
 
     def start_session(self, *, kind: str = "", session_id: str | None = None) -> Session:

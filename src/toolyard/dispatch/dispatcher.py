@@ -35,11 +35,11 @@ from toolyard.dispatch.execution import Execution
 from toolyard.dispatch.outcome import Outcome, Query, defect_from, failure_from, finish, room_for_data, to_outcome, to_read_outcome
 from toolyard.dispatch.progress import Progress
 from toolyard.dispatch.registry import Registry
-from toolyard.dispatch.resource import contents_of, messages_of, suggest
-from toolyard.dispatch.results import ESCAPE, MARK, Results, may_refer, too_large
+from toolyard.dispatch.resource import complete_argument, contents_of, messages_of
+from toolyard.dispatch.results import BACKSLASH, DOLLAR, Results, may_contain_refs, too_large
 from toolyard.dispatch.run import Run
 from toolyard.dispatch.sessions import Sessions
-from toolyard.dispatch.tool import InvalidArgumentsError, Tool, plain_of, written
+from toolyard.dispatch.tool import InvalidArgumentsError, Tool, decode_arguments, encode_arguments
 from toolyard.model.envelope import Encoded, Envelope, encode
 from toolyard.model.errors import ToolError
 from toolyard.model.limits import Limits
@@ -117,10 +117,10 @@ class Dispatcher:
             if options.checked_by is tool:
                 call.arguments, call.coerced = options.checked or {}, options.coerced
             else:
-                text = written(request.arguments, self._resolved_bytes if options.refs_resolved else self._limits.argument_bytes)
-                if (MARK in text or ESCAPE in text) and not options.refs_resolved and not tool.wraps and may_refer(text):
-                    filling = self.results.filling(request.caller.owner, profile)
-                    text = encode(await filling.fill_in(plain_of(text), tool.spec.input_schema))
+                text = encode_arguments(request.arguments, self._resolved_bytes if options.refs_resolved else self._limits.argument_bytes)
+                if (DOLLAR in text or BACKSLASH in text) and not options.refs_resolved and not tool.wraps and may_contain_refs(text):
+                    resolver = self.results.resolver(request.caller.owner, profile)
+                    text = encode(await resolver.resolve(decode_arguments(text), tool.spec.input_schema))
                 self._check(call, tool, text)
             if not tool.is_simple or request.name != tool.spec.name:
                 self._admit(call)
@@ -175,7 +175,7 @@ class Dispatcher:
         call = self._begin(CallRequest(name, None, caller, kind), LIBRARY)
         self._check_nesting(call)
         find = self._registry.find_prompt if kind == "prompt" else self._registry.find_template
-        return await suggest(call, find(name, call.profile), argument, value, settled=settled, seconds=self._limits.timeout)
+        return await complete_argument(call, find(name, call.profile), argument, value, context=settled, seconds=self._limits.timeout)
 
     def send_progress(self, call: Any, progress: Progress, *, own: bool) -> None:
         """Send progress of a call to its client, throttled."""
@@ -185,9 +185,9 @@ class Dispatcher:
         """Run a blocking function in a worker thread."""
         return self.threads.run(call, function)
 
-    def lent(self) -> AbstractContextManager[None]:
+    def extra_thread(self) -> AbstractContextManager[None]:
         """Allow one more worker thread while this one waits."""
-        return self.threads.lent()
+        return self.threads.extra_thread()
 
     def wait_outside(self, call: Any, answer: Awaitable[T]) -> Awaitable[T]:
         """Wait for a person or client: meanwhile deadlines stand still and limiters let others pass."""
@@ -216,7 +216,7 @@ class Dispatcher:
         most = call.channel.result_characters
         room = None if most is None else room_for_data(call, most)
         try:
-            return outcome.cut(await self.results.keep(encoded, call.request.caller.owner, call.profile, room=room))
+            return outcome.cut(await self.results.store(encoded, call.request.caller.owner, call.profile, room=room))
         except BaseException as error:  # noqa: BLE001 - a store may raise anything
             if outcome.error is not None and isinstance(error, ToolError):
                 return outcome.cut(too_large(encoded))
@@ -228,7 +228,7 @@ class Dispatcher:
             self._check_nesting(call)
             query = find()
             call.spec, call.handler = query.tool.spec, query.tool.handler
-            self._check_texts(call, query.tool, written(query.arguments, self._limits.argument_bytes))
+            self._check_texts(call, query.tool, encode_arguments(query.arguments, self._limits.argument_bytes))
             outcome = to_read_outcome(call, query, await self._execution.run(call, query.tool))
         except BaseException as error:  # noqa: BLE001 - as in 'dispatch'
             outcome = self._failed(call, error)
@@ -247,14 +247,14 @@ class Dispatcher:
         try:
             call.arguments = query.check(text)
         except InvalidArgumentsError as error:
-            call.arguments = query.mend(text, error.issues, repair=True).arguments
+            call.arguments = query.repair(text, error.issues, enabled=True).arguments
         call.at_fault = "yard"
 
     def _find(self, call: Run) -> Tool:
         parent = call.parent
         if self._closed or (parent is not None and (parent.finished or call.depth > self._limits.depth)):
             self._check_nesting(call)
-        tool = None if call.profile.toolsets else self._registry.named(call.request.name)  # a profile without rules has every tool
+        tool = None if call.profile.toolsets else self._registry.get(call.request.name)  # a profile without rules has every tool
         if tool is None:
             tool = self._registry.find(call.request.name, call.profile)
         call.spec, call.handler = tool.spec, tool.handler
@@ -273,8 +273,8 @@ class Dispatcher:
         try:
             call.arguments = tool.check(text)
         except InvalidArgumentsError as error:
-            elsewhere, call.at_fault = self._registry.look_up(tool, call.profile), "tool"
-            call.arguments, call.coerced = tool.mend(text, error.issues, repair=self._limits.repair, elsewhere=elsewhere)
+            suggestions, call.at_fault = self._registry.suggest_describe(tool.spec.name, call.profile), "tool"
+            call.arguments, call.coerced = tool.repair(text, error.issues, enabled=self._limits.repair, suggestions=suggestions)
             call.at_fault = "yard"
         except BaseException:
             call.at_fault = "tool"

@@ -1,6 +1,6 @@
-"""The registry: one table each of tools, resources and prompts, with versions that grow.
+"""The registry of a yard: its published tools, resources and prompts, who subscribed to them, and version numbers.
 
-It publishes, withdraws, finds and tells who watches. It runs nothing.
+It runs nothing and names no metatool: the actions that it suggests are handed in.
 """
 
 import asyncio
@@ -9,14 +9,15 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import unquote
 
 import msgspec
 
 from toolyard.dispatch.resource import Prompt, Resource, check_prompt, check_resource
-from toolyard.dispatch.table import NOTHING_WITHHELD, ChangeKind, Status, Table, Withheld, WithheldReasons
+from toolyard.dispatch.table import NONE_WITHHELD, ChangeKind, Table, Unavailable, WithheldReasons
 from toolyard.dispatch.tool import Tool, check_tool
 from toolyard.model.envelope import encode_sorted
 from toolyard.model.errors import ToolError
@@ -25,107 +26,20 @@ from toolyard.model.profile import METATOOLS, Profile, listed
 from toolyard.model.spec import Kind, PromptSpec, ResourceSpec, ToolSpec
 from toolyard.model.uri_template import UriTemplate
 
-__all__ = [
-    "Change",
-    "ChangeKind",
-    "FoundResource",
-    "Registry",
-    "Status",
-    "Subscribed",
-    "Subscriptions",
-    "Watcher",
-    "Withheld",
-    "available_actions",
-    "tool_not_found",
-]
-
-
-def available_actions(tools: Mapping[str, Tool], profile: Profile, *actions: str) -> list[str]:
-    """Return those of the actions whose metatools there are for the profile, so that nobody is sent to one that is not."""
-    there = {action: tools.get(action.partition("(")[0]) for action in actions}
-    return [action for action, tool in there.items() if tool is not None and tool.spec.source == METATOOLS and profile.allows(tool.spec)]
-
-
-def tool_not_found(table: Table[Tool], name: str, profile: Profile, *, again: str) -> ToolError:
-    """Return the failure to find a tool for the profile; `again` is what to do with a name that may have been meant, as a format."""
-    held = table.held(name, profile)
-    if held is not None:
-        return ToolError(
-            "tool_not_found",
-            f"'{name}' is {held.status}. {held.reason}",
-            hint="Use another tool, or ask whoever runs the yard.",
-            status=held.status,
-            similar=[],
-        )
-    near = table.near(name, profile)
-    similar = [one for one in near if table.things[one].spec.source != METATOOLS] or near
-    actions, hint = [again.format(closest) for closest in similar[:1]], None
-    if not similar:
-        actions = available_actions(table.things, profile, "search_tools(query=…)")
-        hint = "Search for what you want to do." if actions else "Look through the list of tools: none has a name like it."
-    return ToolError("tool_not_found", "There is no tool of that name.", hint=hint, next_actions=actions, similar=similar[:5])
-
-
-Watcher = Callable[[AbstractSet[str]], "asyncio.Future[None] | None"]
-"""Takes the URIs that somebody is subscribed to now; what it returns, if anything, is done once nothing goes untold any more."""
-
-
-class Subscribed(NamedTuple):
-    """What somebody is subscribed to: by URI the source of each resource, and what is done once all of it holds."""
-
-    sources: Mapping[str, str]
-    held: "tuple[asyncio.Future[None], ...]"
-
-
-class Subscriptions:
-    """By source the resources that are subscribed to, and who is told when those are others."""
-
-    def __init__(self) -> None:
-        self._counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        self._watchers: defaultdict[str, list[Watcher]] = defaultdict(list)
-
-    def add(self, sources: Mapping[str, str]) -> Subscribed:
-        """Count one more who wants to hear of these resources, by URI the source of each."""
-        others: set[str] = set()
-        for uri, source in sources.items():
-            counts = self._counts[source]
-            counts[uri] += 1
-            if counts[uri] == 1:
-                others.add(source)
-        return Subscribed(sources, self._tell(others))
-
-    def remove(self, sources: Mapping[str, str]) -> None:
-        """Count one less for each of them."""
-        others: set[str] = set()
-        for uri, source in sources.items():
-            counts = self._counts[source]
-            counts[uri] -= 1
-            if not counts[uri]:
-                del counts[uri]
-                others.add(source)
-        self._tell(others)
-
-    def watch(self, source: str, watcher: Watcher) -> Callable[[], None]:
-        """Tell the watcher what is subscribed to of that source, now and whenever it changes; return what stops that."""
-        watchers = self._watchers[source]
-        watchers.append(watcher)
-        watcher(frozenset(self._counts[source]))
-        return lambda: watchers.remove(watcher) if watcher in watchers else None
-
-    def _tell(self, sources: AbstractSet[str]) -> "tuple[asyncio.Future[None], ...]":
-        """Tell each watcher of these sources once, however many resources it is about: each time it takes them all."""
-        held = [watcher(frozenset(self._counts[source])) for source in sorted(sources) for watcher in tuple(self._watchers[source])]
-        return tuple(one for one in held if one is not None)
-
+__all__ = ["Change", "Registry", "ResourceMatch", "Subscription", "SubscriptionWatcher", "Subscriptions", "Suggestions"]
 
 T = TypeVar("T")
-_PROFILES: Final = 256
+SubscriptionWatcher = Callable[[AbstractSet[str]], "asyncio.Future[None] | None"]
+"""Takes every URI of its source that has a subscriber; may return a future that is done once updates arrive."""
+
+_MAX_CACHED_LISTS: Final = 256
+_MAX_SIMILAR: Final = 5
 _GATED: Final = "It runs code; open the yard with '--allow-eval' (or 'allow_eval=True')."
 _log = logging.getLogger(__name__)
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One thing that happened to the registry; a resource is named by its URI."""
+    """One change of the registry; the name of a resource is its URI."""
 
     kind: ChangeKind
     name: str
@@ -133,37 +47,88 @@ class Change(msgspec.Struct, frozen=True):
     what: Kind = "tool"
 
 
-class FoundResource(NamedTuple):
-    """A resource, and what the URI it was found by gives its variables."""
+class ResourceMatch(NamedTuple):
+    """A resource, and the values of its template variables in the URI that matched."""
 
     resource: Resource
     variables: dict[str, str]
 
 
-class Registry:
-    """Names to tools and prompts, URIs to resources."""
+class Suggestions(msgspec.Struct, frozen=True):
+    """Formats of the `next_actions` that use a metatool; an empty one suggests nothing."""
 
-    def __init__(self, limits: Limits, *, allow_eval: bool = False) -> None:
+    search: str = ""
+    describe: str = ""
+    """Takes the name of a tool."""
+    read: str = ""
+    """Takes the handle of a stored result."""
+
+
+_NO_SUGGESTIONS: Final = Suggestions()
+
+
+class Subscription(NamedTuple):
+    """The source of each subscribed resource by URI, and futures that are done once updates arrive."""
+
+    sources: Mapping[str, str]
+    ready: "tuple[asyncio.Future[None], ...]"
+
+
+class Subscriptions:
+    """Counts subscribers by source and URI, and notifies the watchers of a source when its set of URIs changes."""
+
+    def __init__(self) -> None:
+        self._counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._watchers: defaultdict[str, list[SubscriptionWatcher]] = defaultdict(list)
+
+    def add(self, sources: Mapping[str, str]) -> Subscription:
+        """Add one subscriber to each of these resources; `sources` maps URIs to sources."""
+        return Subscription(sources, self._count(sources, 1))
+
+    def remove(self, sources: Mapping[str, str]) -> None:
+        """Remove one subscriber from each of these resources."""
+        self._count(sources, -1)
+
+    def watch(self, source: str, watcher: SubscriptionWatcher) -> Callable[[], None]:
+        """Call the watcher with the subscribed URIs of a source, now and after each change; return a function that stops it."""
+        stop = _add_watcher(self._watchers[source], watcher)
+        watcher(frozenset(self._counts[source]))
+        return stop
+
+    def _count(self, sources: Mapping[str, str], change: int) -> "tuple[asyncio.Future[None], ...]":
+        """Change the counts, then call each watcher of a changed source once, with all of its URIs."""
+        changed: set[str] = set()
+        for uri, source in sources.items():
+            counts = self._counts[source]
+            counts[uri] += change
+            if counts[uri] == max(change, 0):  # the first subscriber came or the last one left
+                changed.add(source)
+            if not counts[uri]:
+                del counts[uri]
+        futures = [watcher(frozenset(self._counts[source])) for source in sorted(changed) for watcher in tuple(self._watchers[source])]
+        return tuple(future for future in futures if future is not None)
+
+
+class Registry:
+    """Tools and prompts by name, resources by URI."""
+
+    def __init__(self, limits: Limits, *, allow_eval: bool = False, suggestions: Suggestions = _NO_SUGGESTIONS) -> None:
         self.version = 0
         self.versions: dict[Kind, int] = {"tool": 0, "resource": 0, "prompt": 0}
-        """How often each kind changed."""
+        """The number of changes of each kind."""
         self._limits = limits
         self.allow_eval = allow_eval
         """Whether tools that run code are published; read when they are."""
+        self._suggestions = suggestions
         self.has_foreign = False
-        """Whether a foreign source has published, so that not all of this keeps to the rules for our own."""
-        self._tools: Table[Tool] = Table(
-            "tool", check=lambda tool, foreign: check_tool(tool, limits, foreign=foreign), announce=self._announce, gate=self._gate
-        )
-        self._resources: Table[Resource] = Table(
-            "resource", check=lambda resource, foreign: check_resource(resource, limits, foreign=foreign), announce=self._announce
-        )
-        self._prompts: Table[Prompt] = Table(
-            "prompt", check=lambda prompt, foreign: check_prompt(prompt, limits, foreign=foreign), announce=self._announce
-        )
-        self._by_name = self._tools.things
-        self.named: Callable[[str], Tool | None] = self._by_name.get
-        """Returns the tool that is published under exactly this name, whoever may see it."""
+        """Whether a foreign source has published, so that some specs may break the rules for our own."""
+        self._tools: Table[Tool] = Table("tool", check=partial(check_tool, limits=limits), announce=self._announce, gate=self._gate)
+        self._resources: Table[Resource] = Table("resource", check=partial(check_resource, limits=limits), announce=self._announce)
+        self._prompts: Table[Prompt] = Table("prompt", check=partial(check_prompt, limits=limits), announce=self._announce)
+        self._by_name = self._tools.entries
+        # the method of the dictionary itself, because a function around it would be felt by every call
+        self.get: Callable[[str], Tool | None] = self._by_name.get
+        """Returns the tool of exactly this name, ignoring profiles and former names."""
         self._templates: tuple[int, list[tuple[UriTemplate, Resource]]] = (0, [])
         self.subscriptions = Subscriptions()
         self._watchers: list[Callable[[Change], None]] = []
@@ -180,135 +145,140 @@ class Registry:
         *,
         resources: Iterable[Resource] = (),
         prompts: Iterable[Prompt] = (),
-        withheld: WithheldReasons = NOTHING_WITHHELD,
+        withheld: WithheldReasons = NONE_WITHHELD,
         foreign: bool = False,
         gives_way: bool = False,
     ) -> None:
-        """Make these the tools, resources and prompts of a source, all or none; what it published before and does not now is withdrawn.
+        """Replace everything that a source published with these tools, resources and prompts, all or none.
 
-        A wrong one of a foreign source is quarantined and the rest are published. Those that give way are left out, with a
-        warning, where another source has the name. What is withheld, by kind and key, is known with its reason and cannot be used.
+        An invalid entry of a foreign source is quarantined; the others are published. Entries that give way are left out,
+        with a warning, where another source has their name. Withheld entries cannot be used; callers get the reason.
 
         Raises:
-            PublishError: One of our own is wrong or its name is taken.
+            PublishError: An entry of our own is invalid or its name is taken.
         """
         self.has_foreign = self.has_foreign or foreign
-        planned_tools = self._tools.plan(source, tools, withheld=withheld, foreign=foreign, gives_way=gives_way)
-        planned_resources = self._resources.plan(source, resources, withheld=withheld, foreign=foreign, gives_way=gives_way)
-        planned_prompts = self._prompts.plan(source, prompts, withheld=withheld, foreign=foreign, gives_way=gives_way)
-        self._tools.apply(planned_tools)
-        self._resources.apply(planned_resources)
-        self._prompts.apply(planned_prompts)
+        commits = [
+            self._tools.prepare(source, tools, withheld=withheld, foreign=foreign, gives_way=gives_way),
+            self._resources.prepare(source, resources, withheld=withheld, foreign=foreign, gives_way=gives_way),
+            self._prompts.prepare(source, prompts, withheld=withheld, foreign=foreign, gives_way=gives_way),
+        ]
+        for commit in commits:  # after the last 'prepare', which may raise
+            commit()
 
     def withdraw(self, source: str) -> None:
-        """Withdraw everything of a source; what gave way to it is back."""
+        """Withdraw everything of a source; entries that gave way to it are published again."""
         self.publish(source)
 
-    def find(self, name: str, profile: Profile, *, again: str = "{}(…)") -> Tool:
-        """Return the tool of that name for callers of this profile, in time that does not grow with the number of tools.
+    def find(self, name: str, profile: Profile, *, suggestion: str = "{}(…)") -> Tool:
+        """Return the tool of that current or former name for callers of this profile, in constant time.
 
-        Where there is none, `again` says what to do with the name that was probably meant, as a format that takes it.
+        If there is none, `suggestion` is the format of the next action with the most similar name.
 
         Raises:
-            ToolError: `tool_not_found`; a tool that the profile denies looks like none.
+            ToolError: `tool_not_found`; also for a tool that the profile denies.
         """
         tool = self._by_name.get(name)
         if tool is None:
-            tool = self._tools.owner_of(name)
+            tool = self._tools.resolve(name)
         if tool is None or (profile.toolsets and not profile.allows(tool.spec)):
-            raise tool_not_found(self._tools, name, profile, again=again)
+            raise self._tool_not_found(name, profile, suggestion)
         return tool
 
+    def resolve(self, name: str) -> Tool | None:
+        """Return the tool of that current or former name, ignoring profiles."""
+        return self._tools.resolve(name)
+
     def available_actions(self, profile: Profile, *actions: str) -> list[str]:
-        """Return those of the actions whose metatools there are for the profile, so that nobody is sent to one that is not."""
-        return available_actions(self._by_name, profile, *actions)
+        """Return the actions whose metatool is published and allowed by the profile."""
+        tools = [(action, self._by_name.get(action.partition("(")[0])) for action in actions]
+        return [action for action, tool in tools if tool and tool.spec.source == METATOOLS and profile.allows(tool.spec)]
 
-    def look_up(self, tool: Tool, profile: Profile) -> list[str]:
-        """Return how a caller of the profile learns of a tool, if there is a way."""
-        return self.available_actions(profile, f"describe_tool(tool_id={tool.spec.name!r})")
+    def suggest_describe(self, name: str, profile: Profile) -> list[str]:
+        """Return the action that describes a tool, if the profile has one."""
+        return self.available_actions(profile, self._suggestions.describe.format(name))
 
-    def known_as(self, name: str) -> Tool | None:
-        """Return the tool that a name finds, be it a former one, whoever may see it."""
-        return self._tools.owner_of(name)
+    def suggest_read(self, handle: str, profile: Profile) -> list[str]:
+        """Return the action that reads a stored result, if the profile has one."""
+        return self.available_actions(profile, self._suggestions.read.format(handle))
 
-    def find_resource(self, uri: str, profile: Profile) -> FoundResource:
-        """Return the resource of that URI, or else the most exact template that fits it, for callers of this profile.
+    def find_resource(self, uri: str, profile: Profile) -> ResourceMatch:
+        """Return the resource of that URI, or else the most specific template that matches it, for callers of this profile.
 
-        The rules of the profile hold for the URI that is asked for, too, as it is written and decoded.
+        For a template, the profile must also allow the requested URI, both as written and decoded.
 
         Raises:
-            ToolError: `not_found`; a resource that the profile denies looks like none.
+            ToolError: `not_found`; also for a resource that the profile denies.
         """
-        resource = self._resources.things.get(uri)
+        resource = self._resources.entries.get(uri)
         if resource is not None and not resource.spec.is_template and profile.allows(resource.spec):
-            return FoundResource(resource, {})
-        held = self._resources.held(uri, profile)
-        if held is not None and held.status == "withheld":  # no template may stand in for it
-            message = f"'{uri}' is withheld. {held.reason}"
-            raise ToolError("not_found", message, reason="unknown_uri", may_have_run=False, uri=uri, status=held.status)
-        for template, candidate in self._ready_templates():
+            return ResourceMatch(resource, {})
+        unavailable = self._resources.find_unavailable(uri, profile)
+        if unavailable is not None and unavailable.status == "withheld":  # a template must not serve a withheld resource
+            raise _unknown_uri(uri, f"'{uri}' is withheld. {unavailable.reason}", status=unavailable.status)
+        for template, candidate in self._parsed_templates():
             variables = template.match(uri)
             if variables is not None and _allows_as(profile, candidate.spec, uri):
-                return FoundResource(candidate, variables)
-        raise ToolError("not_found", "There is no resource of that URI.", reason="unknown_uri", may_have_run=False, uri=uri)
+                return ResourceMatch(candidate, variables)
+        raise _unknown_uri(uri)
 
     def find_template(self, uri: str, profile: Profile) -> Resource:
-        """Return the template, or the resource, that is listed with exactly this URI.
+        """Return the template or resource that is listed with exactly this URI.
 
         Raises:
             ToolError: `not_found`.
         """
-        resource = self._resources.things.get(uri)
+        resource = self._resources.entries.get(uri)
         if resource is None or not profile.allows(resource.spec):
-            raise ToolError("not_found", "There is no resource of that URI.", reason="unknown_uri", may_have_run=False, uri=uri)
+            raise _unknown_uri(uri)
         return resource
 
     def find_prompt(self, name: str, profile: Profile) -> Prompt:
         """Return the prompt of that name for callers of this profile.
 
         Raises:
-            ToolError: `not_found`; a prompt that the profile denies looks like none.
+            ToolError: `not_found`; also for a prompt that the profile denies.
         """
-        prompt = self._prompts.things.get(name)
+        prompt = self._prompts.entries.get(name)
         if prompt is not None and profile.allows(prompt.spec):
             return prompt
-        held = self._prompts.held(name, profile)
-        message = "There is no prompt of that name." if held is None else f"'{name}' is {held.status}. {held.reason}"
-        similar = self._prompts.near(name, profile)[:5] if held is None else []
+        unavailable = self._prompts.find_unavailable(name, profile)
+        message = "There is no prompt of that name." if unavailable is None else f"'{name}' is {unavailable.status}. {unavailable.reason}"
+        similar = self._prompts.similar(name, profile)[:_MAX_SIMILAR] if unavailable is None else []
         raise ToolError("not_found", message, reason="unknown_prompt", may_have_run=False, name=name, similar=similar)
 
     def visible(self, profile: Profile) -> list[ToolSpec]:
-        """Return every tool that exists for the profile, by name."""
+        """Return every tool that the profile allows, sorted by name."""
         return [tool.spec for tool in self._tools.visible(profile)]
 
     def list(self, profile: Profile) -> Sequence[ToolSpec]:
-        """Return the tools that the profile lists, in one order: a function of the profile and the tools alone."""
+        """Return the tools that the profile lists, in an order that depends only on the profile and the tools."""
         version = self.versions["tool"]
         cached = self._lists.get(profile)
         if cached is not None and cached[0] == version:
             return cached[1]
         was_meta = None if cached is None else cached[2]
-        if cached is None and len(self._lists) >= _PROFILES:
+        if cached is None and len(self._lists) >= _MAX_CACHED_LISTS:
             self._lists.clear()
         specs, meta = listed(profile, self.visible(profile), budget=self._limits.listed_tokens, was_meta=was_meta)
         self._lists[profile] = (version, specs, meta)
         return specs
 
-    def is_short(self, profile: Profile) -> bool:
-        """Return whether the profile lists metatools in place of what they find."""
+    def uses_meta_surface(self, profile: Profile) -> bool:
+        """Return whether the profile lists the metatools instead of all tools."""
         self.list(profile)
         return self._lists[profile][2]
 
     def list_resources(self, profile: Profile) -> Sequence[ResourceSpec]:
-        """Return the resources that exist for the profile, by URI, without the templates."""
+        """Return the resources that the profile allows, sorted by URI, without templates."""
         return [resource.spec for resource in self._resources.visible(profile) if not resource.spec.is_template]
 
     def list_templates(self, profile: Profile) -> Sequence[ResourceSpec]:
-        """Return the templates that exist for the profile, by URI."""
+        """Return the resource templates that the profile allows, sorted by URI."""
         return [resource.spec for resource in self._resources.visible(profile) if resource.spec.is_template]
 
     def list_prompts(self, profile: Profile) -> Sequence[PromptSpec]:
-        """Return the prompts that exist for the profile, by name."""
+        """Return the prompts that the profile allows, sorted by name."""
         return [prompt.spec for prompt in self._prompts.visible(profile)]
 
     def hash(self, profile: Profile) -> str:
@@ -318,22 +288,22 @@ class Registry:
             digest.update(encode_sorted(spec))
         return digest.hexdigest()
 
-    def withheld(self, profile: Profile, kind: Kind = "tool") -> Sequence[Withheld]:
-        """Return what the profile would have of a kind and cannot use now."""
+    def unavailable(self, profile: Profile, kind: Kind = "tool") -> Sequence[Unavailable]:
+        """Return the entries of a kind that the profile allows and that cannot be used now."""
         tables: dict[Kind, Table[Tool] | Table[Resource] | Table[Prompt]]
         tables = {"tool": self._tools, "resource": self._resources, "prompt": self._prompts}
-        return tables[kind].withheld(profile)
+        return tables[kind].unavailable(profile)
 
     def watch(self, watcher: Callable[[Change], None]) -> Callable[[], None]:
-        """Tell the watcher of every change of what is published; return what stops that."""
-        return _joined(self._watchers, watcher)
+        """Call the watcher after every change of the registry; return a function that stops it."""
+        return _add_watcher(self._watchers, watcher)
 
     def watch_updates(self, watcher: Callable[[str], None]) -> Callable[[], None]:
-        """Tell the watcher the URI of every resource whose content changed; return what stops that."""
-        return _joined(self._update_watchers, watcher)
+        """Call the watcher with the URI of every resource whose content changes; return a function that stops it."""
+        return _add_watcher(self._update_watchers, watcher)
 
-    def subscribe(self, uris: Iterable[str], profile: Profile) -> Subscribed:
-        """Let whoever publishes these resources know that somebody wants to hear of them, as far as they exist for him."""
+    def subscribe(self, uris: Iterable[str], profile: Profile) -> Subscription:
+        """Subscribe to updates of those resources that exist for the profile."""
         sources: dict[str, str] = {}
         for uri in uris:
             with suppress(ToolError):
@@ -341,16 +311,35 @@ class Registry:
         return self.subscriptions.add(sources)
 
     def updated(self, uri: str) -> None:
-        """Tell who watches that the content of a resource changed."""
-        _tell(self._update_watchers, uri)
+        """Notify the watchers that the content of a resource changed."""
+        _notify(self._update_watchers, uri)
 
-    def _ready_templates(self) -> "list[tuple[UriTemplate, Resource]]":
-        """Return the templates taken apart, the one with the most text of its own first."""
+    def _tool_not_found(self, name: str, profile: Profile, suggestion: str) -> ToolError:
+        unavailable = self._tools.find_unavailable(name, profile)
+        if unavailable is not None:
+            return ToolError(
+                "tool_not_found",
+                f"'{name}' is {unavailable.status}. {unavailable.reason}",
+                hint="Use another tool, or ask whoever runs the yard.",
+                status=unavailable.status,
+                similar=[],
+            )
+        every = self._tools.similar(name, profile)
+        similar = [other for other in every if self._by_name[other].spec.source != METATOOLS] or every
+        actions, hint = [suggestion.format(closest) for closest in similar[:1]], None
+        if not similar:
+            actions = self.available_actions(profile, self._suggestions.search)
+            hint = "Search for what you want to do." if actions else "Look through the list of tools: none has a name like it."
+        message = "There is no tool of that name."
+        return ToolError("tool_not_found", message, hint=hint, next_actions=actions, similar=similar[:_MAX_SIMILAR])
+
+    def _parsed_templates(self) -> "list[tuple[UriTemplate, Resource]]":
+        """Return the parsed templates, the one with the most literal characters first."""
         version = self.versions["resource"]
         if self._templates[0] != version:
-            ready = [(UriTemplate(uri), resource) for uri, resource in self._resources.things.items() if resource.spec.is_template]
-            ready.sort(key=lambda pair: (-pair[0].literal_characters, pair[1].spec.uri))
-            self._templates = (version, ready)
+            parsed = [(UriTemplate(uri), resource) for uri, resource in self._resources.entries.items() if resource.spec.is_template]
+            parsed.sort(key=lambda pair: (-pair[0].literal_characters, pair[1].spec.uri))
+            self._templates = (version, parsed)
         return self._templates[1]
 
     def _gate(self, tool: Tool) -> str | None:
@@ -359,23 +348,27 @@ class Registry:
     def _announce(self, kind: ChangeKind, what: Kind, name: str) -> None:
         self.version += 1
         self.versions[what] += 1
-        _tell(self._watchers, Change(kind, name, self.version, what))
+        _notify(self._watchers, Change(kind, name, self.version, what))
+
+
+def _unknown_uri(uri: str, message: str = "There is no resource of that URI.", **details: Any) -> ToolError:
+    return ToolError("not_found", message, reason="unknown_uri", may_have_run=False, uri=uri, **details)
 
 
 def _allows_as(profile: Profile, spec: ResourceSpec, uri: str) -> bool:
-    """Return whether the profile allows a template, and what it stands for here."""
+    """Return whether the profile allows both a template and the URI that it is used for."""
     forms = dict.fromkeys((spec.uri, uri, unquote(uri)))
     return all(profile.allows(msgspec.structs.replace(spec, uri=form)) for form in forms)
 
 
-def _joined(watchers: list[T], watcher: T) -> Callable[[], None]:
+def _add_watcher(watchers: list[T], watcher: T) -> Callable[[], None]:
     watchers.append(watcher)
     return lambda: watchers.remove(watcher) if watcher in watchers else None
 
 
-def _tell(watchers: "list[Callable[[T], None]]", what: T) -> None:
+def _notify(watchers: "list[Callable[[T], None]]", event: T) -> None:
     for watcher in tuple(watchers):
         try:
-            watcher(what)
+            watcher(event)
         except Exception:  # noqa: BLE001 - a watcher may raise anything, and must not stop the others
-            _log.exception("watcher_failed kind=%s", type(what).__name__)
+            _log.exception("watcher_failed kind=%s", type(event).__name__)

@@ -1,146 +1,126 @@
-"""A resource: a spec, and the query that reads it.
+"""Resources and prompts: a spec, the tool that reads or renders it, and its completions.
 
-A template is a resource, too: the variables of its URI are the arguments of the query.
+A resource template is a resource whose URI variables are the arguments of that tool.
 """
 
 import asyncio
 import inspect
+import re
 from base64 import b64encode
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Generic, Self, TypeVar, cast
 
 import msgspec
 
 from toolyard.dispatch.call import Call, Handler
 from toolyard.dispatch.outcome import defect_from, stopped_by
 from toolyard.dispatch.run import Run
-from toolyard.dispatch.tool import Check, Complete, Tool, query_of, texts_of
+from toolyard.dispatch.tool import Check, Complete, Tool, check_by_schema
 from toolyard.model.content import Block, Embedded, Message, ResourceLink, Text, block_from_bytes, to_mcp
 from toolyard.model.envelope import encode
 from toolyard.model.errors import ToolError
 from toolyard.model.limits import Limits
 from toolyard.model.schema import Schema
-from toolyard.model.spec import PromptSpec, PublishError, ResourceSpec, check_prompt_spec, check_resource_spec
+from toolyard.model.spec import Operation, PromptSpec, PublishError, ResourceSpec, ToolSpec, check_prompt_spec, check_resource_spec
 from toolyard.model.uri_template import variables_of
 
-__all__ = ["Prompt", "Resource", "check_prompt", "check_resource", "contents_of", "messages_of", "suggest"]
+__all__ = ["Prompt", "Resource", "check_prompt", "check_resource", "complete_argument", "contents_of", "messages_of"]
+
+S = TypeVar("S", ResourceSpec, PromptSpec)
+_BYTES: Final = (bytes, bytearray, memoryview)
+_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]+")
+_MAX_COMPLETIONS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
-    """A spec, the query that makes its messages, and what completes its arguments."""
+class _Readable(Generic[S]):
+    """The common part of resources and prompts."""
 
-    spec: PromptSpec
+    spec: S
     query: Tool
+    """The tool that reads the resource or renders the prompt."""
     complete: Mapping[str, Complete] = field(default_factory=dict[str, Complete])
+    """Completions by argument."""
 
     @classmethod
     def of(
         cls,
-        spec: PromptSpec,
+        spec: S,
         handler: Handler,
         *,
         schema: Schema | None = None,
         check: Check | None = None,
         complete: Mapping[str, Complete] | None = None,
     ) -> Self:
-        """Return a prompt; without a schema its arguments are texts."""
-        if schema is None:
-            required = [argument.name for argument in spec.arguments if argument.required]
-            schema = texts_of([argument.name for argument in spec.arguments], required=required)
-        query = query_of("prompt", spec, handler, schema=schema, check=check)
-        return cls(spec=spec, query=query, complete=complete or {})
+        """Return it with this handler, which gets a resource's URI as `call.name`; without a schema its arguments are strings."""
+        schema = _string_arguments(spec) if schema is None else schema
+        query = ToolSpec(
+            kind="prompt" if isinstance(spec, PromptSpec) else "resource",
+            name=_NOT_IN_NAMES.sub("_", spec.name),
+            description=spec.description or spec.name,
+            input_schema=dict(schema),
+            operation=Operation.QUERY,
+            source=spec.source,
+            tags=spec.tags,
+        )
+        return cls(spec=spec, query=Tool(spec=query, handler=handler, check=check or check_by_schema(schema)), complete=complete or {})
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Return what finds it: its name."""
-        return (self.spec.name,)
+        """Return the key that finds it: the URI of a resource, the name of a prompt."""
+        return (self.spec.name if isinstance(self.spec, PromptSpec) else self.spec.uri,)
 
-    def under(self, source: str) -> Self:
-        """Return the prompt under the source that publishes it."""
+    def with_source(self, source: str) -> Self:
+        """Return a copy that belongs to the source."""
         if self.spec.source == source:
             return self
-        return replace(self, spec=msgspec.structs.replace(self.spec, source=source), query=self.query.under(source))
+        return replace(self, spec=msgspec.structs.replace(self.spec, source=source), query=self.query.with_source(source))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt(_Readable[PromptSpec]):
+    """A spec, the tool that renders its messages, and completions of its arguments."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource(_Readable[ResourceSpec]):
+    """A spec, the tool that reads it, and completions of its variables."""
+
+
+def _string_arguments(spec: ResourceSpec | PromptSpec) -> Schema:
+    """Return the schema of arguments that are strings; MCP passes no others to resources and prompts."""
+    if isinstance(spec, PromptSpec):
+        required = {argument.name: argument.required for argument in spec.arguments}
+    else:
+        required = dict.fromkeys(variables_of(spec.uri), True)
+    return {
+        "type": "object",
+        "properties": {name: {"type": "string"} for name in required},
+        "required": [name for name, is_required in required.items() if is_required],
+        "additionalProperties": False,
+    }
 
 
 def check_prompt(prompt: Prompt, limits: Limits, *, foreign: bool = False) -> None:
-    """Check everything about a prompt that can be wrong before it is asked for.
+    """Check the spec of a prompt and that its completions name arguments.
 
     Raises:
-        PublishError: Something is.
+        PublishError: Something is wrong.
     """
     check_prompt_spec(prompt.spec, limits, foreign=foreign)
-    known = {argument.name for argument in prompt.spec.arguments}
+    names = {argument.name for argument in prompt.spec.arguments}
     for name in prompt.complete:
-        if name not in known:
+        if name not in names:
             raise PublishError(f"Prompt '{prompt.spec.name}' completes '{name}', which is none of its arguments.")
 
 
-def messages_of(spec: PromptSpec, result: object) -> dict[str, Any]:
-    """Return the messages in the words of MCP; what has no role is said by the user.
-
-    Raises:
-        TypeError: It is no message.
-    """
-    several = cast("list[object]", result) if isinstance(result, list | tuple) else [result]
-    return {"description": spec.description, "messages": [_message(one) for one in several]}
-
-
-def _message(one: object) -> dict[str, Any]:
-    if isinstance(one, str | Block | Text | ResourceLink):
-        one = Message("user", one)
-    if not isinstance(one, Message):
-        raise TypeError(f"Something of type '{type(one).__name__}' is no message.")
-    return {"role": one.role, "content": to_mcp(one.content)}
-
-
-_BYTES: Final = (bytes, bytearray, memoryview)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resource:
-    """A spec, the query that reads it, and what completes its variables."""
-
-    spec: ResourceSpec
-    query: Tool
-    complete: Mapping[str, Complete] = field(default_factory=dict[str, Complete])
-
-    @classmethod
-    def of(
-        cls,
-        spec: ResourceSpec,
-        handler: Handler,
-        *,
-        schema: Schema | None = None,
-        check: Check | None = None,
-        complete: Mapping[str, Complete] | None = None,
-    ) -> Self:
-        """Return a resource whose handler finds the URI in `call.name`; without a schema the variables are texts."""
-        if schema is None:
-            names = variables_of(spec.uri)
-            schema = texts_of(names, required=names)
-        query = query_of("resource", spec, handler, schema=schema, check=check)
-        return cls(spec=spec, query=query, complete=complete or {})
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Return what finds it: its URI."""
-        return (self.spec.uri,)
-
-    def under(self, source: str) -> Self:
-        """Return the resource under the source that publishes it."""
-        if self.spec.source == source:
-            return self
-        return replace(self, spec=msgspec.structs.replace(self.spec, source=source), query=self.query.under(source))
-
-
 def check_resource(resource: Resource, limits: Limits, *, foreign: bool = False) -> None:
-    """Check everything about a resource that can be wrong before it is read.
+    """Check the spec of a resource and that its completions name variables.
 
     Raises:
-        PublishError: Something is.
+        PublishError: Something is wrong.
     """
     spec = resource.spec
     check_resource_spec(spec, limits, foreign=foreign)
@@ -149,11 +129,29 @@ def check_resource(resource: Resource, limits: Limits, *, foreign: bool = False)
             raise PublishError(f"Resource '{spec.name}' completes '{name}', which is no variable of '{spec.uri}'.")
 
 
-def contents_of(spec: ResourceSpec, uri: str, result: object) -> dict[str, Any]:
-    """Return what was read in the words of MCP; only a list of blocks is several contents, any other is JSON.
+def messages_of(spec: PromptSpec, result: object) -> dict[str, Any]:
+    """Return the result of MCP's `prompts/get`; content without a role is the user's.
 
     Raises:
-        TypeError: It cannot be written.
+        TypeError: A part of the result is no message.
+    """
+    parts = cast("list[object]", result) if isinstance(result, list | tuple) else [result]
+    return {"description": spec.description, "messages": [_message(part) for part in parts]}
+
+
+def _message(part: object) -> dict[str, Any]:
+    if isinstance(part, str | Block | Text | ResourceLink):
+        part = Message("user", part)
+    if not isinstance(part, Message):
+        raise TypeError(f"Something of type '{type(part).__name__}' is no message.")
+    return {"role": part.role, "content": to_mcp(part.content)}
+
+
+def contents_of(spec: ResourceSpec, uri: str, result: object) -> dict[str, Any]:
+    """Return the result of MCP's `resources/read`; only a list of blocks is several contents, any other list is JSON.
+
+    Raises:
+        TypeError: The result cannot be written as JSON.
     """
     parts: Sequence[object] = cast("Sequence[object]", result) if isinstance(result, list | tuple) else ()
     if not parts or not all(isinstance(part, Block | Text) for part in parts):
@@ -178,40 +176,39 @@ def _blob(uri: str, mime_type: str, data: bytes) -> dict[str, Any]:
     return {"uri": uri, "mimeType": mime_type, "blob": b64encode(data).decode()}
 
 
-_MOST: Final = 1000
-
-
-async def suggest(call: Run, of: Resource | Prompt, argument: str, value: str, *, settled: Mapping[str, str], seconds: float) -> list[str]:
-    """Return what a value may become, within bounds.
+async def complete_argument(
+    call: Run, target: Resource | Prompt, argument: str, value: str, *, context: Mapping[str, str], seconds: float
+) -> list[str]:
+    """Return possible values of an argument that begins with `value`; `context` holds the other arguments.
 
     Raises:
-        ToolError: There is no such argument, or what completes it failed.
+        ToolError: There is no such argument, or its completion failed.
     """
-    call.spec = of.query.spec
-    if argument not in of.query.spec.input_schema.get("properties", {}):
-        message = f"'{of.spec.name}' has no argument '{argument}'."
+    call.spec = target.query.spec
+    if argument not in call.spec.input_schema.get("properties", {}):
+        message = f"'{target.spec.name}' has no argument '{argument}'."
         raise ToolError("not_found", message, reason="unknown_argument", may_have_run=False, argument=argument)
-    complete = of.complete.get(argument)
-    if complete is None:
+    function = target.complete.get(argument)
+    if function is None:
         return []
     call.at_fault = "tool"
     deadline = asyncio.timeout(seconds or None)
     try:
         async with deadline:
-            return await _ask(call, complete, value, settled)
+            return await _run(call, function, value, context)
     except ToolError:
         raise
-    except Exception as error:  # noqa: BLE001 - what completes a value may raise anything
+    except Exception as error:  # noqa: BLE001 - a completion may raise anything
         failure = stopped_by(call, seconds) if deadline.expired() else defect_from(error, call)
-        failure.details["call_id"] = call.id  # no record tells of it, but the log may
+        failure.details["call_id"] = call.id  # a completion has no record, so this is the only link to the log
         raise failure from None
 
 
-async def _ask(call: Call, complete: Complete, value: str, settled: Mapping[str, str]) -> list[str]:
-    asked = partial(complete, value, dict(settled))
-    found = asked() if inspect.iscoroutinefunction(complete) else await call.funnel.in_thread(call, asked)
-    if inspect.isawaitable(found):
-        found = await cast("Awaitable[object]", found)
-    values = [str(one) for one in cast("Sequence[object]", found)][:_MOST]
-    "".join(values).encode()  # half a character could not be answered, and is this one's failure
+async def _run(call: Call, function: Complete, value: str, context: Mapping[str, str]) -> list[str]:
+    run = partial(function, value, dict(context))
+    result = run() if inspect.iscoroutinefunction(function) else await call.funnel.in_thread(call, run)
+    if inspect.isawaitable(result):
+        result = await cast("Awaitable[object]", result)
+    values = [str(item) for item in cast("Sequence[object]", result)][:_MAX_COMPLETIONS]
+    "".join(values).encode()  # a lone surrogate cannot be answered: it must fail here, where the tool is blamed
     return values

@@ -1,6 +1,6 @@
-"""Sessions: state that outlives a call, named by an id that the caller passes as an argument.
+"""Sessions: state that outlives a call, with an id that callers pass as an argument.
 
-A session belongs to an owner, which is a text; who that is, and how a call came by it, is not known here.
+A session belongs to an owner, an opaque string: no caller, call or transport is known here.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
@@ -27,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class SessionEnd(msgspec.Struct, frozen=True):
-    """What listeners are told once a session is gone."""
+    """The event that listeners get after a session ended; `remaining` are the ids that the owner still has."""
 
     session_id: str
     owner: str
@@ -35,28 +36,27 @@ class SessionEnd(msgspec.Struct, frozen=True):
     remaining: tuple[str, ...]
 
 
+@dataclass(slots=True, eq=False, repr=False)  # the state may be secret
 class Session:
-    """One named piece of state; `state` is free for the tools that share it."""
+    """One live session; tools that share it keep their data in `state`."""
 
-    __slots__ = ("_cleanups", "busy", "id", "kind", "last_code", "last_used", "owner", "started", "state")
-
-    def __init__(self, session_id: str, *, owner: str, kind: str, now: float) -> None:
-        self.id = session_id
-        self.owner = owner
-        self.kind = kind
-        self.state: dict[str, Any] = {}
-        self.started = now
-        self.last_used = now
-        self.last_code: str | None = None
-        self.busy = 0
-        self._cleanups: list[Cleanup] = []
+    id: str
+    owner: str
+    kind: str
+    started: float
+    last_used: float
+    state: dict[str, Any] = field(default_factory=dict[str, Any])
+    last_code: str | None = None
+    busy: int = 0
+    """The number of calls that use it now."""
+    _cleanups: list[Cleanup] = field(default_factory=list[Cleanup])
 
     def on_end(self, cleanup: Cleanup) -> None:
-        """Run this, plain or async, when the session ends; the last one added runs first."""
+        """Run a sync or async function when the session ends, in reverse order of registration."""
         self._cleanups.append(cleanup)
 
     async def stop(self, seconds: float) -> None:
-        """Run the clean-ups in reverse, each for so long, even if some fail or the caller is cancelled meanwhile."""
+        """Run every clean-up, each for at most so many seconds, even if some fail or this task is cancelled."""
         task = asyncio.current_task()
         before = task.cancelling() if task is not None else 0
         cancelled: asyncio.CancelledError | None = None
@@ -70,7 +70,7 @@ class Session:
             except asyncio.CancelledError as error:
                 if task is not None and task.cancelling() > before:
                     cancelled = error
-                else:  # the clean-up cancelled something of its own and waited for it
+                else:  # the clean-up awaited a task that it cancelled itself
                     _log.warning("cleanup_cancelled session=%s", self.id)
             except BaseException:  # noqa: BLE001 - a clean-up may raise anything, and must not stop the others
                 _log.exception("cleanup_failed session=%s", self.id)
@@ -79,24 +79,24 @@ class Session:
 
 
 class Sessions:
-    """The live sessions of a yard, each seen only by its owner."""
+    """The live sessions of a yard; an owner sees only its own."""
 
     def __init__(self, limits: Limits, *, clock: Clock = time.monotonic) -> None:
         self._limits = limits
         self._clock = clock
         self._live: dict[str, Session] = {}
-        self._owned: dict[str, dict[str, Session]] = {}
+        self._by_owner: dict[str, dict[str, Session]] = {}
         self._listeners: list[Callable[[SessionEnd], None]] = []
 
     def __len__(self) -> int:
         return len(self._live)
 
     def now(self) -> float:
-        """Return the time that sessions are measured by."""
+        """Return the time of the clock that sessions use."""
         return self._clock()
 
     def start(self, owner: str, *, kind: str = "", session_id: str | None = None) -> Session:
-        """Start a session; an id of its own is for what already has one.
+        """Start a session, with a random id if `session_id` is missing.
 
         Raises:
             ToolError: `state_error` if the id is taken, `overloaded` if there are too many sessions.
@@ -112,9 +112,10 @@ class Sessions:
                 hint="End a session you no longer need, or wait until one has been idle.",
                 available_sessions=self.ids(owner),
             )
-        session = Session(session_id or f"s_{os.urandom(6).hex()}", owner=owner, kind=kind, now=self._clock())
+        now = self._clock()
+        session = Session(session_id or f"s_{os.urandom(6).hex()}", owner=owner, kind=kind, started=now, last_used=now)
         self._live[session.id] = session
-        self._owned.setdefault(owner, {})[session.id] = session
+        self._by_owner.setdefault(owner, {})[session.id] = session
         return session
 
     def ids(self, owner: str) -> list[str]:
@@ -123,13 +124,13 @@ class Sessions:
 
     def of(self, owner: str) -> list[Session]:
         """Return the owner's live sessions, oldest first."""
-        return list(self._owned.get(owner, {}).values())
+        return list(self._by_owner.get(owner, {}).values())
 
     def get(self, session_id: str, owner: str) -> Session:
         """Return the owner's session of that id.
 
         Raises:
-            ToolError: `not_running` if there is none; somebody else's counts as none.
+            ToolError: `not_running` if there is none, or if it is another owner's.
         """
         session = self._live.get(session_id)
         if session is None or session.owner != owner:
@@ -137,60 +138,59 @@ class Sessions:
         return session
 
     def resolve(self, session_id: str | None, owner: str, *, required: bool) -> Session | None:
-        """Return the session a call means: the one named, else the owner's only one, else none if none is required.
+        """Return the session of that id, else the owner's only session, else none.
 
         Raises:
-            ToolError: `not_running` if there is none that is required or named, `invalid_input` if there are several.
+            ToolError: `not_running` if the id is unknown or a required session is missing, `invalid_input` if there are several.
         """
         if session_id is not None:
             return self.get(session_id, owner)
-        mine = self.of(owner)
-        if len(mine) == 1:
-            return mine[0]
-        if not mine:
+        sessions = self.of(owner)
+        if len(sessions) == 1:
+            return sessions[0]
+        if not sessions:
             if required:
                 raise ToolError("not_running", "There is no live session.", available_sessions=[])
             return None
-        ids = [session.id for session in mine]
         message = "There are several live sessions: name one."
         issue = {"field": "session_id", "code": "ambiguous", "message": message}
-        raise ToolError("invalid_input", message, issues=[issue], available_sessions=ids)
+        raise ToolError("invalid_input", message, issues=[issue], available_sessions=self.ids(owner))
 
     def enter(self, session: Session) -> None:
-        """Note that a call uses the session."""
+        """Mark the session as used by one more call, so that it does not become idle."""
         session.busy += 1
         session.last_used = self._clock()
 
     def leave(self, session: Session, code: str | None) -> None:
-        """Note that a call is done with the session, and how it failed if it did."""
+        """Mark the session as used by one call less; `code` is the call's error code, if it failed."""
         session.busy -= 1
         session.last_used = self._clock()
         if code is not None:
             session.last_code = code
 
     def on_end(self, listener: Callable[[SessionEnd], None]) -> Callable[[], None]:
-        """Tell the listener of every session that ends; return what stops that."""
+        """Call the listener after every session that ends; return a function that stops it."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 
     async def end(self, session_id: str, *, reason: EndReason = "ended") -> bool:
-        """End a session: remove it, clean up, tell the listeners; return whether it was live.
+        """Remove a session, run its clean-ups and notify the listeners; return whether it was live.
 
-        A call that is using it goes on and meets what the clean-ups left; no other call can enter it.
+        A call that is using the session is not interrupted; no other call can enter it.
         """
         session = self._live.pop(session_id, None)
         if session is None:
             return False
-        del self._owned[session.owner][session.id]
-        if not self._owned[session.owner]:
-            del self._owned[session.owner]
+        del self._by_owner[session.owner][session.id]
+        if not self._by_owner[session.owner]:
+            del self._by_owner[session.owner]
         try:
             await session.stop(self._limits.cleanup)
         finally:
-            self._tell(SessionEnd(session.id, session.owner, reason, tuple(self.ids(session.owner))))
+            self._notify(SessionEnd(session.id, session.owner, reason, tuple(self.ids(session.owner))))
         return True
 
-    def _tell(self, event: SessionEnd) -> None:
+    def _notify(self, event: SessionEnd) -> None:
         for listener in tuple(self._listeners):
             try:
                 listener(event)
@@ -198,7 +198,7 @@ class Sessions:
                 _log.exception("session_listener_failed session=%s", event.session_id)
 
     async def end_all(self) -> None:
-        """End every session, newest first; none is left, even if this is cancelled meanwhile."""
+        """End every session, newest first, even if this task is cancelled meanwhile."""
         cancelled: asyncio.CancelledError | None = None
         while self._live:
             try:
@@ -209,7 +209,7 @@ class Sessions:
             raise cancelled
 
     async def sweep(self) -> None:
-        """End the sessions that have been idle for too long; none where they may be for ever."""
+        """End the sessions that were idle for longer than the limit, if there is one."""
         if not self._limits.session_idle:
             return
         before = self._clock() - self._limits.session_idle
@@ -218,7 +218,7 @@ class Sessions:
                 await self.end(session.id, reason="idle")
 
     async def sweep_forever(self) -> None:
-        """Sweep again and again, until cancelled; not at all where sessions may be idle for ever."""
+        """Sweep periodically until cancelled; return at once if there is no limit."""
         while self._limits.session_idle:
             await asyncio.sleep(min(max(self._limits.session_idle / 10, 0.1), 60.0))
             await self.sweep()

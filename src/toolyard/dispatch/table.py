@@ -1,97 +1,108 @@
-"""A table: keys to published things of one kind, with where each came from and why some are not there.
+"""A table of published entries of one kind by key, and an index that finds similar keys.
 
-The registry has one for each kind. It publishes, withdraws and finds; it runs nothing.
+It knows the source of each entry and why some entries are unavailable. It runs nothing.
 """
 
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
+from toolyard.dispatch.resource import Prompt, Resource
+from toolyard.dispatch.tool import Tool
 from toolyard.model.profile import Profile
-from toolyard.model.spec import AnySpec, Kind, PublishError
+from toolyard.model.spec import Kind, PublishError
 
 if TYPE_CHECKING:
     from difflib import SequenceMatcher
 
-__all__ = ["NOTHING_WITHHELD", "ChangeKind", "Names", "Plan", "Published", "Status", "Table", "Withheld", "WithheldReasons"]
+__all__ = ["NONE_WITHHELD", "ChangeKind", "NameIndex", "Status", "Table", "Unavailable", "WithheldReasons"]
 
+ChangeKind = Literal["registered", "updated", "withdrawn"]
+Status = Literal["gated", "quarantined", "withdrawn", "withheld"]
+WithheldReasons = Mapping[tuple[Kind, str], str]
+"""Why a source withholds some entries, by kind and key."""
+NONE_WITHHELD: Final[WithheldReasons] = MappingProxyType({})
 
+P = TypeVar("P", Tool, Resource, Prompt)
 _WORD: Final = re.compile(r"[a-z]+|[0-9]+")
-_LOOKED_AT: Final = 3000
-_CANDIDATES: Final = 60
-_NEAR: Final = 20
-_ALIKE: Final = 0.6
-_LONGEST: Final = 128
+_MAX_PER_PREFIX: Final = 3000
+_MAX_CANDIDATES: Final = 60
+_MAX_SIMILAR: Final = 20
+_MIN_SIMILARITY: Final = 0.6
+_REORDERED: Final = 0.95
+"""The weight of a similarity that ignores the order of words."""
+_MAX_NAME_CHARACTERS: Final = 128
+_MAX_WITHDRAWN: Final = 1000
+_log = logging.getLogger(__name__)
 
 
-class Names:
-    """Known names, found by the beginnings of their words; taken apart when somebody first gets one wrong."""
+class NameIndex:
+    """Finds names similar to a misspelt one, by the first letters of their words."""
 
     def __init__(self) -> None:
-        self._by_beginning: dict[str, dict[str, None]] = {}
-        self._whole: dict[str, None] = {}
+        self._by_prefix: dict[str, dict[str, None]] = {}
+        self._pending: dict[str, None] = {}
+        """Names that are indexed with the first search, because most yards never search."""
 
     def add(self, name: str) -> None:
-        """Remember a name."""
-        self._whole[name] = None
+        """Add a name."""
+        self._pending[name] = None
 
     def remove(self, name: str) -> None:
-        """Forget a name."""
-        if name in self._whole:
-            del self._whole[name]
+        """Remove a name."""
+        if name in self._pending:
+            del self._pending[name]
             return
-        for beginning in _beginnings(name):
-            names = self._by_beginning[beginning]
+        for prefix in _prefixes(name):
+            names = self._by_prefix[prefix]
             names.pop(name, None)
             if not names:
-                del self._by_beginning[beginning]
+                del self._by_prefix[prefix]
 
-    def near(self, name: str, allows: Callable[[str], bool] = bool) -> list[str]:
-        """Return the known names that are allowed and may have been meant, nearest first, ties by name."""
-        if len(name) > _LONGEST:
+    def similar(self, name: str, allows: Callable[[str], bool] = bool) -> list[str]:
+        """Return the allowed names that are similar to this one, most similar first, ties by name."""
+        if len(name) > _MAX_NAME_CHARACTERS:
             return []
-        likeness = _Likeness(name)
-        scored = [(-likeness.to(known), known) for known in islice(filter(allows, self._candidates(name)), _CANDIDATES)]
-        return [known for score, known in sorted(scored) if -score >= _ALIKE][:_NEAR]
+        similarity = _Similarity(name)
+        scored = [(-similarity.to(other), other) for other in islice(filter(allows, self._candidates(name)), _MAX_CANDIDATES)]
+        return [other for score, other in sorted(scored) if -score >= _MIN_SIMILARITY][:_MAX_SIMILAR]
 
     def _candidates(self, name: str) -> list[str]:
-        self._take_apart()
-        found: dict[str, int] = {}
-        for beginning in _beginnings(name):
-            for known in islice(self._by_beginning.get(beginning, ()), _LOOKED_AT):
-                found[known] = found.get(known, 0) + 1
-        return sorted(found, key=lambda known: (-found[known], known))
-
-    def _take_apart(self) -> None:
-        for name in self._whole:
-            for beginning in _beginnings(name):
-                self._by_beginning.setdefault(beginning, {})[name] = None
-        self._whole.clear()
+        """Return the names that share a prefix with this one, those that share most first."""
+        for pending in self._pending:
+            for prefix in _prefixes(pending):
+                self._by_prefix.setdefault(prefix, {})[pending] = None
+        self._pending.clear()
+        shared: dict[str, int] = {}
+        for prefix in _prefixes(name):
+            for other in islice(self._by_prefix.get(prefix, ()), _MAX_PER_PREFIX):
+                shared[other] = shared.get(other, 0) + 1
+        return sorted(shared, key=lambda other: (-shared[other], other))
 
 
-class _Likeness:
-    """How alike names are to one name; words in another order count as nearly the same."""
+class _Similarity:
+    """Compares names with one name; the same words in another order count almost as equal."""
 
     def __init__(self, name: str) -> None:
-        from difflib import SequenceMatcher  # noqa: PLC0415 - only for what somebody got wrong
+        from difflib import SequenceMatcher  # noqa: PLC0415 - needed only after a misspelt name
 
-        self._straight = SequenceMatcher(None, "", name.lower(), autojunk=False)
+        self._in_order = SequenceMatcher(None, "", name.lower(), autojunk=False)
         self._sorted = SequenceMatcher(None, "", " ".join(sorted(_words(name))), autojunk=False)
 
-    def to(self, known: str) -> float:
-        """Return a number from 0 to 1, or 0 where it would be too little to count."""
-        return max(_ratio(self._straight, known.lower()), _ratio(self._sorted, " ".join(sorted(_words(known)))) * 0.95)
+    def to(self, other: str) -> float:
+        """Return a number from 0 to 1; 0 if it is below the minimum."""
+        return max(_ratio(self._in_order, other.lower()), _ratio(self._sorted, " ".join(sorted(_words(other)))) * _REORDERED)
 
 
 def _ratio(matcher: "SequenceMatcher[str]", text: str) -> float:
-    """Return the ratio, having asked first what costs less."""
     matcher.set_seq1(text)
-    if matcher.real_quick_ratio() < _ALIKE or matcher.quick_ratio() < _ALIKE:
+    if matcher.real_quick_ratio() < _MIN_SIMILARITY or matcher.quick_ratio() < _MIN_SIMILARITY:  # cheap upper bounds first
         return 0.0
     return matcher.ratio()
 
@@ -100,226 +111,192 @@ def _words(name: str) -> list[str]:
     return _WORD.findall(name.lower())
 
 
-def _beginnings(name: str) -> set[str]:
-    """Return the first letter pairs of the words, and of the words without their first letter, for one that is mistyped."""
+def _prefixes(name: str) -> set[str]:
+    """Return the first two letters of each word, and its second and third, in case the first is misspelt."""
     words = _words(name)
     return {word[:2] for word in words} | {"~" + word[1:3] for word in words if len(word) > 2}  # noqa: PLR2004 - a pair after the first
 
 
-ChangeKind = Literal["registered", "updated", "withdrawn"]
-Status = Literal["gated", "quarantined", "withdrawn", "withheld"]
-WithheldReasons = Mapping[tuple[Kind, str], str]
-"""Why a source withholds some of what it publishes: by kind, and the key it is published under."""
-NOTHING_WITHHELD: Final[WithheldReasons] = MappingProxyType({})
-_REMEMBERED: Final = 1000
-_log = logging.getLogger(__name__)
-
-
-class Published(Protocol):
-    """What a table holds: a tool, a resource or a prompt."""
-
-    @property
-    def spec(self) -> AnySpec:
-        """Return it as data."""
-        ...
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Return what finds it, the one it is listed by first."""
-        ...
-
-    def under(self, source: str) -> Self:
-        """Return it under the source that publishes it."""
-        ...
-
-
-P = TypeVar("P", bound=Published)
-
-
-class Withheld(msgspec.Struct, frozen=True):
-    """Something that is known and cannot be used now, and why."""
+class Unavailable(msgspec.Struct, frozen=True):
+    """An entry that exists and cannot be used now, and why."""
 
     spec: Any
     status: Status
     reason: str
 
 
-class Plan(NamedTuple, Generic[P]):
-    """What a source will have published once this is applied; nothing can go wrong any more."""
-
-    source: str
-    wanted: dict[str, P]
-    held: dict[str, Withheld]
-    aside: list[P]
-    gives_way: bool
-
-
 class Table(Generic[P]):
-    """Keys to things of one kind."""
+    """The entries of one kind by key."""
 
     def __init__(
         self,
         kind: Kind,
         *,
-        check: Callable[[P, bool], None],
+        check: Callable[..., None],
         announce: Callable[[ChangeKind, Kind, str], None],
         gate: Callable[[P], str | None] = lambda _: None,
     ) -> None:
         self.kind: Final = kind
-        self.things: Final[dict[str, P]] = {}
-        """What is published, by its first key; always the same dictionary."""
+        self.entries: Final[dict[str, P]] = {}
+        """Published entries by their first key. Callers keep this dictionary, so it is never replaced."""
         self._check = check
         self._announce = announce
         self._gate = gate
         self._aliases: dict[str, str] = {}
         self._by_source: dict[str, dict[str, P]] = {}
         self._gives_way: set[str] = set()
-        self._aside: dict[str, P] = {}
-        self._withheld: dict[str, Withheld] = {}
-        self._withdrawn: dict[str, Withheld] = {}
-        self._names = Names()
+        self._displaced: dict[str, P] = {}
+        """Entries that gave way to another source, by key; they return when their keys are free."""
+        self._unavailable: dict[str, Unavailable] = {}
+        self._withdrawn: dict[str, Unavailable] = {}
+        self._names = NameIndex()
 
-    def plan(self, source: str, things: Iterable[P], *, withheld: WithheldReasons, foreign: bool, gives_way: bool) -> Plan[P]:
-        """Return what publishing these would do.
+    def prepare(
+        self, source: str, entries: Iterable[P], *, withheld: WithheldReasons, foreign: bool, gives_way: bool
+    ) -> Callable[[], None]:
+        """Check the entries of a source, and return a function that publishes them in place of its former ones.
 
         Raises:
-            PublishError: One of our own is wrong or its name is taken.
+            PublishError: An entry of our own is invalid or its key is taken.
         """
-        plan: Plan[P] = Plan(source=source, wanted={}, held={}, aside=[], gives_way=gives_way)
+        accepted: dict[str, P] = {}
+        unavailable: dict[str, Unavailable] = {}
+        displaced: list[P] = []
         claimed: set[str] = set()
-        for thing in (thing.under(source) for thing in things):
-            fault = self._fault(thing, source, claimed, foreign=foreign, gives_way=gives_way)
-            if fault is not None and not foreign:
-                raise fault
-            key = thing.keys[0]
+        for entry in (entry.with_source(source) for entry in entries):
+            key = entry.keys[0]
+            fault = self._fault(entry, source, claimed, foreign=foreign, gives_way=gives_way)
             if fault is not None:
-                plan.held[key] = Withheld(thing.spec, "quarantined", str(fault))
+                if not foreign:
+                    raise fault
+                unavailable[key] = Unavailable(entry.spec, "quarantined", str(fault))
                 continue
-            if gives_way and self._taken(thing, source):
-                plan.aside.append(thing)
+            if gives_way and self._is_taken(entry, source):
+                displaced.append(entry)
                 continue
-            claimed.update(thing.keys)
-            reason, gated = withheld.get((self.kind, key)), self._gate(thing)
+            claimed.update(entry.keys)
+            reason, gated = withheld.get((self.kind, key)), self._gate(entry)
             if reason is not None:
-                plan.held[key] = Withheld(thing.spec, "withheld", reason)
+                unavailable[key] = Unavailable(entry.spec, "withheld", reason)
             elif gated is not None:
-                plan.held[key] = Withheld(thing.spec, "gated", gated)
+                unavailable[key] = Unavailable(entry.spec, "gated", gated)
             else:
-                plan.wanted[key] = thing
-        return plan
+                accepted[key] = entry
+        return partial(self._commit, source, accepted, unavailable=unavailable, displaced=displaced, gives_way=gives_way)
 
-    def apply(self, plan: Plan[P]) -> None:
-        """Make the things of the plan those of its source; what the source published before and does not now is withdrawn."""
-        self._replace(plan.source, plan.wanted, gives_way=plan.gives_way)
-        for key in [key for key, held in self._withheld.items() if held.spec.source == plan.source]:
-            del self._withheld[key]
-        for thing in plan.aside:
-            self._step_aside(thing)
-        self._step_back()
-        self._withheld.update(plan.held)
+    def _commit(
+        self, source: str, entries: dict[str, P], *, unavailable: dict[str, Unavailable], displaced: list[P], gives_way: bool
+    ) -> None:
+        self._replace(source, entries, gives_way=gives_way)
+        self._unavailable = {key: former for key, former in self._unavailable.items() if former.spec.source != source}
+        for entry in displaced:
+            self._set_displaced(entry)
+        self._restore_displaced()
+        self._unavailable.update(unavailable)
 
-    def owner_of(self, key: str) -> P | None:
-        """Return what has the key, be it a former name."""
-        return self.things.get(key) or self.things.get(self._aliases.get(key, ""))
+    def resolve(self, key: str) -> P | None:
+        """Return the entry of a current or former key."""
+        return self.entries.get(key) or self.entries.get(self._aliases.get(key, ""))
 
     def visible(self, profile: Profile) -> list[P]:
-        """Return everything that exists for the profile, by key."""
-        return [thing for _, thing in sorted(self.things.items()) if profile.allows(thing.spec)]
+        """Return the entries that the profile allows, sorted by key."""
+        return [entry for _, entry in sorted(self.entries.items()) if profile.allows(entry.spec)]
 
-    def withheld(self, profile: Profile) -> Sequence[Withheld]:
-        """Return what of the profile is known and cannot be used now."""
-        return [held for _, held in sorted(self._withheld.items()) if profile.allows(held.spec)]
+    def unavailable(self, profile: Profile) -> Sequence[Unavailable]:
+        """Return the unavailable entries that the profile allows, sorted by key, without those that were withdrawn."""
+        return [unavailable for _, unavailable in sorted(self._unavailable.items()) if profile.allows(unavailable.spec)]
 
-    def held(self, key: str, profile: Profile) -> Withheld | None:
-        """Return why a key that was found nowhere is known all the same, if the profile may know it."""
-        held = self._withheld.get(key) or self._withdrawn.get(key)
-        return held if held is not None and profile.allows(held.spec) else None
+    def find_unavailable(self, key: str, profile: Profile) -> Unavailable | None:
+        """Return the unavailable or withdrawn entry of a key, if the profile allows it."""
+        unavailable = self._unavailable.get(key) or self._withdrawn.get(key)
+        return unavailable if unavailable is not None and profile.allows(unavailable.spec) else None
 
-    def near(self, key: str, profile: Profile) -> list[str]:
-        """Return the keys that the profile allows and that may have been meant, nearest first."""
-        return self._names.near(str(key), lambda near: profile.allows(self.things[near].spec))
+    def similar(self, key: str, profile: Profile) -> list[str]:
+        """Return the keys that the profile allows and that are similar to this one, most similar first."""
+        return self._names.similar(str(key), lambda other: profile.allows(self.entries[other].spec))
 
-    def _fault(self, thing: P, source: str, claimed: set[str], *, foreign: bool, gives_way: bool) -> PublishError | None:
-        """Return why something cannot be published beside those that claimed their keys before it."""
+    def _fault(self, entry: P, source: str, claimed: set[str], *, foreign: bool, gives_way: bool) -> PublishError | None:
+        """Return why an entry cannot be published; `claimed` are the keys of the entries before it."""
         noun = self.kind.capitalize()
         try:
-            self._check(thing, foreign)
+            self._check(entry, foreign=foreign)
         except PublishError as error:
             return error
-        except Exception as error:  # noqa: BLE001 - what another program sends may be wrong in any way
-            return PublishError(f"{noun} '{thing.spec.name}' cannot be read: {type(error).__name__}.")
-        for key in thing.keys:
+        except Exception as error:  # noqa: BLE001 - the definitions of another program may be wrong in any way
+            return PublishError(f"{noun} '{entry.spec.name}' cannot be read: {type(error).__name__}.")
+        for key in entry.keys:
             if key in claimed:
                 return PublishError(f"Two {self.kind}s of '{source}' are named '{key}'.")
-            other = self.owner_of(key)
+            other = self.resolve(key)
             if other is not None and other.spec.source != source and not gives_way and other.keys[0] not in self._gives_way:
                 return PublishError(f"{noun} '{key}' of '{source}' has the name of a {self.kind} of '{other.spec.source}'.")
         return None
 
-    def _taken(self, thing: P, source: str) -> bool:
-        owners = [self.owner_of(key) for key in thing.keys]
+    def _is_taken(self, entry: P, source: str) -> bool:
+        owners = [self.resolve(key) for key in entry.keys]
         return any(owner is not None and owner.spec.source != source for owner in owners)
 
-    def _replace(self, source: str, wanted: dict[str, P], *, gives_way: bool) -> None:
+    def _replace(self, source: str, entries: dict[str, P], *, gives_way: bool) -> None:
         before = self._by_source.pop(source, {})
-        self._aside = {key: thing for key, thing in self._aside.items() if thing.spec.source != source}
-        for key, thing in before.items():
-            self._remove(thing, "" if key in wanted else "Its source no longer publishes it.")
-        for thing in wanted.values():
-            self._displace(thing)
-            self._add(thing, gives_way=gives_way)
-        if wanted:
-            self._by_source[source] = wanted
-        for key in [key for key in before if key not in wanted]:
+        self._displaced = {key: entry for key, entry in self._displaced.items() if entry.spec.source != source}
+        for key, entry in before.items():
+            self._remove(entry, "" if key in entries else "Its source no longer publishes it.")
+        for entry in entries.values():
+            self._displace_for(entry)
+            self._add(entry, gives_way=gives_way)
+        if entries:
+            self._by_source[source] = entries
+        for key in [key for key in before if key not in entries]:
             self._announce("withdrawn", self.kind, key)
-        for key, thing in wanted.items():
+        for key, entry in entries.items():
             if key not in before:
                 self._announce("registered", self.kind, key)
-            elif before[key].spec != thing.spec:
+            elif before[key].spec != entry.spec:
                 self._announce("updated", self.kind, key)
 
-    def _displace(self, thing: P) -> None:
-        """Remove what gives way to this."""
-        for key in thing.keys:
-            other = self.owner_of(key)
+    def _displace_for(self, entry: P) -> None:
+        """Displace the entries that have a key of this one; `prepare` refused it unless they give way."""
+        for key in entry.keys:
+            other = self.resolve(key)
             if other is None:
                 continue
-            self._step_aside(other)
+            self._set_displaced(other)
             self._remove(other, f"Another source published a {self.kind} of its name.")
             self._by_source[other.spec.source].pop(other.keys[0], None)
             self._announce("withdrawn", self.kind, other.keys[0])
 
-    def _step_aside(self, thing: P) -> None:
-        _log.warning("gave_way tool=%s source=%s", thing.keys[0], thing.spec.source)
-        self._aside[thing.keys[0]] = thing
+    def _set_displaced(self, entry: P) -> None:
+        _log.warning("gave_way tool=%s source=%s", entry.keys[0], entry.spec.source)
+        self._displaced[entry.keys[0]] = entry
 
-    def _step_back(self) -> None:
-        """Publish what gave way and no longer needs to."""
-        for key, thing in list(self._aside.items()):
-            if all(self.owner_of(one) is None for one in thing.keys):
-                del self._aside[key]
-                self._add(thing, gives_way=True)
-                self._by_source.setdefault(thing.spec.source, {})[key] = thing
+    def _restore_displaced(self) -> None:
+        """Publish the displaced entries whose keys are free again."""
+        for key, entry in list(self._displaced.items()):
+            if all(self.resolve(name) is None for name in entry.keys):
+                del self._displaced[key]
+                self._add(entry, gives_way=True)
+                self._by_source.setdefault(entry.spec.source, {})[key] = entry
                 self._announce("registered", self.kind, key)
 
-    def _add(self, thing: P, *, gives_way: bool) -> None:
-        key, *aliases = thing.keys
-        self.things[key] = thing
+    def _add(self, entry: P, *, gives_way: bool) -> None:
+        key, *aliases = entry.keys
+        self.entries[key] = entry
         self._names.add(key)
         self._aliases.update(dict.fromkeys(aliases, key))
-        self._withheld.pop(key, None)
+        self._unavailable.pop(key, None)
         self._withdrawn.pop(key, None)
         if gives_way:
             self._gives_way.add(key)
 
-    def _remove(self, thing: P, why: str) -> None:
-        key, *aliases = thing.keys
-        del self.things[key]
+    def _remove(self, entry: P, why: str) -> None:
+        """Remove an entry; a reason makes it known as withdrawn."""
+        key, *aliases = entry.keys
+        del self.entries[key]
         self._names.remove(key)
         for alias in aliases:
             self._aliases.pop(alias, None)
         self._gives_way.discard(key)
         if why:
-            self._withdrawn[key] = Withheld(thing.spec, "withdrawn", why)
-            if len(self._withdrawn) > _REMEMBERED:
+            self._withdrawn[key] = Unavailable(entry.spec, "withdrawn", why)
+            if len(self._withdrawn) > _MAX_WITHDRAWN:
                 del self._withdrawn[next(iter(self._withdrawn))]

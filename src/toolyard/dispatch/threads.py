@@ -1,7 +1,7 @@
 """Worker threads for handlers that block.
 
-A thread cannot be interrupted: when its call is over before it is, it is abandoned, counted, and its late result dropped. Beyond a
-number of abandoned threads no new work is taken, so that one bad tool cannot eat the process.
+A thread cannot be interrupted. If its call ends first, the thread is abandoned and counted, and its result is dropped. Beyond a
+number of abandoned threads new work is refused, so that one bad tool cannot exhaust the process.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
 
@@ -23,27 +24,25 @@ __all__ = ["Threads"]
 _log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _Job:
-    """One piece of work, from the queue to its end."""
+    """One function to run in a thread for a call."""
 
-    __slots__ = ("_claim", "abandoned", "call", "context", "ended", "function", "future")
-
-    def __init__(self, call: Call, function: Callable[[], object], future: "asyncio.Future[object]") -> None:
-        self.call = call
-        self.function = function
-        self.future = future
-        self.context = contextvars.copy_context()
-        self.ended = False
-        self.abandoned = False
-        self._claim = threading.Lock()
+    call: Call
+    function: Callable[[], object]
+    future: "asyncio.Future[object]"
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    ended: bool = False
+    abandoned: bool = False
+    _claim: threading.Lock = field(default_factory=threading.Lock)
 
     def claim(self) -> bool:
-        """Return true to the first who asks: a worker, who then does the job, or the call, which then drops it."""
+        """Return true to the first caller only: the worker that runs the job, or the call that drops it."""
         return self._claim.acquire(blocking=False)
 
 
 class Threads:
-    """Runs functions in daemon threads, made as needed and kept for the next."""
+    """A pool of daemon threads, which grows as needed up to a limit."""
 
     def __init__(self, limits: Limits, loop: asyncio.AbstractEventLoop) -> None:
         self._limits = limits
@@ -51,16 +50,17 @@ class Threads:
         self._queue: SimpleQueue[_Job | None] = SimpleQueue()
         self._count = 0
         self._idle = threading.Semaphore(0)
-        self._lent = 0
-        self._lending = threading.Lock()
+        self._extra = 0
+        """Threads allowed beyond the limit, one for each that waits for a nested call."""
+        self._extra_lock = threading.Lock()
         self.abandoned = 0
-        """Threads that still run for calls that were answered."""
+        """The number of threads that still run for calls that were answered."""
         self._busy: Counter[Call] = Counter()
-        """Abandoned threads by call."""
+        """The number of abandoned threads by call."""
         self._on_free: dict[Call, list[Callable[[], None]]] = {}
 
     async def run(self, call: Call, function: Callable[[], object]) -> object:
-        """Return what the function returns, run in a thread.
+        """Run the function in a thread and return its result.
 
         Raises:
             ToolError: `overloaded` if too many threads were abandoned.
@@ -86,25 +86,25 @@ class Threads:
                 _log.warning("abandoned_thread tool=%s id=%s abandoned=%d", call.spec.name, call.id, self.abandoned)
 
     def when_free(self, call: Call, then: Callable[[], None]) -> None:
-        """Run this once no thread works for the call any more."""
+        """Call `then` as soon as no abandoned thread runs for the call."""
         if call in self._busy:
             self._on_free.setdefault(call, []).append(then)
         else:
             then()
 
     @contextmanager
-    def lent(self) -> Generator[None]:
-        """Let another thread be made while this one waits for a call of its own, so that nobody waits for himself."""
-        with self._lending:
-            self._lent += 1
+    def extra_thread(self) -> Generator[None]:
+        """Allow one more thread while this one waits for a nested call, which might otherwise wait for this thread."""
+        with self._extra_lock:
+            self._extra += 1
         try:
             yield
         finally:
-            with self._lending:
-                self._lent -= 1
+            with self._extra_lock:
+                self._extra -= 1
 
     def close(self) -> None:
-        """Let the idle threads go; the others are daemons and hold up nothing."""
+        """Let the idle threads end; busy ones are daemons, so they do not keep the process alive."""
         while self._count:
             self._count -= 1
             self._queue.put(None)
@@ -112,7 +112,7 @@ class Threads:
 
     def _put(self, job: _Job) -> None:
         self._queue.put(job)
-        if not self._idle.acquire(blocking=False) and self._count < self._limits.threads + self._lent:
+        if not self._idle.acquire(blocking=False) and self._count < self._limits.threads + self._extra:
             self._count += 1
             threading.Thread(target=self._work, name=f"toolyard-{self._count}", daemon=True).start()
 
@@ -123,19 +123,19 @@ class Threads:
             if job is None:
                 return
             if job.claim():
-                self._do(job)
+                self._run(job)
             idle.release()
 
-    def _do(self, job: _Job) -> None:
+    def _run(self, job: _Job) -> None:
         result: object = None
         fault: BaseException | None = None
         try:
             result = job.context.run(job.function)
-        except BaseException as error:  # noqa: BLE001 - the caller gets it, whatever it is
+        except BaseException as error:  # noqa: BLE001 - the future carries any exception to the caller
             fault = error
         try:
             self._loop.call_soon_threadsafe(self._finish, job, result, fault)
-        except RuntimeError:  # the loop is closed: nobody is left to tell
+        except RuntimeError:  # the loop is closed, so no caller waits
             return
 
     def _finish(self, job: _Job, result: Any, fault: BaseException | None) -> None:
@@ -144,10 +144,10 @@ class Threads:
             if fault is None:
                 job.future.set_result(result)
             else:
-                job.future.set_exception(_carry(fault))
+                job.future.set_exception(_for_future(fault))
             return
         call = job.call
-        if not job.abandoned:  # it ended as its call did, which has not come to count it yet
+        if not job.abandoned:  # it ended together with its call, before 'run' could count it
             return
         self.abandoned -= 1
         self._busy[call] -= 1
@@ -158,10 +158,10 @@ class Threads:
                 then()
 
 
-def _carry(fault: BaseException) -> BaseException:
-    """Return the fault as something a future can hold."""
-    if isinstance(fault, StopIteration) or not isinstance(fault, Exception):
-        carried = RuntimeError(f"The handler raised {type(fault).__name__}.")
-        carried.__cause__ = fault
-        return carried
-    return fault
+def _for_future(fault: BaseException) -> BaseException:
+    """Return the exception, in a `RuntimeError` if a future refuses it or it would stop the loop."""
+    if isinstance(fault, Exception) and not isinstance(fault, StopIteration):
+        return fault
+    error = RuntimeError(f"The handler raised {type(fault).__name__}.")
+    error.__cause__ = fault
+    return error

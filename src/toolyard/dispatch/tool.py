@@ -1,10 +1,10 @@
-"""A tool: a spec that can check its arguments and run.
+"""A tool: a spec, a check of its arguments and a handler; and the arguments as JSON, checked and repaired.
 
-It is plain data and functions; nothing here registers itself, and no transport or provider is known.
+It knows no registry, transport or provider.
 """
 
-import re
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, Self, cast
@@ -17,140 +17,126 @@ from toolyard.model.envelope import encode
 from toolyard.model.errors import ToolError
 from toolyard.model.limits import Limits
 from toolyard.model.schema import EXTRA, MAX_ISSUES, ROOT, Issue, Schema, SchemaValidator, fits_simple_schema, is_simple_schema
-from toolyard.model.spec import Kind, Operation, PromptSpec, PublishError, ResourceSpec, ToolSpec, check_spec
+from toolyard.model.spec import PublishError, ToolSpec, check_spec
 
-__all__ = [
-    "Check",
-    "Checked",
-    "Complete",
-    "InvalidArgumentsError",
-    "Tool",
-    "check_by_schema",
-    "check_tool",
-    "plain_of",
-    "query_of",
-    "texts_of",
-    "written",
-]
+__all__ = ["Check", "Complete", "InvalidArgumentsError", "Tool", "check_by_schema", "check_tool", "decode_arguments", "encode_arguments"]
 
 Check = Callable[[bytes], Arguments]
-"""Takes arguments as JSON text, returns what the handler gets, or raises `InvalidArgumentsError`."""
+"""Takes arguments as JSON text; returns the handler's arguments or raises `InvalidArgumentsError`."""
 
 Complete = Callable[[str, dict[str, str]], Sequence[str] | Awaitable[Sequence[str]]]
-"""Takes what is written of an argument so far and the arguments that are settled; returns what it may become."""
+"""Takes the beginning of an argument and the other arguments; returns possible values."""
 
-_NO_WORD: Final = re.compile(r"[^A-Za-z0-9_-]+")
-_EXPECTED_BYTES: Final = 1500
-_NAMED_FIELDS: Final = 5
-_COERCED: Final = 50
+_MAX_EXPECTED_BYTES: Final = 1500
+_MAX_NAMED_FIELDS: Final = 5
+_MAX_COERCED: Final = 50
 
 
 class InvalidArgumentsError(Exception):
-    """Arguments do not fit; it carries every issue."""
+    """The arguments do not fit the schema; `issues` says why."""
 
     def __init__(self, issues: list[Issue]) -> None:
         super().__init__()
         self.issues = issues
 
 
-class Checked(NamedTuple):
-    """Arguments that fit, and the fields that had to be put right first."""
+class RepairedArguments(NamedTuple):
+    """Arguments that fit after a repair, and the fields that it changed."""
 
     arguments: Arguments
     coerced: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Tool:
-    """A spec, a check of the arguments, and a handler."""
+    """A spec, a check of the arguments, and a handler. To change a tool, publish another."""
 
-    spec: ToolSpec
-    handler: Handler
-    check: Check
-    fits_output: Callable[[object], bool] | None = None
-    may_return_none: bool = False
-    wraps: bool = False
-    """Whether among its arguments are those of other tools, where it sees to references to stored results itself."""
+    spec: Final[ToolSpec]
+    handler: Final[Handler]
+    check: Final[Check]
+    fits_output: Final[Callable[[object], bool] | None] = None
+    may_return_none: Final[bool] = False
+    wraps: Final[bool] = False
+    """Whether its arguments contain those of other tools. It then resolves references to stored results itself."""
     is_simple: bool = field(init=False)
-    """Whether nothing but a policy stands between its arguments being right and its handler, as with nearly every tool."""
+    """Whether a call needs no step but a policy between the check and the handler."""
 
     def __post_init__(self) -> None:
+        # computed once, because every call reads it: a cached property would cost 3 % of a call
         spec = self.spec
-        asks = spec.eval is not None or spec.session != "none" or spec.serial or spec.confirmation is not None
-        object.__setattr__(self, "is_simple", not asks and spec.deprecated is None)
+        has_steps = spec.eval is not None or spec.session != "none" or spec.serial or spec.confirmation is not None
+        self.is_simple = not has_steps and spec.deprecated is None
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Return the names that find it, its own first."""
-        return self.spec.known_as
+        """Return its current and former names, the current one first."""
+        return (self.spec.name, *self.spec.aliases)
 
-    def under(self, source: str) -> Self:
-        """Return the tool under the source that publishes it."""
+    def with_source(self, source: str) -> Self:
+        """Return a copy that belongs to the source."""
         if self.spec.source == source:
             return self
         return replace(self, spec=msgspec.structs.replace(self.spec, source=source))
 
-    def mend(self, text: bytes, issues: list[Issue], *, repair: bool, elsewhere: Sequence[str] = ()) -> Checked:
-        """Return arguments that did not fit, put right by the one repair that does; elsewhere somebody learns which ones there are.
+    def repair(self, text: bytes, issues: list[Issue], *, enabled: bool, suggestions: Sequence[str] = ()) -> RepairedArguments:
+        """Return arguments that did not fit, after the only repair that makes them fit.
+
+        `suggestions` are the next actions of a failure that names no argument of the tool.
 
         Raises:
-            ToolError: `invalid_input`, with everything that is wrong.
+            ToolError: `invalid_input`, with every issue.
         """
-        try:
-            mended = self._mend(msgspec.json.decode(text)) if repair else None
-        except msgspec.DecodeError:  # a number that none can be, which the issues tell of
-            mended = None
-        if mended is None:
-            raise self._refuse(issues, elsewhere)
-        return mended
+        reading = None
+        if enabled:
+            with suppress(msgspec.DecodeError):  # a number out of range, which the issues name
+                reading = self.find_reading(msgspec.json.decode(text))
+        if reading is None:
+            raise self._invalid_input(issues, suggestions)
+        return RepairedArguments(self.check(encode(reading.value)), reading.changed)
 
-    def reading(self, arguments: object) -> Repair | None:
-        """Return the reading of arguments that do not fit by which they do, if there is exactly one that changes no more than it must."""
+    def find_reading(self, arguments: object) -> Repair | None:
+        """Return the reading by which arguments fit, if exactly one changes only what all others change too."""
         fitting = [reading for reading in find_repairs(self.spec.input_schema, arguments) if self.fits(reading.value)]
-        least = [one for one in fitting if all(set(one.changed) <= set(other.changed) for other in fitting)]
-        return least[0]._replace(changed=least[0].changed[:_COERCED]) if len(least) == 1 else None
-
-    def _mend(self, arguments: object) -> Checked | None:
-        reading = self.reading(arguments)
-        return None if reading is None else Checked(self.check(encode(reading.value)), reading.changed)
+        least = [reading for reading in fitting if all(set(reading.changed) <= set(other.changed) for other in fitting)]
+        return least[0]._replace(changed=least[0].changed[:_MAX_COERCED]) if len(least) == 1 else None
 
     def fits(self, arguments: object) -> bool:
-        """Return whether arguments are right as they are."""
+        """Return whether arguments fit without a repair."""
         try:
             self.check(encode(arguments))
         except (InvalidArgumentsError, TypeError):
             return False
         return True
 
-    def _refuse(self, issues: list[Issue], elsewhere: Sequence[str]) -> ToolError:
+    def _invalid_input(self, issues: list[Issue], suggestions: Sequence[str]) -> ToolError:
         fields = [f"'{issue.field}'" for issue in issues]
-        shown = ", ".join(fields[:_NAMED_FIELDS]) + (" and more" if len(fields) > _NAMED_FIELDS else "")
+        shown = ", ".join(fields[:_MAX_NAMED_FIELDS]) + (" and more" if len(fields) > _MAX_NAMED_FIELDS else "")
         number = f"{len(issues)} things" if len(issues) < MAX_ISSUES else f"At least {MAX_ISSUES} things"
         return ToolError(
             "invalid_input",
             issues[0].message if len(issues) == 1 else f"{number} are wrong with the arguments: {shown}.",
             hint=f"Correct {shown} and call again.",
-            next_actions=self._next_actions(issues[0], elsewhere),
+            next_actions=self._next_actions(issues[0], suggestions),
             issues=[_shorten(issue) for issue in issues],
         )
 
-    def _next_actions(self, issue: Issue, elsewhere: Sequence[str]) -> Sequence[str]:
-        """Return how to go on: with the argument that is wrong, or was meant; else by looking up which ones there are."""
+    def _next_actions(self, issue: Issue, suggestions: Sequence[str]) -> Sequence[str]:
+        """Return a call with the argument that is wrong or was probably meant, else the suggestions."""
         name, field = self.spec.name, issue.field
         if field == ROOT:
             return [f"{name}(…)"]
-        known = [one for one in self.spec.input_schema.get("properties", {}) if field == one or field.startswith(f"{one}.")]
-        argument = known[0] if known else issue.did_you_mean if issue.code == EXTRA else field.partition(".")[0]
+        own = [key for key in self.spec.input_schema.get("properties", {}) if field == key or field.startswith(f"{key}.")]
+        argument = own[0] if own else issue.did_you_mean if issue.code == EXTRA else field.partition(".")[0]
         if argument is None:
-            return elsewhere or [f"{name}(…)"]
+            return suggestions or [f"{name}(…)"]
         return [f"{name}({argument}=…)"]
 
 
-def plain_of(text: bytes) -> Any:
-    """Return arguments that are JSON as plain data.
+def decode_arguments(text: bytes) -> Any:
+    """Return arguments as data.
 
     Raises:
-        ToolError: `invalid_input` if they hold a number that none can be, or are no JSON at all.
+        ToolError: `invalid_input` if they are not JSON or hold a number out of range.
     """
     try:
         return msgspec.json.decode(text)
@@ -158,11 +144,11 @@ def plain_of(text: bytes) -> Any:
         raise ToolError("invalid_input", "The arguments are no JSON, or hold a number that is too large.", issues=[]) from None
 
 
-def written(arguments: object, most: int) -> bytes:
-    """Return arguments as JSON of at most so many bytes, which those that came over a wire are already.
+def encode_arguments(arguments: object, max_bytes: int) -> bytes:
+    """Return arguments as JSON; those in a `msgspec.Raw` are JSON already.
 
     Raises:
-        ToolError: `invalid_input` if they cannot be, `too_large` if they are too long.
+        ToolError: `invalid_input` if they cannot be JSON, `too_large` if they are too long.
     """
     if arguments is None:
         return b"{}"
@@ -171,13 +157,14 @@ def written(arguments: object, most: int) -> bytes:
     except TypeError:
         hint = "Give texts of whole characters, numbers, true, false, null, and lists and objects of these."
         raise ToolError("invalid_input", "The arguments cannot be written as JSON.", hint=hint, issues=[]) from None
-    if len(text) > most:
-        raise ToolError("too_large", f"The arguments have {len(text)} bytes; at most {most} are taken.", bytes=len(text), limit=most)
+    if len(text) > max_bytes:
+        message = f"The arguments have {len(text)} bytes; at most {max_bytes} are taken."
+        raise ToolError("too_large", message, bytes=len(text), limit=max_bytes)
     return text
 
 
 def check_by_schema(schema: Schema) -> Check:
-    """Return the check that a JSON Schema says, with the defaults of its properties filled in and its integers as such."""
+    """Return a check by JSON Schema, which also fills in defaults and turns numbers such as 5.0 into integers."""
     validator = SchemaValidator(schema)
     properties = cast("dict[str, Any]", schema.get("properties", {}))
     integers = IntegerConverter(schema)
@@ -188,7 +175,7 @@ def check_by_schema(schema: Schema) -> Check:
     }
 
     def check(text: bytes) -> Arguments:
-        arguments = plain_of(text)
+        arguments = decode_arguments(text)
         if not validator.fits(arguments):
             raise InvalidArgumentsError(validator.issues(arguments))
         return integers.convert({**deepcopy(defaults), **arguments})
@@ -196,31 +183,11 @@ def check_by_schema(schema: Schema) -> Check:
     return check
 
 
-def query_of(kind: Kind, spec: ResourceSpec | PromptSpec, handler: Handler, *, schema: Schema, check: Check | None = None) -> Tool:
-    """Return what reads a resource or makes a prompt, as the funnel runs it; a name that is no word is made one."""
-    query = ToolSpec(
-        kind=kind,
-        name=_NO_WORD.sub("_", spec.name),
-        description=spec.description or spec.name,
-        input_schema=dict(schema),
-        operation=Operation.QUERY,
-        source=spec.source,
-        tags=spec.tags,
-    )
-    return Tool(spec=query, handler=handler, check=check or check_by_schema(schema))
-
-
-def texts_of(names: Sequence[str], *, required: Sequence[str]) -> Schema:
-    """Return the schema of arguments that are texts, as those of resources and prompts are on every wire."""
-    properties = {name: {"type": "string"} for name in names}
-    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
-
-
 def check_tool(tool: Tool, limits: Limits, *, foreign: bool = False) -> None:
-    """Check everything about a tool that can be wrong before its first call.
+    """Check the spec, the defaults and the examples of a tool.
 
     Raises:
-        PublishError: Something is.
+        PublishError: Something is wrong.
     """
     check_spec(tool.spec, limits, foreign=foreign)
     if not foreign:
@@ -234,7 +201,7 @@ def check_tool(tool: Tool, limits: Limits, *, foreign: bool = False) -> None:
 
 def _check_defaults(spec: ToolSpec) -> None:
     validator = SchemaValidator({**spec.input_schema, "required": []})
-    plain = is_simple_schema(spec.input_schema)
+    plain = is_simple_schema(spec.input_schema)  # its defaults are checked without loading the validator
     for name, inner in spec.input_schema.get("properties", {}).items():
         if isinstance(inner, dict) and "default" in inner:
             default = cast("dict[str, Any]", inner)["default"]
@@ -246,14 +213,14 @@ def _check_defaults(spec: ToolSpec) -> None:
 
 
 def _shorten(issue: Issue) -> Issue:
-    """Return the issue with a large part of the schema cut down to its type."""
-    if issue.expected is None or len(encode(issue.expected)) <= _EXPECTED_BYTES:
+    """Return the issue with a large part of the schema reduced to its type."""
+    if issue.expected is None or len(encode(issue.expected)) <= _MAX_EXPECTED_BYTES:
         return issue
     return msgspec.structs.replace(issue, expected=_outline(cast("dict[str, Any]", issue.expected)))
 
 
 def _outline(schema: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the types that a schema allows, or nothing if it does not say."""
+    """Return the types that a schema allows, or `None` if it names none."""
     if "type" in schema:
         return {"type": schema["type"]}
     branches = [_outline(branch) for key in ("anyOf", "oneOf") for branch in schema.get(key, ())]

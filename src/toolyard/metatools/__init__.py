@@ -6,9 +6,10 @@ They are ordinary tools that re-enter the funnel; the dispatcher does not know t
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
+from toolyard.dispatch.registry import Suggestions
 from toolyard.model.schema import closest_name
 
-__all__ = ["LEARNING", "METATOOL_NAMES", "guide", "known_metatools", "tell_metatools"]
+__all__ = ["LEARNING", "METATOOL_NAMES", "SUGGESTIONS", "guide", "known_metatools", "tell_metatools"]
 
 
 METATOOL_NAMES: Final = (
@@ -24,6 +25,8 @@ METATOOL_NAMES: Final = (
     "describe_toolset",
 )
 """Every metatool, those that lists show first."""
+SUGGESTIONS: Final = Suggestions(search="search_tools(query=…)", describe="describe_tool(tool_id={!r})", read="read_result(handle={!r})")
+"""The actions that the core suggests to callers whose profile has the metatool."""
 LEARNING: Final = "learning"
 """What can be switched like a metatool, and is none: that shapes of results are learnt."""
 

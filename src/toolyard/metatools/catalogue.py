@@ -85,7 +85,7 @@ class Catalogue:
         specs = self.registry.visible(EVERYTHING)
         for start in range(0, len(specs), _AT_ONCE):
             for spec in specs[start : start + _AT_ONCE]:
-                tool = self.registry.named(spec.name)
+                tool = self.registry.get(spec.name)
                 if tool is not None and tool.spec is spec and _is_found(spec):  # else it changed, and was followed
                     index.add(spec)
             index.prepare()
@@ -155,7 +155,7 @@ class Catalogue:
     def _follow(self, index: "Index", change: Change) -> None:
         if change.what != "tool":
             return
-        tool = None if change.kind == "withdrawn" else self.registry.named(change.name)
+        tool = None if change.kind == "withdrawn" else self.registry.get(change.name)
         if tool is not None and _is_found(tool.spec):
             index.add(tool.spec)
         else:

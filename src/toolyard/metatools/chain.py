@@ -253,7 +253,7 @@ class _Chain:
             encoded = encode_data(told["data"])
             if encoded.characters > least:
                 try:
-                    told["data"] = await store.keep(encoded, owner, profile)
+                    told["data"] = await store.store(encoded, owner, profile)
                 except ToolError:
                     told["data"] = too_large(encoded)
 

@@ -7,7 +7,7 @@ import msgspec
 from msgspec.structs import replace
 
 from toolyard.dispatch.call import Arguments, Call, InvokeOptions
-from toolyard.dispatch.results import MARK, REFERENCE, Filling, at_pointer
+from toolyard.dispatch.results import DOLLAR, REF_KEY, RefResolver, at_pointer
 from toolyard.dispatch.tool import Check, InvalidArgumentsError, Tool, check_by_schema
 from toolyard.metatools.metatool import TEXT, Subject, fields, outcome
 from toolyard.metatools.run import WRAPPERS, unwrapped
@@ -72,7 +72,7 @@ def issues_left(args: Arguments, tool: Tool, *, repair: bool) -> Sequence[Issue]
         tool.check(text)
     except InvalidArgumentsError as error:
         try:
-            tool.mend(text, error.issues, repair=repair)
+            tool.repair(text, error.issues, enabled=repair)
         except ToolError:
             return error.issues
     return ()
@@ -166,15 +166,15 @@ def make_check() -> Check:
 
 
 async def issues_of_call(
-    args: Arguments, tool: Tool, later: Collection[str | int], *, fill: Callable[[], Filling] | None, repair: bool
+    args: Arguments, tool: Tool, later: Collection[str | int], *, fill: Callable[[], RefResolver] | None, repair: bool
 ) -> Sequence[Issue]:
     """Return what is wrong with the arguments of a call, of which some may come later, even if all is put right that can be.
 
     Raises:
         ToolError: A reference to a stored result leads nowhere.
     """
-    if fill is not None and REFERENCE in encode_unchecked(args):
-        args = await fill().fill_in(args, tool.spec.input_schema)
+    if fill is not None and REF_KEY in encode_unchecked(args):
+        args = await fill().resolve(args, tool.spec.input_schema)
     if later:
         return () if repair and not WRAPPERS.isdisjoint(args) else issues_beside(args, tool, later, repair=repair)
     args, _ = unwrapped(args, tool, repair=repair)
@@ -240,14 +240,14 @@ def filled(args: dict[str, Any], found: Iterable[Reference], told: Sequence[Mapp
     Raises:
         ToolError: `invalid_input` if one answered nothing there.
     """
-    filling: dict[Any, Any] = dict(args)
+    resolver: dict[Any, Any] = dict(args)
     for reference in found:
         value = told[reference.target]["data"]
         if reference.pointer:
             value = _part(value, reference)
         at = reference.at
-        filling[at[0]] = value if len(at) == 1 else _with(filling[at[0]], at[1:], value)
-    return filling
+        resolver[at[0]] = value if len(at) == 1 else _with(resolver[at[0]], at[1:], value)
+    return resolver
 
 
 def holds_steps(args: Mapping[str, Any], wrapper: object) -> bool:
@@ -335,7 +335,7 @@ class Plan:
     """Names that may have been meant by those that are nobody's."""
     advice: ToolError | None = None
     """What says what to do about the first thing that is wrong, if that is a reference to a stored result."""
-    _filling: Filling | None = None
+    _filling: RefResolver | None = None
 
     def __init__(self, subject: Subject, call: Call, *, depth: int = 0) -> None:
         self.stages: list[Stage] = []
@@ -360,7 +360,7 @@ class Plan:
                 stage, group, first = self._begin(step.parallel), step.parallel, index
             text = encode_unchecked(step.args)
             tool = self._find(index, step.tool_id, "tool_id")
-            if tool is None or tool.wraps or step.use_previous or MARK in text:
+            if tool is None or tool.wraps or step.use_previous or DOLLAR in text:
                 planned = await self._look_closely(index, step, tool, text, first=first if group else index)
                 if planned is not None:
                     stage.append(planned)
@@ -454,7 +454,7 @@ class Plan:
     async def _look_closely(self, index: int, step: Step, tool: Tool | None, text: bytes, *, first: int) -> Planned | None:
         """Plan a step that has to do with other steps, with stored results or with other tools."""
         wrapper = tool.spec.name if tool is not None and tool.wraps else None
-        found = references(step.args, wrapper) if MARK in text else ()
+        found = references(step.args, wrapper) if DOLLAR in text else ()
         self._link(index, found, first)
         if step.use_previous and not first:
             self._add(index, "use_previous", "no_previous", "There is no step before it.")
@@ -463,10 +463,10 @@ class Plan:
         is_linked = bool(found) or step.use_previous
         args = step.args
         fills = wrapper is None or (is_linked and not holds_steps(args, wrapper))  # what steps of its own refer to is a chain's affair
-        if not self._call.options.refs_resolved and REFERENCE in text and fills:
-            self._filling = filling = self._filling or self._fill()
+        if not self._call.options.refs_resolved and REF_KEY in text and fills:
+            self._filling = resolver = self._filling or self._fill()
             try:
-                args = await filling.fill_in(args, tool.spec.input_schema)
+                args = await resolver.resolve(args, tool.spec.input_schema)
                 step = replace(step, args=args)
             except ToolError as error:
                 self._mislead(index, error)
@@ -550,14 +550,14 @@ class Plan:
         try:
             checked = tool.check(encode_unchecked(inner)) if coerced else None
             if checked is None:
-                checked, coerced = tool.mend(encode_unchecked(args), issues, repair=self._subject.limits.repair)
+                checked, coerced = tool.repair(encode_unchecked(args), issues, enabled=self._subject.limits.repair)
         except ToolError:
             self.issues += [_moved(planned.index, issue) for issue in issues]
             return planned
         return replace(planned, checked=checked, checked_by=tool, coerced=coerced)
 
-    def _fill(self) -> Filling:
-        return self._subject.dispatcher.results.filling(self._call.caller.owner, self._call.profile)
+    def _fill(self) -> RefResolver:
+        return self._subject.dispatcher.results.resolver(self._call.caller.owner, self._call.profile)
 
     def _add(self, index: int, field: str, code: str, message: str) -> None:
         self.issues.append(Issue(f"steps.{index}.{field}", code, message))

@@ -99,7 +99,7 @@ def make_examples(catalogue: Catalogue) -> Tool:
 
 def _find(catalogue: Catalogue, call: Call) -> ToolSpec:
     again = call.spec.name + "(tool_id={!r})"
-    return catalogue.registry.find(call.arguments["tool_id"], call.profile, again=again).spec
+    return catalogue.registry.find(call.arguments["tool_id"], call.profile, suggestion=again).spec
 
 
 def _summary(spec: ToolSpec) -> dict[str, Any]:

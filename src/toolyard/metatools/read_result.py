@@ -7,7 +7,7 @@ import msgspec
 
 from toolyard.dispatch.call import Call
 from toolyard.dispatch.outcome import room_for_data
-from toolyard.dispatch.results import at_pointer, hint_at_pointer, shape_of, shape_within
+from toolyard.dispatch.results import at_pointer, pointer_hint, shape_of, shape_within
 from toolyard.dispatch.tool import Tool
 from toolyard.metatools.metatool import TEXT, Subject, fields, make, outcome
 from toolyard.model.envelope import encode
@@ -79,7 +79,7 @@ def _leads_nowhere(handle: str, path: str, whole: object) -> ToolError:
     return ToolError(
         "invalid_input",
         message,
-        hint=hint_at_pointer(whole, path),
+        hint=pointer_hint(whole, path),
         next_actions=[f"read_result(handle={handle!r})"],
         issues=[{"field": "path", "code": "unknown_path", "message": message}],
         shape=shape_of(whole, 1),

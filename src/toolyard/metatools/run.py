@@ -12,7 +12,7 @@ import msgspec
 
 from toolyard.dispatch.call import DEFAULT_OPTIONS, REFS_RESOLVED, Arguments, Call, Handler, InvokeOptions
 from toolyard.dispatch.progress import Progress, SendProgress
-from toolyard.dispatch.results import REFERENCE, Filling
+from toolyard.dispatch.results import REF_KEY, RefResolver
 from toolyard.dispatch.tool import Check, InvalidArgumentsError, Tool, check_by_schema
 from toolyard.metatools.catalogue import OTHER_NAME
 from toolyard.metatools.metatool import TEXT, Subject, fields, make
@@ -112,13 +112,13 @@ def make_run(subject: Subject) -> list[Tool]:
         given = call.arguments
         call.coerced += given.pop(_PUT_RIGHT, ())
         try:
-            tool = subject.registry.find(given["tool_id"], call.profile, again=call.spec.name + "(tool_id={!r}, …)")
+            tool = subject.registry.find(given["tool_id"], call.profile, suggestion=call.spec.name + "(tool_id={!r}, …)")
         except ToolError as error:
             return _led_on(await call.invoke(given["tool_id"], given["args"]), error)  # so that it is recorded as any call of no tool
         _check_supported(given, tool.spec)
         args, filled = given["args"], call.options.refs_resolved
         if not filled and not tool.wraps:
-            args, filled = await _filled(args, tool, subject.dispatcher.results.filling(call.caller.owner, call.profile)), True
+            args, filled = await _filled(args, tool, subject.dispatcher.results.resolver(call.caller.owner, call.profile)), True
         args, moved = unwrapped(args, tool, repair=repair)
         if call.memo is not None:  # by somebody else, while stored results were read
             return call.memo
@@ -165,9 +165,9 @@ def _led_on(answer: Envelope, missing: ToolError) -> Envelope:
     return Envelope(False, None, msgspec.structs.replace(error, next_actions=missing.next_actions), answer.meta)  # noqa: FBT003 - the field of a struct
 
 
-async def _filled(args: Arguments, tool: Tool, filling: Filling) -> Arguments:
+async def _filled(args: Arguments, tool: Tool, resolver: RefResolver) -> Arguments:
     """Return the arguments of an inner call with stored results in the places that refer to them."""
-    return await filling.fill_in(args, tool.spec.input_schema) if REFERENCE in encode_unchecked(args) else args
+    return await resolver.resolve(args, tool.spec.input_schema) if REF_KEY in encode_unchecked(args) else args
 
 
 def unwrapped(args: Arguments, tool: Tool, *, repair: bool) -> tuple[Arguments, tuple[str, ...]]:
@@ -179,7 +179,7 @@ def unwrapped(args: Arguments, tool: Tool, *, repair: bool) -> tuple[Arguments, 
         return args, ()
     if tool.fits(inner):
         return inner, ("args",)
-    reading = None if tool.reading(args) is not None else tool.reading(inner)
+    reading = None if tool.find_reading(args) is not None else tool.find_reading(inner)
     return (args, ()) if reading is None else (reading.value, ("args", *reading.changed))
 
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from toolyard.dispatch.registry import Watcher
+from toolyard.dispatch.registry import SubscriptionWatcher
 from toolyard.dispatch.resource import Prompt, Resource
-from toolyard.dispatch.table import NOTHING_WITHHELD, WithheldReasons
+from toolyard.dispatch.table import NONE_WITHHELD, WithheldReasons
 from toolyard.dispatch.tool import Tool
 
 __all__ = ["Provider", "Publish"]
@@ -22,7 +22,7 @@ class Publish(Protocol):
         *,
         resources: Iterable[Resource] = (),
         prompts: Iterable[Prompt] = (),
-        withheld: WithheldReasons = NOTHING_WITHHELD,
+        withheld: WithheldReasons = NONE_WITHHELD,
         foreign: bool = False,
     ) -> None:
         """Publish these in place of what was published before.
@@ -36,7 +36,7 @@ class Publish(Protocol):
         """Notify subscribers that the content of a resource changed."""
         ...
 
-    def watch_subscriptions(self, watcher: Watcher) -> Callable[[], None]:
+    def watch_subscriptions(self, watcher: SubscriptionWatcher) -> Callable[[], None]:
         """Call the watcher with the provider's subscribed resources, now and after every change; return a function that stops it."""
         ...
 

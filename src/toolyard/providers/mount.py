@@ -12,7 +12,7 @@ from toolyard.dispatch.call import REFS_RESOLVED, Arguments, Call, Caller, CallR
 from toolyard.dispatch.dispatcher import Dispatcher
 from toolyard.dispatch.registry import Registry
 from toolyard.dispatch.resource import Prompt, Resource
-from toolyard.dispatch.tool import Tool, plain_of
+from toolyard.dispatch.tool import Tool, decode_arguments
 from toolyard.model.envelope import Envelope
 from toolyard.model.profile import METATOOLS, Profile
 from toolyard.model.spec import PromptSpec, ResourceSpec, ToolSpec
@@ -53,7 +53,7 @@ class Mount:
         self._registry.subscriptions.remove({uri: source for uri, source in self._subscribed.items() if uri not in uris})
         subscribed = self._registry.subscribe(uris - current.keys(), self._profile)
         self._subscribed = {**current, **subscribed.sources}
-        return cast("asyncio.Future[None]", asyncio.gather(*subscribed.held)) if subscribed.held else None
+        return cast("asyncio.Future[None]", asyncio.gather(*subscribed.ready)) if subscribed.ready else None
 
     def _publish_all(self, publish: Publish, *, foreign: bool) -> None:
         registry, profile = self._registry, self._profile
@@ -69,7 +69,7 @@ class Mount:
 
         def check(text: bytes) -> Arguments:
             inner.check(text)
-            return plain_of(text)
+            return decode_arguments(text)
 
         async def handler(call: Call) -> Envelope:
             call.is_proxy = True

@@ -5,9 +5,9 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequen
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
 
-from toolyard.dispatch.registry import Registry, Watcher
+from toolyard.dispatch.registry import Registry, SubscriptionWatcher
 from toolyard.dispatch.resource import Prompt, Resource
-from toolyard.dispatch.table import NOTHING_WITHHELD, WithheldReasons
+from toolyard.dispatch.table import NONE_WITHHELD, WithheldReasons
 from toolyard.dispatch.tool import Tool
 from toolyard.providers import Provider, Publish
 
@@ -30,7 +30,7 @@ class Publisher:
         *,
         resources: Iterable[Resource] = (),
         prompts: Iterable[Prompt] = (),
-        withheld: WithheldReasons = NOTHING_WITHHELD,
+        withheld: WithheldReasons = NONE_WITHHELD,
         foreign: bool = False,
     ) -> None:
         """Replace the tools, resources and prompts of the provider."""
@@ -42,7 +42,7 @@ class Publisher:
         """Notify subscribers that the content of a resource changed."""
         self._notify(uri)
 
-    def watch_subscriptions(self, watcher: Watcher) -> Callable[[], None]:
+    def watch_subscriptions(self, watcher: SubscriptionWatcher) -> Callable[[], None]:
         """Call the watcher with the provider's subscribed resources, now and after every change; return a function that stops it."""
         return self._registry.subscriptions.watch(self._source, watcher)
 

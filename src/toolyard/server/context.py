@@ -110,7 +110,7 @@ class ServerContext:
             self._params_version = registry.version
         if not self._wanted:
             return None
-        tool = registry.named(name) or registry.known_as(name)
+        tool = registry.get(name) or registry.resolve(name)
         wanted = None if tool is None else self._wanted.get(tool.spec.name)
         return wanted if tool is not None and self.profile_of(caller).allows(tool.spec) else None
 

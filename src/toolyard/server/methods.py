@@ -72,7 +72,7 @@ def answer_of(exchange: RequestContext, name: str, outcome: Envelope) -> bytes:
         _refuse_incapable(exchange, outcome)
         return exchange.answers.envelope(outcome)
     registry = exchange.front.yard.registry
-    tool = registry.named(name) or registry.known_as(name)
+    tool = registry.get(name) or registry.resolve(name)
     return exchange.answers.plain(outcome) if tool is not None and tool.spec.shape == "plain" else exchange.answers.envelope(outcome)
 
 

@@ -120,7 +120,7 @@ class ChangeNotifier:
         """Tell whoever publishes them of the resources that somebody subscribed to; return what is done once that holds."""
         subscribed = self._registry.subscribe(uris - subscription.sources.keys(), subscription.profile)
         subscription.sources.update(subscribed.sources)
-        return subscribed.held
+        return subscribed.ready
 
     def _note(self) -> None:
         """Wait until the burst is over, but not for ever."""

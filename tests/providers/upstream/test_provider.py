@@ -61,9 +61,9 @@ async def test_a_stored_catalogue_is_listed_at_once_without_a_process(tmp_path: 
     kept = folder_of(tmp_path, "bad") / "catalogue.json"
     assert kept.stat().st_mode & 0o777 == 0o600
     async with Yard("gate", providers=[upstream]) as yard:
-        assert yard.registry.named("bad__echo") is None  # another command is another upstream
+        assert yard.registry.get("bad__echo") is None  # another command is another upstream
     async with Yard("gate", providers=[make_upstream("bad", settings_of(), state=tmp_path)]) as yard:
-        assert yard.registry.named("bad__echo") is not None
+        assert yard.registry.get("bad__echo") is not None
 
 
 async def test_arguments_are_checked_here_before_anything_is_started(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ async def test_a_call_that_times_out_during_the_start_did_not_run(tmp_path: Path
 
 async def test_one_bad_schema_is_quarantined_and_the_rest_are_published(tmp_path: Path) -> None:
     async with running(tmp_path, settings_of("bad_schema")) as (yard, _):
-        held = yard.registry.withheld(yard.profile)
+        held = yard.registry.unavailable(yard.profile)
 
         assert held
         assert {one.status for one in held} == {"quarantined"}
@@ -161,7 +161,7 @@ async def test_tools_that_change_are_withheld_until_somebody_accepts_them(tmp_pa
     async with running(tmp_path, settings_of("changes_tools"), pins=pins) as (yard, upstream):
         names = {spec.name for spec in yard.list()}
         await yard.call("bad__echo", {"text": "x"})
-        await until(lambda: {spec.name for spec in yard.list()} != names or yard.registry.withheld(yard.profile))
+        await until(lambda: {spec.name for spec in yard.list()} != names or yard.registry.unavailable(yard.profile))
 
         assert upstream.status().state == "ready"
 

@@ -14,7 +14,7 @@ import msgspec
 from toolyard.dispatch.call import Arguments, Call, Channel
 from toolyard.dispatch.progress import Progress
 from toolyard.dispatch.resource import Prompt, Resource
-from toolyard.dispatch.tool import Check, Complete, InvalidArgumentsError, Tool, plain_of
+from toolyard.dispatch.tool import Check, Complete, InvalidArgumentsError, Tool, decode_arguments
 from toolyard.model.content import UpstreamBlock
 from toolyard.model.elicitation import CLIENT_METHODS, ClientRequest, unsupported_by_client
 from toolyard.model.envelope import Envelope, Failure, UpstreamResult
@@ -381,7 +381,7 @@ def _check(schema: Schema) -> Check:
     validator = SchemaValidator(schema)
 
     def check(text: bytes) -> Arguments:
-        arguments = plain_of(text)
+        arguments = decode_arguments(text)
         if not validator.fits(arguments):
             raise InvalidArgumentsError(validator.issues(arguments))
         return arguments

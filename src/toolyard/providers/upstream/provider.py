@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolyard._internal.files import find_state_dir
-from toolyard.dispatch.table import NOTHING_WITHHELD, WithheldReasons
+from toolyard.dispatch.table import NONE_WITHHELD, WithheldReasons
 from toolyard.model.spec import Kind, PromptSpec
 from toolyard.providers import Publish
 from toolyard.providers.upstream.calls import Calls
@@ -59,7 +59,7 @@ class Upstream:
         self._longest = longest
         self._interval = interval
         self._catalogue: Catalogue | None = None
-        self._withheld: WithheldReasons = NOTHING_WITHHELD
+        self._withheld: WithheldReasons = NONE_WITHHELD
         self._warned = 0
         self._supervisor: Supervisor | None = None
         self._publish: Publish | None = None

@@ -89,7 +89,7 @@ async def learn_another(yard: Yard) -> None:
     """Have it learn a tool, which is there soon."""
     name = f"t{uuid4().hex[:8]}"
     assert (await yard.call("fast__learn", {"name": name})).success
-    await until(lambda: yard.registry.named(f"fast__{name}") is not None)
+    await until(lambda: yard.registry.get(f"fast__{name}") is not None)
 
     assert (await yard.call(f"fast__{name}")).data == name
 
