@@ -17,7 +17,7 @@ from toolyard.cli.terminal import Line, Painted, Terminal, outline
 from toolyard.demo.story import Bill, Lists, Move, Scene, bill_of, lists_of, tell
 from toolyard.demo.tools import make_yard
 from toolyard.launch.signals import run as run_until_told
-from toolyard.metatools.signature import one_line
+from toolyard.model.signature import one_line
 from toolyard.search.settings import PREFIX
 from toolyard.yard import Yard
 

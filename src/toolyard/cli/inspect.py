@@ -8,7 +8,7 @@ import msgspec
 
 from toolyard.cli.call import write_envelope
 from toolyard.cli.parser import Options
-from toolyard.cli.reference import Argument, arguments_of, document, operation_text, reason_text, tool_reference, type_text
+from toolyard.cli.reference import Argument, arguments_of, document, operation_text, output_type, reason_text, tool_reference
 from toolyard.cli.targets import work_in_yard
 from toolyard.cli.terminal import Painted, Part, Terminal, cut, width_of
 from toolyard.dispatch.call import Caller
@@ -57,7 +57,7 @@ def _lines(spec: ToolSpec, width: int) -> Iterator[Line]:
 
 def _signature(spec: ToolSpec, arguments: list[Argument], width: int) -> str:
     """Return what the tool takes and answers, on one line if there is room."""
-    output = "any" if spec.output_schema is None else type_text(spec.output_schema, spec.output_schema)
+    output = output_type(spec)
     written = [argument.signature() for argument in arguments]
     short = f"({', '.join(written)}) -> {output}"
     if not written or len(short) <= width:

@@ -10,10 +10,10 @@ from toolyard.dispatch.outcome import room_for_data
 from toolyard.dispatch.tool import Tool
 from toolyard.metatools.catalogue import OTHER_NAME, Catalogue
 from toolyard.metatools.metatool import TEXT, fields, make, outcome
-from toolyard.metatools.signature import signature
 from toolyard.model.envelope import encode
 from toolyard.model.errors import CODES
 from toolyard.model.limits import Limits
+from toolyard.model.signature import signature
 from toolyard.model.spec import Example, ToolSpec
 
 __all__ = ["Learnt", "make_describe", "make_examples"]

@@ -7,10 +7,10 @@ from toolyard.dispatch.call import Call
 from toolyard.dispatch.tool import Tool
 from toolyard.metatools.catalogue import Catalogue, Cursors
 from toolyard.metatools.metatool import TEXT, fields, make, outcome
-from toolyard.metatools.signature import one_line, signature
 from toolyard.model.errors import not_found
 from toolyard.model.profile import METATOOLS, Profile, Toolset
 from toolyard.model.schema import closest_name
+from toolyard.model.signature import one_line, signature
 from toolyard.model.spec import Operation, Reason, ToolSpec
 
 __all__ = ["make_lists"]

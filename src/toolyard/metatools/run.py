@@ -16,9 +16,9 @@ from toolyard.dispatch.results import REFERENCE, Filling
 from toolyard.dispatch.tool import Check, InvalidArgumentsError, Tool, check_by_schema
 from toolyard.metatools.catalogue import OTHER_NAME
 from toolyard.metatools.metatool import TEXT, Subject, fields, make
-from toolyard.metatools.signature import signature
 from toolyard.model.envelope import Envelope, encode, encode_plain
 from toolyard.model.errors import ToolError
+from toolyard.model.signature import signature
 from toolyard.model.spec import Reason, ToolSpec
 
 __all__ = ["PENDING", "WRAPPERS", "Pace", "is_pending", "make_run", "unwrapped"]

@@ -7,9 +7,9 @@ from toolyard.dispatch.call import Call
 from toolyard.dispatch.tool import Tool
 from toolyard.metatools.catalogue import Catalogue, Cursors
 from toolyard.metatools.metatool import TEXT, fields, make, outcome
-from toolyard.metatools.signature import one_line, signature
 from toolyard.model.errors import ToolError
 from toolyard.model.profile import METATOOLS
+from toolyard.model.signature import one_line, signature
 from toolyard.model.spec import Operation, ToolSpec
 
 __all__ = ["check_query", "make_search"]
