@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from toolyard._internal.files import find_state_dir, rewrite
-from toolyard.cli.parser import Options, did_you_mean
+from toolyard.cli.parser import Options
 from toolyard.cli.terminal import Terminal
 from toolyard.client_configs.connect import add_upstreams, missing_variables, shown_way
 from toolyard.client_configs.edit_toml import EditError, remove_table
@@ -19,6 +19,7 @@ from toolyard.config.convert import Table
 from toolyard.config.read import FILE, VARIABLE, twin_of
 from toolyard.config.upstreams import UPSTREAMS, from_file
 from toolyard.launch.errors import DEFECT, LaunchError
+from toolyard.model.names import did_you_mean
 
 __all__ = ["OwnFile", "read_own_file", "run_add", "run_remove", "write_own_file"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from toolyard.cli.add import OwnFile, read_own_file, write_own_file
-from toolyard.cli.parser import Options, did_you_mean
+from toolyard.cli.parser import Options
 from toolyard.cli.terminal import Painted, Style, Terminal, cut, width_of
 from toolyard.client_configs.connect import (
     Adopted,
@@ -31,6 +31,7 @@ from toolyard.config import ConfigError
 from toolyard.config.read import FILE, VARIABLE
 from toolyard.launch.errors import DEFECT, LaunchError, shown_path
 from toolyard.model.envelope import encode
+from toolyard.model.names import did_you_mean
 
 __all__ = ["find_client", "here", "run_connect", "run_import"]
 

@@ -16,7 +16,7 @@ from toolyard.config import Config, ConfigError
 from toolyard.config.read import is_name
 from toolyard.launch.errors import DEFECT, LaunchError
 from toolyard.launch.signals import run as run_until_told
-from toolyard.model.schema import closest_name
+from toolyard.model.names import did_you_mean
 from toolyard.providers.upstream.catalogue import folder_of
 from toolyard.providers.upstream.oauth.credentials import load_signing
 from toolyard.providers.upstream.oauth.metadata import LoginError, StoredLogin
@@ -67,9 +67,8 @@ def _refused_by(folder: Path) -> UpstreamSettings | None:
 def _settings(config: Config, name: str, terminal: Terminal) -> UpstreamSettings:
     written = config.upstreams.get(name)
     if written is None:
-        near = closest_name(name, list(config.upstreams))
-        meant = f" Did you mean '{near}'?" if near else " Name one of the configuration, or an address." if not config.upstreams else ""
-        raise LaunchError(f"There is no upstream '{name}'.{meant}")
+        suggestion = did_you_mean(name, config.upstreams) if config.upstreams else " Name one of the configuration, or an address."
+        raise LaunchError(f"There is no upstream '{name}'.{suggestion}")
     try:
         return written.settled(os.environ, terminal.say)
     except ConfigError as error:

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, NamedTuple, NoReturn
 from toolyard._version import VERSION
 from toolyard.cli.terminal import columns_of
 from toolyard.launch.errors import LaunchError
+from toolyard.model.names import did_you_mean
 
 __all__ = [
     "CONFIG",
@@ -25,7 +26,6 @@ __all__ = [
     "Parser",
     "Parsers",
     "Switch",
-    "did_you_mean",
     "make_parsers",
     "read_options",
 ]
@@ -114,14 +114,6 @@ class Parser(ArgumentParser):
 
 Commands = Mapping[str, tuple[str, Callable[[Parser], None]]]
 """Commands by name: what each does, and what adds its arguments to its parser."""
-
-
-def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """Return the question whether a known name was meant, if one is near."""
-    from difflib import get_close_matches  # noqa: PLC0415 - most names are right
-
-    near = get_close_matches(name, known, n=1)
-    return f" Did you mean '{near[0]}'?" if near else ""
 
 
 _CLIENTS = "'claude-code', 'claude-desktop', 'cursor', 'vscode', 'codex', 'gemini' and so on"

@@ -10,7 +10,7 @@ from toolyard.cli.terminal import Painted, Part, Style, Terminal
 from toolyard.cli.upstreams import Stored, read_stored
 from toolyard.launch.errors import DEFECT, DIFFERENT, LaunchError
 from toolyard.model.envelope import encode
-from toolyard.model.schema import closest_name
+from toolyard.model.names import did_you_mean
 from toolyard.providers.upstream.catalogue import folder_of
 from toolyard.providers.upstream.diff import Difference, FieldChange, differences, seen_of
 from toolyard.providers.upstream.pins import Definitions, Key, LockError, accept, keep_accepted, read_accepted
@@ -62,9 +62,7 @@ def _named(names: Sequence[str], found: Sequence[Difference], definitions: Defin
     known = {_name(key) for key in definitions} | {_name(one.key) for one in found}
     for name in names:
         if name not in known:
-            near = closest_name(name, sorted(known))
-            meant = f" Did you mean '{near}'?" if near else ""
-            raise LaunchError(f"There is no '{name}' in '{upstream}'.{meant}")
+            raise LaunchError(f"There is no '{name}' in '{upstream}'.{did_you_mean(name, known)}")
     return [one for one in found if _name(one.key) in names]
 
 

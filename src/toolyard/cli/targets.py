@@ -19,8 +19,8 @@ from toolyard.config import FOREIGN, Config
 from toolyard.launch.build import apply_settings, named_profile, read_settings
 from toolyard.launch.errors import DEFECT, LaunchError, cause_of, refusal_of
 from toolyard.launch.signals import run
+from toolyard.model.names import did_you_mean
 from toolyard.model.profile import EVERYTHING, METATOOLS, Profile
-from toolyard.model.schema import closest_name
 from toolyard.monitor import log_sink
 from toolyard.providers import Telling
 from toolyard.yard import Yard
@@ -153,9 +153,8 @@ def _named(module: ModuleType, target: _Target) -> Yard:
     try:
         found: object = reduce(getattr, target.attribute.split("."), module)
     except AttributeError as error:
-        near = closest_name(target.attribute, list(vars(module)))
-        meant = f" Did you mean '{near}'?" if near else ""
-        raise LaunchError(f"There is no '{target.attribute}' in '{target.place}'.{meant}") from error
+        suggestion = did_you_mean(target.attribute, vars(module))
+        raise LaunchError(f"There is no '{target.attribute}' in '{target.place}'.{suggestion}") from error
     if not isinstance(found, Yard):
         raise LaunchError(f"'{target.attribute}' in '{target.place}' is of type '{type(found).__name__}' and no 'Yard'.")
     return found

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -16,7 +15,7 @@ from toolyard.launch.build import settled_upstreams
 from toolyard.launch.errors import DEFECT, DIFFERENT, LaunchError
 from toolyard.launch.signals import run as run_until_done
 from toolyard.model.envelope import encode
-from toolyard.model.schema import closest_name
+from toolyard.model.names import did_you_mean
 from toolyard.providers.upstream.catalogue import folder_of, load
 from toolyard.providers.upstream.health import Status, ask_for_restart, read_status
 from toolyard.providers.upstream.pins import Definitions, Locked, LockError, Pins, definitions_of, find_lock, parse_lock
@@ -55,11 +54,8 @@ def _write_lines(lines: Sequence[str], terminal: Terminal) -> None:
 
 
 def _which(name: str, names: Sequence[str]) -> str:
-    near = get_close_matches(name, names, n=1)
-    if near:
-        return f" Did you mean '{near[0]}'?"
     if names:
-        return " There are logs of " + ", ".join(f"'{known}'" for known in names) + "."
+        return did_you_mean(name, names) or " There are logs of " + ", ".join(f"'{known}'" for known in names) + "."
     return " An upstream that is a program has one once it was started."
 
 
@@ -67,9 +63,7 @@ def run_restart(options: Options, terminal: Terminal) -> int:
     """Leave word that the upstream is to be restarted, if there is a yard that will find it."""
     config = settings_of_options(options, terminal)
     if options.name not in config.upstreams:
-        near = closest_name(options.name, sorted(config.upstreams))
-        meant = f" Did you mean '{near}'?" if near else ""
-        raise LaunchError(f"There is no upstream '{options.name}'.{meant}")
+        raise LaunchError(f"There is no upstream '{options.name}'.{did_you_mean(options.name, config.upstreams)}")
     try:
         folder = folder_of(find_state_dir(config.settings.state_dir), options.name)
         status = read_status(folder)
@@ -114,9 +108,8 @@ class Stored(NamedTuple):
             return definitions_of(catalogue)
         if name in self.names:
             raise LaunchError(_UNKNOWN.format(name))
-        near = closest_name(name, sorted({*self.names, *_with_catalogue(self.state)}))
-        meant = f" Did you mean '{near}'?" if near else ""
-        raise LaunchError(f"Nothing is known of an upstream '{name}'.{meant}")
+        suggestion = did_you_mean(name, {*self.names, *_with_catalogue(self.state)})
+        raise LaunchError(f"Nothing is known of an upstream '{name}'.{suggestion}")
 
 
 def read_stored(options: Options, terminal: Terminal) -> Stored:

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, NamedTuple, Union, cast, get_args, get_o
 
 import msgspec
 
-from toolyard.model.schema import closest_name
+from toolyard.model.names import closest_name
 
 __all__ = ["ConfigError", "Place", "References", "Table", "fitted", "fitted_fields", "from_text", "made", "table_of", "unknown"]
 

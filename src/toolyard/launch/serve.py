@@ -24,7 +24,7 @@ from toolyard.launch.errors import DEFECT, INTERRUPTED, LaunchError, cause_of, i
 from toolyard.launch.notices import Notices, logging_to
 from toolyard.launch.reload import Beginning, beginning_of, end_with_supervisor, kept_port, supervise
 from toolyard.launch.signals import run
-from toolyard.model.schema import closest_name
+from toolyard.model.names import did_you_mean
 from toolyard.transports import Transport, fastest_loop
 from toolyard.yard import Yard
 
@@ -371,6 +371,5 @@ def _keys(settings: dict[str, Any]) -> dict[str, Any]:
     del known["target"]  # the yard is at hand
     for name in settings:
         if name not in known:
-            near = closest_name(name, list(known))
-            raise LaunchError(f"There is no setting '{name}'." + (f" Did you mean '{near}'?" if near else ""))
+            raise LaunchError(f"There is no setting '{name}'.{did_you_mean(name, known)}")
     return {known[name]: value for name, value in settings.items()}

@@ -6,7 +6,7 @@ They are ordinary tools that re-enter the funnel; the dispatcher does not know t
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-from toolyard.model.schema import closest_name
+from toolyard.model.names import did_you_mean
 
 __all__ = ["LEARNING", "METATOOL_NAMES", "guide", "known_metatools", "tell_metatools"]
 
@@ -75,8 +75,8 @@ def known_metatools(given: bool | Iterable[str]) -> tuple[str, ...]:  # noqa: FB
     named = [given] if isinstance(given, str) else list(given)
     for name in named:
         if name not in known:
-            meant = closest_name(name, known)
-            raise ValueError(f"There is no metatool '{name}'." + (f" Did you mean '{meant}'?" if meant else f" Known: {', '.join(known)}."))
+            suggestion = did_you_mean(name, known) or f" Known: {', '.join(known)}."
+            raise ValueError(f"There is no metatool '{name}'.{suggestion}")
     return tuple(dict.fromkeys(named))
 
 

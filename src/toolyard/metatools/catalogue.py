@@ -10,8 +10,8 @@ from toolyard._internal.signed_tokens import SignatureError, Signer
 from toolyard.dispatch.registry import Change, Registry
 from toolyard.model.envelope import encode_sorted
 from toolyard.model.errors import ToolError, shortened
+from toolyard.model.names import closest_name
 from toolyard.model.profile import EVERYTHING, METATOOLS, UNLISTED, Profile
-from toolyard.model.schema import closest_name
 from toolyard.model.spec import Operation, ToolSpec
 from toolyard.search.settings import SearchSettings, read_environment
 
@@ -113,7 +113,7 @@ class Catalogue:
         known = self.namespaces(profile)
         if namespace in known:
             return
-        meant = closest_name(namespace, list(known))
+        meant = closest_name(namespace, known)
         message = f"There is no namespace '{shortened(namespace)}'." + (f" Did you mean '{meant}'?" if meant else _some(list(known)))
         issue = {"field": "namespace", "code": "unknown_namespace", "message": message, "did_you_mean": meant}
         raise ToolError("invalid_input", message, next_actions=self.available_actions(profile, "list_namespaces()"), issues=[issue])

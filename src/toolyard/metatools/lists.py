@@ -8,8 +8,8 @@ from toolyard.dispatch.tool import Tool
 from toolyard.metatools.catalogue import Catalogue, Cursors
 from toolyard.metatools.metatool import TEXT, fields, make, outcome
 from toolyard.model.errors import not_found
+from toolyard.model.names import closest_name
 from toolyard.model.profile import METATOOLS, Profile, Toolset
-from toolyard.model.schema import closest_name
 from toolyard.model.signature import one_line, signature
 from toolyard.model.spec import Operation, Reason, ToolSpec
 
@@ -129,7 +129,7 @@ def _toolset(name: str, profile: Profile, catalogue: Catalogue) -> Toolset:
     known = _toolsets(profile)
     if name in known:
         return known[name]
-    meant = closest_name(name, list(known))
+    meant = closest_name(name, known)
     actions = catalogue.available_actions(profile, "list_toolsets()")
     hint = f"Did you mean '{meant}'?" if meant else "Look at what 'list_toolsets' answers." if actions else None
     raise not_found("toolset", name, reason="unknown_toolset", hint=hint, next_actions=actions, may_have_run=False)

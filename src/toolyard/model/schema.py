@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from toolyard.model.errors import shortened
+from toolyard.model.names import closest_name
 
 if TYPE_CHECKING:
     import jsonschema_rs
@@ -24,7 +25,6 @@ __all__ = [
     "SchemaError",
     "SchemaValidator",
     "check_schema",
-    "closest_name",
     "field_name",
     "follow",
     "inlined",
@@ -165,7 +165,6 @@ Schema = Mapping[str, Any]
 Path = tuple[str | int, ...]
 _REFERENCE_HOPS: Final = 32
 _INLINED_NODES: Final = 200
-_NAME_CHARACTERS: Final = 200
 _NESTING: Final = (dict, list)
 _CODES: Final = {
     "required": "missing",
@@ -288,16 +287,6 @@ def follow(root: Schema, reference: str) -> Any:
         part = raw.replace("~1", "/").replace("~0", "~")
         node = cast("dict[str, Any]", node).get(part) if isinstance(node, dict) else None
     return node
-
-
-def closest_name(name: str, known: Sequence[str]) -> str | None:
-    """Return the known name that was probably meant; whoever wrote very much meant none."""
-    if len(name) > _NAME_CHARACTERS:
-        return None
-    from difflib import get_close_matches  # noqa: PLC0415 - only for what somebody got wrong
-
-    close = get_close_matches(name, known, n=1, cutoff=0.6)
-    return close[0] if close else None
 
 
 def field_name(path: Sequence[str | int]) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from toolyard.model.schema import closest_name
+from toolyard.model.names import closest_name
 
 __all__ = ["PREFIX", "SearchSettings", "read_environment"]
 
@@ -151,7 +151,7 @@ def read_environment(environment: Mapping[str, str], settings: SearchSettings | 
     values: dict[str, Any] = {}
     for name, text in given.items():
         if name not in known:
-            meant = closest_name(name, list(known))
+            meant = closest_name(name, known)
             hint = f" Did you mean '{PREFIX}{meant.upper()}'?" if meant else ""
             raise ValueError(f"The variable '{PREFIX}{name.upper()}' is no setting of search.{hint}")
         try:

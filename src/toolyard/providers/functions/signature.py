@@ -13,6 +13,7 @@ import msgspec
 
 from toolyard.dispatch.call import Call, Handler
 from toolyard.dispatch.sessions import Session
+from toolyard.model.names import did_you_mean
 from toolyard.model.spec import Kind, PublishError
 
 __all__ = [
@@ -104,10 +105,7 @@ def make_marks(kind: type[M], options: dict[str, Any]) -> M:
     """
     for name in options:
         if name not in kind.__struct_fields__:
-            from difflib import get_close_matches  # noqa: PLC0415 - only for what somebody got wrong
-
-            meant = get_close_matches(name, kind.__struct_fields__, n=1)
-            raise TypeError(f"'@{kind.kind}' has no option '{name}'." + (f" Did you mean '{meant[0]}'?" if meant else ""))
+            raise TypeError(f"'@{kind.kind}' has no option '{name}'.{did_you_mean(name, kind.__struct_fields__)}")
     return kind(**options)
 
 
