@@ -9,7 +9,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from hashlib import sha256
 from typing import Final, NamedTuple, TypeVar
 from urllib.parse import unquote
 
@@ -18,7 +17,7 @@ import msgspec
 from toolyard.dispatch.resource import Prompt, Resource, check_prompt, check_resource
 from toolyard.dispatch.table import NOTHING_WITHHELD, ChangeKind, Status, Table, Withheld, WithheldReasons
 from toolyard.dispatch.tool import Tool, check_tool
-from toolyard.model.envelope import encode_sorted
+from toolyard.model.envelope import fingerprint
 from toolyard.model.errors import ToolError
 from toolyard.model.limits import Limits
 from toolyard.model.profile import METATOOLS, Profile, listed
@@ -313,10 +312,7 @@ class Registry:
 
     def hash(self, profile: Profile) -> str:
         """Return a stable hash of the tools that the profile lists."""
-        digest = sha256()
-        for spec in self.list(profile):
-            digest.update(encode_sorted(spec))
-        return digest.hexdigest()
+        return fingerprint(*self.list(profile))
 
     def withheld(self, profile: Profile, kind: Kind = "tool") -> Sequence[Withheld]:
         """Return what the profile would have of a kind and cannot use now."""

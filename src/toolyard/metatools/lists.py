@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from toolyard.dispatch.call import Call
 from toolyard.dispatch.tool import Tool
-from toolyard.metatools.catalogue import Catalogue, Cursors
+from toolyard.metatools.catalogue import Catalogue, PageCursors
 from toolyard.metatools.metatool import TEXT, fields, make, outcome
 from toolyard.model.errors import not_found
 from toolyard.model.names import closest_name
@@ -27,7 +27,7 @@ _RULES: Final = ("names", "tags", "sources", "operations", "deny_operations")
 class _Pages:
     """Cuts what exists for a caller into pages, each sealed to its question."""
 
-    def __init__(self, catalogue: Catalogue, cursors: Cursors) -> None:
+    def __init__(self, catalogue: Catalogue, cursors: PageCursors) -> None:
         self._catalogue = catalogue
         self._cursors = cursors
 
@@ -35,13 +35,13 @@ class _Pages:
         """Return one page of things under a key, how many there are, and the cursor of the next page."""
         limit = call.arguments["limit"]
         question = [await self._catalogue.fingerprint(call.profile), call.spec.name, limit, *by]
-        start = self._cursors.open(question, call.arguments.get("cursor"), again=f"{call.spec.name}(…)")
+        start = self._cursors.verify(question, call.arguments.get("cursor"), suggestion=f"{call.spec.name}(…)")
         end = start + limit
-        more = {"next_cursor": self._cursors.close(question, end)} if end < len(things) else {}
+        more = {"next_cursor": self._cursors.sign(question, end)} if end < len(things) else {}
         return {key: list(things[start:end]), "total": len(things), **more}
 
 
-def make_lists(catalogue: Catalogue, cursors: Cursors) -> list[Tool]:
+def make_lists(catalogue: Catalogue, cursors: PageCursors) -> list[Tool]:
     """Return the tools that list."""
     pages = _Pages(catalogue, cursors)
     return [_make_tools(catalogue, pages), _make_namespaces(catalogue, pages), _make_toolsets(pages), _make_toolset(catalogue, pages)]

@@ -6,7 +6,7 @@ from typing import Any
 
 from toolyard.dispatch.tool import Tool
 from toolyard.metatools import LEARNING
-from toolyard.metatools.catalogue import Catalogue, Cursors
+from toolyard.metatools.catalogue import Catalogue, PageCursors
 from toolyard.metatools.chain import make_chain
 from toolyard.metatools.describe import make_describe, make_examples
 from toolyard.metatools.learned_output import Shapes
@@ -45,7 +45,7 @@ class Metatools:
             catalogue.close()
 
     def _tools(self, catalogue: Catalogue, shapes: Shapes) -> list[Tool]:
-        cursors = Cursors(self._subject.signer)
+        cursors = PageCursors(self._subject.signer)
         every: list[Any] = [
             make_search(catalogue, cursors),
             *make_describe(catalogue, shapes.of, limits=self._subject.limits),

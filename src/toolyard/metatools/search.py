@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from toolyard.dispatch.call import Call
 from toolyard.dispatch.tool import Tool
-from toolyard.metatools.catalogue import Catalogue, Cursors
+from toolyard.metatools.catalogue import Catalogue, PageCursors
 from toolyard.metatools.metatool import TEXT, fields, make, outcome
 from toolyard.model.errors import ToolError
 from toolyard.model.profile import METATOOLS
@@ -46,7 +46,7 @@ _ANSWERS: Final = outcome(
 )
 
 
-def make_search(catalogue: Catalogue, cursors: Cursors) -> Tool:
+def make_search(catalogue: Catalogue, cursors: PageCursors) -> Tool:
     """Return the tool `search_tools`."""
 
     async def search(call: Call) -> dict[str, Any]:
@@ -56,14 +56,14 @@ def make_search(catalogue: Catalogue, cursors: Cursors) -> Tool:
         check_query(query, catalogue.available_actions(call.profile, "list_tools()"))
         catalogue.check_namespace(namespace, call.profile)
         tools = await catalogue.fingerprint(call.profile)
-        question = [tools, catalogue.ranking(), "search_tools", query, limit, namespace, operation]
-        start = cursors.open(question, given.get("cursor"), again="search_tools(query=…)")
+        question = [tools, catalogue.ranking_fingerprint(), "search_tools", query, limit, namespace, operation]
+        start = cursors.verify(question, given.get("cursor"), suggestion="search_tools(query=…)")
         found = await catalogue.search(query, call.profile, namespace=namespace, operation=operation, offset=start, limit=limit)
         told: dict[str, Any] = {"hits": [_hit(hit.spec, hit.why, full=detail == "schema") for hit in found.hits]}
         if found.total is not None:
             told["total"] = found.total
         if found.more:
-            told["next_cursor"] = cursors.close(question, start + limit)
+            told["next_cursor"] = cursors.sign(question, start + limit)
         if not found.hits and not start:
             told["closest"] = [source for source in found.closest if source != METATOOLS]
             elsewhere = catalogue.available_actions(call.profile, "list_tools(namespace=…)")

@@ -7,6 +7,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
 from pathlib import PurePath
 from typing import Any, ClassVar, Final, Self, cast
 
@@ -29,6 +30,7 @@ __all__ = [
     "encode_plain",
     "encode_sorted",
     "estimate_tokens",
+    "fingerprint",
 ]
 
 Content = Block | Text | ResourceLink
@@ -182,6 +184,14 @@ def encode(value: object) -> bytes:
 def encode_sorted(value: object) -> bytes:
     """Return a value that can become JSON as the one text that stands for it, whatever the order of its keys."""
     return _SORTING_ENCODER.encode(value)
+
+
+def fingerprint(*values: object) -> str:
+    """Return a hash in hexadecimal that changes exactly when the values do, whatever the order of their keys."""
+    digest = sha256()
+    for value in values:
+        digest.update(encode_sorted(value))
+    return digest.hexdigest()
 
 
 def encode_data(value: object) -> Encoded:

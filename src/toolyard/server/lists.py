@@ -1,13 +1,13 @@
 """Lists: what clients are shown, encoded once for each profile and version and kept until it changes."""
 
 from collections.abc import Callable, Sequence
-from hashlib import sha256
 from typing import Any, Final, Literal
 
 import msgspec
 
-from toolyard._internal.signed_tokens import SignatureError, Signer
+from toolyard._internal.signed_tokens import Cursors, SignatureError, Signer
 from toolyard.config.settings import Serving
+from toolyard.model.envelope import fingerprint
 from toolyard.model.profile import Profile
 from toolyard.wire.messages import INVALID_PARAMS, Fault
 from toolyard.wire.results import ResultEncoder, prompt_item, resource_item, template_item, tool_item
@@ -48,7 +48,7 @@ class Lists:
     def __init__(self, yard: Yard, serving: Serving, seal: Signer) -> None:
         self._yard = yard
         self._serving = serving
-        self._seal = seal
+        self._cursors = Cursors(seal, _PURPOSE)
         self._kept: dict[tuple[Kind, Profile, str], _Encoded] = {}
         self._prints: dict[tuple[Kind, Profile], tuple[int, str]] = {}
         self._specs: dict[Kind, Callable[[Profile], Sequence[Any]]] = {
@@ -76,12 +76,10 @@ class Lists:
         version = self._yard.registry.version
         known = self._prints.get((kind, profile))
         if known is None or known[0] != version:
-            digest = sha256()
-            for spec in self._specs[kind](profile):
-                digest.update(self._item(kind, spec, LATEST))  # no older version shows more
+            items = (msgspec.Raw(self._item(kind, spec, LATEST)) for spec in self._specs[kind](profile))  # no older version shows more
             if len(self._prints) > _REMEMBERED:
                 self._prints.clear()
-            known = self._prints[kind, profile] = (version, digest.hexdigest()[:24])
+            known = self._prints[kind, profile] = (version, fingerprint(*items)[:24])
         return known[1]
 
     def any(self, kind: Kind, profile: Profile) -> bool:
@@ -93,13 +91,13 @@ class Lists:
         kept = self._kept.get((kind, profile, version.name))
         if kept is not None and kept.registry_version == registry_version:
             return kept
-        fingerprint = self.fingerprint(kind, profile)
-        if kept is not None and kept.fingerprint == fingerprint:
+        current = self.fingerprint(kind, profile)
+        if kept is not None and kept.fingerprint == current:
             kept.registry_version = registry_version
             return kept
         if len(self._kept) > _REMEMBERED:
             self._kept.clear()
-        kept = _Encoded(registry_version, fingerprint, self._specs[kind](profile), {})
+        kept = _Encoded(registry_version, current, self._specs[kind](profile), {})
         self._kept[kind, profile, version.name] = kept
         return kept
 
@@ -107,7 +105,7 @@ class Lists:
         end = start + self._serving.page_size
         items = [self._item(kind, spec, answers.version) for spec in kept.specs[start:end]]
         more = end < len(kept.specs)
-        cursor = self._seal.sign(_PURPOSE, [kind, kept.fingerprint, self._serving.page_size, end]) if more else None
+        cursor = self._cursors.sign(self._bound_to(kind, kept), end) if more else None
         return answers.listed(_KEYS[kind], items, cursor)
 
     def _item(self, kind: Kind, spec: Any, version: Version) -> bytes:
@@ -116,9 +114,13 @@ class Lists:
 
     def _start(self, kind: Kind, kept: _Encoded, cursor: str) -> int:
         try:
-            *bound, start = self._seal.verify(_PURPOSE, cursor)
+            start = self._cursors.verify(self._bound_to(kind, kept), cursor)
         except SignatureError:
             raise Fault(INVALID_PARAMS, "The cursor is none that was given out here.") from None
-        if bound != [kind, kept.fingerprint, self._serving.page_size]:
+        if start is None:
             raise Fault(INVALID_PARAMS, "The cursor is of a list that has changed since, or of another one. Start from the first page.")
-        return int(start)
+        return start
+
+    def _bound_to(self, kind: Kind, kept: _Encoded) -> str:
+        """Return what a cursor is valid for: one state of one list, in pages of one size."""
+        return f"{kind} {kept.fingerprint} {self._serving.page_size}"

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from toolyard._internal.files import read_private, write_atomically
-from toolyard.model.envelope import encode_sorted
+from toolyard.model.envelope import fingerprint
 from toolyard.providers.upstream.handshake import Greeting
 from toolyard.providers.upstream.link import LinkError
 from toolyard.providers.upstream.session import ClientSession
@@ -49,7 +49,7 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
 def reached_by(settings: UpstreamSettings) -> str:
     """Return a hash of how an upstream is reached; what it is given besides, such as a token, may be renewed without making it another."""
     parts = [settings.command, settings.args, settings.cwd, settings.url, settings.carrier]
-    return sha256(encode_sorted(parts)).hexdigest()[:16]
+    return fingerprint(parts)[:16]
 
 
 def folder_of(state: Path, name: str) -> Path:

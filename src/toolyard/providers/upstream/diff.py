@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, cast
 import msgspec
 
 from toolyard._internal.logfmt import is_word
-from toolyard.model.envelope import encode_sorted
+from toolyard.model.envelope import encode_sorted, fingerprint
 from toolyard.providers.upstream.pins import (
     Definition,
     Definitions,
@@ -20,7 +20,6 @@ from toolyard.providers.upstream.pins import (
     PinnedKind,
     accepted_definition,
     changed_fields,
-    hash_of,
 )
 from toolyard.providers.upstream.scan import visible
 
@@ -71,7 +70,7 @@ def differences(definitions: Definitions, pins: Mapping[Key, Pin], kept: Kept) -
 
 def seen_of(found: Iterable[Difference], definitions: Definitions) -> str:
     """Return a short hash of what differs, by which it can be accepted as it was seen and not as it may have become since."""
-    return hash_of([(one.key, definitions[one.key].hash if one.key in definitions else None) for one in found])[:_DIGITS]
+    return fingerprint([(one.key, definitions[one.key].hash if one.key in definitions else None) for one in found])[:_DIGITS]
 
 
 def _changes(now: Definition, pin: Pin, kept: Kept) -> Iterator[FieldChange]:

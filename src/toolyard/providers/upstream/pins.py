@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from threading import Thread
 from types import MappingProxyType
@@ -21,7 +20,7 @@ import msgspec
 
 from toolyard._internal.files import write_atomically
 from toolyard._internal.logfmt import facts_of, is_word
-from toolyard.model.envelope import encode, encode_sorted
+from toolyard.model.envelope import encode, fingerprint
 from toolyard.providers.upstream.catalogue import Catalogue, Item, folder_of
 from toolyard.providers.upstream.settings import UpstreamSettings
 
@@ -43,7 +42,6 @@ __all__ = [
     "changed_fields",
     "definitions_of",
     "find_lock",
-    "hash_of",
     "keep_accepted",
     "parse_lock",
     "pin_of",
@@ -101,19 +99,14 @@ class Definition(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def hash(self) -> str:
         """Return what stands for all of it."""
-        return hash_of(self)
+        return fingerprint(self)
 
     def field_hashes(self) -> dict[str, str]:
         """Return what tells which fields changed; short, because nothing is decided by it."""
-        return {name: hash_of(value)[:_SHORT] for name, value in sorted(self.fields.items())}
+        return {name: fingerprint(value)[:_SHORT] for name, value in sorted(self.fields.items())}
 
 
 Definitions = Mapping[Key, Definition]
-
-
-def hash_of(value: object) -> str:
-    """Return the hash of something that can become JSON, whatever the order of its keys."""
-    return sha256(encode_sorted(value)).hexdigest()
 
 
 def definitions_of(catalogue: Catalogue) -> Definitions:
