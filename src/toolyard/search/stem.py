@@ -1,6 +1,6 @@
-"""Stems: the part of an English word that its forms share, after the Porter2 rules.
+"""Stems of English words, by the Porter2 algorithm.
 
-It knows nothing of tools; words of other languages mostly come out as they went in.
+Words of other languages mostly come out unchanged.
 """
 
 import re
@@ -72,13 +72,13 @@ _SECOND_ENDINGS: Final = (*(ending for ending, _ in _SECOND), "ogi", "li")
 _THIRD_ENDINGS: Final = (*(ending for ending, _ in _THIRD), "ative")
 _FOURTH_ENDINGS: Final = (*_FOURTH, "ion")
 _ENDINGS: Final = ("e", "s", "y", "ed", "ing", "ll", "i", *_SECOND_ENDINGS, *_THIRD_ENDINGS, *_FOURTH_ENDINGS)
-"""What a word must end in to be anything but its own stem."""
+"""Endings of words that are not their own stem: a quick check that most words fail."""
 _FIRST_REGION: Final = re.compile(r"[^aeiouy]*[aeiouy]+[^aeiouy]")
 _ENDS_SHORT: Final = re.compile(r"(?:[^aeiouy][aeiouy][^aeiouywxY]|\A[aeiouy][^aeiouy])\Z")
 
 
 def stem(word: str) -> str:
-    """Return the stem of a word in small letters."""
+    """Return the stem of a word in lower case."""
     if len(word) < _SHORTEST or not word.endswith(_ENDINGS) or not word.isascii() or not word.isalpha():
         return word
     if word in _EXCEPTIONS:
@@ -99,18 +99,18 @@ def stem(word: str) -> str:
 
 
 def _mark_consonant_y(word: str) -> str:
-    """Write 'y' large where it stands for a consonant: at the beginning and after a vowel."""
+    """Return the word with 'Y' for each 'y' that is a consonant: at the start and after a vowel."""
     if "y" not in word:
         return word
     letters = list(word)
-    for place, letter in enumerate(letters):
-        if letter == "y" and (place == 0 or letters[place - 1] in _VOWELS):
-            letters[place] = "Y"
+    for position, letter in enumerate(letters):
+        if letter == "y" and (position == 0 or letters[position - 1] in _VOWELS):
+            letters[position] = "Y"
     return "".join(letters)
 
 
 def _region(word: str, start: int) -> int:
-    """Return where the part after the first consonant that follows a vowel begins, looking from `start` on."""
+    """Return the position after the first consonant that follows a vowel, from `start` on."""
     found = _FIRST_REGION.match(word, start)
     return found.end() if found else len(word)
 
@@ -140,12 +140,12 @@ def _past(word: str, first: int) -> str:
             root = word[: -len(ending)]
             if _VOWELS.isdisjoint(root):
                 return word
-            return _mended(root, first)
+            return _restored(root, first)
     return word
 
 
-def _mended(root: str, first: int) -> str:
-    """Return what was left of a form in '-ed' or '-ing' as the word it came from."""
+def _restored(root: str, first: int) -> str:
+    """Return the word that a form in '-ed' or '-ing' without its ending came from."""
     if root.endswith(("at", "bl", "iz")):
         return root + "e"
     if root.endswith(_DOUBLES):
@@ -191,10 +191,10 @@ def _fourth(word: str, second: int) -> str:
 
 
 def _last_letter(word: str, first: int, second: int) -> str:
-    place = len(word) - 1
+    last = len(word) - 1
     if word.endswith("e"):
         short = _ENDS_SHORT.search(word[:-1])
-        return word[:-1] if place >= second or (place >= first and not short) else word
-    if word.endswith("ll") and place >= second:
+        return word[:-1] if last >= second or (last >= first and not short) else word
+    if word.endswith("ll") and last >= second:
         return word[:-1]
     return word
