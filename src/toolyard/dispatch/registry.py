@@ -45,8 +45,8 @@ def available_actions(tools: Mapping[str, Tool], profile: Profile, *actions: str
     return [action for action, tool in there.items() if tool is not None and tool.spec.source == METATOOLS and profile.allows(tool.spec)]
 
 
-def tool_not_found(table: Table[Tool], name: str, profile: Profile, *, again: str) -> ToolError:
-    """Return the failure to find a tool for the profile; `again` is what to do with a name that may have been meant, as a format."""
+def tool_not_found(table: Table[Tool], name: str, profile: Profile, *, suggestion: str) -> ToolError:
+    """Return the failure to find a tool for the profile; `suggestion` formats the name that was probably meant."""
     held = table.held(name, profile)
     if held is not None:
         return ToolError(
@@ -58,7 +58,7 @@ def tool_not_found(table: Table[Tool], name: str, profile: Profile, *, again: st
         )
     near = table.near(name, profile)
     similar = [one for one in near if table.things[one].spec.source != METATOOLS] or near
-    actions, hint = [again.format(closest) for closest in similar[:1]], None
+    actions, hint = [suggestion.format(closest) for closest in similar[:1]], None
     if not similar:
         actions = available_actions(table.things, profile, "search_tools(query=…)")
         hint = "Search for what you want to do." if actions else "Look through the list of tools: none has a name like it."
@@ -203,10 +203,10 @@ class Registry:
         """Withdraw everything of a source; what gave way to it is back."""
         self.publish(source)
 
-    def find(self, name: str, profile: Profile, *, again: str = "{}(…)") -> Tool:
+    def find(self, name: str, profile: Profile, *, suggestion: str = "{}(…)") -> Tool:
         """Return the tool of that name for callers of this profile, in time that does not grow with the number of tools.
 
-        Where there is none, `again` says what to do with the name that was probably meant, as a format that takes it.
+        If there is none, `suggestion` formats the next action with the name that was probably meant.
 
         Raises:
             ToolError: `tool_not_found`; a tool that the profile denies looks like none.
@@ -215,7 +215,7 @@ class Registry:
         if tool is None:
             tool = self._tools.owner_of(name)
         if tool is None or (profile.toolsets and not profile.allows(tool.spec)):
-            raise tool_not_found(self._tools, name, profile, again=again)
+            raise tool_not_found(self._tools, name, profile, suggestion=suggestion)
         return tool
 
     def available_actions(self, profile: Profile, *actions: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Shapes: what is learnt of the results of tools that do not say what they answer: names and types, never values.
+"""LearnedOutputs: what is learnt of the results of tools that do not say what they answer: names and types, never values.
 
 A shape is shown and never enforced. A name is shown if three results or more had it, if it does not look like a key of data, and if
 whoever asks has seen it himself or three identities have: what only some callers are answered is nothing to tell the others.
@@ -14,7 +14,7 @@ from toolyard.dispatch.call import Caller
 from toolyard.model.envelope import encode
 from toolyard.model.spec import ToolSpec
 
-__all__ = ["Shapes"]
+__all__ = ["LearnedOutputs"]
 
 _OFTEN: Final = 3
 _VARIED: Final = 6
@@ -33,7 +33,7 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z_.-]{0,39}[0-9]?\Z", re.ASCII)
 """What a field is called; anything else is the key of a map, which says something of the data."""
 _TYPES: Final[dict[type, str]] = {bool: "boolean", int: "integer", float: "number", str: "string", dict: "object", list: "array"}
 
-Who = tuple[str, str]
+CallerKey = tuple[str, str]
 """A caller: the identity and the scope."""
 
 
@@ -57,10 +57,10 @@ class _Node:
         self.is_map = False
         self.is_common = False
         """Whether results of several identities have the place, so that it tells nothing of any of them."""
-        self.seen_by: dict[Who, None] = {}
+        self.seen_by: dict[CallerKey, None] = {}
         """Whose results have it, until it is common; of many callers the last."""
 
-    def see(self, value: object, result: int, who: Who) -> None:
+    def see(self, value: object, result: int, who: CallerKey) -> None:
         """Note a value that a result has in this place; a result counts once for the place and for each type, however often it has them."""
         kind = _TYPES.get(type(value), "null")
         self.count += self.last != result
@@ -75,7 +75,7 @@ class _Node:
                 self.is_common = True
                 self.seen_by.clear()
 
-    def shown(self, who: Who, depth: int) -> dict[str, Any]:
+    def shown(self, who: CallerKey, depth: int) -> dict[str, Any]:
         """Return the place as a schema of so many levels, with what was seen often enough and is no secret to the caller."""
         types = [name for name, count in self.types.items() if count >= _OFTEN]
         told: dict[str, Any] = {"type": types[0] if len(types) == 1 else types} if types else {}
@@ -103,7 +103,7 @@ class _Node:
         inner = [*self.inner.values(), *([] if self.items is None else [self.items])]
         return len(inner) + sum(node.size() for node in inner)
 
-    def _shown_fields(self, who: Who, depth: int) -> dict[str, Any]:
+    def _shown_fields(self, who: CallerKey, depth: int) -> dict[str, Any]:
         nodes = {
             name: node for name, node in sorted(self.inner.items()) if node.count >= _OFTEN and (node.is_common or who in node.seen_by)
         }
@@ -123,7 +123,7 @@ class _Seen:
         self.places = 0
         self.calls = 0
 
-    def learn(self, data: object, who: Who) -> None:
+    def learn(self, data: object, who: CallerKey) -> None:
         """Look at a result level by level, as far as there is time for, so that of a large one at least the outside is known."""
         waiting: deque[tuple[_Node, object, int]] = deque([(self.root, data, _DEPTH)])
         for visited in range(_VISITS):
@@ -172,7 +172,7 @@ class _Seen:
         return has_room
 
 
-class Shapes:
+class LearnedOutputs:
     """What was learnt of each tool, from its first results and then from one in a while."""
 
     def __init__(self) -> None:
@@ -194,9 +194,9 @@ class Shapes:
         known = self._seen.get(name)
         if known is None or known.root.count < _OFTEN:
             return None
-        shapes = (known.root.shown((caller.identity, caller.scope), depth) for depth in range(_DEPTH, -1, -1))
+        outputs = (known.root.shown((caller.identity, caller.scope), depth) for depth in range(_DEPTH, -1, -1))
         return {
-            "schema": next(shape for shape in shapes if len(encode(shape)) <= _CHARACTERS),
+            "schema": next(shape for shape in outputs if len(encode(shape)) <= _CHARACTERS),
             "learnt_from": known.root.count,
-            "note": "Learnt from results, not declared: it may be wrong.",
+            "note": "LearnedOutput from results, not declared: it may be wrong.",
         }
