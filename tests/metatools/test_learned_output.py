@@ -165,13 +165,13 @@ def test_a_large_result_leaves_a_small_shape_with_its_first_levels() -> None:
 
 def test_the_work_for_a_result_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
-    see = module._Node.see  # pyright: ignore[reportPrivateUsage] - to count how often it is done
+    see = module._Node.record  # pyright: ignore[reportPrivateUsage] - to count how often it is done
 
     def counted(node: Any, value: object, result: int, who: Any) -> None:
         looked.append(1)
         see(node, value, result, who)
 
-    monkeypatch.setattr(module._Node, "see", counted)  # pyright: ignore[reportPrivateUsage] - the same
+    monkeypatch.setattr(module._Node, "record", counted)  # pyright: ignore[reportPrivateUsage] - the same
 
     learnt(
         {"rows": [{f"c{chr(97 + number)}": [number] * 20 for number in range(20)}] * 8, "more": {str(number): 1 for number in range(10**5)}}
@@ -199,7 +199,7 @@ def test_more_names_than_can_be_kept_are_left_out() -> None:
 
 
 def test_a_list_for_which_no_place_is_left_is_known_to_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PLACES", 1)
+    monkeypatch.setattr(module, "_NODES", 1)
 
     assert learnt(*[{"rows": [1, 2]}] * 3)["properties"] == {"rows": {"type": "array"}}
 
