@@ -8,7 +8,7 @@ import msgspec
 
 from toolyard.cli.call import write_envelope
 from toolyard.cli.parser import Options
-from toolyard.cli.reference import Argument, arguments_of, document, operation_text, output_type, reason_text, tool_reference
+from toolyard.cli.reference import Argument, arguments_of, document, facts_of, output_type, reason_text, tool_reference
 from toolyard.cli.targets import work_in_yard
 from toolyard.cli.terminal import Painted, Part, Terminal, cut, width_of
 from toolyard.dispatch.call import Caller
@@ -48,7 +48,8 @@ def _lines(spec: ToolSpec, width: int) -> Iterator[Line]:
     yield ("",)
     yield (spec.description,)
     yield ("",)
-    for name, text in _facts(spec):
+    codes = spec.codes()
+    for name, text in (facts_of(spec) | ({"Codes": ", ".join(codes)} if codes else {})).items():
         yield (Painted(f"{name:<11}", "faint"), text)
     yield from _section("Arguments", [_argument_text(argument) for argument in arguments])
     yield from _section("Reasons", [f"{name}: {reason_text(spec, name)}" for name in spec.reasons])
@@ -64,21 +65,6 @@ def _signature(spec: ToolSpec, arguments: list[Argument], width: int) -> str:
         return short
     lines = "".join(f"  {text},\n" for text in written)
     return f"(\n{lines}) -> {output}"
-
-
-def _facts(spec: ToolSpec) -> Iterator[tuple[str, str]]:
-    facts = {
-        "Title": spec.title,
-        "Operation": operation_text(spec),
-        "Session": spec.session,
-        "Source": spec.source,
-        "Tags": ", ".join(spec.tags),
-        "Timeout": None if spec.timeout is None else f"{spec.timeout:g} s" if spec.timeout else "none",
-        "Aliases": ", ".join(spec.aliases),
-        "Deprecated": spec.deprecated,
-        "Codes": ", ".join(spec.codes()),
-    }
-    yield from ((name, text) for name, text in facts.items() if text)
 
 
 def _section(title: str, lines: list[str]) -> Iterator[Line]:

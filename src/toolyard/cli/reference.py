@@ -15,7 +15,7 @@ from toolyard.model.schema import Schema, resolve
 from toolyard.model.signature import TypeNames, read_parameters
 from toolyard.model.spec import Example, ToolSpec
 
-__all__ = ["Argument", "arguments_of", "document", "operation_text", "output_type", "reason_text", "reference", "tool_reference"]
+__all__ = ["Argument", "arguments_of", "document", "facts_of", "output_type", "reason_text", "reference", "tool_reference"]
 
 
 _RULES: Final = {
@@ -81,11 +81,6 @@ def document(spec: ToolSpec) -> dict[str, Any]:
     return {**fields, "annotations": spec.hints(), "codes": spec.codes()}
 
 
-def operation_text(spec: ToolSpec) -> str:
-    """Return the operation, and whether nobody said it."""
-    return f"{spec.operation} (assumed)" if spec.operation_assumed else str(spec.operation)
-
-
 def reason_text(spec: ToolSpec, name: str) -> str:
     """Return the code a reason comes with, and the keys its details carry."""
     reason = spec.reasons[name]
@@ -101,7 +96,7 @@ def tool_reference(name: str, version: str, specs: Sequence[ToolSpec]) -> str:
 def _section(spec: ToolSpec) -> Iterator[str]:
     yield f"## {spec.name}"
     yield spec.description.strip()
-    yield "\n".join(f"- {fact}" for fact in _facts(spec))
+    yield "\n".join(f"- {name}: {text}" for name, text in facts_of(spec, alias="`{}`").items())
     yield from _arguments(arguments_of(spec.input_schema))
     if spec.output_schema is not None:
         yield f"### Output\n\n{_code(output_type(spec))}"
@@ -116,20 +111,19 @@ def _section(spec: ToolSpec) -> Iterator[str]:
         yield from (_example(example) for example in spec.examples)
 
 
-def _facts(spec: ToolSpec) -> Iterator[str]:
-    if spec.title:
-        yield f"Title: {spec.title}"
-    yield f"Operation: {operation_text(spec)}"
-    yield f"Session: {spec.session}"
-    yield f"Source: {spec.source}"
-    if spec.tags:
-        yield f"Tags: {', '.join(spec.tags)}"
-    if spec.timeout is not None:
-        yield f"Timeout: {spec.timeout:g} s" if spec.timeout else "Timeout: none"
-    if spec.aliases:
-        yield f"Aliases: {', '.join(f'`{alias}`' for alias in spec.aliases)}"
-    if spec.deprecated is not None:
-        yield f"Deprecated: {spec.deprecated}"
+def facts_of(spec: ToolSpec, *, alias: str = "{}") -> dict[str, str]:
+    """Return what a spec says besides its schemas, by title; `alias` is the format of each alias."""
+    facts = {
+        "Title": spec.title,
+        "Operation": f"{spec.operation} (assumed)" if spec.operation_assumed else str(spec.operation),
+        "Session": spec.session,
+        "Source": spec.source,
+        "Tags": ", ".join(spec.tags),
+        "Timeout": None if spec.timeout is None else f"{spec.timeout:g} s" if spec.timeout else "none",
+        "Aliases": ", ".join(map(alias.format, spec.aliases)),
+        "Deprecated": spec.deprecated,
+    }
+    return {name: text for name, text in facts.items() if text}
 
 
 def _arguments(arguments: Sequence[Argument]) -> Iterator[str]:

@@ -124,11 +124,9 @@ class Catalogue:
         meant = closest_name(namespace, namespaces)
         message = f"There is no namespace '{shortened(namespace)}'." + (f" Did you mean '{meant}'?" if meant else _known(list(namespaces)))
         issue = {"field": "namespace", "code": "unknown_namespace", "message": message, "did_you_mean": meant}
-        raise ToolError("invalid_input", message, next_actions=self.available_actions(profile, "list_namespaces()"), issues=[issue])
-
-    def available_actions(self, profile: Profile, *actions: str) -> list[str]:
-        """Return those of the actions whose metatools exist for the profile."""
-        return self.registry.available_actions(profile, *actions)
+        raise ToolError(
+            "invalid_input", message, next_actions=self.registry.available_actions(profile, "list_namespaces()"), issues=[issue]
+        )
 
     def namespaces(self, profile: Profile) -> dict[str, int]:
         """Return the number of tools in each namespace of the profile, sorted, without the metatools."""

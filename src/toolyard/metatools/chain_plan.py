@@ -15,25 +15,7 @@ from toolyard.model.envelope import encode_plain
 from toolyard.model.errors import ToolError, shortened
 from toolyard.model.schema import Issue, Path, Schema, field_name, inlined, plainly_fits, unexpected
 
-__all__ = [
-    "CHAIN",
-    "INPUT_SCHEMA",
-    "OUTPUT_SCHEMA",
-    "PREVIOUS",
-    "Plan",
-    "PlannedStep",
-    "Reference",
-    "Stage",
-    "Step",
-    "call_issues",
-    "certain_issues",
-    "chain_check",
-    "contains_steps",
-    "find_references",
-    "reference_issues",
-    "steps_in",
-    "unrepairable_issues",
-]
+__all__ = ["INPUT_SCHEMA", "OUTPUT_SCHEMA", "PREVIOUS", "Plan", "PlannedStep", "Step", "chain_check", "resolve_references"]
 
 
 _NOTHING: Final[Schema] = {}

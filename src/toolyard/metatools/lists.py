@@ -132,6 +132,6 @@ def _toolset(name: str, profile: Profile, catalogue: Catalogue) -> Toolset:
     if name in toolsets:
         return toolsets[name]
     meant = closest_name(name, toolsets)
-    actions = catalogue.available_actions(profile, "list_toolsets()")
+    actions = catalogue.registry.available_actions(profile, "list_toolsets()")
     hint = f"Did you mean '{meant}'?" if meant else "Look at what 'list_toolsets' answers." if actions else None
     raise not_found("toolset", name, reason="unknown_toolset", hint=hint, next_actions=actions, may_have_run=False)

@@ -60,25 +60,10 @@ def build_metatool(
 class YardParts(Protocol):
     """The parts of a yard that its metatools use."""
 
-    @property
-    def registry(self) -> Registry:
-        """Return the registry of its tools."""
-        ...
-
-    @property
-    def limits(self) -> Limits:
-        """Return its limits."""
-        ...
-
-    @property
-    def search(self) -> SearchSettings:
-        """Return its settings of search."""
-        ...
-
-    @property
-    def signer(self) -> Signer:
-        """Return the signer of its cursors."""
-        ...
+    registry: Registry
+    limits: Limits
+    search: SearchSettings
+    signer: Signer
 
     @property
     def dispatcher(self) -> Dispatcher:

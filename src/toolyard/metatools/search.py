@@ -53,7 +53,7 @@ def search_metatool(catalogue: Catalogue, cursors: PageCursors) -> Tool:
         arguments = call.arguments
         query, limit, detail = arguments["query"], arguments["limit"], arguments["detail"]
         namespace, operation = arguments.get("namespace"), arguments.get("operation")
-        check_query(query, catalogue.available_actions(call.profile, "list_tools()"))
+        check_query(query, catalogue.registry.available_actions(call.profile, "list_tools()"))
         catalogue.check_namespace(namespace, call.profile)
         tools = await catalogue.fingerprint(call.profile)
         question = [tools, catalogue.ranking_fingerprint(), "search_tools", query, limit, namespace, operation]
@@ -66,7 +66,7 @@ def search_metatool(catalogue: Catalogue, cursors: PageCursors) -> Tool:
             result["next_cursor"] = cursors.sign(question, start + limit)
         if not found.hits and not start:
             result["closest"] = [source for source in found.closest if source != METATOOLS]
-            actions = catalogue.available_actions(call.profile, "list_tools(namespace=…)")
+            actions = catalogue.registry.available_actions(call.profile, "list_tools(namespace=…)")
             result["hint"] = " or look through a namespace with ".join(["Nothing fits. Say it in other words", *actions]) + "."
         return result
 

@@ -13,57 +13,25 @@ _VOWELS: Final = frozenset("aeiouy")
 _DOUBLES: Final = ("bb", "dd", "ff", "gg", "mm", "nn", "pp", "rr", "tt")
 _BEFORE_LI: Final = frozenset("cdeghkmnrt")
 
-_EXCEPTIONS: Final = {
-    "skis": "ski",
-    "skies": "sky",
-    "dying": "die",
-    "lying": "lie",
-    "tying": "tie",
-    "idly": "idl",
-    "gently": "gentl",
-    "ugly": "ugli",
-    "early": "earli",
-    "only": "onli",
-    "singly": "singl",
-} | {word: word for word in ("sky", "news", "howe", "atlas", "cosmos", "bias", "andes")}
+
+def _rules(text: str) -> tuple[tuple[str, str], ...]:
+    """Return pairs of an ending, or a word, and its replacement."""
+    return tuple((ending, replacement) for ending, _, replacement in (rule.partition(":") for rule in text.split()))
+
+
+_EXCEPTIONS: Final = dict(
+    _rules("skis:ski skies:sky dying:die lying:lie tying:tie idly:idl gently:gentl ugly:ugli early:earli only:onli singly:singl")
+) | {word: word for word in ("sky", "news", "howe", "atlas", "cosmos", "bias", "andes")}
 _DONE_AFTER_PLURAL: Final = frozenset({"inning", "outing", "evening", "canning", "herring", "earring", "proceed", "exceed", "succeed"})
 _LONG_BEGINNINGS: Final = ("gener", "commun", "arsen", "past", "univers", "later", "emerg", "organ", "inter")
 
-_SECOND: Final = (
-    ("ization", "ize"),
-    ("ational", "ate"),
-    ("fulness", "ful"),
-    ("ousness", "ous"),
-    ("iveness", "ive"),
-    ("tional", "tion"),
-    ("biliti", "ble"),
-    ("lessli", "less"),
-    ("entli", "ent"),
-    ("ogist", "og"),
-    ("ation", "ate"),
-    ("alism", "al"),
-    ("aliti", "al"),
-    ("ousli", "ous"),
-    ("iviti", "ive"),
-    ("fulli", "ful"),
-    ("enci", "ence"),
-    ("anci", "ance"),
-    ("abli", "able"),
-    ("izer", "ize"),
-    ("ator", "ate"),
-    ("alli", "al"),
-    ("bli", "ble"),
-)
-_THIRD: Final = (
-    ("ational", "ate"),
-    ("tional", "tion"),
-    ("alize", "al"),
-    ("icate", "ic"),
-    ("iciti", "ic"),
-    ("ical", "ic"),
-    ("ness", ""),
-    ("ful", ""),
-)
+_SECOND: Final = _rules("""
+    ization:ize ational:ate fulness:ful ousness:ous iveness:ive tional:tion biliti:ble lessli:less entli:ent ogist:og
+    ation:ate alism:al aliti:al ousli:ous iviti:ive fulli:ful enci:ence anci:ance abli:able izer:ize ator:ate alli:al bli:ble
+""")
+_THIRD: Final = _rules("""
+    ational:ate tional:tion alize:al icate:ic iciti:ic ical:ic ness: ful:
+""")
 _FOURTH: Final = (
     *("ement", "ance", "ence", "able", "ible", "ment", "ant", "ent", "ism", "ate", "iti", "ous", "ive", "ize"),
     *("al", "er", "ic"),

@@ -301,27 +301,7 @@ def _examples(spec: ToolSpec) -> Iterator[str]:
 
 
 FILE: Final = "thesaurus.bin"
-_SMALL_WORDS: Final = (
-    "by",
-    "of",
-    "or",
-    "in",
-    "to",
-    "on",
-    "id",
-    "at",
-    "for",
-    "and",
-    "all",
-    "get",
-    "with",
-    "from",
-    "new",
-    "use",
-    "make",
-    "my",
-    "up",
-)
+_SMALL_WORDS: Final = "by of or in to on id at for and all get with from new use make my up"
 _LONGEST_PART: Final = 14
 _LETTERS_PER_PART: Final = 3.5
 """Fewest letters of the parts on average: shorter ones are mostly accidents."""
@@ -331,7 +311,7 @@ class Thesaurus:
     """Stems of similar meaning, and the common words that a joined word is made of."""
 
     def __init__(self, words: list[str], lines: dict[str, str]) -> None:
-        ranked = dict.fromkeys((*_SMALL_WORDS, *words))
+        ranked = dict.fromkeys((*_SMALL_WORDS.split(), *words))
         self._costs = {word: math.log((rank + 2) * 10) for rank, word in enumerate(ranked)}
         self._lines = lines
 
