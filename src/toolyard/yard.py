@@ -22,7 +22,7 @@ from toolyard.dispatch.resource import Prompt, Resource
 from toolyard.dispatch.results import Results
 from toolyard.dispatch.sessions import Sessions
 from toolyard.dispatch.tool import Tool
-from toolyard.metatools import SUGGESTIONS, guide, known_metatools, tell_metatools
+from toolyard.metatools import SUGGESTIONS, metatool_instructions, metatools_setting, select_metatools
 from toolyard.model.envelope import Envelope
 from toolyard.model.limits import Limits
 from toolyard.model.profile import EVERYTHING, METATOOLS, Profile, Profiles
@@ -209,7 +209,7 @@ class Yard:
         self._equip(allow_eval=allow_eval)
         self._profiles = Profiles(profile, profiles)
         self._packs = known_packs(packs)
-        self._metatools = known_metatools(metatools)
+        self._metatools = select_metatools(metatools)
         own = own_provider(name, tools, resources=resources, prompts=prompts)
         self._providers = all_providers(own, providers, packs=self._packs)
         self._lifespan = lifespan
@@ -235,7 +235,7 @@ class Yard:
         self._providers = all_providers(None, [*self._providers, *overrides.get("providers", ())], packs=self._packs)
         self.limits = Limits(**{**self.limits.as_dict(), **limits})
         self.search = msgspec.structs.replace(self.search, **overrides.get("search", {}))
-        self._metatools = known_metatools(overrides.get("metatools", self._metatools))
+        self._metatools = select_metatools(overrides.get("metatools", self._metatools))
         self.origins = dict(origins)
         self.state_dir = overrides.get("state_dir") or self.state_dir
         self._equip(allow_eval=overrides.get("allow_eval", self.registry.allow_eval))
@@ -355,7 +355,7 @@ class Yard:
     def instructions_for(self, profile: Profile) -> str:
         """Return the instructions for clients: the yard's own, how to find tools that are not listed, and those of upstreams."""
         seen = [spec.name for spec in self.list(profile) if spec.source == METATOOLS] if self.registry.uses_meta_surface(profile) else []
-        return "\n\n".join(part for part in (self.instructions, guide(seen), self.providers.instructions()) if part)
+        return "\n\n".join(part for part in (self.instructions, metatool_instructions(seen), self.providers.instructions()) if part)
 
     def profile_of(self, profile: Profile | str | None) -> Profile:
         """Return a profile of the yard by its name, its own by default.
@@ -373,7 +373,7 @@ class Yard:
     def settings(self) -> dict[str, dict[str, Any]]:
         """Return every setting with its value and its origin."""
         own: dict[str, Any] = {"name": self.name, "version": self.version, "profile": self.profile.name, "packs": self._packs}
-        own |= {"metatools": tell_metatools(self._metatools), "search.strategy": self.search.strategy, "state_dir": self.state_dir}
+        own |= {"metatools": metatools_setting(self._metatools), "search.strategy": self.search.strategy, "state_dir": self.state_dir}
         return describe_settings({**own, "allow_eval": self.registry.allow_eval, **self.limits.as_dict()}, self.origins)
 
     def add_sink(self, sink: Sink) -> Callable[[], None]:

@@ -52,9 +52,9 @@ def test_a_section_tells_what_the_spec_says(shop: str, toolyard: Run) -> None:
     sections = dict(section.split("\n", 1) for section in toolyard("manifest", shop, "--markdown")[1].split("\n## ")[1:])
 
     assert "- Operation: query\n- Session: none\n" in sections["list_orders"]
-    assert "| `limit` | `integer` | no | `10` | How many. |" in sections["list_orders"]
-    assert '| `kind` | `"open" \\| "closed"` | no | `"open"` | Which. |' in sections["list_orders"]
-    assert "### Output\n\n`integer[]`" in sections["list_orders"]
+    assert "| `limit` | `int` | no | `10` | How many. |" in sections["list_orders"]
+    assert "| `kind` | `'open'\\|'closed'` | no | `\"open\"` | Which. |" in sections["list_orders"]
+    assert "### Output\n\n`list[int]`" in sections["list_orders"]
     assert '```json\n{\n  "limit": 2\n}\n```' in sections["list_orders"]
     assert "- Operation: command (assumed)" in sections["echo"]
     assert "- Session: required" in sections["use"]
@@ -79,8 +79,8 @@ def test_a_page_stays_one_whatever_authors_write(write: Write, toolyard: Run) ->
 
     _, out, _ = toolyard("manifest", "app.py", "--markdown")
 
-    assert '| `x` | `` "a`b" \\| "c\\|d" `` | yes |  | One \\| two three \\\\\\\\ four |' in out
-    assert "| `n` | `integer` | no | `1` | (at least 1) |" in out
+    assert "| `x` | `` 'a`b'\\|'c\\|d' `` | yes |  | One \\| two three \\\\\\\\ four |" in out
+    assert "| `n` | `int` | no | `1` | (at least 1) |" in out
     assert all(f"- {fact}" in out for fact in ("Title: T", "Tags: a, b", "Timeout: none", "Deprecated: Soon."))
     assert "Once:\n\n```json" in out
     assert "answers\n\n```json\n1\n```" in out
@@ -92,7 +92,7 @@ def test_the_first_line_is_a_signature(shop: str, toolyard: Run, monkeypatch: py
     status, out, _ = toolyard("describe", shop, "list_orders")
 
     assert status == 0
-    assert out.splitlines()[0] == 'list_orders(limit: integer = 10, kind: "open" | "closed" = "open") -> integer[]'
+    assert out.splitlines()[0] == "list_orders(limit: int = 10, kind: 'open'|'closed' = \"open\") -> list[int]"
 
 
 def test_a_long_signature_has_a_line_for_each_argument(shop: str, toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +100,7 @@ def test_a_long_signature_has_a_line_for_each_argument(shop: str, toolyard: Run,
 
     _, out, _ = toolyard("describe", shop, "list_orders")
 
-    assert out.splitlines()[:4] == ["list_orders(", "  limit: integer = 10,", '  kind: "open" | "closed" = "open",', ") -> integer[]"]
+    assert out.splitlines()[:4] == ["list_orders(", "  limit: int = 10,", "  kind: 'open'|'closed' = \"open\",", ") -> list[int]"]
 
 
 def test_people_see_what_the_spec_says(shop: str, toolyard: Run) -> None:
@@ -111,7 +111,7 @@ def test_people_see_what_the_spec_says(shop: str, toolyard: Run) -> None:
 
     assert "Operation  query\n" in orders
     assert "Tags       orders\n" in orders
-    assert "  limit (integer, default 10): How many.\n" in orders
+    assert "  limit (int, default 10): How many.\n" in orders
     assert '  {"limit":2}\n' in orders
     assert "Timeout    3 s\n" in wipe
     assert "Aliases    erase\n" in wipe

@@ -1,63 +1,12 @@
-"""Schemas in short: types as people write them."""
+"""The arguments of a tool in words, and the page of the command line."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from toolyard import CODES
 from toolyard.cli.parser import make_parsers
-from toolyard.cli.reference import arguments_of, reference, type_text
-
-ROOT: dict[str, Any] = {
-    "$defs": {
-        "Point": {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]},
-        "Tree": {"type": "object", "properties": {"children": {"type": "array", "items": {"$ref": "#/$defs/Tree"}}}},
-    }
-}
-DEEP: dict[str, Any] = {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}}
-MANY: dict[str, Any] = {f"p{number}": {} for number in range(20)}
-LOOP = {"$defs": {"loop": {"anyOf": [{"$ref": "#/$defs/loop"}, {"type": "null"}]}, "both": {"allOf": [{"$ref": "#/$defs/both"}]}}}
-
-
-@pytest.mark.parametrize(
-    ("schema", "text"),
-    [
-        ({}, "any"),
-        (True, "any"),
-        (False, "never"),
-        ({"type": "integer"}, "integer"),
-        ({"type": ["integer", "null"]}, "integer | null"),
-        ({"type": "string", "format": "date"}, "string (date)"),
-        ({"const": "a"}, '"a"'),
-        ({"enum": [1, "a", None]}, '1 | "a" | null'),
-        ({"enum": list(range(20))}, "0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | 8 | 9 | 10 | 11 | …"),
-        ({"anyOf": [{"type": "integer"}, {"type": "integer"}, {"type": "null"}]}, "integer | null"),
-        ({"oneOf": [{"type": "integer"}, {"type": "string"}]}, "integer | string"),
-        ({"allOf": [{"type": "integer"}]}, "integer"),
-        ({"allOf": [{"type": "integer"}, {"enum": [1]}]}, "integer & 1"),
-        ({"type": "array"}, "any[]"),
-        ({"type": "array", "items": {"type": "array", "items": {"type": "array", "items": DEEP}}}, "array[][][][]"),
-        ({"type": "array", "items": {"type": ["integer", "null"]}}, "(integer | null)[]"),
-        ({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}]}, "[integer, string]"),
-        ({"type": "object"}, "object"),
-        ({"type": "object", "additionalProperties": True}, "object"),
-        ({"type": "object", "additionalProperties": {"type": "integer"}}, "{…: integer}"),
-        ({"properties": {"a": {"type": "integer"}}}, "{a?: integer}"),
-        ({"type": "object", "properties": MANY}, "object"),
-        ({"$ref": "#/$defs/Point"}, "{x: number}"),
-        ({"type": "array", "items": {"$ref": "#/$defs/Point"}}, "{x: number}[]"),
-        ({"$ref": "#/$defs/Tree"}, "{children?: {children?: object[]}[]}"),
-        ({"$ref": "#/$defs/Missing"}, "any"),
-    ],
-)
-def test_a_schema_is_written_as_a_type(schema: object, text: str) -> None:
-    assert type_text(schema, ROOT) == text
-
-
-@pytest.mark.parametrize("name", ["loop", "both"])
-def test_a_schema_that_refers_to_itself_is_written_in_the_end(name: str) -> None:
-    assert "any" in type_text({"$ref": f"#/$defs/{name}"}, LOOP)
+from toolyard.cli.reference import arguments_of, reference
 
 
 def test_an_argument_is_written_as_in_a_signature() -> None:
@@ -69,7 +18,7 @@ def test_an_argument_is_written_as_in_a_signature() -> None:
 
     arguments = arguments_of(schema)
 
-    assert [argument.signature() for argument in arguments] == ["a: integer", 'b: string = "x"', "c?: any"]
+    assert [argument.signature() for argument in arguments] == ["a: int", 'b: str = "x"', "c?: any"]
     assert arguments[0].rules == "at least 1, at most 5"
 
 
@@ -79,8 +28,14 @@ def test_what_stands_beside_a_reference_counts() -> None:
         "$defs": {"P": {"type": "integer", "description": "Theirs."}},
     }
 
-    assert arguments_of(schema)[0][1:4] == ("integer", False, "2")
+    assert arguments_of(schema)[0][1:4] == ("int", False, "2")
     assert arguments_of(schema)[0].description == "Mine."
+
+
+def test_arguments_that_a_reference_brings_are_shown() -> None:
+    schema = {"$ref": "#/$defs/A", "required": ["b"], "$defs": {"A": {"properties": {"a": {"type": "string", "format": "date"}}}}}
+
+    assert [(argument.signature(), argument.rules) for argument in arguments_of(schema)] == [("a?: str", "format date"), ("b: any", "")]
 
 
 def test_a_schema_without_properties_has_no_arguments() -> None:

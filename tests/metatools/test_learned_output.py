@@ -1,4 +1,4 @@
-"""Shapes: what is learnt of results, for whom, and how much of it."""
+"""LearnedOutputs: what is learnt of results, for whom, and how much of it."""
 
 from typing import Any
 
@@ -7,22 +7,22 @@ from ticket_tools import made
 
 from toolyard import Caller
 from toolyard.metatools import learned_output as module
-from toolyard.metatools.learned_output import Shapes
+from toolyard.metatools.learned_output import LearnedOutputs
 from toolyard.model.envelope import encode
 
 ADA, BEA, CEM, DOT = (Caller(identity=name) for name in ("ada", "bea", "cem", "dot"))
 
 
 def learnt(*results: Any) -> Any:
-    shapes = Shapes()
+    outputs = LearnedOutputs()
     spec = made("t").spec
     for result in results:
-        shapes.learn(spec, result, ADA)
-    return seen(shapes, ADA)
+        outputs.learn(spec, result, ADA)
+    return seen(outputs, ADA)
 
 
-def seen(shapes: Shapes, caller: Caller) -> Any:
-    told = shapes.of("t", caller)
+def seen(outputs: LearnedOutputs, caller: Caller) -> Any:
+    told = outputs.of("t", caller)
     return None if told is None else told["schema"]
 
 
@@ -85,24 +85,24 @@ def test_a_shape_has_a_bound_in_depth_and_names() -> None:
 
 
 def test_a_tool_that_changed_is_learnt_anew_and_few_results_suffice() -> None:
-    shapes = Shapes()
+    outputs = LearnedOutputs()
     first = made("t").spec
     for number in range(1000):
-        shapes.learn(first, {"a": number}, ADA)
-    told = shapes.of("t", ADA)
+        outputs.learn(first, {"a": number}, ADA)
+    told = outputs.of("t", ADA)
     assert told is not None
     assert told["learnt_from"] < 100
-    shapes.learn(made("t").spec, {"b": 1}, ADA)
-    assert shapes.of("t", ADA) is None
+    outputs.learn(made("t").spec, {"b": 1}, ADA)
+    assert outputs.of("t", ADA) is None
 
 
 def test_a_name_is_told_to_whose_results_had_it_and_to_all_once_three_identities_did() -> None:
-    shapes, spec = Shapes(), made("t").spec
+    outputs, spec = LearnedOutputs(), made("t").spec
     told: list[list[Any]] = []
     for caller in (ADA, BEA, CEM):
         for _ in range(3):
-            shapes.learn(spec, {"alice": 1, caller.identity: {"x": "y"}}, caller)
-        told.append([sorted(seen(shapes, one).get("properties", ())) for one in (ADA, BEA, DOT)])
+            outputs.learn(spec, {"alice": 1, caller.identity: {"x": "y"}}, caller)
+        told.append([sorted(seen(outputs, one).get("properties", ())) for one in (ADA, BEA, DOT)])
 
     assert told == [
         [["ada", "alice"], [], []],
@@ -112,25 +112,27 @@ def test_a_name_is_told_to_whose_results_had_it_and_to_all_once_three_identities
 
 
 def test_conversations_of_one_identity_are_callers_of_their_own_and_make_nothing_common() -> None:
-    shapes, spec = Shapes(), made("t").spec
+    outputs, spec = LearnedOutputs(), made("t").spec
     one, other, last = (Caller(identity="app", scope=scope) for scope in ("1", "2", "3"))
     for caller in (one, other) * 3:
-        shapes.learn(spec, {"alice": 1}, caller)
+        outputs.learn(spec, {"alice": 1}, caller)
 
     assert (
-        seen(shapes, one) == seen(shapes, other) == {"type": "object", "properties": {"alice": {"type": "integer"}}, "required": ["alice"]}
+        seen(outputs, one)
+        == seen(outputs, other)
+        == {"type": "object", "properties": {"alice": {"type": "integer"}}, "required": ["alice"]}
     )
-    assert seen(shapes, last) == {"type": "object"}
+    assert seen(outputs, last) == {"type": "object"}
 
 
 def test_of_many_callers_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_CALLERS", 2)
-    shapes, spec = Shapes(), made("t").spec
+    outputs, spec = LearnedOutputs(), made("t").spec
     callers = [Caller(identity="app", scope=str(number)) for number in range(4)]
     for caller in callers:
-        shapes.learn(spec, {"alice": 1}, caller)
+        outputs.learn(spec, {"alice": 1}, caller)
 
-    assert ["properties" in seen(shapes, caller) for caller in callers] == [False, False, True, True]
+    assert ["properties" in seen(outputs, caller) for caller in callers] == [False, False, True, True]
 
 
 def test_names_that_differ_from_result_to_result_are_keys_of_data() -> None:
@@ -163,13 +165,13 @@ def test_a_large_result_leaves_a_small_shape_with_its_first_levels() -> None:
 
 def test_the_work_for_a_result_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
-    see = module._Node.see  # pyright: ignore[reportPrivateUsage] - to count how often it is done
+    see = module._Node.record  # pyright: ignore[reportPrivateUsage] - to count how often it is done
 
     def counted(node: Any, value: object, result: int, who: Any) -> None:
         looked.append(1)
         see(node, value, result, who)
 
-    monkeypatch.setattr(module._Node, "see", counted)  # pyright: ignore[reportPrivateUsage] - the same
+    monkeypatch.setattr(module._Node, "record", counted)  # pyright: ignore[reportPrivateUsage] - the same
 
     learnt(
         {"rows": [{f"c{chr(97 + number)}": [number] * 20 for number in range(20)}] * 8, "more": {str(number): 1 for number in range(10**5)}}
@@ -197,16 +199,16 @@ def test_more_names_than_can_be_kept_are_left_out() -> None:
 
 
 def test_a_list_for_which_no_place_is_left_is_known_to_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PLACES", 1)
+    monkeypatch.setattr(module, "_NODES", 1)
 
     assert learnt(*[{"rows": [1, 2]}] * 3)["properties"] == {"rows": {"type": "array"}}
 
 
 def test_of_many_tools_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_TOOLS", 2)
-    shapes = Shapes()
+    outputs = LearnedOutputs()
     for spec in (made(name).spec for name in "abc"):
         for number in range(3):
-            shapes.learn(spec, number, ADA)
+            outputs.learn(spec, number, ADA)
 
-    assert [shapes.of(name, ADA) is None for name in "abc"] == [True, False, False]
+    assert [outputs.of(name, ADA) is None for name in "abc"] == [True, False, False]

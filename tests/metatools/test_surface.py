@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from toolyard import Limits, Operation, Profile, Surface, Toolset, Yard
 from toolyard.dispatch.call import Caller
-from toolyard.metatools import METATOOL_NAMES, guide
+from toolyard.metatools import METATOOL_NAMES, metatool_instructions
 from toolyard.model.profile import METATOOLS, cost
 from toolyard.testing import FakeProvider
 from toolyard.transports.memory import Memory
@@ -76,7 +76,7 @@ async def test_the_short_list_and_the_instructions_cost_no_more_than_they_did() 
 
     assert estimated <= ESTIMATED_TOKENS * GROWTH <= 1200
     assert listed <= LISTED_TOKENS * GROWTH <= 1200
-    assert tokens(guide(LISTED)) < 150
+    assert tokens(metatool_instructions(LISTED)) < 150
 
 
 async def test_the_short_list_is_cheap() -> None:
@@ -89,7 +89,7 @@ async def test_the_short_list_is_cheap() -> None:
 
 
 async def test_the_instructions_teach_the_way_where_tools_are_not_listed() -> None:
-    assert len(guide(LISTED)) / 4 < 150
+    assert len(metatool_instructions(LISTED)) / 4 < 150
     async with Yard(tools=[Bench()], instructions="Be kind.") as yard:
         long = await told(yard, "server/discover")
         short = await told(yard, "server/discover", profile=SHORT)
@@ -97,7 +97,7 @@ async def test_the_instructions_teach_the_way_where_tools_are_not_listed() -> No
         handshake = await told(yard, "initialize", older, profile=SHORT, meta={})
 
     assert long["result"]["instructions"] == "Be kind."
-    assert short["result"]["instructions"] == handshake["result"]["instructions"] == f"Be kind.\n\n{guide(LISTED)}"
+    assert short["result"]["instructions"] == handshake["result"]["instructions"] == f"Be kind.\n\n{metatool_instructions(LISTED)}"
 
 
 @pytest.mark.parametrize("count", range(len(LISTED) + 1))
@@ -112,11 +112,11 @@ async def test_the_instructions_name_only_what_the_caller_sees(count: int) -> No
             told_absent = yard.instructions_for(yard.profile)
             listed = {spec.name: spec.description for spec in yard.list()}
 
-        assert told_denied == told_absent == guide(some)
+        assert told_denied == told_absent == metatool_instructions(some)
         assert {name for name in METATOOL_NAMES if name in told_absent} == set(some)
         assert not {name for name in denied if name in seen.get("search_tools", "") or name in listed.get("search_tools", "")}
         assert bool(told_absent) is bool(some)
-        assert len(told_absent) <= len(guide(LISTED))
+        assert len(told_absent) <= len(metatool_instructions(LISTED))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from toolyard.model.schema import (
     SchemaError,
     SchemaValidator,
     check_schema,
-    closest_name,
     field_name,
     fits_simple_schema,
     inline_references,
@@ -299,11 +298,6 @@ def test_a_part_that_refers_to_itself_ends_somewhere_and_soon() -> None:
     root = {"$defs": {"tree": tree}}
 
     assert len(encode(inline_references(root, tree))) < 100_000
-
-
-def test_a_name_that_is_nearly_one_is_recognised() -> None:
-    assert closest_name("limt", ["offset", "limit"]) == "limit"
-    assert closest_name("xyz", ["offset", "limit"]) is None
 
 
 def test_a_field_that_is_not_known_is_an_issue_of_its_own() -> None:

@@ -11,7 +11,8 @@ from toolyard import Operation
 from toolyard.model.profile import Profile, Toolset
 from toolyard.model.spec import ToolSpec
 from toolyard.search import Allows, Index, SearchSettings, make_index
-from toolyard.search.hits import Hidden, Listing, closest
+from toolyard.search.hits import HiddenTools, NameList, closest_namespaces
+from toolyard.search.lexical import Lexical
 
 STRATEGIES = ["lexical", "bm25", "hybrid"]
 WORDS = ["weather", "wether", "city", "bill", "sheep", "invoice", "send", "letter", "mail", "list", "town", "forecast"]
@@ -40,10 +41,13 @@ def names(index: Index, query: str, rule: Allows = is_open) -> list[str]:
 def test_what_is_hidden_changes_nothing_that_is_answered(strategy: str, shown: list[str], hidden: list[str], query: str) -> None:
     specs = [make_spec(f"mine_{number}", text, source=f"own{number % 3}") for number, text in enumerate(shown)]
     others = [make_spec(f"other_{number}", text, source=f"own{number % 5}", tags=("secret",)) for number, text in enumerate(hidden)]
-    settings: dict[str, Any] = {"strategy": strategy, "postings": 4, "candidates": 2}
+    with pytest.MonkeyPatch.context() as patch:  # small budgets, so that a few tools exceed them
+        patch.setattr(Lexical, "POSTINGS", 4)
+        patch.setattr(Lexical, "CANDIDATES", 2)
+        alone = filled(specs, strategy=strategy).search(query, allows=is_open, limit=4)
+        both = filled([*others, *specs], strategy=strategy).search(query, allows=is_open, limit=4)
 
-    alone = filled(specs, **settings).search(query, allows=is_open, limit=4)
-    assert filled([*others, *specs], **settings).search(query, allows=is_open, limit=4) == alone
+    assert both == alone
 
 
 def test_what_is_hidden_changes_nothing_among_very_many() -> None:
@@ -109,53 +113,53 @@ class Unhashable(Asked):
 
 @pytest.mark.parametrize("kind", [Asked, Unhashable])
 def test_a_rule_is_asked_once_about_a_tool(kind: type[Asked]) -> None:
-    hidden, rule = Hidden[str](), kind()
+    hidden, rule = HiddenTools[str](), kind()
     for _ in range(3):
-        assert hidden.under(rule.allows, {"a": WEATHER, "b": BILLS}.items).hidden == {"a", "b"}
+        assert hidden.for_rule(rule.allows, {"a": WEATHER, "b": BILLS}.items).hidden == {"a", "b"}
     assert rule.times == 2
 
     hidden.add("c", BILLS)
     hidden.add("d", BILLS)
     hidden.remove("d")
     hidden.remove("a")
-    assert hidden.under(rule.allows, dict[str, ToolSpec]().items).hidden == {"b", "c"}
+    assert hidden.for_rule(rule.allows, dict[str, ToolSpec]().items).hidden == {"b", "c"}
     assert rule.times == 3
 
 
 def test_profiles_that_say_the_same_are_one_rule() -> None:
-    hidden = Hidden[str]()
+    hidden = HiddenTools[str]()
 
     def profile() -> Profile:
         return Profile(name="some", toolsets=(Toolset(name="some", deny=("get_weather",)),))
 
-    assert hidden.under(profile().allows, {"a": WEATHER}.items).hidden == {"a"}
-    assert hidden.under(profile().allows, dict[str, ToolSpec]().items).hidden == {"a"}
+    assert hidden.for_rule(profile().allows, {"a": WEATHER}.items).hidden == {"a"}
+    assert hidden.for_rule(profile().allows, dict[str, ToolSpec]().items).hidden == {"a"}
 
 
 def test_a_rule_that_is_written_where_it_is_used_is_one_rule_unless_it_knows_something_else_each_time() -> None:
-    hidden = Hidden[str]()
+    hidden = HiddenTools[str]()
     tools = [{"a": WEATHER, "b": BILLS}, dict[str, ToolSpec](), dict[str, ToolSpec]()]
 
-    assert [hidden.under(lambda spec: spec is BILLS, given.items).hidden for given in tools] == [{"a"}] * 3
+    assert [hidden.for_rule(lambda spec: spec is BILLS, given.items).hidden for given in tools] == [{"a"}] * 3
     for wanted in (BILLS, WEATHER):
         expected = {"a"} if wanted is BILLS else {"b"}
-        assert hidden.under(lambda spec, wanted=wanted: spec is wanted, tools[0].items).hidden == expected
+        assert hidden.for_rule(lambda spec, wanted=wanted: spec is wanted, tools[0].items).hidden == expected
 
         def is_wanted(spec: ToolSpec) -> bool:
             return spec is wanted  # noqa: B023 - what it knows is what is tested
 
-        assert hidden.under(is_wanted, tools[0].items).hidden == expected
+        assert hidden.for_rule(is_wanted, tools[0].items).hidden == expected
 
 
 def test_only_the_last_rules_are_remembered() -> None:
-    hidden, first, second = Hidden[str](), Asked(), Asked()
+    hidden, first, second = HiddenTools[str](), Asked(), Asked()
     for rule in (first, second):
-        hidden.under(rule.allows, {"a": WEATHER}.items)
+        hidden.for_rule(rule.allows, {"a": WEATHER}.items)
     for _ in range(31):
-        hidden.under(second.allows, {"a": WEATHER}.items)
-        hidden.under(Asked().allows, {"a": WEATHER}.items)
+        hidden.for_rule(second.allows, {"a": WEATHER}.items)
+        hidden.for_rule(Asked().allows, {"a": WEATHER}.items)
     for rule in (first, second):
-        hidden.under(rule.allows, {"a": WEATHER}.items)
+        hidden.for_rule(rule.allows, {"a": WEATHER}.items)
 
     assert (first.times, second.times) == (2, 1)
 
@@ -167,28 +171,28 @@ def spec(name: str, source: str) -> ToolSpec:
 def test_the_largest_namespaces_come_first_unless_others_nearly_fit() -> None:
     tools = [spec(f"tool_{number}_{more}", f"space_{number}") for number in range(7) for more in range(number + 1)]
 
-    assert closest((), tools) == ["space_6", "space_5", "space_4", "space_3", "space_2"]
-    assert closest((), tools[:1]) == ["space_0"]
-    assert closest((), [spec("own", "")]) == []
-    assert closest([(tools[1], 2.0), (tools[5], 1.0), (tools[6], 3.0)], tools) == ["space_3", "space_1", "space_2"]
+    assert closest_namespaces((), tools) == ["space_6", "space_5", "space_4", "space_3", "space_2"]
+    assert closest_namespaces((), tools[:1]) == ["space_0"]
+    assert closest_namespaces((), [spec("own", "")]) == []
+    assert closest_namespaces([(tools[1], 2.0), (tools[5], 1.0), (tools[6], 3.0)], tools) == ["space_3", "space_1", "space_2"]
 
 
 def test_names_that_differ_in_capitals_alone_are_told_apart() -> None:
-    listing = Listing()
+    names = NameList()
     for one in (spec("gh__Get", "hidden"), spec("gh__get", "open"), spec("gh__GET", "open")):
-        listing.add(one)
+        names.add(one)
 
     def found(query: str, *sources: str) -> str | None:
-        named = listing.named(query, lambda one: one.source in sources)
+        named = names.exact(query, lambda one: one.source in sources)
         return named and named.name
 
     assert found("gh__get", "hidden", "open") == "gh__get"
     assert found(" gh__Get ", "hidden", "open") == "gh__Get"
     assert found("gh__Get", "open") == "gh__GET"
-    listing.remove("gh__Get")
-    listing.remove("gh__GET")
+    names.remove("gh__Get")
+    names.remove("gh__GET")
     assert found("gh__Get", "hidden", "open") == "gh__get"
-    listing.remove("gh__get")
+    names.remove("gh__get")
     assert found("gh__get", "hidden", "open") is None
 
 

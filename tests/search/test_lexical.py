@@ -14,9 +14,9 @@ from tests.search.conftest import SPECS
 from toolyard import Operation
 from toolyard.model.spec import Example, ToolSpec
 from toolyard.search import Found, Index, SearchSettings, lexical, make_index
-from toolyard.search.hits import Admits
+from toolyard.search.hits import Filter
 from toolyard.search.lexical import Lexical, split_clauses
-from toolyard.search.text import find_values, plain, read_words, split_word
+from toolyard.search.text import find_values, fold, read_words, split_word
 
 STRATEGIES = ["lexical", "bm25"]
 
@@ -169,33 +169,30 @@ def test_a_search_can_be_narrowed(specs: list[ToolSpec], strategy: str) -> None:
     assert ask(index, "bill", operation=Operation.DESTROY, namespace="github") == []
 
 
-def test_the_commonest_words_still_find_what_the_budget_left_out() -> None:
+def test_the_commonest_words_still_find_what_the_budget_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Lexical, "POSTINGS", 1)
     many = [spec(f"sheet_{number:03}", "Shows a sheet.", source="mine" if number == 7 else "rest") for number in range(200)]
-    index = filled([*many, spec("purple", "A colour.")], postings=1, fit=0)
+    index = filled([*many, spec("purple", "A colour.")], fit=0)
 
     assert ask(index, "purple sheet")[0] == "purple"
     assert ask(index, "purple sheet", namespace="mine") == ["sheet_007"]
     assert len(ask(index, "purple sheet", limit=300)) == 201
 
 
-@pytest.mark.parametrize("weights", [{"saturation": 0}, {"saturation": 0, "description_weight": 0}])
-def test_words_may_count_fully(weights: dict[str, int]) -> None:
-    index = filled([spec("paint_wall", "Paint a wall red."), spec("red_car", "Drive away.")], fit=0, **weights)
-
-    assert set(ask(index, "red paint")) == {"paint_wall", "red_car"}
-
-
-def test_of_a_common_word_the_tools_that_are_named_by_it_are_looked_at_first() -> None:
+def test_of_a_common_word_the_tools_that_are_named_by_it_are_looked_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Lexical, "POSTINGS", 2)
+    monkeypatch.setattr(Lexical, "CANDIDATES", 2)
     many = [spec(f"tool_{number:03}", "Shows a sheet of the parrot.") for number in range(200)]
-    index = filled([*many, spec("sheet", "Shows it."), spec("parrot", "A bird.")], postings=2, candidates=2, fit=0)
+    index = filled([*many, spec("sheet", "Shows it."), spec("parrot", "A bird.")], fit=0)
 
     assert set(ask(index, "parrot sheet", limit=2)) == {"sheet", "parrot"}
 
 
-def test_words_that_come_when_many_tools_are_known_order_these_first_and_then_find_the_rest() -> None:
+def test_words_that_come_when_many_tools_are_known_order_these_first_and_then_find_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Lexical, "CANDIDATES", 1)
     rare = [spec(f"purple_{number:02}", "A parrot." if number == 7 else "A dog.") for number in range(30)]
     common = [spec(f"cage_{number:02}", "For a parrot.") for number in range(60)]
-    index = filled([*rare, *common], candidates=1, fit=0, neighbours=0)
+    index = filled([*rare, *common], fit=0, neighbours=0)
 
     found = ask(index, "purple parrot", limit=200)
     assert found[0] == "purple_07"
@@ -331,19 +328,19 @@ def test_however_long_a_text_is_reading_it_comes_to_an_end(shape: str) -> None:
 
     assert all(begin < end for begin, end in find_values(text))
     assert len(split_clauses(text)) <= 12
-    assert len(plain(text)) >= len(text) // 2
+    assert len(fold(text)) >= len(text) // 2
     assert sum(len(split_word(word)) for word in read_words(text)) <= 2 * len(text)
 
 
 def test_marks_in_any_order_are_made_plain_however_many_there_are() -> None:
     marks = "\u0301" * (LONG // 2) + "\u0327" * (LONG // 2)
 
-    assert len(plain(marks)) == len(marks)
+    assert len(fold(marks)) == len(marks)
 
 
 @given(st.text(alphabet="aeé\u0301\u0327 ﬁÅ", max_size=40))
 def test_letters_that_only_look_different_are_the_same(text: str) -> None:
-    assert plain(text) == unicodedata.normalize("NFKC", text)
+    assert fold(text) == unicodedata.normalize("NFKC", text)
 
 
 @pytest.mark.parametrize("strategy", ["lexical", "bm25"])
@@ -369,6 +366,6 @@ def test_no_more_words_of_a_query_are_looked_at_than_it_may_have(monkeypatch: py
 def test_distinct_words_are_read_up_to_their_number() -> None:
     words = [chr(0x4E00 + number) for number in range(2000)]
     lexical = Lexical(SearchSettings())
-    view = lexical.view(Admits(allows=lambda _: True))
+    view = lexical.view(Filter(allows=lambda _: True))
 
     assert [one.text for one in lexical.read(" ".join(words), view)] == words[:64]

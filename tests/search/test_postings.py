@@ -77,7 +77,7 @@ def test_an_index_whose_tools_changed_often_answers_like_a_new_one() -> None:
 
 
 def test_joined_words_are_read_alike_after_it_was_forgotten_how(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postings, "_SEVERAL", 10)
+    monkeypatch.setattr(postings, "_COMPOUNDS", 10)
     words = Postings(SearchSettings(), load_thesaurus())
     for number in range(50):
         words.add(make_spec(f"tool_{number}", f"readThe{'abcdefghij'[number % 10] * 3}Book{'klmno'[number % 5] * 3}"))

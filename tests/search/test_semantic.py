@@ -6,6 +6,7 @@ import pytest
 from toolyard import Operation
 from toolyard.model.spec import ToolSpec
 from toolyard.search import Found, Index, SearchSettings, make_index
+from toolyard.search.lexical import Lexical
 from toolyard.search.semantic import NEEDED, Vectors, load_encoder, text_of
 
 MISSING = [package for package in NEEDED if find_spec(package) is None]
@@ -51,14 +52,17 @@ def test_what_holds_no_word_and_is_too_little_alike_is_no_hit() -> None:
 
 @pytest.mark.parametrize("candidates", [8, 64])
 @pytest.mark.parametrize("fit", [0.15, 0.3, 1])
-def test_what_is_like_enough_or_nearly_as_like_as_the_likest_and_nothing_else_is_on_the_pages(candidates: int, fit: float) -> None:
+def test_what_is_like_enough_or_nearly_as_like_as_the_likest_and_nothing_else_is_on_the_pages(
+    monkeypatch: pytest.MonkeyPatch, candidates: int, fit: float
+) -> None:
+    monkeypatch.setattr(Lexical, "CANDIDATES", candidates)
     things = ("songs", "ships", "stones", "laws", "melodies", "taxes", "concerts", "bolts")
     many = [spec(f"tool_{number:03}", f"Choose {thing} in lot {number}.") for number, thing in enumerate(things * 20)]
     held = spec("lend", "A table, a lamp or a carpet.")
-    index = filled([*many, held], candidates=candidates, semantic_fit=fit, neighbours=0)
+    index = filled([*many, held], semantic_fit=fit, neighbours=0)
     vectors = Vectors(load_encoder())
     vectors.add([*many, held])
-    alike = vectors.near("lend music", [], share=0.5)
+    alike = vectors.similarity("lend music", [])
     line = min(fit, max(0.7 * max(alike[name] for name in alike), fit * 2 / 3))
     like = [name for name in alike if alike[name] >= line or name == "lend"]
 
@@ -131,7 +135,7 @@ def test_tools_beyond_the_likest_come_in_order_too(monkeypatch: pytest.MonkeyPat
     specs = [spec(f"note_{number}", f"Take note of the {word}.") for number, word in enumerate(("weather", "river", "bank", "music"))]
     vectors = Vectors(load_encoder())
     vectors.add(specs)
-    near = vectors.near("what is the weather like", [], share=0.5)
+    near = vectors.similarity("what is the weather like", [])
     whole = list(near)
     monkeypatch.setattr("toolyard.search.semantic._LIKEST", 2)
 

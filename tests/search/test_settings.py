@@ -7,11 +7,11 @@ from toolyard.search import SearchSettings, read_environment
 
 
 def test_the_environment_sets_what_it_names() -> None:
-    given = {"TOOLYARD_SEARCH_STRATEGY": " BM25 ", "TOOLYARD_SEARCH_NAME_WEIGHT": "4.5", "TOOLYARD_SEARCH_CANDIDATES": "9", "PATH": "/bin"}
+    given = {"TOOLYARD_SEARCH_STRATEGY": " BM25 ", "TOOLYARD_SEARCH_NAME_WEIGHT": "4.5", "TOOLYARD_SEARCH_NEIGHBOURS": "9", "PATH": "/bin"}
 
     settings = read_environment(given, SearchSettings(tag_weight=7))
 
-    assert (settings.strategy, settings.name_weight, settings.candidates, settings.tag_weight) == ("bm25", 4.5, 9, 7)
+    assert (settings.strategy, settings.name_weight, settings.neighbours, settings.tag_weight) == ("bm25", 4.5, 9, 7)
     assert read_environment({}) == SearchSettings()
 
 
@@ -23,10 +23,10 @@ def test_the_environment_sets_what_it_names() -> None:
         ({"TOOLYARD_SEARCH_NAME_WEIGHT": "-1"}, "not negative"),
         ({"TOOLYARD_SEARCH_NAME_WEIGHT": "nan"}, "not negative"),
         ({"TOOLYARD_SEARCH_FIT": "2"}, "between 0 and 1"),
-        ({"TOOLYARD_SEARCH_CANDIDATES": "0"}, "at least 1"),
-        ({"TOOLYARD_SEARCH_CANDIDATES": "1000001"}, "at most 1000000"),
+        ({"TOOLYARD_SEARCH_NEIGHBOURS": "1.5"}, "must be a whole number"),
+        ({"TOOLYARD_SEARCH_NEIGHBOURS": "1000001"}, "at most 1000000"),
         ({"TOOLYARD_SEARCH_NAME_WEIGHT": "1e308"}, "at most 1000000"),
-        ({"TOOLYARD_SEARCH_BM25_NAME_BOOST": "1001"}, "at most 1000"),
+        ({"TOOLYARD_SEARCH_BM25_NAME_BOOST": "3"}, "is no setting of search"),
     ],
 )
 def test_a_wrong_setting_fails_at_once(given: dict[str, str], said: str) -> None:

@@ -12,7 +12,7 @@ from toolyard import Operation, Yard, tool
 from toolyard.model.spec import ToolSpec
 from toolyard.search import SearchSettings
 from toolyard.search.stem import stem
-from toolyard.search.text import SHORT_FORMS, STOP_WORDS, Fields, fields_of, find_values, load_thesaurus, plain, read_words, split_word
+from toolyard.search.text import ABBREVIATIONS, STOP_WORDS, Fields, fields_of, find_values, fold, load_thesaurus, read_words, split_word
 
 PAINT: dict[str, Any] = {"properties": {"lacquer": {}}}
 
@@ -307,7 +307,7 @@ def test_a_very_long_identifier_is_its_pieces_only() -> None:
 
 
 def test_letters_that_only_look_different_are_the_same() -> None:
-    assert plain("ｗｅａｔｈｅｒ") == "weather"  # noqa: RUF001 - wide letters are the point
+    assert fold("ｗｅａｔｈｅｒ") == "weather"  # noqa: RUF001 - wide letters are the point
 
 
 def test_words_that_say_nothing_are_few_and_say_nothing() -> None:
@@ -316,23 +316,23 @@ def test_words_that_say_nothing_are_few_and_say_nothing() -> None:
 
 
 def test_short_forms_work_both_ways() -> None:
-    assert "repository" in SHORT_FORMS["repo"]
-    assert "repo" in SHORT_FORMS["repository"]
+    assert "repository" in ABBREVIATIONS["repo"]
+    assert "repo" in ABBREVIATIONS["repository"]
 
 
 def test_the_thesaurus_knows_words_of_like_meaning() -> None:
-    near = dict(load_thesaurus().near(stem("movie"), 12))
+    near = dict(load_thesaurus().neighbours(stem("movie"), 12))
 
     assert near["film"] > 0.5
-    assert load_thesaurus().near("xqzzy", 12) == []
+    assert load_thesaurus().neighbours("xqzzy", 12) == []
     assert stem("movie") in load_thesaurus()
 
 
 def test_a_joined_word_comes_apart_into_common_ones() -> None:
-    assert load_thesaurus().parts("getcountriesbycontinent") == ["get", "countries", "by", "continent"]
-    assert load_thesaurus().parts("keyvault") == ["key", "vault"]
-    assert load_thesaurus().parts("xqzzyqqxw") == []
-    assert load_thesaurus().parts("weather") == []
+    assert load_thesaurus().split("getcountriesbycontinent") == ["get", "countries", "by", "continent"]
+    assert load_thesaurus().split("keyvault") == ["key", "vault"]
+    assert load_thesaurus().split("xqzzyqqxw") == []
+    assert load_thesaurus().split("weather") == []
 
 
 @pytest.mark.parametrize("mark", [*sorted({*map(chr, range(128))} - {*string.ascii_letters, *string.digits}), "\u2003", "\u201c"])

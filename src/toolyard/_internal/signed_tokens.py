@@ -17,7 +17,7 @@ import msgspec
 
 from toolyard._internal.logfmt import log_value
 
-__all__ = ["SignatureError", "Signer", "default_signer"]
+__all__ = ["Cursors", "SignatureError", "Signer", "default_signer"]
 
 _SIGNATURE_BYTES: Final = 16
 _SECRET_BYTES: Final = 32
@@ -66,6 +66,27 @@ class Signer:
 
     def _signature(self, purpose: str, text: bytes) -> bytes:
         return hmac.digest(self._secret, purpose.encode() + b"\0" + text, "sha256")[:_SIGNATURE_BYTES]
+
+
+class Cursors:
+    """Signs cursors that lead to the next page of one list, and verifies them."""
+
+    def __init__(self, signer: Signer, purpose: str) -> None:
+        self._signer = signer
+        self._purpose = purpose
+
+    def sign(self, fingerprint: str, offset: int) -> str:
+        """Return the cursor of the page that begins at an offset in the list of a fingerprint."""
+        return self._signer.sign(self._purpose, [fingerprint, offset])
+
+    def verify(self, fingerprint: str, cursor: str) -> int | None:
+        """Return the offset of a cursor's page, or None if the cursor is of another list or the list has changed.
+
+        Raises:
+            SignatureError: It was not signed here.
+        """
+        signed, offset = self._signer.verify(self._purpose, cursor)
+        return int(offset) if signed == fingerprint else None
 
 
 def default_signer(state_dir: str | None = None) -> Signer:

@@ -18,7 +18,8 @@ from toolyard.config import ConfigError, read_config
 from toolyard.config.convert import Table
 from toolyard.config.read import FILE, VARIABLE, colliding_name
 from toolyard.config.upstreams import UPSTREAMS, from_file
-from toolyard.launch.errors import DEFECT, LaunchError, did_you_mean
+from toolyard.launch.errors import DEFECT, LaunchError
+from toolyard.model.names import did_you_mean
 
 __all__ = ["ConfigFile", "read_config_file", "run_add", "run_remove", "write_config_file"]
 

@@ -29,8 +29,9 @@ from toolyard.client_configs.edit_toml import EditError
 from toolyard.client_configs.read import YAML, Server, decode, read_bytes, read_servers
 from toolyard.config import ConfigError
 from toolyard.config.read import FILE, VARIABLE
-from toolyard.launch.errors import DEFECT, LaunchError, as_launch_error, did_you_mean, shown_path
+from toolyard.launch.errors import DEFECT, LaunchError, as_launch_error, shown_path
 from toolyard.model.envelope import encode
+from toolyard.model.names import did_you_mean
 
 __all__ = ["run_connect", "run_import"]
 

@@ -17,7 +17,7 @@ from toolyard.cli.terminal import Line, Painted, Part, Terminal
 from toolyard.demo.story import CallCosts, DemoCall, ListCosts, Step, call_costs, list_costs, run_story
 from toolyard.demo.tools import make_yard
 from toolyard.launch.signals import run
-from toolyard.metatools.signature import one_line
+from toolyard.model.signature import one_line
 from toolyard.search.settings import PREFIX
 from toolyard.yard import Yard
 

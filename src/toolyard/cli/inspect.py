@@ -8,7 +8,7 @@ import msgspec
 
 from toolyard.cli.call import write_envelope
 from toolyard.cli.parser import Options
-from toolyard.cli.reference import Argument, arguments_of, document, reason_text, spec_facts, tool_reference, type_text
+from toolyard.cli.reference import Argument, arguments_of, document, output_type, reason_text, spec_facts, tool_reference
 from toolyard.cli.targets import run_in_yard
 from toolyard.cli.terminal import Line, Painted, Terminal, cut, pad, width_of
 from toolyard.dispatch.call import Caller
@@ -54,7 +54,7 @@ def _lines(spec: ToolSpec, width: int) -> Iterator[Line]:
 
 def _signature(spec: ToolSpec, arguments: list[Argument], width: int) -> str:
     """Return arguments and output of a tool, on one line if it fits."""
-    output = "any" if spec.output_schema is None else type_text(spec.output_schema, spec.output_schema)
+    output = output_type(spec)
     parameters = [argument.signature() for argument in arguments]
     short = f"({', '.join(parameters)}) -> {output}"
     if not parameters or len(short) <= width:

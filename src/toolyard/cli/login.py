@@ -13,8 +13,9 @@ from toolyard.cli.targets import config_from, state_dir_of
 from toolyard.cli.terminal import Terminal
 from toolyard.config import Config, ConfigError
 from toolyard.config.read import is_upstream_name
-from toolyard.launch.errors import DEFECT, LaunchError, as_launch_error, did_you_mean
+from toolyard.launch.errors import DEFECT, LaunchError, as_launch_error
 from toolyard.launch.signals import run
+from toolyard.model.names import did_you_mean
 from toolyard.providers.upstream.catalogue import folder_of
 from toolyard.providers.upstream.oauth.credentials import load_signin
 from toolyard.providers.upstream.oauth.metadata import LoginError, StoredLogin

@@ -12,7 +12,8 @@ from typing import Any, Final, Literal, NamedTuple, NoReturn
 
 from toolyard._version import VERSION
 from toolyard.cli.terminal import columns_of
-from toolyard.launch.errors import LaunchError, did_you_mean
+from toolyard.launch.errors import LaunchError
+from toolyard.model.names import did_you_mean
 
 __all__ = ["Options", "Parser", "Parsers", "make_parsers", "read_options"]
 

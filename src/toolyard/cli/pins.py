@@ -8,8 +8,9 @@ import msgspec
 from toolyard.cli.parser import Options
 from toolyard.cli.terminal import Painted, Part, Style, Terminal
 from toolyard.cli.upstreams import StoredDefinitions, read_definitions
-from toolyard.launch.errors import DEFECT, DIFFERENT, LaunchError, did_you_mean
+from toolyard.launch.errors import DEFECT, DIFFERENT, LaunchError
 from toolyard.model.envelope import encode
+from toolyard.model.names import did_you_mean
 from toolyard.providers.upstream.catalogue import folder_of
 from toolyard.providers.upstream.diff import Difference, FieldChange, diff_hash, differences
 from toolyard.providers.upstream.pins import Definitions, Key, LockError, accept, read_accepted, store_accepted

@@ -11,15 +11,14 @@ from toolyard.launch.errors import STATUSES
 from toolyard.model.envelope import encode
 from toolyard.model.errors import CODES
 from toolyard.model.schema import Schema, resolve
+from toolyard.model.signature import TypeNames, read_parameters
 from toolyard.model.spec import Example, ToolSpec
 
-__all__ = ["Argument", "arguments_of", "document", "reason_text", "reference", "spec_facts", "tool_reference", "type_text"]
+__all__ = ["Argument", "arguments_of", "document", "output_type", "reason_text", "reference", "spec_facts", "tool_reference"]
 
 
-_DEPTH: Final = 4
-_CHOICES: Final = 12
-_PROPERTIES: Final = 8
 _RULES: Final = {
+    "format": "format {}",
     "minimum": "at least {}",
     "exclusiveMinimum": "more than {}",
     "maximum": "at most {}",
@@ -51,76 +50,28 @@ class Argument(NamedTuple):
 
 
 def arguments_of(schema: Schema) -> list[Argument]:
-    """Return the arguments of an input schema, in its order."""
-    required = schema.get("required", ())
-    return [_argument(name, inner, schema, required=name in required) for name, inner in schema.get("properties", {}).items()]
+    """Return the arguments that an input schema declares, in its order."""
+    parameters = read_parameters(schema)
+    names = dict.fromkeys((*parameters.properties, *parameters.required))
+    return [_argument(name, parameters.properties.get(name, [{}]), schema, required=name in parameters.required) for name in names]
 
 
-def type_text(schema: object, root: Schema, depth: int = _DEPTH) -> str:
-    """Return a schema as a type expression, such as `integer | null` or `{name: string}[]`."""
-    node = resolve(root, schema)
-    if not isinstance(node, dict) or not node:
-        return "never" if node is False else "any"
-    facts = cast("dict[str, Any]", node)
-    if "const" in facts or "enum" in facts:
-        return _union(_json(value) for value in (facts["enum"] if "enum" in facts else [facts["const"]]))
-    choices = facts.get("anyOf") or facts.get("oneOf")
-    if choices:
-        return _union(type_text(choice, root, depth - 1) for choice in choices) if depth else "any"
-    parts = facts.get("allOf")
-    if parts:
-        return " & ".join(dict.fromkeys(type_text(part, root, depth - 1) for part in parts)) if depth else "any"
-    kinds = facts.get("type", "object" if "properties" in facts else "any")
-    return _union(_simple_type(kind, facts, root, depth) for kind in ([kinds] if isinstance(kinds, str) else kinds))
+def output_type(spec: ToolSpec) -> str:
+    """Return the type of a tool's result, with small objects written out."""
+    return "any" if spec.output_schema is None else TypeNames(spec.output_schema, expand=True).of(spec.output_schema)
 
 
-def _argument(name: str, schema: object, root: Schema, *, required: bool) -> Argument:
+def _argument(name: str, schemas: list[Any], root: Schema, *, required: bool) -> Argument:
+    schema = schemas[0]
     facts = {**_as_object(resolve(root, schema)), **_as_object(schema)}  # a default may stand next to a reference
-    default = _json(facts["default"]) if "default" in facts else None
+    default = encode(facts["default"]).decode() if "default" in facts else None
     rules = ", ".join(text.format(facts[keyword]) for keyword, text in _RULES.items() if keyword in facts)
-    return Argument(name, type_text(schema, root), required, default, rules, str(facts.get("description", "")))
+    written = TypeNames(root, expand=True).of_any(schemas)
+    return Argument(name, written, required, default, rules, description=str(facts.get("description", "")))
 
 
 def _as_object(schema: object) -> dict[str, Any]:
     return cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
-
-
-def _simple_type(kind: str, facts: dict[str, Any], root: Schema, depth: int) -> str:
-    if kind == "array":
-        return _array(facts, root, depth)
-    if kind == "object":
-        return _object(facts, root, depth)
-    return f"{kind} ({facts['format']})" if kind == "string" and "format" in facts else kind
-
-
-def _array(facts: dict[str, Any], root: Schema, depth: int) -> str:
-    if not depth:
-        return "array"
-    if "prefixItems" in facts:
-        return f"[{', '.join(type_text(item, root, depth - 1) for item in facts['prefixItems'])}]"
-    item = type_text(facts.get("items", {}), root, depth - 1)
-    return f"({item})[]" if " " in item and not item.startswith("{") else f"{item}[]"
-
-
-def _object(facts: dict[str, Any], root: Schema, depth: int) -> str:
-    properties = cast("dict[str, Any]", facts.get("properties", {}))
-    if not depth or len(properties) > _PROPERTIES:
-        return "object"
-    if properties:
-        required = facts.get("required", ())
-        shown = [f"{name}{'' if name in required else '?'}: {type_text(inner, root, depth - 1)}" for name, inner in properties.items()]
-        return f"{{{', '.join(shown)}}}"
-    more = facts.get("additionalProperties")
-    return f"{{…: {type_text(cast('object', more), root, depth - 1)}}}" if isinstance(more, dict) and more else "object"
-
-
-def _union(choices: Iterable[str]) -> str:
-    types = list(dict.fromkeys(choices))
-    return " | ".join(types[:_CHOICES]) + (" | …" if len(types) > _CHOICES else "")
-
-
-def _json(value: object) -> str:
-    return encode(value).decode()
 
 
 def document(spec: ToolSpec) -> dict[str, Any]:
@@ -162,7 +113,7 @@ def _section(spec: ToolSpec) -> Iterator[str]:
     yield "\n".join(f"- {title}: {text}" for title, text in spec_facts(spec, quote="`").items())
     yield from _arguments(arguments_of(spec.input_schema))
     if spec.output_schema is not None:
-        yield f"### Output\n\n{_code(type_text(spec.output_schema, spec.output_schema))}"
+        yield f"### Output\n\n{_code(output_type(spec))}"
     codes = spec.codes()
     if codes:
         yield f"### Codes\n\n{', '.join(f'`{code}`' for code in codes)}"

@@ -14,10 +14,10 @@ from toolyard.config import Config
 from toolyard.launch.errors import LaunchError, as_launch_error, explain_refusal, search_failure
 from toolyard.metatools.catalogue import Catalogue
 from toolyard.metatools.search import check_query
-from toolyard.metatools.signature import signature
 from toolyard.model.envelope import encode
 from toolyard.model.errors import ToolError, shortened
 from toolyard.model.profile import METATOOLS, Profile
+from toolyard.model.signature import signature
 from toolyard.model.spec import Operation
 from toolyard.search import Found, Hit, StrategyError
 from toolyard.search.evaluate import EvaluationError, LabelledQuery, LabelledTool, evaluate, read_queries, read_tools

@@ -15,8 +15,9 @@ from toolyard._internal.files import find_state_dir
 from toolyard.cli.terminal import Terminal
 from toolyard.config import CLIENT_FILES, Config
 from toolyard.launch.build import apply_settings, find_profile, read_settings
-from toolyard.launch.errors import DEFECT, LaunchError, did_you_mean, explain_cause, explain_refusal
+from toolyard.launch.errors import DEFECT, LaunchError, explain_cause, explain_refusal
 from toolyard.launch.signals import run
+from toolyard.model.names import did_you_mean
 from toolyard.model.profile import EVERYTHING, METATOOLS, Profile
 from toolyard.monitor import log_sink
 from toolyard.yard import Yard

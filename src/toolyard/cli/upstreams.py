@@ -11,9 +11,10 @@ from toolyard.cli.parser import Options
 from toolyard.cli.targets import config_from, state_dir_of
 from toolyard.cli.terminal import Painted, Style, Terminal, cut, pad, width_of
 from toolyard.launch.build import resolve_upstreams
-from toolyard.launch.errors import DEFECT, DIFFERENT, LaunchError, did_you_mean
+from toolyard.launch.errors import DEFECT, DIFFERENT, LaunchError
 from toolyard.launch.signals import run
 from toolyard.model.envelope import encode
+from toolyard.model.names import did_you_mean
 from toolyard.providers.upstream.catalogue import folder_of, load
 from toolyard.providers.upstream.health import Status, read_status, request_restart
 from toolyard.providers.upstream.pins import Definitions, LockError, Pins, PinsByUpstream, definitions_of, find_lock, parse_lock

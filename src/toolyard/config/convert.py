@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, NamedTuple, Union, cast, get_args, get_o
 
 import msgspec
 
-from toolyard.model.schema import closest_name
+from toolyard.model.names import closest_name
 
 __all__ = [
     "ConfigError",

@@ -17,6 +17,7 @@ import msgspec
 from toolyard.config.convert import ConfigError, Location, Table, convert, parse_text, unknown_key
 from toolyard.config.profiles import PROFILES, TOOLSETS, read_profiles
 from toolyard.config.settings import PACKS, PREFIX, Setting, Settings, known_settings
+from toolyard.model.names import closest_name
 from toolyard.model.profile import METATOOLS, Profile
 from toolyard.search.settings import read_environment
 
@@ -367,7 +368,6 @@ def _warnings(variables: Mapping[str, str]) -> Iterator[str]:
         rest = name.removeprefix(PREFIX)
         if rest == name or rest in known or rest in _OTHERS:
             continue
-        from difflib import get_close_matches  # noqa: PLC0415 - only mistakes need it
-
-        for near in get_close_matches(rest, known, n=1, cutoff=0.7):
+        near = closest_name(rest, known, cutoff=0.7)  # other programs may use the prefix, too
+        if near:
             yield f"The variable '{name}' sets nothing. Did you mean '{PREFIX}{near}'?"

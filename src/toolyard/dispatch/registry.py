@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import partial
-from hashlib import sha256
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import unquote
 
@@ -19,7 +18,7 @@ import msgspec
 from toolyard.dispatch.resource import Prompt, Resource, check_prompt, check_resource
 from toolyard.dispatch.table import NONE_WITHHELD, ChangeKind, Table, Unavailable, WithheldReasons
 from toolyard.dispatch.tool import Tool, check_tool
-from toolyard.model.envelope import encode_sorted
+from toolyard.model.envelope import fingerprint
 from toolyard.model.errors import ToolError
 from toolyard.model.limits import Limits
 from toolyard.model.profile import METATOOLS, Profile, listed
@@ -283,10 +282,7 @@ class Registry:
 
     def hash(self, profile: Profile) -> str:
         """Return a stable hash of the tools that the profile lists."""
-        digest = sha256()
-        for spec in self.list(profile):
-            digest.update(encode_sorted(spec))
-        return digest.hexdigest()
+        return fingerprint(*self.list(profile))
 
     def unavailable(self, profile: Profile, kind: Kind = "tool") -> Sequence[Unavailable]:
         """Return the entries of a kind that the profile allows and that cannot be used now."""

@@ -14,8 +14,9 @@ import msgspec
 from toolyard.model.envelope import Encoded, encode
 from toolyard.model.errors import ToolError, shortened
 from toolyard.model.limits import Limits
+from toolyard.model.names import closest_name
 from toolyard.model.profile import Profile
-from toolyard.model.schema import Path, Schema, closest_name, field_name, resolve, subschema
+from toolyard.model.schema import Path, Schema, field_name, resolve, subschema
 from toolyard.state.store import Store
 
 __all__ = [

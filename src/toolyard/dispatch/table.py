@@ -4,22 +4,19 @@ It knows the source of each entry and why some entries are unavailable. It runs 
 """
 
 import logging
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
 from toolyard.dispatch.resource import Prompt, Resource
 from toolyard.dispatch.tool import Tool
+from toolyard.model.names import LIKE, Likeness, words_of
 from toolyard.model.profile import Profile
 from toolyard.model.spec import Kind, PublishError
-
-if TYPE_CHECKING:
-    from difflib import SequenceMatcher
 
 __all__ = ["NONE_WITHHELD", "ChangeKind", "NameIndex", "Status", "Table", "Unavailable", "WithheldReasons"]
 
@@ -30,14 +27,9 @@ WithheldReasons = Mapping[tuple[Kind, str], str]
 NONE_WITHHELD: Final[WithheldReasons] = MappingProxyType({})
 
 P = TypeVar("P", Tool, Resource, Prompt)
-_WORD: Final = re.compile(r"[a-z]+|[0-9]+")
 _MAX_PER_PREFIX: Final = 3000
 _MAX_CANDIDATES: Final = 60
 _MAX_SIMILAR: Final = 20
-_MIN_SIMILARITY: Final = 0.6
-_REORDERED: Final = 0.95
-"""The weight of a similarity that ignores the order of words."""
-_MAX_NAME_CHARACTERS: Final = 128
 _MAX_WITHDRAWN: Final = 1000
 _log = logging.getLogger(__name__)
 
@@ -67,11 +59,9 @@ class NameIndex:
 
     def similar(self, name: str, allows: Callable[[str], bool] = bool) -> list[str]:
         """Return the allowed names that are similar to this one, most similar first, ties by name."""
-        if len(name) > _MAX_NAME_CHARACTERS:
-            return []
-        similarity = _Similarity(name)
-        scored = [(-similarity.to(other), other) for other in islice(filter(allows, self._candidates(name)), _MAX_CANDIDATES)]
-        return [other for score, other in sorted(scored) if -score >= _MIN_SIMILARITY][:_MAX_SIMILAR]
+        likeness = Likeness(name)
+        scored = [(-likeness.to(other), other) for other in islice(filter(allows, self._candidates(name)), _MAX_CANDIDATES)]
+        return [other for score, other in sorted(scored) if -score >= LIKE][:_MAX_SIMILAR]
 
     def _candidates(self, name: str) -> list[str]:
         """Return the names that share a prefix with this one, those that share most first."""
@@ -86,34 +76,9 @@ class NameIndex:
         return sorted(shared, key=lambda other: (-shared[other], other))
 
 
-class _Similarity:
-    """Compares names with one name; the same words in another order count almost as equal."""
-
-    def __init__(self, name: str) -> None:
-        from difflib import SequenceMatcher  # noqa: PLC0415 - needed only after a misspelt name
-
-        self._in_order = SequenceMatcher(None, "", name.lower(), autojunk=False)
-        self._sorted = SequenceMatcher(None, "", " ".join(sorted(_words(name))), autojunk=False)
-
-    def to(self, other: str) -> float:
-        """Return a number from 0 to 1; 0 if it is below the minimum."""
-        return max(_ratio(self._in_order, other.lower()), _ratio(self._sorted, " ".join(sorted(_words(other)))) * _REORDERED)
-
-
-def _ratio(matcher: "SequenceMatcher[str]", text: str) -> float:
-    matcher.set_seq1(text)
-    if matcher.real_quick_ratio() < _MIN_SIMILARITY or matcher.quick_ratio() < _MIN_SIMILARITY:  # cheap upper bounds first
-        return 0.0
-    return matcher.ratio()
-
-
-def _words(name: str) -> list[str]:
-    return _WORD.findall(name.lower())
-
-
 def _prefixes(name: str) -> set[str]:
     """Return the first two letters of each word, and its second and third, in case the first is misspelt."""
-    words = _words(name)
+    words = words_of(name)
     return {word[:2] for word in words} | {"~" + word[1:3] for word in words if len(word) > 2}  # noqa: PLR2004 - a pair after the first
 
 

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -26,7 +26,6 @@ __all__ = [
     "LaunchError",
     "NotOpenedError",
     "as_launch_error",
-    "did_you_mean",
     "exit_status",
     "explain_cause",
     "explain_refusal",
@@ -86,14 +85,6 @@ _LENGTH: Final = 300
 _OURS: Final = f"{Path(toolyard.__file__).parent}{os.sep}"
 _COMPILED: Final = ".pyx"
 _log = logging.getLogger(__name__)
-
-
-def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """Return a sentence that suggests the closest known name, or nothing if none is close."""
-    from toolyard.model.schema import closest_name  # noqa: PLC0415 - only mistakes need it
-
-    near = closest_name(name, known)
-    return f" Did you mean '{near}'?" if near else ""
 
 
 def explain_cause(error: BaseException) -> str:

@@ -28,7 +28,6 @@ from toolyard.launch.errors import (
     INTERRUPTED,
     LaunchError,
     NotOpenedError,
-    did_you_mean,
     explain_cause,
     explain_refusal,
     innermost,
@@ -37,6 +36,7 @@ from toolyard.launch.errors import (
 from toolyard.launch.notices import Notices, logging_to
 from toolyard.launch.reload import LiveSettings, ReadSettings, Start, read_port, read_start, supervise
 from toolyard.launch.signals import run, terminate_on_close
+from toolyard.model.names import did_you_mean
 from toolyard.transports import Transport, fastest_loop
 from toolyard.yard import Yard
 

@@ -1,15 +1,15 @@
-"""Metatools: tools about tools, which find, describe, run and chain the others.
+"""Metatools: tools that find, describe, run and chain the other tools.
 
-They are ordinary tools that re-enter the funnel; the dispatcher does not know them.
+They are ordinary tools that call the dispatcher again; it does not know them.
 """
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from toolyard.dispatch.registry import Suggestions
-from toolyard.model.schema import closest_name
+from toolyard.model.names import did_you_mean
 
-__all__ = ["LEARNING", "METATOOL_NAMES", "SUGGESTIONS", "guide", "known_metatools", "tell_metatools"]
+__all__ = ["LEARNING", "METATOOL_NAMES", "SUGGESTIONS", "metatool_instructions", "metatools_setting", "select_metatools"]
 
 
 METATOOL_NAMES: Final = (
@@ -24,29 +24,30 @@ METATOOL_NAMES: Final = (
     "list_toolsets",
     "describe_toolset",
 )
-"""Every metatool, those that lists show first."""
+"""Every metatool; the listed ones come first."""
 SUGGESTIONS: Final = Suggestions(search="search_tools(query=…)", describe="describe_tool(tool_id={!r})", read="read_result(handle={!r})")
 """The actions that the core suggests to callers whose profile has the metatool."""
 LEARNING: Final = "learning"
-"""What can be switched like a metatool, and is none: that shapes of results are learnt."""
+"""Switched like a metatool, though it is none: whether output schemas are learned from results."""
 
 
-def guide(listed: Collection[str]) -> str:
-    """Return what a client is told of the way from a wish to a call by those metatools that it sees; nothing, if it sees none."""
+def metatool_instructions(listed: Collection[str]) -> str:
+    """Return the instructions for a client that sees these metatools, or nothing if it sees none."""
     if not listed:
         return ""
+    reading = "read parts of it with read_result, or " if "read_result" in listed else ""
     parts = [
         "Most tools here are not listed.",
         "Find one with search_tools(query): say what you want to do." if "search_tools" in listed else "",
-        _tell_describing(listed),
-        _tell_calling(listed),
-        f'A long result is answered as a handle such as \'r_1\': {_tell_reading(listed)}pass it on as an argument, {{"$ref": "r_1"}}.',
+        _how_to_describe(listed),
+        _how_to_call(listed),
+        f'A long result is answered as a handle such as \'r_1\': {reading}pass it on as an argument, {{"$ref": "r_1"}}.',
         "A failure says in 'hint' and 'next_actions' what to do.",
     ]
     return " ".join(part for part in parts if part)
 
 
-def _tell_describing(listed: Collection[str]) -> str:
+def _how_to_describe(listed: Collection[str]) -> str:
     if "describe_tool" not in listed:
         return ""
     if "search_tools" not in listed:
@@ -54,7 +55,7 @@ def _tell_describing(listed: Collection[str]) -> str:
     return "Its signature is often all you need; otherwise describe_tool(tool_id) shows the schema."
 
 
-def _tell_calling(listed: Collection[str]) -> str:
+def _how_to_call(listed: Collection[str]) -> str:
     it = "it" if "search_tools" in listed else "one"
     several = "run_chain(steps), where later steps take earlier results."
     if "run_tool" not in listed:
@@ -62,27 +63,23 @@ def _tell_calling(listed: Collection[str]) -> str:
     return f"Call {it} with run_tool(tool_id, args)" + (f", or several in one go with {several}" if "run_chain" in listed else ".")
 
 
-def _tell_reading(listed: Collection[str]) -> str:
-    return "read parts of it with read_result, or " if "read_result" in listed else ""
-
-
-def known_metatools(given: bool | Iterable[str]) -> tuple[str, ...]:  # noqa: FBT001 - yes, no, or which
-    """Return the metatools that were asked for.
+def select_metatools(selection: bool | Iterable[str]) -> tuple[str, ...]:  # noqa: FBT001 - all, none, or their names
+    """Return the names of the selected metatools.
 
     Raises:
         ValueError: There is none of that name.
     """
     known = (*METATOOL_NAMES, LEARNING)
-    if isinstance(given, bool):
-        return known if given else ()
-    named = [given] if isinstance(given, str) else list(given)
-    for name in named:
+    if isinstance(selection, bool):
+        return known if selection else ()
+    names = [selection] if isinstance(selection, str) else list(selection)
+    for name in names:
         if name not in known:
-            meant = closest_name(name, known)
-            raise ValueError(f"There is no metatool '{name}'." + (f" Did you mean '{meant}'?" if meant else f" Known: {', '.join(known)}."))
-    return tuple(dict.fromkeys(named))
+            suggestion = did_you_mean(name, known) or f" Known: {', '.join(known)}."
+            raise ValueError(f"There is no metatool '{name}'.{suggestion}")
+    return tuple(dict.fromkeys(names))
 
 
-def tell_metatools(names: Sequence[str]) -> bool | list[str]:
-    """Return which metatools there are as a setting says it: all, none, or their names."""
+def metatools_setting(names: Sequence[str]) -> bool | list[str]:
+    """Return the setting that selects these metatools: all, none, or their names."""
     return list(names) if 0 < len(names) <= len(METATOOL_NAMES) else bool(names)

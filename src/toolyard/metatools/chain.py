@@ -1,4 +1,4 @@
-"""Chains: `run_chain`, which calls several tools in one go, each through the whole funnel and with its own record."""
+"""The metatool `run_chain`, which calls several tools through the dispatcher, each with its own record."""
 
 import asyncio
 import time
@@ -13,182 +13,181 @@ from toolyard.dispatch.outcome import room_for_data
 from toolyard.dispatch.progress import Progress
 from toolyard.dispatch.results import too_large
 from toolyard.dispatch.tool import Tool
-from toolyard.metatools.chain_plan import ANSWERS, PREVIOUS, TAKES, Plan, Planned, Step, filled, make_check
-from toolyard.metatools.metatool import Subject, make
-from toolyard.metatools.run import PENDING, Pace, is_pending
+from toolyard.metatools.chain_plan import INPUT_SCHEMA, OUTPUT_SCHEMA, PREVIOUS, Plan, PlannedStep, Step, chain_check, resolve_references
+from toolyard.metatools.metatool import YardParts, build_metatool
+from toolyard.metatools.run import APPROVAL_REQUIRED, DelayedProgress, is_pending
 from toolyard.model.envelope import Content, Encoded, Envelope, Failure, encode_data, encode_uncopied
 from toolyard.model.errors import ToolError, shortened
 from toolyard.model.spec import Operation, Reason
 
-__all__ = ["make_chain", "preview"]
+__all__ = ["chain_metatool", "preview"]
 
 
 def preview(plan: Plan, *, can_hold: bool) -> list[dict[str, Any]]:
-    """Return what would run when, what it waits for, and whether a person is asked first, where that is known."""
-    told: list[dict[str, Any]] = []
+    """Return the steps with their stages, dependencies, and whether each needs an approval (None if unknown)."""
+    steps: list[dict[str, Any]] = []
     number = last = 0
     for stage in plan.stages:
         for planned in stage.steps:
             spec, step = planned.tool.spec, planned.step
-            asks = True if any(one.spec.confirmation is not None for one in (planned.tool, *planned.inner)) else None if can_hold else False
+            asks = any(tool.spec.confirmation is not None for tool in (planned.tool, *planned.inner))
             waits = sorted({reference.target for reference in planned.references} | ({last} if step.use_previous else set[int]()))
-            one: dict[str, Any] = {"step": planned.index, "tool_id": spec.name, "operation": str(spec.operation), "stage": number}
-            one |= {"needs_approval": asks, **({"waits_for": waits} if waits else {}), **({"id": step.id} if step.id else {})}
-            told.append(one)
-            if not stage.together:
+            entry: dict[str, Any] = {"step": planned.index, "tool_id": spec.name, "operation": str(spec.operation), "stage": number}
+            entry |= {"needs_approval": asks or (None if can_hold else False)}
+            steps.append({**entry, **({"waits_for": waits} if waits else {}), **({"id": step.id} if step.id else {})})
+            if not stage.parallel:
                 number, last = number + 1, planned.index
-        if stage.together:
-            number, last = number + 1, told[-1]["step"]
-    return told
+        if stage.parallel:
+            number, last = number + 1, steps[-1]["step"]
+    return steps
 
 
-Outcome = Envelope | Encoded
+_Outcome = Envelope | Encoded
 _NOTHING: Final[Mapping[str, Any]] = {}
-_SMALL: Final = 1000
-"""Characters that a result has at least for which a handle is shorter."""
+_WORTH_A_HANDLE: Final = 1000
+"""Characters from which a handle is shorter than a result."""
 
 
-def make_chain(subject: Subject) -> Tool:
-    """Return the tool `run_chain`."""
+def chain_metatool(yard: YardParts) -> Tool:
+    """Return the metatool `run_chain`."""
 
     async def run(call: Call) -> object:
         if call.memo is not None:
-            return cast("_Chain", call.memo).tell_again()
-        given = call.arguments
-        plan = Plan(subject, call)
-        await plan.read(given["steps"])
-        if given["dry_run"]:
-            return {"plan": preview(plan, can_hold=bool(subject.dispatcher.admission.policies))}
-        if call.memo is not None:  # by somebody else, while stored results were read
-            return cast("_Chain", call.memo).tell_again()
-        begun = call.memo = _Chain(subject, call, plan)
+            return cast("_ChainRun", call.memo).previous_outcome()
+        plan = Plan(yard, call)
+        await plan.read(call.arguments["steps"])
+        if call.arguments["dry_run"]:
+            return {"plan": preview(plan, can_hold=bool(yard.dispatcher.admission.policies))}
+        if call.memo is not None:  # set by a second run of the handler while stored results were read
+            return cast("_ChainRun", call.memo).previous_outcome()
+        chain_run = call.memo = _ChainRun(yard, call, plan)
         if call.channel.progress is None:
-            return await begun.run()
-        with Pace(call, Progress(0, len(plan.steps), "")) as pace:
-            return await begun.run(pace)
+            return await chain_run.run()
+        with DelayedProgress(call, Progress(0, len(plan.steps), "")) as progress:
+            return await chain_run.run(progress)
 
-    return make(
+    return build_metatool(
         "run_chain",
         "Call several tools in turn, passing results on, and stop at the first error.",
         run,
-        takes=TAKES,
-        answers=ANSWERS,
+        input_schema=INPUT_SCHEMA,
+        output_schema=OUTPUT_SCHEMA,
         listed=True,
         wraps=True,
-        check=make_check(),
+        check=chain_check(),
         reasons={"step_failed": Reason("chain_step_failed", ("step_index", "cause_code"))},
     )
 
 
-class _Chain:
-    """One chain while it runs."""
+class _ChainRun:
+    """One run of a chain."""
 
-    _ends: float = 0.0  # seconds of 'time.perf_counter', without those that the call waits for somebody outside; 0 is never
-    _outcome: Outcome | ToolError | None = None
+    _deadline: float = 0.0  # by 'time.perf_counter', without the time that the call is paused; 0 is none
+    _outcome: _Outcome | ToolError | None = None
 
-    def __init__(self, subject: Subject, call: Call, plan: Plan) -> None:
-        self._subject = subject
+    def __init__(self, yard: YardParts, call: Call, plan: Plan) -> None:
+        self._yard = yard
         self._call = call
         self._plan = plan
-        self._told: list[dict[str, Any]] = []
-        """What came of the steps that went well so far, in their order: all those of the stages that are over."""
+        self._results: list[dict[str, Any]] = []
+        """The results of the successful steps, in order."""
         self._content: dict[int, tuple[Content, ...]] = {}
-        """The blocks that belong to it, by its place."""
-        self._seconds: float = call.arguments["timeout_s"]
-        if call.seconds:  # of a chain that this one is a step of
-            self._seconds = min(call.seconds, self._seconds or call.seconds)
-        if self._seconds:
-            self._ends = time.perf_counter() + self._seconds - call.paused_s
+        """Their content blocks, by position in the results."""
+        self._timeout_s: float = call.arguments["timeout_s"]
+        if call.seconds:  # set by an outer chain
+            self._timeout_s = min(call.seconds, self._timeout_s or call.seconds)
+        if self._timeout_s:
+            self._deadline = time.perf_counter() + self._timeout_s - call.paused_s
 
-    async def run(self, pace: Pace | None = None) -> Outcome:
-        """Run stage after stage, and return what came of it.
+    async def run(self, progress: DelayedProgress | None = None) -> _Outcome:
+        """Run the stages and return the results.
 
         Raises:
-            ToolError: `chain_step_failed` with what came of the steps before.
+            ToolError: `chain_step_failed` with the results so far.
         """
         plan = self._plan
         for stage in plan.stages:
-            pending = await (self._run_together(stage.steps, pace) if stage.together else self._run_in_turn(stage.steps, pace))
+            pending = await (self._run_parallel(stage.steps, progress) if stage.parallel else self._run_in_turn(stage.steps, progress))
             if pending is not None:
                 return pending
-        if pace is not None:
-            pace.note(Progress(len(plan.steps), len(plan.steps), "the chain is done"))
-        self._outcome = outcome = await self._tell(final_only=self._call.arguments["final_only"])
+        if progress is not None:
+            progress.note(Progress(len(plan.steps), len(plan.steps), "the chain is done"))
+        self._outcome = outcome = await self._encode_results(final_only=self._call.arguments["final_only"])
         return outcome
 
-    async def _run_in_turn(self, steps: list[Planned], pace: Pace | None) -> Outcome | None:
-        """Run one step after the other; return the chain's answer if one waits for a person."""
-        call, told, timed = self._call, self._told, self._ends
+    async def _run_in_turn(self, steps: list[PlannedStep], progress: DelayedProgress | None) -> _Outcome | None:
+        """Run one step after the other; return the chain's answer if one waits for an approval."""
+        call, results, has_deadline = self._call, self._results, self._deadline
         dispatch, caller, channel = call.funnel.dispatch, call.caller, call.channel.inside()
         for planned in steps:
             step = planned.step
-            if pace is not None:
-                self._note(planned, pace)
-            if planned.checked is None or timed:
-                answer = await self._begin(planned, channel)
+            if progress is not None:
+                self._note(planned, progress)
+            if planned.checked is None or has_deadline:
+                answer = await self._dispatch(planned, channel)
             else:
                 answer = await dispatch(CallRequest(step.tool_id, step.args, caller), channel=channel, parent=call, options=planned)
             if answer.error is not None or answer.held:
-                pending = await self._settle([planned], [answer])
+                pending = await self._finish_stage([planned], [answer])
                 if pending is not None:
                     return pending
             elif step.id or answer.meta.coerced or answer.meta.warnings or answer.content:
-                self._keep(planned, answer)
-            else:  # as '_keep' would, in fewer words: nearly every step is such a one
-                told.append({"step": planned.index, "tool_id": step.tool_id, "data": answer.data})
+                self._add_result(planned, answer)
+            else:  # the common case of '_add_result', without a call
+                results.append({"step": planned.index, "tool_id": step.tool_id, "data": answer.data})
         return None
 
-    async def _run_together(self, steps: list[Planned], pace: Pace | None) -> Outcome | None:
-        """Run steps side by side; return the chain's answer if one waits for a person."""
-        if pace is not None:
-            self._note(steps[0], pace)
+    async def _run_parallel(self, steps: list[PlannedStep], progress: DelayedProgress | None) -> _Outcome | None:
+        """Run steps in parallel; return the chain's answer if one waits for an approval."""
+        if progress is not None:
+            self._note(steps[0], progress)
         channel = self._call.channel.inside()
-        return await self._settle(steps, await asyncio.gather(*(self._begin(planned, channel) for planned in steps)))
+        return await self._finish_stage(steps, await asyncio.gather(*(self._dispatch(planned, channel) for planned in steps)))
 
-    def _note(self, planned: Planned, pace: Pace) -> None:
-        pace.note(Progress(planned.index, len(self._plan.steps), f"running {planned.step.tool_id}"))
+    def _note(self, planned: PlannedStep, progress: DelayedProgress) -> None:
+        progress.note(Progress(planned.index, len(self._plan.steps), f"running {planned.step.tool_id}"))
 
-    def tell_again(self) -> Outcome:
-        """Return what came of the chain, for whoever would run it once more: no step does."""
+    def previous_outcome(self) -> _Outcome:
+        """Return the outcome of a handler that middleware runs once more; no step runs again."""
         if self._outcome is None:
-            raise ToolError("state_error", "The chain has begun already, and does not begin again.", may_have_run=True)
+            raise ToolError("state_error", "The chain is running already, and is not run twice.", may_have_run=True)
         if isinstance(self._outcome, ToolError):
             raise self._outcome
         return self._outcome
 
-    def _begin(self, planned: Planned, channel: Channel) -> Awaitable[Envelope]:
+    def _dispatch(self, planned: PlannedStep, channel: Channel) -> Awaitable[Envelope]:
         call, step, args = self._call, planned.step, planned.step.args
         try:
             if planned.checked is None:
-                args = self._filled(planned)
-            if self._ends:
-                planned = msgspec.structs.replace(planned, seconds=self._left(step))
+                args = self._arguments(planned)
+            if self._deadline:
+                planned = msgspec.structs.replace(planned, seconds=self._time_left(step))
         except ToolError as error:
-            return _refused(error, step.tool_id)
+            return _failed(error, step.tool_id)
         return call.funnel.dispatch(CallRequest(step.tool_id, args, call.caller), channel=channel, parent=call, options=planned)
 
-    def _filled(self, planned: Planned) -> Arguments:
-        """Return the arguments of a step with what the steps before answered."""
+    def _arguments(self, planned: PlannedStep) -> Arguments:
+        """Return the arguments of a step with the results of earlier steps."""
         args = planned.step.args
         if planned.references:
-            args = filled(args, planned.references, self._told)
-        return {**args, PREVIOUS: self._told[-1]["data"]} if planned.step.use_previous else args
+            args = resolve_references(args, planned.references, self._results)
+        return {**args, PREVIOUS: self._results[-1]["data"]} if planned.step.use_previous else args
 
-    def _left(self, step: Step) -> float:
-        """Return how long a step may take: no longer than it says, nor than the chain has left."""
-        left = self._ends - time.perf_counter() + self._call.paused_s
+    def _time_left(self, step: Step) -> float:
+        """Return the timeout of a step: its own, or what is left of the chain's."""
+        left = self._deadline - time.perf_counter() + self._call.paused_s
         if left <= 0:
-            message = f"The {self._seconds:g} seconds of the chain were over before the step began."
+            message = f"The {self._timeout_s:g} seconds of the chain were over before the step began."
             raise ToolError("timeout", message, hint="Give the chain more time.", blame="caller", may_have_run=False)
         return min(left, step.timeout_s) if step.timeout_s else left
 
-    async def _settle(self, stage: list[Planned], answers: Sequence[Envelope]) -> Outcome | None:
-        """Note what a stage answered; return the chain's answer if a step waits for a person.
+    async def _finish_stage(self, stage: list[PlannedStep], answers: Sequence[Envelope]) -> _Outcome | None:
+        """Add the results of a stage; return the chain's answer if a step waits for an approval.
 
         Raises:
             ToolError: `chain_step_failed` if one failed.
         """
-        failed: list[tuple[Planned, Envelope, Failure]] = []
+        failed: list[tuple[PlannedStep, Envelope, Failure]] = []
         pending: list[dict[str, Any]] = []
         for planned, answer in zip(stage, answers, strict=True):
             if answer.error is not None:
@@ -196,88 +195,90 @@ class _Chain:
             elif is_pending(answer):
                 pending.append({"step_index": planned.index, "pending": answer.data})
             else:
-                self._keep(planned, answer)
+                self._add_result(planned, answer)
         if failed:
             self._outcome = await self._failure(failed, pending)
             raise self._outcome
         if not pending:
             return None
         first, *others = pending
-        held = {"status": PENDING, **first, **({"also_pending": others} if others else {})}
-        told = await self._tell(held, most=self._room())
-        self._outcome = Envelope.ok(told.data, content=told.content)
+        extra = {"status": APPROVAL_REQUIRED, **first, **({"also_pending": others} if others else {})}
+        encoded = await self._encode_results(extra, most=self._room())
+        self._outcome = Envelope.ok(encoded.data, content=encoded.content)
         self._outcome.held = True
         return self._outcome
 
-    def _keep(self, planned: Planned, answer: Envelope) -> None:
-        """Note what came of a step that went well."""
+    def _add_result(self, planned: PlannedStep, answer: Envelope) -> None:
+        """Add the result of a successful step."""
         step, meta = planned.step, answer.meta
-        told: dict[str, Any] = {"step": planned.index, "tool_id": step.tool_id, "data": answer.data}
+        result: dict[str, Any] = {"step": planned.index, "tool_id": step.tool_id, "data": answer.data}
         if step.id:
-            told["id"] = step.id
+            result["id"] = step.id
         if meta.coerced:
-            told["coerced"] = list(meta.coerced)
+            result["coerced"] = list(meta.coerced)
         if meta.warnings:
-            told["warnings"] = list(meta.warnings)
+            result["warnings"] = list(meta.warnings)
         if answer.content:
-            self._content[len(self._told)] = answer.content
-        self._told.append(told)
+            self._content[len(self._results)] = answer.content
+        self._results.append(result)
 
     def _room(self) -> int:
-        """Return how long an answer may be that must not become a handle; one inside another leaves room for that."""
-        most, channel = self._subject.limits.result_characters, self._call.channel.result_characters
+        """Return how long an answer may be that must not become a handle; each outer call halves it."""
+        most, channel = self._yard.limits.result_characters, self._call.channel.result_characters
         return (most if channel is None else min(most, room_for_data(self._call, channel))) >> self._call.depth
 
-    async def _tell(self, beside: Mapping[str, Any] = _NOTHING, *, final_only: bool = False, most: int | None = None) -> Encoded:
-        """Return what came of the steps so far; if that is more than can be kept, or than `most`, large results are kept by themselves."""
-        limits = self._subject.limits
-        encoded = self._encoded(beside, final_only=final_only)
-        for least in (limits.result_characters, _SMALL):
+    async def _encode_results(self, extra: Mapping[str, Any] = _NOTHING, *, final_only: bool = False, most: int | None = None) -> Encoded:
+        """Return the results as JSON; if they are too large to store, or than `most`, large ones become handles."""
+        limits = self._yard.limits
+        encoded = self._encoded(extra, final_only=final_only)
+        for least in (limits.result_characters, _WORTH_A_HANDLE):
             if len(encoded.text) <= limits.stored_bytes and (most is None or encoded.characters <= most):
                 break
-            await self._make_room([*(self._told[-1:] if final_only else self._told), *beside.get("partial", ())], least)
-            encoded = self._encoded(beside, final_only=final_only)
+            await self._store_large([*(self._results[-1:] if final_only else self._results), *extra.get("partial", ())], least)
+            encoded = self._encoded(extra, final_only=final_only)
         return encoded
 
-    def _encoded(self, beside: Mapping[str, Any], *, final_only: bool) -> Encoded:
-        told, content = self._told, self._content
-        final = told[-1]["data"] if told else None
+    def _encoded(self, extra: Mapping[str, Any], *, final_only: bool) -> Encoded:
+        results, content = self._results, self._content
+        final = results[-1]["data"] if results else None
         if final_only:
-            return encode_uncopied({"final": final}, content.get(len(told) - 1, ()))
-        return encode_uncopied({**beside, "results": told, "final": final}, tuple(chain.from_iterable(content.values())) if content else ())
+            return encode_uncopied({"final": final}, content.get(len(results) - 1, ()))
+        return encode_uncopied(
+            {**extra, "results": results, "final": final}, tuple(chain.from_iterable(content.values())) if content else ()
+        )
 
-    async def _make_room(self, results: Sequence[dict[str, Any]], least: int) -> None:
-        """Keep results of steps that have more characters than that apart, each by a handle of its own."""
-        store, owner, profile = self._subject.dispatcher.results, self._call.caller.owner, self._call.profile
-        for told in results:
-            encoded = encode_data(told["data"])
+    async def _store_large(self, results: Sequence[dict[str, Any]], least: int) -> None:
+        """Store each result that has more than `least` characters, and put its handle in its place."""
+        store, owner, profile = self._yard.dispatcher.results, self._call.caller.owner, self._call.profile
+        for result in results:
+            encoded = encode_data(result["data"])
             if encoded.characters > least:
                 try:
-                    told["data"] = await store.store(encoded, owner, profile)
+                    result["data"] = await store.store(encoded, owner, profile)
                 except ToolError:
-                    told["data"] = too_large(encoded)
+                    result["data"] = too_large(encoded)
 
-    async def _failure(self, failed: list[tuple[Planned, Envelope, Failure]], pending: list[dict[str, Any]]) -> ToolError:
-        """Return why the chain stopped, with what came of its steps, also of those that failed."""
+    async def _failure(self, failed: list[tuple[PlannedStep, Envelope, Failure]], pending: list[dict[str, Any]]) -> ToolError:
+        """Return the failure of the chain, with the results of its steps and the partial ones of failed steps."""
         planned, _, cause = failed[0]
         step, index = planned.step, planned.index
-        done: list[int] = [one["step"] for one in self._told]
-        changed = any(one.tool.spec.operation is not Operation.QUERY for one in self._plan.planned() if one.index in done)
-        partial = [{"step": one.index, "data": answer.data} for one, answer, _ in failed if answer.data is not None]
-        for one, answer, _ in failed:
+        done: list[int] = [result["step"] for result in self._results]
+        changed = any(other.tool.spec.operation is not Operation.QUERY for other in self._plan.planned() if other.index in done)
+        partial = [{"step": other.index, "data": answer.data} for other, answer, _ in failed if answer.data is not None]
+        for other, answer, _ in failed:
             if answer.content:
-                self._content[len(self._plan.steps) + one.index] = answer.content
-        named = f"{index} '{shortened(step.id)}'" if step.id else f"{index}"
-        spare, inside = _spare(done), cause.code == "chain_step_failed"
+                self._content[len(self._plan.steps) + other.index] = answer.content
+        label = f"{index} '{shortened(step.id)}'" if step.id else f"{index}"
+        not_again, inside = _not_again(done), cause.code == "chain_step_failed"
         return ToolError(
             "chain_step_failed",
-            f"Step {named} ('{step.tool_id}') failed: {cause.message}",
-            hint=(f"{spare} In the chain of step {index}: {cause.hint}" if inside else f"{cause.hint} {spare}").strip(),
-            next_actions=cause.next_actions or self._plan.look_up(step.tool_id),
+            f"Step {label} ('{step.tool_id}') failed: {cause.message}",
+            hint=(f"{not_again} In the chain of step {index}: {cause.hint}" if inside else f"{cause.hint} {not_again}").strip(),
+            next_actions=cause.next_actions or self._plan.suggest_describe(step.tool_id),
             reason="step_failed",
             blame=cause.blame,
             may_have_run=changed or any(error.may_have_run for _, _, error in failed),
-            data=await self._tell({"partial": partial} if partial else _NOTHING),
+            data=await self._encode_results({"partial": partial} if partial else _NOTHING),
             step_index=index,
             step_id=step.id or None,
             cause_code=cause.code,
@@ -286,14 +287,14 @@ class _Chain:
         )
 
 
-def _spare(done: list[int]) -> str:
-    """Return which steps need not run again, in a sentence."""
+def _not_again(done: list[int]) -> str:
+    """Return a sentence with the steps that must not run again."""
     if not done:
         return ""
-    named = ", ".join(map(str, done))
-    return f"Step {named} has run: do not run it again." if len(done) == 1 else f"Steps {named} have run: do not run them again."
+    steps = ", ".join(map(str, done))
+    return f"Step {steps} has run: do not run it again." if len(done) == 1 else f"Steps {steps} have run: do not run them again."
 
 
-async def _refused(error: ToolError, tool_id: str) -> Envelope:
-    """Return the answer of a step that cannot begin."""
+async def _failed(error: ToolError, tool_id: str) -> Envelope:
+    """Return the answer of a step that cannot start."""
     return Envelope.fail(error, tool_id=tool_id)

@@ -1,4 +1,4 @@
-"""The plan of a chain: its steps, checked as far as they can be before the first one runs."""
+"""The plan of a chain: its steps, parsed and checked as far as possible before the first one runs."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, NamedTuple, cast
@@ -9,40 +9,20 @@ from msgspec.structs import replace
 from toolyard.dispatch.call import Arguments, Call, InvokeOptions
 from toolyard.dispatch.results import DOLLAR, REF_KEY, RefResolver, at_pointer
 from toolyard.dispatch.tool import Check, InvalidArgumentsError, Tool, check_by_schema
-from toolyard.metatools.metatool import TEXT, Subject, fields, outcome
-from toolyard.metatools.run import WRAPPERS, unwrapped
+from toolyard.metatools.metatool import TEXT, YardParts, object_schema
+from toolyard.metatools.run import WRAPPERS, unwrap_arguments
 from toolyard.model.envelope import encode_unchecked
 from toolyard.model.errors import ToolError, shortened
-from toolyard.model.schema import Issue, Schema, field_name, fits_simple_schema, inline_references, unknown_field_issue
+from toolyard.model.schema import Issue, Path, Schema, field_name, fits_simple_schema, inline_references, unknown_field_issue
 
-__all__ = [
-    "ANSWERS",
-    "CHAIN",
-    "PREVIOUS",
-    "TAKES",
-    "Place",
-    "Plan",
-    "Planned",
-    "Reference",
-    "Stage",
-    "Step",
-    "filled",
-    "holds_steps",
-    "issues_beside",
-    "issues_left",
-    "issues_of_call",
-    "make_check",
-    "misled",
-    "references",
-    "steps_in",
-]
+__all__ = ["INPUT_SCHEMA", "OUTPUT_SCHEMA", "PREVIOUS", "Plan", "PlannedStep", "Step", "chain_check", "resolve_references"]
 
 
 _NOTHING: Final[Schema] = {}
 
 
-def issues_beside(args: Arguments, tool: Tool, later: Collection[str | int], *, repair: bool) -> Sequence[Issue]:
-    """Return what nothing can put right that comes later: arguments that are missing, not known, or wrong in themselves."""
+def certain_issues(args: Arguments, tool: Tool, later: Collection[str | int], *, repair: bool) -> Sequence[Issue]:
+    """Return the issues that arguments which come `later` cannot fix: missing, unknown and invalid ones."""
     schema = tool.spec.input_schema
     known: Schema = schema.get("properties", _NOTHING)
     required: Sequence[str] = schema.get("required", ())
@@ -53,7 +33,7 @@ def issues_beside(args: Arguments, tool: Tool, later: Collection[str | int], *, 
                 break
     else:
         if all(map(args.__contains__, required)) and all(map(known.__contains__, later)):
-            return ()  # as a rule
+            return ()  # the usual case, without compiling a schema
     issues = [
         Issue(name, "missing", f"'{name}' is required.", inline_references(schema, known.get(name)))
         for name in required
@@ -62,11 +42,11 @@ def issues_beside(args: Arguments, tool: Tool, later: Collection[str | int], *, 
     if schema.get("additionalProperties") is False:
         issues += [unknown_field_issue((name,), list(known)) for name in args if name not in known]
     settled = {name: value for name, value in args.items() if name not in later and name in known}
-    return [*issues, *issues_left(settled, _optional(tool), repair=repair)]
+    return [*issues, *unrepairable_issues(settled, _optional(tool), repair=repair)]
 
 
-def issues_left(args: Arguments, tool: Tool, *, repair: bool) -> Sequence[Issue]:
-    """Return what is wrong with arguments even if all is put right that can be."""
+def unrepairable_issues(args: Arguments, tool: Tool, *, repair: bool) -> Sequence[Issue]:
+    """Return the issues that are left after the repair of arguments."""
     text = encode_unchecked(args)
     try:
         tool.check(text)
@@ -79,9 +59,9 @@ def issues_left(args: Arguments, tool: Tool, *, repair: bool) -> Sequence[Issue]
 
 
 def _optional(tool: Tool) -> Tool:
-    """Return a tool that needs none of its arguments, so that some can be judged without the others."""
+    """Return the tool without required arguments, so that some can be checked without the others."""
     schema: Schema = {**tool.spec.input_schema, "required": []}
-    return Tool(spec=msgspec.structs.replace(tool.spec, input_schema=schema), handler=tool.handler, check=check_by_schema(schema))
+    return Tool(spec=replace(tool.spec, input_schema=schema), handler=tool.handler, check=check_by_schema(schema))
 
 
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
@@ -90,7 +70,7 @@ _SECONDS: Final[dict[str, Any]] = {"type": "number", "exclusiveMinimum": 0, "max
 _FLAG: Final[dict[str, Any]] = {"type": "boolean"}
 _INTEGER: Final[dict[str, Any]] = {"type": "integer"}
 _TEXTS: Final[dict[str, Any]] = {"type": "array", "items": TEXT}
-_STEP: Final = fields(
+_STEP: Final = object_schema(
     "tool_id",
     id=TEXT,
     tool_id=TEXT,
@@ -99,15 +79,15 @@ _STEP: Final = fields(
     parallel={**TEXT, "description": "Neighbours of the same group run side by side."},
     timeout_s=_SECONDS,
 )
-TAKES: Final = fields(
+INPUT_SCHEMA: Final = object_schema(
     "steps",
     steps={"type": "array", "minItems": 1, "maxItems": _STEPS, "items": _STEP},
     timeout_s={**_SECONDS, "description": "For the whole chain."},
     final_only={**_FLAG, "description": "Answers only with the last result."},
     dry_run={**_FLAG, "description": "Only checks, and shows the plan."},
 )
-_RESULT: Final = outcome("step tool_id data", step=_INTEGER, id=TEXT, tool_id=TEXT, data={}, coerced=_TEXTS, warnings=_TEXTS)
-_PLANNED: Final = outcome(
+_RESULT: Final = object_schema("step tool_id data", step=_INTEGER, id=TEXT, tool_id=TEXT, data={}, coerced=_TEXTS, warnings=_TEXTS)
+_PLANNED: Final = object_schema(
     "step tool_id operation stage needs_approval",
     step=_INTEGER,
     id=TEXT,
@@ -117,7 +97,7 @@ _PLANNED: Final = outcome(
     needs_approval={"type": ["boolean", "null"]},
     waits_for={"type": "array", "items": _INTEGER},
 )
-ANSWERS: Final = outcome(
+OUTPUT_SCHEMA: Final = object_schema(
     "",
     results={"type": "array", "items": _RESULT},
     final={},
@@ -125,13 +105,13 @@ ANSWERS: Final = outcome(
     status=TEXT,
     step_index=_INTEGER,
     pending={},
-    also_pending={"type": "array", "items": outcome("step_index pending", step_index=_INTEGER, pending={})},
-    partial={"type": "array", "items": outcome("step data", step=_INTEGER, data={})},
+    also_pending={"type": "array", "items": object_schema("step_index pending", step_index=_INTEGER, pending={})},
+    partial={"type": "array", "items": object_schema("step data", step=_INTEGER, data={})},
 )
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
-    """One call of a chain, as it was asked for."""
+    """One step of a chain, as the caller wrote it."""
 
     tool_id: str
     args: Arguments = {}
@@ -141,8 +121,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_f
     timeout_s: Seconds = 0.0
 
 
-class _Given(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The arguments, as they are read in one go where nothing is wrong with them."""
+class _ChainArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The arguments of `run_chain`."""
 
     steps: Annotated[list[Step], msgspec.Meta(min_length=1, max_length=_STEPS)]
     timeout_s: Seconds = 0.0
@@ -150,25 +130,25 @@ class _Given(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     dry_run: bool = False
 
 
-def make_check() -> Check:
-    """Return the check that the schema says, which reads steps as what they are; the schema itself tells what is wrong."""
-    decode = msgspec.json.Decoder(_Given).decode
-    by_schema = check_by_schema(TAKES)
+def chain_check() -> Check:
+    """Return the check of `run_chain`, which decodes valid arguments in one go; the schema explains invalid ones."""
+    decode = msgspec.json.Decoder(_ChainArguments).decode
+    by_schema = check_by_schema(INPUT_SCHEMA)
 
     def check(text: bytes) -> Arguments:
         try:
-            given = decode(text)
+            arguments = decode(text)
         except msgspec.ValidationError:
-            return msgspec.structs.asdict(msgspec.convert(by_schema(text), _Given))
-        return msgspec.structs.asdict(given)
+            return msgspec.structs.asdict(msgspec.convert(by_schema(text), _ChainArguments))
+        return msgspec.structs.asdict(arguments)
 
     return check
 
 
-async def issues_of_call(
+async def call_issues(
     args: Arguments, tool: Tool, later: Collection[str | int], *, fill: Callable[[], RefResolver] | None, repair: bool
 ) -> Sequence[Issue]:
-    """Return what is wrong with the arguments of a call, of which some may come later, even if all is put right that can be.
+    """Return the issues of a call that neither repair nor arguments that come `later` fix.
 
     Raises:
         ToolError: A reference to a stored result leads nowhere.
@@ -176,24 +156,24 @@ async def issues_of_call(
     if fill is not None and REF_KEY in encode_unchecked(args):
         args = await fill().resolve(args, tool.spec.input_schema)
     if later:
-        return () if repair and not WRAPPERS.isdisjoint(args) else issues_beside(args, tool, later, repair=repair)
-    args, _ = unwrapped(args, tool, repair=repair)
-    return issues_left(args, tool, repair=repair)
+        return () if repair and not WRAPPERS.isdisjoint(args) else certain_issues(args, tool, later, repair=repair)
+    args, _ = unwrap_arguments(args, tool, repair=repair)
+    return unrepairable_issues(args, tool, repair=repair)
 
 
-def misled(error: ToolError) -> Sequence[Issue]:
-    """Return what is wrong with references to stored results.
+def reference_issues(error: ToolError) -> Sequence[Issue]:
+    """Return the issues of a failure to resolve references to stored results.
 
     Raises:
-        ToolError: It is something else.
+        ToolError: The failure is another one.
     """
     if error.code != "invalid_input":
         raise error
-    return [Issue(one["field"], one["code"], one["message"]) for one in cast("list[dict[str, str]]", error.details["issues"])]
+    return [Issue(issue["field"], issue["code"], issue["message"]) for issue in cast("list[dict[str, str]]", error.details["issues"])]
 
 
 def steps_in(args: Arguments) -> Sequence[Step]:
-    """Return the steps of a chain that are given as arguments, or none if they are none, which whoever takes them says."""
+    """Return the steps in the arguments of a chain, or none if they are invalid: its own check reports that."""
     try:
         return msgspec.convert(args.get("steps"), list[Step])
     except msgspec.ValidationError:
@@ -203,59 +183,60 @@ def steps_in(args: Arguments) -> Sequence[Step]:
 _FROM: Final = "$from"
 _REFERENCE_DEPTH: Final = 128
 _CONTAINERS: Final = frozenset({dict, list})
-_NAMES: Final = frozenset({int, str})
+_STEP_TYPES: Final = frozenset({int, str})
 _POINTER_TYPES: Final = frozenset({str, type(None)})
-_BOTH: Final = 2
-_RUNS: Final = ("run_tool", "call_tool")  # no set: what is looked for may be anything
+_WITH_PATH: Final = 2
+_RUN_TOOLS: Final = ("run_tool", "call_tool")  # a tuple, because unhashable values are compared with it
 CHAIN: Final = "run_chain"
-"""The metatool whose steps are its own affair."""
-Place = tuple[str | int, ...]
+"""The metatool whose steps resolve their references themselves."""
 
 
 class Reference(msgspec.Struct, gc=False):
-    """Which step a place takes the result of, which part of it, and where the place is."""
+    """A `$from` reference to the result of another step."""
 
     step: str | int
+    """The id or index of that step."""
     pointer: str
-    at: Place
+    at: Path
+    """Where the reference is in the arguments."""
     target: int = 0
-    """The place of that step, once it is known."""
+    """The index of that step, once it is resolved."""
 
 
-def references(args: dict[str, Any], wrapper: object = None) -> Sequence[Reference]:
-    """Return the references in arguments, which may be those of the metatool of that name."""
+def find_references(args: dict[str, Any], wrapper: object = None) -> Sequence[Reference]:
+    """Return the references in arguments; `wrapper` is the name of the metatool whose arguments they are."""
     found: list[Reference] = []
     if wrapper is not None:
-        _gather(args, wrapper, (), found)
+        _find_in_wrapper(args, wrapper, (), found)
         return found
     for key, value in args.items():
         if type(value) in _CONTAINERS:
-            _collect(value, (key,), found)
+            _find_in(value, (key,), found)
     return found
 
 
-def filled(args: dict[str, Any], found: Iterable[Reference], told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the arguments with what the steps before answered, which is told of each as its `data`, in the places that refer to it.
+def resolve_references(args: dict[str, Any], references: Iterable[Reference], results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the arguments with the `data` of earlier steps in place of the references to them.
 
     Raises:
-        ToolError: `invalid_input` if one answered nothing there.
+        ToolError: `invalid_input` if a result has no such part.
     """
-    resolver: dict[Any, Any] = dict(args)
-    for reference in found:
-        value = told[reference.target]["data"]
+    resolved: dict[Any, Any] = dict(args)
+    for reference in references:
+        value = results[reference.target]["data"]
         if reference.pointer:
             value = _part(value, reference)
         at = reference.at
-        resolver[at[0]] = value if len(at) == 1 else _with(resolver[at[0]], at[1:], value)
-    return resolver
+        resolved[at[0]] = value if len(at) == 1 else _replaced(resolved[at[0]], at[1:], value)
+    return resolved
 
 
-def holds_steps(args: Mapping[str, Any], wrapper: object) -> bool:
-    """Return whether arguments of the metatool of that name are those of a chain, or run one, whose steps stand there as they are."""
+def contains_steps(args: Mapping[str, Any], wrapper: object) -> bool:
+    """Return whether arguments of a metatool literally contain the steps of a chain."""
     if wrapper == CHAIN:
         return type(args.get("steps")) is list
-    inner = args.get("args") if wrapper in _RUNS else None
-    return type(inner) is dict and _FROM not in inner and holds_steps(cast("dict[str, Any]", inner), args.get("tool_id"))
+    inner = args.get("args") if wrapper in _RUN_TOOLS else None
+    return type(inner) is dict and _FROM not in inner and contains_steps(cast("dict[str, Any]", inner), args.get("tool_id"))
 
 
 def _part(result: Any, reference: Reference) -> Any:
@@ -267,64 +248,64 @@ def _part(result: Any, reference: Reference) -> Any:
         raise ToolError("invalid_input", message, may_have_run=False, issues=[issue]) from None
 
 
-def _gather(args: Mapping[str, Any], wrapper: object, at: Place, found: list[Reference]) -> None:
+def _find_in_wrapper(args: Mapping[str, Any], wrapper: object, at: Path, found: list[Reference]) -> None:
     for key, value in args.items():
         if type(value) not in _CONTAINERS or (wrapper == CHAIN and key == "steps" and type(value) is list):
             continue
-        if wrapper in _RUNS and key == "args" and type(value) is dict and _FROM not in value:
-            _gather(cast("dict[str, Any]", value), args.get("tool_id"), (*at, key), found)
+        if wrapper in _RUN_TOOLS and key == "args" and type(value) is dict and _FROM not in value:
+            _find_in_wrapper(cast("dict[str, Any]", value), args.get("tool_id"), (*at, key), found)
         else:
-            _collect(value, (*at, key), found)
+            _find_in(value, (*at, key), found)
 
 
-def _collect(value: Any, at: Place, found: list[Reference]) -> None:
+def _find_in(value: Any, at: Path, found: list[Reference]) -> None:
     if type(value) is list:
         pairs = enumerate(cast("list[Any]", value))
     else:
         step, size = value.get(_FROM), len(value)
-        if type(step) in _NAMES and (size == 1 or (size == _BOTH and type(value.get("path", size)) in _POINTER_TYPES)):
+        if type(step) in _STEP_TYPES and (size == 1 or (size == _WITH_PATH and type(value.get("path", size)) in _POINTER_TYPES)):
             found.append(Reference(step, value.get("path") or "", at))
             return
         pairs = cast("dict[str, Any]", value).items()
     if len(at) < _REFERENCE_DEPTH:
         for key, item in pairs:
             if type(item) in _CONTAINERS:
-                _collect(item, (*at, key), found)
+                _find_in(item, (*at, key), found)
 
 
-def _with(container: Any, path: Sequence[str | int], value: Any) -> Any:
-    """Return a copy of a container with something else in one place."""
+def _replaced(container: Any, path: Sequence[str | int], value: Any) -> Any:
+    """Return a copy of a container with another value at a path."""
     copied = container.copy()
-    copied[path[0]] = _with(container[path[0]], path[1:], value) if len(path) > 1 else value
+    copied[path[0]] = _replaced(container[path[0]], path[1:], value) if len(path) > 1 else value
     return copied
 
 
 PREVIOUS: Final = "previous"
 _POINTERS: Final = ("", "/")
-_TOLD: Final = 20
-_EXPLAINED: Final = 5
-_MEND: Final = "Mend what 'issues' names."
-_DEPTH: Final = 16  # of metatools in metatools; fewer may run in each other
+_ISSUES_SHOWN: Final = 20
+_ISSUES_EXPLAINED: Final = 5
+_REPAIR_HINT: Final = "Mend what 'issues' names."
+_DEPTH: Final = 16  # of metatools in metatools that are planned; fewer may run in each other
 
 
-class Planned(InvokeOptions, frozen=True, kw_only=True, gc=False):
-    """A step that can run, and how: with arguments that are checked already, if nothing of them comes from another step."""
+class PlannedStep(InvokeOptions, frozen=True, kw_only=True, gc=False):
+    """A step that can run; its arguments are checked already, unless some come from another step."""
 
     refs_resolved: bool = True
     index: int
     step: Step
-    """As it was asked for, with stored results in their places unless a tool that it runs sees to that."""
+    """The step, with references to stored results resolved, unless an inner tool does that."""
     tool: Tool
     references: Sequence[Reference] = ()
     inner: Sequence[Tool] = ()
-    """The tools that it runs, as far as they are known beforehand."""
+    """The tools that a metatool will run, as far as they are known."""
 
 
 class Stage(NamedTuple):
-    """Neighbours among the steps, which run side by side or one after the other."""
+    """Adjacent steps, which run in parallel or one after the other."""
 
-    together: bool
-    steps: list[Planned]
+    parallel: bool
+    steps: list[PlannedStep]
 
 
 class Plan:
@@ -332,61 +313,60 @@ class Plan:
 
     steps: Sequence[Step] = ()
     similar: Sequence[str] = ()
-    """Names that may have been meant by those that are nobody's."""
+    """Names that may have been meant by unknown ones."""
     advice: ToolError | None = None
-    """What says what to do about the first thing that is wrong, if that is a reference to a stored result."""
-    _filling: RefResolver | None = None
+    """The failure with the hint for the first issue, if that is a reference to a stored result."""
+    _resolver: RefResolver | None = None
 
-    def __init__(self, subject: Subject, call: Call, *, depth: int = 0) -> None:
+    def __init__(self, yard: YardParts, call: Call, *, depth: int = 0) -> None:
         self.stages: list[Stage] = []
         self.issues: list[Issue] = []
-        """What is wrong with the steps."""
-        self._subject = subject
+        self._yard = yard
         self._call = call
         self._depth = depth
-        """How many metatools this one is inside of."""
-        self._named: dict[str, int] = {}
+        """The number of metatools around this one."""
+        self._ids: dict[str, int] = {}
 
     async def read(self, steps: Sequence[Step]) -> None:
-        """Take the steps in.
+        """Plan the steps.
 
         Raises:
-            ToolError: `invalid_input` with everything that is wrong with any of them.
+            ToolError: `invalid_input` with the issues of all steps.
         """
         self.steps = steps
-        stage, group, first = self._begin(""), "", 0
+        stage, group, first = self._new_stage(""), "", 0
         for index, step in enumerate(steps):
             if step.parallel != group:
-                stage, group, first = self._begin(step.parallel), step.parallel, index
+                stage, group, first = self._new_stage(step.parallel), step.parallel, index
             text = encode_unchecked(step.args)
             tool = self._find(index, step.tool_id, "tool_id")
             if tool is None or tool.wraps or step.use_previous or DOLLAR in text:
-                planned = await self._look_closely(index, step, tool, text, first=first if group else index)
+                planned = await self._plan_linked(index, step, tool, text, first=first if group else index)
                 if planned is not None:
                     stage.append(planned)
             else:
                 try:
                     checked = tool.check(text)
-                    stage.append(Planned(seconds=step.timeout_s, checked=checked, checked_by=tool, index=index, step=step, tool=tool))
+                    stage.append(PlannedStep(seconds=step.timeout_s, checked=checked, checked_by=tool, index=index, step=step, tool=tool))
                 except InvalidArgumentsError as error:
-                    stage.append(self._mended(Planned(index=index, step=step, tool=tool, seconds=step.timeout_s), error.issues))
+                    stage.append(self._repaired(PlannedStep(index=index, step=step, tool=tool, seconds=step.timeout_s), error.issues))
             if step.id:
-                self._name(index, step)
+                self._register_id(index, step)
         if self.issues:
             raise self._refusal()
 
-    def planned(self) -> Iterator[Planned]:
-        """Return all that can run, in its order."""
+    def planned(self) -> Iterator[PlannedStep]:
+        """Return all planned steps in order."""
         return (planned for stage in self.stages for planned in stage.steps)
 
-    def look_up(self, tool_id: str | None) -> list[str]:
-        """Return how to learn of a tool, or to find one, by tools that the caller has."""
+    def suggest_describe(self, tool_id: str | None) -> list[str]:
+        """Return the action that describes a tool, or finds one, if the caller has the metatool."""
         action = "search_tools(query=…)" if tool_id is None else f"describe_tool(tool_id={tool_id!r})"
-        return self._subject.registry.available_actions(self._call.profile, action)
+        return self._yard.registry.available_actions(self._call.profile, action)
 
-    def _begin(self, group: str) -> list[Planned]:
-        """Begin with steps that run side by side, or with some that do not."""
-        steps: list[Planned] = []
+    def _new_stage(self, group: str) -> list[PlannedStep]:
+        """Add a stage and return its steps; steps of a group run in parallel."""
+        steps: list[PlannedStep] = []
         self.stages.append(Stage(bool(group), steps))
         return steps
 
@@ -397,11 +377,11 @@ class Plan:
         return ToolError(
             "invalid_input",
             f"The chain cannot run, and nothing of it did: {first.message}{rest}",
-            hint=f"{self.advice.hint if self.advice else _MEND} Then run the whole chain again.",
+            hint=f"{self.advice.hint if self.advice else _REPAIR_HINT} Then run the whole chain again.",
             next_actions=self.advice.next_actions if self.advice else self._advise(first, index),
             issues=[
-                *self.issues[:_EXPLAINED],
-                *(Issue(one.field, one.code, one.message, None, one.did_you_mean) for one in self.issues[_EXPLAINED:_TOLD]),
+                *self.issues[:_ISSUES_EXPLAINED],
+                *(replace(issue, expected=None) for issue in self.issues[_ISSUES_EXPLAINED:_ISSUES_SHOWN]),
             ],
             similar=self.similar,
             step_index=index,
@@ -409,90 +389,88 @@ class Plan:
 
     def _advise(self, first: Issue, index: int) -> Sequence[str]:
         tool_id = first.did_you_mean if first.code == "tool_not_found" else self.steps[index].tool_id
-        return self.look_up(tool_id) or [f"{CHAIN}(steps=…)"]
+        return self.suggest_describe(tool_id) or [f"{CHAIN}(steps=…)"]
 
-    def _mislead(self, index: int, error: ToolError, at: Place = ()) -> None:
-        """Note that a reference to a stored result leads nowhere."""
-        issues = misled(error)
+    def _add_reference_issues(self, index: int, error: ToolError, at: Path = ()) -> None:
+        """Add the issues of references to stored results."""
+        issues = reference_issues(error)
         if not self.issues:
             self.advice = error
-        self.issues += [_moved(index, issue, at) for issue in issues]
+        self.issues += [_at_step(index, issue, at) for issue in issues]
 
-    def _name(self, index: int, step: Step) -> None:
-        """Let later steps refer to a step by its id."""
-        if self._named.setdefault(step.id, index) != index:
+    def _register_id(self, index: int, step: Step) -> None:
+        """Register the id of a step, by which later steps refer to it."""
+        if self._ids.setdefault(step.id, index) != index:
             self._add(index, "id", "duplicate_id", f"Two steps have the id '{shortened(step.id)}'.")
 
-    def _link(self, index: int, found: Sequence[Reference], first: int) -> None:
-        """Find what a step refers to."""
+    def _link_references(self, index: int, found: Sequence[Reference], first: int) -> None:
+        """Set the target of each reference, or add an issue."""
         for reference in found:
-            named = reference.step
-            target = named if type(named) is int else self._target(cast("str", named))
+            step = reference.step
+            target = step if type(step) is int else self._target(cast("str", step))
             if target is not None and 0 <= target < first and reference.pointer[:1] in _POINTERS:
                 reference.target = target
             else:
-                self._add(index, f"args.{field_name(reference.at)}", *self._fault(index, reference, target, first=first))
+                self._add(index, f"args.{field_name(reference.at)}", *self._reference_fault(index, reference, target, first=first))
 
-    def _target(self, named: str) -> int | None:
-        """Return which step is meant by a text: an id, or an index that is no id."""
-        target = self._named.get(named)
-        return int(named) if target is None and named.isdecimal() and len(named) < len("100") else target
+    def _target(self, step: str) -> int | None:
+        """Return the index of the step that a text refers to: an id, or an index as text."""
+        target = self._ids.get(step)
+        return int(step) if target is None and step.isdecimal() and len(step) < len("100") else target
 
     def _find(self, index: int, name: str, field: str) -> Tool | None:
         try:
-            return self._subject.registry.find(name, self._call.profile)
+            return self._yard.registry.find(name, self._call.profile)
         except ToolError as error:
-            return self._miss(error, index, field)
+            return self._add_not_found(error, index, field)
 
-    def _miss(self, error: ToolError, index: int, field: str) -> None:
-        """Note that there is no tool of some name."""
+    def _add_not_found(self, error: ToolError, index: int, field: str) -> None:
+        """Add the issue of an unknown tool."""
         similar = cast("list[str]", error.details.get("similar", []))
         self.similar = list(dict.fromkeys((*self.similar, *similar)))
         meant = similar[0] if similar else None
         self.issues.append(Issue(f"steps.{index}.{field}", "tool_not_found", error.message, did_you_mean=meant))
 
-    async def _look_closely(self, index: int, step: Step, tool: Tool | None, text: bytes, *, first: int) -> Planned | None:
-        """Plan a step that has to do with other steps, with stored results or with other tools."""
+    async def _plan_linked(self, index: int, step: Step, tool: Tool | None, text: bytes, *, first: int) -> PlannedStep | None:
+        """Plan a step that refers to other steps or stored results, or that runs another tool."""
         wrapper = tool.spec.name if tool is not None and tool.wraps else None
-        found = references(step.args, wrapper) if DOLLAR in text else ()
-        self._link(index, found, first)
+        found = find_references(step.args, wrapper) if DOLLAR in text else ()
+        self._link_references(index, found, first)
         if step.use_previous and not first:
             self._add(index, "use_previous", "no_previous", "There is no step before it.")
         if tool is None:
             return None
         is_linked = bool(found) or step.use_previous
         args = step.args
-        fills = wrapper is None or (is_linked and not holds_steps(args, wrapper))  # what steps of its own refer to is a chain's affair
+        fills = wrapper is None or (is_linked and not contains_steps(args, wrapper))  # an inner chain resolves the references of its steps
         if not self._call.options.refs_resolved and REF_KEY in text and fills:
-            self._filling = resolver = self._filling or self._fill()
+            self._resolver = resolver = self._resolver or self._make_resolver()
             try:
                 args = await resolver.resolve(args, tool.spec.input_schema)
                 step = replace(step, args=args)
             except ToolError as error:
-                self._mislead(index, error)
+                self._add_reference_issues(index, error)
                 return None
-        filled = fills or self._call.options.refs_resolved
-        planned = Planned(index=index, step=step, tool=tool, references=found, refs_resolved=filled, seconds=step.timeout_s)
+        resolved = fills or self._call.options.refs_resolved
+        planned = PlannedStep(index=index, step=step, tool=tool, references=found, refs_resolved=resolved, seconds=step.timeout_s)
         if is_linked:
-            taken = {reference.at[0] for reference in found}
+            later = {reference.at[0] for reference in found}
             if step.use_previous:
-                args, taken = {**args, PREVIOUS: None}, {*taken, PREVIOUS}
-            self.issues += [_moved(index, issue) for issue in issues_beside(args, tool, taken, repair=self._subject.limits.repair)]
+                args, later = {**args, PREVIOUS: None}, {*later, PREVIOUS}
+            self.issues += [_at_step(index, issue) for issue in certain_issues(args, tool, later, repair=self._yard.limits.repair)]
         else:
             try:
                 planned = replace(planned, checked=tool.check(encode_unchecked(args)), checked_by=tool)
             except InvalidArgumentsError as error:
-                planned = self._mended(planned, error.issues)
+                planned = self._repaired(planned, error.issues)
         if wrapper is None:
             return planned
-        return replace(planned, inner=await self._look_inside(index, planned.checked or args, wrapper, found=found))
+        return replace(planned, inner=await self._plan_inner(index, planned.checked or args, wrapper, found=found))
 
-    async def _look_inside(
-        self, index: int, args: Arguments, wrapper: str, *, found: Sequence[Reference], at: Place = ()
-    ) -> Sequence[Tool]:
-        """Return the tools that a step will run by a metatool, having noted what is wrong with them, as far as that is known already."""
+    async def _plan_inner(self, index: int, args: Arguments, wrapper: str, *, found: Sequence[Reference], at: Path = ()) -> Sequence[Tool]:
+        """Return the tools that a metatool step will run, and add the issues of their arguments that are certain already."""
         if wrapper == CHAIN:
-            return await self._look_into_chain(index, args, at)
+            return await self._plan_inner_chain(index, args, at)
         name, inner, here = args.get("tool_id"), args.get("args", {}), (*at, "args")
         tool = self._find(index, name, f"args.{field_name((*at, 'tool_id'))}") if isinstance(name, str) else None
         if tool is None:
@@ -502,39 +480,39 @@ class Plan:
             return (tool,)
         inner = cast("Arguments", inner)
         if tool.wraps:
-            return (tool, *await self._look_inside(index, inner, tool.spec.name, found=found, at=here))
-        fill = None if self._call.options.refs_resolved else self._fill
+            return (tool, *await self._plan_inner(index, inner, tool.spec.name, found=found, at=here))
+        fill = None if self._call.options.refs_resolved else self._make_resolver
         try:
-            issues = await issues_of_call(inner, tool, {one[0] for one in inside}, fill=fill, repair=self._subject.limits.repair)
+            issues = await call_issues(inner, tool, {path[0] for path in inside}, fill=fill, repair=self._yard.limits.repair)
         except ToolError as error:
-            self._mislead(index, error, here)
+            self._add_reference_issues(index, error, here)
         else:
-            self.issues += [_moved(index, issue, here) for issue in issues]
+            self.issues += [_at_step(index, issue, here) for issue in issues]
         return (tool,)
 
-    async def _look_into_chain(self, index: int, args: Arguments, at: Place) -> Sequence[Tool]:
-        """Plan a chain inside the chain, whose steps refer to each other and to nobody outside."""
+    async def _plan_inner_chain(self, index: int, args: Arguments, at: Path) -> Sequence[Tool]:
+        """Plan an inner chain, whose steps refer only to each other."""
         steps = steps_in(args)
         depth = self._depth + len(at) + 1
         if not steps or depth > _DEPTH:
             return ()
-        plan = Plan(self._subject, self._call, depth=depth)
+        plan = Plan(self._yard, self._call, depth=depth)
         try:
             await plan.read(steps)
         except ToolError as error:
             if not plan.issues:
                 raise error from None
         self.advice = self.advice or (None if self.issues else plan.advice)
-        self.issues += [_moved(index, issue, at) for issue in plan.issues]
+        self.issues += [_at_step(index, issue, at) for issue in plan.issues]
         self.similar = list(dict.fromkeys((*self.similar, *plan.similar)))
-        return [tool for one in plan.planned() for tool in (one.tool, *one.inner)]
+        return [tool for planned in plan.planned() for tool in (planned.tool, *planned.inner)]
 
-    def _fault(self, index: int, reference: Reference, target: int | None, *, first: int) -> tuple[str, str]:
-        """Return what is wrong with a reference, as a code and a sentence."""
-        named = reference.step
+    def _reference_fault(self, index: int, reference: Reference, target: int | None, *, first: int) -> tuple[str, str]:
+        """Return the code and message of an invalid reference."""
+        step = shortened(str(reference.step))
         if target is None:
-            later = any(step.id == named for step in self.steps[index:])
-            return ("later_step", f"'{shortened(str(named))}' is not before it.") if later else _unknown(f"'{shortened(str(named))}'")
+            is_later = any(other.id == reference.step for other in self.steps[index:])
+            return ("later_step", f"'{step}' is not before it.") if is_later else _unknown(f"'{step}'")
         if not 0 <= target < len(self.steps):
             return _unknown(f"{target}; the first one is 0")
         if target >= index:
@@ -543,21 +521,21 @@ class Plan:
             return "same_group", f"Step {target} runs at the same time."
         return "unknown_path", "A path is empty or begins with '/'."
 
-    def _mended(self, planned: Planned, issues: list[Issue]) -> Planned:
-        """Return a step with its arguments put right, or note what is wrong with them."""
+    def _repaired(self, planned: PlannedStep, issues: list[Issue]) -> PlannedStep:
+        """Return a step with its arguments repaired, or add their issues."""
         tool, args = planned.tool, planned.step.args
-        inner, coerced = unwrapped(args, tool, repair=self._subject.limits.repair)
+        inner, coerced = unwrap_arguments(args, tool, repair=self._yard.limits.repair)
         try:
             checked = tool.check(encode_unchecked(inner)) if coerced else None
             if checked is None:
-                checked, coerced = tool.repair(encode_unchecked(args), issues, enabled=self._subject.limits.repair)
+                checked, coerced = tool.repair(encode_unchecked(args), issues, enabled=self._yard.limits.repair)
         except ToolError:
-            self.issues += [_moved(planned.index, issue) for issue in issues]
+            self.issues += [_at_step(planned.index, issue) for issue in issues]
             return planned
         return replace(planned, checked=checked, checked_by=tool, coerced=coerced)
 
-    def _fill(self) -> RefResolver:
-        return self._subject.dispatcher.results.resolver(self._call.caller.owner, self._call.profile)
+    def _make_resolver(self) -> RefResolver:
+        return self._yard.dispatcher.results.resolver(self._call.caller.owner, self._call.profile)
 
     def _add(self, index: int, field: str, code: str, message: str) -> None:
         self.issues.append(Issue(f"steps.{index}.{field}", code, message))
@@ -567,6 +545,6 @@ def _unknown(step: str) -> tuple[str, str]:
     return "unknown_step", f"There is no step {step}."
 
 
-def _moved(index: int, issue: Issue, at: Place = ()) -> Issue:
+def _at_step(index: int, issue: Issue, at: Path = ()) -> Issue:
     field = ".".join(("steps", str(index), "args", *map(str, at), issue.field))
-    return Issue(field, issue.code, issue.message, issue.expected, issue.did_you_mean)
+    return replace(issue, field=field)

@@ -1,4 +1,4 @@
-"""Describing: `describe_tool` and `list_tool_examples`, which tell of one tool as much as is asked for."""
+"""The metatools `describe_tool`, with its alias, and `list_tool_examples`."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -9,31 +9,31 @@ from toolyard.dispatch.call import Call, Caller, Handler
 from toolyard.dispatch.outcome import room_for_data
 from toolyard.dispatch.tool import Tool
 from toolyard.metatools.catalogue import OTHER_NAME, Catalogue
-from toolyard.metatools.metatool import TEXT, fields, make, outcome
-from toolyard.metatools.signature import signature
+from toolyard.metatools.metatool import TEXT, build_metatool, object_schema
 from toolyard.model.envelope import encode
 from toolyard.model.errors import CODES
 from toolyard.model.limits import Limits
+from toolyard.model.signature import signature
 from toolyard.model.spec import Example, ToolSpec
 
-__all__ = ["Learnt", "make_describe", "make_examples"]
+__all__ = ["LearnedOutput", "describe_metatools", "examples_metatool"]
 
-Learnt = Callable[[str, Caller], dict[str, Any] | None]
-"""Takes the name of a tool and who asks; returns what was learnt of its results, if anything."""
+LearnedOutput = Callable[[str, Caller], dict[str, Any] | None]
+"""Takes the name of a tool and the caller; returns the output schema that was learned, if any."""
 
-_WHOLE: Final = 5
-_LINE: Final = 10_000
+_EXAMPLES: Final = 5
+_SIGNATURE_CHARACTERS: Final = 10_000
 _OBJECT: Final[dict[str, Any]] = {"type": "object"}
 _OBJECTS: Final[dict[str, Any]] = {"type": "array", "items": _OBJECT}
 _TEXTS: Final[dict[str, Any]] = {"type": "array", "items": TEXT}
-_COUNT: Final[dict[str, Any]] = {"type": "integer", "minimum": 0, "maximum": _WHOLE}
-_TAKES: Final = fields(
+_COUNT: Final[dict[str, Any]] = {"type": "integer", "minimum": 0, "maximum": _EXAMPLES}
+_INPUT_SCHEMA: Final = object_schema(
     "tool_id",
     tool_id=TEXT,
     detail_level={"enum": ["summary", "schema", "full"], "default": "schema"},
     examples_max={**_COUNT, "description": "'full' shows all unless told."},
 )
-_ANSWERS: Final = outcome(
+_OUTPUT_SCHEMA: Final = object_schema(
     "tool_id signature description operation namespace",
     tool_id=TEXT,
     title=TEXT,
@@ -53,53 +53,65 @@ _ANSWERS: Final = outcome(
 )
 
 
-def make_describe(catalogue: Catalogue, learnt: Learnt, *, limits: Limits) -> list[Tool]:
-    """Return the tool `describe_tool`, and the same under the name that some agents know."""
+def describe_metatools(catalogue: Catalogue, learned: LearnedOutput, *, limits: Limits) -> list[Tool]:
+    """Return the metatool `describe_tool` and its alias `get_tool_schema`."""
 
     async def describe(call: Call) -> dict[str, Any]:
         spec = _find(catalogue, call)
         level = call.arguments["detail_level"]
-        told = _summary(spec)
+        described = _summary(spec)
         if level != "summary":
-            told |= _schemas(spec)
+            described |= _schemas(spec)
         if level == "full":
-            told |= _facts(spec)
-        count = call.arguments.get("examples_max", _WHOLE if level == "full" else 0)
+            described |= _facts(spec)
+        count = call.arguments.get("examples_max", _EXAMPLES if level == "full" else 0)
         if count:
-            told["examples"] = _shown(spec.examples[:count])
-        shape = learnt(spec.name, call.caller) if "input_schema" in told and spec.output_schema is None else None
-        most = limits.result_characters if call.channel.result_characters is None else room_for_data(call, call.channel.result_characters)
-        whole = told if shape is None else {**told, "learnt_output": shape}
-        return whole if shape is None or len(encode(whole)) <= most else told  # what is declared is not given up for it
+            described["examples"] = _as_json(spec.examples[:count])
+        output = learned(spec.name, call.caller) if "input_schema" in described and spec.output_schema is None else None
+        if output is None:
+            return described
+        stated = call.channel.result_characters
+        room = limits.result_characters if stated is None else room_for_data(call, stated)
+        with_output = {**described, "learnt_output": output}
+        return with_output if len(encode(with_output)) <= room else described  # a guess must not turn the rest into a handle
 
     return [_describe("describe_tool", describe, alias="get_tool_schema"), _describe("get_tool_schema", describe, alias_of="describe_tool")]
 
 
 def _describe(name: str, handler: Handler, *, alias: str = "", alias_of: str = "") -> Tool:
     text = "Show one tool: its schemas, or with 'full' also notes, examples and error codes."
-    tags = (OTHER_NAME,) if alias_of else ()
-    return make(name, text, handler, takes=_TAKES, answers=_ANSWERS, listed=not alias_of, alias_of=alias_of, alias=alias, tags=tags)
+    return build_metatool(
+        name,
+        text,
+        handler,
+        input_schema=_INPUT_SCHEMA,
+        output_schema=_OUTPUT_SCHEMA,
+        listed=not alias_of,
+        alias_of=alias_of,
+        alias=alias,
+        tags=(OTHER_NAME,) if alias_of else (),
+    )
 
 
-def make_examples(catalogue: Catalogue) -> Tool:
-    """Return the tool `list_tool_examples`."""
+def examples_metatool(catalogue: Catalogue) -> Tool:
+    """Return the metatool `list_tool_examples`."""
 
     async def examples(call: Call) -> dict[str, Any]:
         spec = _find(catalogue, call)
-        return {"tool_id": spec.name, "examples": _shown(spec.examples[: call.arguments["max"]])}
+        return {"tool_id": spec.name, "examples": _as_json(spec.examples[: call.arguments["max"]])}
 
-    return make(
+    return build_metatool(
         "list_tool_examples",
         "Show examples of good calls of one tool.",
         examples,
-        takes=fields("tool_id", tool_id=TEXT, max={**_COUNT, "default": _WHOLE}),
-        answers=outcome("tool_id examples", tool_id=TEXT, examples=_OBJECTS),
+        input_schema=object_schema("tool_id", tool_id=TEXT, max={**_COUNT, "default": _EXAMPLES}),
+        output_schema=object_schema("tool_id examples", tool_id=TEXT, examples=_OBJECTS),
     )
 
 
 def _find(catalogue: Catalogue, call: Call) -> ToolSpec:
-    again = call.spec.name + "(tool_id={!r})"
-    return catalogue.registry.find(call.arguments["tool_id"], call.profile, suggestion=again).spec
+    suggestion = call.spec.name + "(tool_id={!r})"
+    return catalogue.registry.find(call.arguments["tool_id"], call.profile, suggestion=suggestion).spec
 
 
 def _summary(spec: ToolSpec) -> dict[str, Any]:
@@ -107,7 +119,7 @@ def _summary(spec: ToolSpec) -> dict[str, Any]:
     return {
         "tool_id": spec.name,
         **title,
-        "signature": signature(spec, characters=_LINE),
+        "signature": signature(spec, characters=_SIGNATURE_CHARACTERS),
         "description": spec.description,
         "operation": str(spec.operation),
         "namespace": spec.source,
@@ -120,7 +132,7 @@ def _schemas(spec: ToolSpec) -> dict[str, Any]:
 
 
 def _facts(spec: ToolSpec) -> dict[str, Any]:
-    """Return what is beyond the schemas: notes, codes, reasons, tags and annotations."""
+    """Return notes, codes, reasons, tags and annotations."""
     return {
         "tags": list(spec.tags),
         "notes": _notes(spec),
@@ -131,7 +143,7 @@ def _facts(spec: ToolSpec) -> dict[str, Any]:
 
 
 def _notes(spec: ToolSpec) -> list[str]:
-    known: dict[str, object] = {
+    notes: dict[str, object] = {
         f"It is deprecated. {spec.deprecated}": spec.deprecated,
         "Nobody said what kind of tool it is, so it is taken for a command, which may change something.": spec.operation_assumed,
         "It needs a session: pass 'session_id'.": spec.session == "required",
@@ -143,8 +155,8 @@ def _notes(spec: ToolSpec) -> list[str]:
         "Calling it twice does no harm.": spec.safe,
         f"It is also known as {', '.join(spec.aliases)}.": spec.aliases,
     }
-    return [note for note, holds in known.items() if holds]
+    return [note for note, applies in notes.items() if applies]
 
 
-def _shown(examples: tuple[Example, ...]) -> list[Any]:
+def _as_json(examples: tuple[Example, ...]) -> list[Any]:
     return [msgspec.to_builtins(example) for example in examples]

@@ -1,7 +1,7 @@
-"""Shapes: what is learnt of the results of tools that do not say what they answer: names and types, never values.
+"""Output schemas that are learned from the results of tools without one: names and types, never values.
 
-A shape is shown and never enforced. A name is shown if three results or more had it, if it does not look like a key of data, and if
-whoever asks has seen it himself or three identities have: what only some callers are answered is nothing to tell the others.
+They are shown and never enforced. A field is shown if at least three results had it, if it does not look like a key of data, and if
+the caller or at least three identities have received it: results of some callers must not reveal anything to others.
 """
 
 import re
@@ -15,136 +15,141 @@ from toolyard.dispatch.outcome import Outcome
 from toolyard.model.envelope import Envelope, encode
 from toolyard.model.spec import ToolSpec
 
-__all__ = ["Shapes"]
+__all__ = ["LearnedOutputs"]
 
-_OFTEN: Final = 3
+_ENOUGH: Final = 3
+"""Results, and identities, that must have a field before it is shown."""
 _VARIED: Final = 6
-"""Results after which names that come and go are taken for keys of data."""
-_RESULTS: Final = 50
-_EVERY: Final = 64
+"""Results after which fields that come and go count as keys of data."""
+_FIRST_RESULTS: Final = 50
+"""Results of a tool that are all read; after these one in `_INTERVAL`."""
+_INTERVAL: Final = 64
 _TOOLS: Final = 5000
 _CALLERS: Final = 16
 _NAMES: Final = 40
-_PLACES: Final = 200
+_NODES: Final = 200
 _VISITS: Final = 300
+"""Values that are read of one result."""
 _CHARACTERS: Final = 4000
 _DEPTH: Final = 4
 _ITEMS: Final = 8
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z_.-]{0,39}[0-9]?\Z", re.ASCII)
-"""What a field is called; anything else is the key of a map, which says something of the data."""
+"""A name of a field; anything else is the key of a map, and so part of the data."""
 _TYPES: Final[dict[type, str]] = {bool: "boolean", int: "integer", float: "number", str: "string", dict: "object", list: "array"}
 
-Who = tuple[str, str]
-"""A caller: the identity and the scope."""
+CallerKey = tuple[str, str]
+"""The identity and the scope of a caller."""
 
 
 class _Node:
-    """One place in the results of a tool."""
+    """One field, or the items of one list, in the results of a tool."""
 
-    __slots__ = ("count", "inner", "is_common", "is_map", "items", "last", "last_of", "objects", "seen_by", "times", "types")
+    __slots__ = ("callers", "count", "fields", "is_common", "is_map", "items", "last", "last_of", "objects", "times", "types")
 
     def __init__(self) -> None:
         self.count = 0
+        """Results that had it."""
         self.last = 0
+        """The number of the last of them."""
         self.types: dict[str, int] = {}
         self.last_of: dict[str, int] = {}
-        """The last result that had a type here."""
+        """The number of the last result that had it with a type."""
         self.objects = 0
-        """Objects whose fields were looked at here, of which a result may have several in a list."""
+        """Objects that were read here; a result may have several in a list."""
         self.times = 0
-        """How many of the objects around had this field."""
-        self.inner: dict[str, _Node] = {}
+        """Surrounding objects that had this field."""
+        self.fields: dict[str, _Node] = {}
         self.items: _Node | None = None
         self.is_map = False
         self.is_common = False
-        """Whether results of several identities have the place, so that it tells nothing of any of them."""
-        self.seen_by: dict[Who, None] = {}
-        """Whose results have it, until it is common; of many callers the last."""
+        """Whether results of enough identities had it, so that it reveals nothing about one."""
+        self.callers: dict[CallerKey, None] = {}
+        """The last callers whose results had it; empty once it is common."""
 
-    def see(self, value: object, result: int, who: Who) -> None:
-        """Note a value that a result has in this place; a result counts once for the place and for each type, however often it has them."""
+    def record(self, value: object, result: int, caller: CallerKey) -> None:
+        """Record a value; each result counts once, and once for each type."""
         kind = _TYPES.get(type(value), "null")
         self.count += self.last != result
         self.last = result
         self.types[kind] = self.types.get(kind, 0) + (self.last_of.get(kind) != result)
         self.last_of[kind] = result
-        if not self.is_common and who not in self.seen_by:
-            if len(self.seen_by) >= _CALLERS:
-                del self.seen_by[next(iter(self.seen_by))]
-            self.seen_by[who] = None
-            if len({identity for identity, _ in self.seen_by}) >= _OFTEN:
+        if not self.is_common and caller not in self.callers:
+            if len(self.callers) >= _CALLERS:
+                del self.callers[next(iter(self.callers))]
+            self.callers[caller] = None
+            if len({identity for identity, _ in self.callers}) >= _ENOUGH:
                 self.is_common = True
-                self.seen_by.clear()
+                self.callers.clear()
 
-    def shown(self, who: Who, depth: int) -> dict[str, Any]:
-        """Return the place as a schema of so many levels, with what was seen often enough and is no secret to the caller."""
-        types = [name for name, count in self.types.items() if count >= _OFTEN]
-        told: dict[str, Any] = {"type": types[0] if len(types) == 1 else types} if types else {}
+    def schema(self, caller: CallerKey, depth: int) -> dict[str, Any]:
+        """Return a schema of so many levels, with what was seen often enough and may be shown to the caller."""
+        types = [name for name, count in self.types.items() if count >= _ENOUGH]
+        schema: dict[str, Any] = {"type": types[0] if len(types) == 1 else types} if types else {}
         if not depth:
-            return told
-        items = None if self.items is None or self.items.count < _OFTEN else self.items.shown(who, depth - 1)
+            return schema
+        items = None if self.items is None or self.items.count < _ENOUGH else self.items.schema(caller, depth - 1)
         if "object" in types:
-            told |= {"additionalProperties": items or True} if self.is_map else self._shown_fields(who, depth)
+            schema |= {"additionalProperties": items or True} if self.is_map else self._object_schema(caller, depth)
         if "array" in types and items is not None:
-            told["items"] = items
-        return told
+            schema["items"] = items
+        return schema
 
     def looks_like_map(self, pairs: dict[str, object]) -> bool:
-        """Return whether these names, or those of all results together, are rather keys of data than fields."""
-        if len(pairs) > _NAMES or not all(map(_NAME.match, pairs)) or len(self.inner.keys() | pairs.keys()) > _NAMES:
+        """Return whether these names, or those of all results together, look like keys of data."""
+        if len(pairs) > _NAMES or not all(map(_NAME.match, pairs)) or len(self.fields.keys() | pairs.keys()) > _NAMES:
             return True
         if self.count < _VARIED:
             return False
-        steady = sum(2 * node.count >= self.count for node in self.inner.values())
-        kinds = {"number" if kind == "integer" else kind for node in self.inner.values() for kind in node.types}
-        return 2 * steady < len(self.inner) and len(kinds - {"null"}) <= 1
+        steady = sum(2 * node.count >= self.count for node in self.fields.values())
+        kinds = {"number" if kind == "integer" else kind for node in self.fields.values() for kind in node.types}
+        return 2 * steady < len(self.fields) and len(kinds - {"null"}) <= 1
 
     def size(self) -> int:
-        """Return how many places are in this one."""
-        inner = [*self.inner.values(), *([] if self.items is None else [self.items])]
-        return len(inner) + sum(node.size() for node in inner)
+        """Return the number of nodes below this one."""
+        nodes = [*self.fields.values(), *([] if self.items is None else [self.items])]
+        return len(nodes) + sum(node.size() for node in nodes)
 
-    def _shown_fields(self, who: Who, depth: int) -> dict[str, Any]:
+    def _object_schema(self, caller: CallerKey, depth: int) -> dict[str, Any]:
         nodes = {
-            name: node for name, node in sorted(self.inner.items()) if node.count >= _OFTEN and (node.is_common or who in node.seen_by)
+            name: node for name, node in sorted(self.fields.items()) if node.count >= _ENOUGH and (node.is_common or caller in node.callers)
         }
-        fields = {name: node.shown(who, depth - 1) for name, node in nodes.items()}
+        fields = {name: node.schema(caller, depth - 1) for name, node in nodes.items()}
         always = [name for name, node in nodes.items() if node.times == self.objects]
         return {**({"properties": fields} if fields else {}), **({"required": always} if always else {})}
 
 
-class _Seen:
-    """What was seen of one tool, which is a new one once it is published anew."""
+class _ToolResults:
+    """What was learned about one version of a tool."""
 
-    __slots__ = ("calls", "places", "root", "spec")
+    __slots__ = ("calls", "nodes", "root", "spec")
 
     def __init__(self, spec: ToolSpec) -> None:
         self.spec = spec
         self.root = _Node()
-        self.places = 0
+        self.nodes = 0
         self.calls = 0
 
-    def learn(self, data: object, who: Who) -> None:
-        """Look at a result level by level, as far as there is time for, so that of a large one at least the outside is known."""
-        waiting: deque[tuple[_Node, object, int]] = deque([(self.root, data, _DEPTH)])
+    def learn(self, data: object, caller: CallerKey) -> None:
+        """Read a result breadth-first up to a limit, so that the outer levels of a large one are known."""
+        queue: deque[tuple[_Node, object, int]] = deque([(self.root, data, _DEPTH)])
         for visited in range(_VISITS):
-            if not waiting:
+            if not queue:
                 return
-            node, value, depth = waiting.popleft()
-            node.see(value, self.calls, who)
-            if depth and visited + len(waiting) < _VISITS:  # else nobody would come to what is inside
-                waiting.extend((inner, item, depth - 1) for inner, item in self._inside(node, value))
+            node, value, depth = queue.popleft()
+            node.record(value, self.calls, caller)
+            if depth and visited + len(queue) < _VISITS:  # else the limit ends the loop before these
+                queue.extend((inner, item, depth - 1) for inner, item in self._inside(node, value))
 
     def _inside(self, node: _Node, value: object) -> Iterator[tuple[_Node, object]]:
-        """Yield the places inside a place, and what a result has there."""
+        """Yield the nodes below a node, with their values in a result."""
         if isinstance(value, list):
             yield from self._items(node, islice(cast("list[object]", value), _ITEMS))
         elif isinstance(value, dict):
             pairs = cast("dict[str, object]", value)
             if not node.is_map and node.looks_like_map(pairs):
                 node.is_map = True
-                node.inner.clear()
-                self.places = self.root.size()
+                node.fields.clear()
+                self.nodes = self.root.size()
             if node.is_map:
                 yield from self._items(node, islice(pairs.values(), _ITEMS))
             else:
@@ -153,11 +158,11 @@ class _Seen:
     def _fields(self, node: _Node, pairs: dict[str, object]) -> Iterator[tuple[_Node, object]]:
         node.objects += 1
         for name, item in pairs.items():
-            if name not in node.inner and self._has_room():
-                node.inner[name] = _Node()
-            if name in node.inner:
-                node.inner[name].times += 1  # counted here, because not all of a large result is visited
-                yield node.inner[name], item
+            if name not in node.fields and self._has_room():
+                node.fields[name] = _Node()
+            if name in node.fields:
+                node.fields[name].times += 1  # here, because not all values of a large result are visited
+                yield node.fields[name], item
 
     def _items(self, node: _Node, items: Iterator[object]) -> Iterator[tuple[_Node, object]]:
         for item in items:
@@ -167,17 +172,17 @@ class _Seen:
                 yield node.items, item
 
     def _has_room(self) -> bool:
-        """Return whether there may be one place more, and count it."""
-        has_room = self.places < _PLACES
-        self.places += has_room
+        """Return whether there may be one more node, and count it."""
+        has_room = self.nodes < _NODES
+        self.nodes += has_room
         return has_room
 
 
-class Shapes:
-    """What was learnt of each tool, from its first results and then from one in a while."""
+class LearnedOutputs:
+    """Learns output schemas from the first results of each tool, and then from a sample."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, _Seen] = {}
+        self._tools: dict[str, _ToolResults] = {}
 
     def finished(self, call: Call, envelope: Envelope, result: Outcome) -> None:  # noqa: ARG002 - the shape of an observer
         """Learn from the result of a tool that declares no output schema."""
@@ -185,24 +190,24 @@ class Shapes:
             self.learn(call.spec, result.data, call.request.caller)
 
     def learn(self, spec: ToolSpec, data: object, caller: Caller) -> None:
-        """Note what a tool answered a caller; never fails, and soon costs next to nothing."""
-        known = self._seen.get(spec.name)
-        if known is None or known.spec is not spec:
-            if len(self._seen) >= _TOOLS:
-                del self._seen[next(iter(self._seen))]
-            known = self._seen[spec.name] = _Seen(spec)
-        known.calls = calls = known.calls + 1
-        if calls <= _RESULTS or not calls % _EVERY:
-            known.learn(data, (caller.identity, caller.scope))
+        """Learn from the result of a call; it never raises."""
+        results = self._tools.get(spec.name)
+        if results is None or results.spec is not spec:
+            if len(self._tools) >= _TOOLS:
+                del self._tools[next(iter(self._tools))]
+            results = self._tools[spec.name] = _ToolResults(spec)
+        results.calls = calls = results.calls + 1
+        if calls <= _FIRST_RESULTS or not calls % _INTERVAL:
+            results.learn(data, (caller.identity, caller.scope))
 
     def of(self, name: str, caller: Caller) -> dict[str, Any] | None:
-        """Return what a caller may know of a tool's results, marked as learnt, or nothing if too few were seen."""
-        known = self._seen.get(name)
-        if known is None or known.root.count < _OFTEN:
+        """Return the schema of a tool's results that a caller may see, or None after too few results."""
+        results = self._tools.get(name)
+        if results is None or results.root.count < _ENOUGH:
             return None
-        shapes = (known.root.shown((caller.identity, caller.scope), depth) for depth in range(_DEPTH, -1, -1))
+        schemas = (results.root.schema((caller.identity, caller.scope), depth) for depth in range(_DEPTH, -1, -1))
         return {
-            "schema": next(shape for shape in shapes if len(encode(shape)) <= _CHARACTERS),
-            "learnt_from": known.root.count,
+            "schema": next(schema for schema in schemas if len(encode(schema)) <= _CHARACTERS),
+            "learnt_from": results.root.count,
             "note": "Learnt from results, not declared: it may be wrong.",
         }

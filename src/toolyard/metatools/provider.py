@@ -1,20 +1,19 @@
-"""The provider of metatools: tools about tools, published like any others."""
+"""The provider of metatools, which publishes them like any other tools."""
 
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
-from typing import Any
 
 from toolyard.dispatch.tool import Tool
 from toolyard.metatools import LEARNING
-from toolyard.metatools.catalogue import Catalogue, Cursors
-from toolyard.metatools.chain import make_chain
-from toolyard.metatools.describe import make_describe, make_examples
-from toolyard.metatools.learned_output import Shapes
-from toolyard.metatools.lists import make_lists
-from toolyard.metatools.metatool import Subject
-from toolyard.metatools.read_result import make_read
-from toolyard.metatools.run import make_run
-from toolyard.metatools.search import make_search
+from toolyard.metatools.catalogue import Catalogue, PageCursors
+from toolyard.metatools.chain import chain_metatool
+from toolyard.metatools.describe import describe_metatools, examples_metatool
+from toolyard.metatools.learned_output import LearnedOutputs
+from toolyard.metatools.lists import list_metatools
+from toolyard.metatools.metatool import YardParts
+from toolyard.metatools.read_result import read_metatool
+from toolyard.metatools.run import run_metatools
+from toolyard.metatools.search import search_metatool
 from toolyard.model.profile import METATOOLS
 from toolyard.providers import Publish
 
@@ -26,33 +25,33 @@ class Metatools:
 
     name = METATOOLS
 
-    def __init__(self, subject: Subject, names: Iterable[str]) -> None:
-        self._subject = subject
+    def __init__(self, yard: YardParts, names: Iterable[str]) -> None:
+        self._yard = yard
         self._names = frozenset(names)
 
     @asynccontextmanager
     async def open(self, publish: Publish) -> AsyncGenerator[None]:
-        """Publish, and follow what the yard's other tools are, while open."""
-        catalogue, shapes = Catalogue(self._subject.registry, self._subject.search), Shapes()
+        """Publish the metatools, and follow the registry while open."""
+        catalogue, outputs = Catalogue(self._yard.registry, self._yard.search), LearnedOutputs()
         if LEARNING in self._names and "describe_tool" in self._names:
-            self._subject.dispatcher.observe(shapes)
+            self._yard.dispatcher.observe(outputs)
         try:
-            publish(self._tools(catalogue, shapes))
+            publish(self._tools(catalogue, outputs))
             if "search_tools" in self._names:
                 catalogue.open()
             yield
         finally:
             catalogue.close()
 
-    def _tools(self, catalogue: Catalogue, shapes: Shapes) -> list[Tool]:
-        cursors = Cursors(self._subject.signer)
-        every: list[Any] = [
-            make_search(catalogue, cursors),
-            *make_describe(catalogue, shapes.of, limits=self._subject.limits),
-            *make_run(self._subject),
-            make_chain(self._subject),
-            make_read(self._subject),
-            make_examples(catalogue),
-            *make_lists(catalogue, cursors),
+    def _tools(self, catalogue: Catalogue, outputs: LearnedOutputs) -> list[Tool]:
+        cursors = PageCursors(self._yard.signer)
+        tools: list[Tool] = [
+            search_metatool(catalogue, cursors),
+            *describe_metatools(catalogue, outputs.of, limits=self._yard.limits),
+            *run_metatools(self._yard),
+            chain_metatool(self._yard),
+            read_metatool(self._yard),
+            examples_metatool(catalogue),
+            *list_metatools(catalogue, cursors),
         ]
-        return [tool for tool in every if (tool.spec.metatool.alias_of or tool.spec.name) in self._names]
+        return [tool for tool in tools if (tool.spec.metatool.alias_of or tool.spec.name) in self._names]

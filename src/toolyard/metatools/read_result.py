@@ -1,4 +1,4 @@
-"""Reading: `read_result`, which shows a stored result part by part."""
+"""The metatool `read_result`, which returns a stored result in parts."""
 
 import re
 from typing import Any, Final, NamedTuple, cast
@@ -9,27 +9,27 @@ from toolyard.dispatch.call import Call
 from toolyard.dispatch.outcome import room_for_data
 from toolyard.dispatch.results import at_pointer, pointer_hint, shape_of, shape_within
 from toolyard.dispatch.tool import Tool
-from toolyard.metatools.metatool import TEXT, Subject, fields, make, outcome
+from toolyard.metatools.metatool import TEXT, YardParts, build_metatool, object_schema
 from toolyard.model.envelope import encode
 from toolyard.model.errors import ToolError, invalid_input, shortened
 from toolyard.model.spec import Reason
 
-__all__ = ["make_read"]
+__all__ = ["read_metatool"]
 
 _ITEMS: Final = 100
 _CHARACTERS: Final = 4000
 _ESCAPED: Final = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
 
-_PLACE: Final[dict[str, Any]] = {"type": "integer", "minimum": 0, "default": 0}
-_TAKES: Final = fields(
+_OFFSET: Final[dict[str, Any]] = {"type": "integer", "minimum": 0, "default": 0}
+_INPUT_SCHEMA: Final = object_schema(
     "handle",
     handle={**TEXT, "description": "Such as 'r_17'."},
     path={**TEXT, "default": "", "description": "JSON pointer to a part."},
-    offset=_PLACE,
+    offset=_OFFSET,
     limit={"type": "integer", "minimum": 1, "maximum": 50_000, "description": "Items, or characters of a text."},
     grep={**TEXT, "minLength": 1, "maxLength": 200, "description": "Only items, entries or lines that hold this text."},
 )
-_ANSWERS: Final = outcome(
+_OUTPUT_SCHEMA: Final = object_schema(
     "handle path type value total",
     handle=TEXT,
     path=TEXT,
@@ -42,39 +42,39 @@ _ANSWERS: Final = outcome(
 )
 
 
-def make_read(subject: Subject) -> Tool:
-    """Return the tool `read_result`."""
+def read_metatool(yard: YardParts) -> Tool:
+    """Return the metatool `read_result`."""
 
     async def read(call: Call) -> dict[str, Any]:
-        given = call.arguments
-        handle, path = given["handle"], given["path"]
-        whole = await subject.dispatcher.results.read(shortened(handle), call.caller.owner)
+        arguments = call.arguments
+        handle, path = arguments["handle"], arguments["path"]
+        whole = await yard.dispatcher.results.read(shortened(handle), call.caller.owner)
         try:
             part = at_pointer(whole, path)
         except LookupError:
-            raise _leads_nowhere(handle, path, whole) from None
+            raise _unknown_path(handle, path, whole) from None
         stated = call.channel.result_characters
-        allowed = subject.limits.result_characters if stated is None else room_for_data(call, stated)
+        allowed = yard.limits.result_characters if stated is None else room_for_data(call, stated)
         head = {"handle": handle, "path": shortened(path)}
-        window = _Window(given["offset"], given.get("limit"), given.get("grep"), allowed - _length(head))
-        _check_window(part, window, again=f"read_result(handle={handle!r}, path={shortened(path)!r})")
-        told = {**head, **_told(part, window)}
-        if _length(told) > allowed:
-            raise _has_no_room(handle, allowed if stated is None else stated, is_stated=stated is not None)
-        return told
+        window = _Window(arguments["offset"], arguments.get("limit"), arguments.get("grep"), allowed - _length(head))
+        _check_window(part, window, suggestion=f"read_result(handle={handle!r}, path={shortened(path)!r})")
+        result = {**head, **_read_part(part, window)}
+        if _length(result) > allowed:
+            raise _no_room(handle, allowed if stated is None else stated, is_stated=stated is not None)
+        return result
 
-    return make(
+    return build_metatool(
         "read_result",
         "Read a stored result by its handle, in parts.",
         read,
-        takes=_TAKES,
-        answers=_ANSWERS,
+        input_schema=_INPUT_SCHEMA,
+        output_schema=_OUTPUT_SCHEMA,
         listed=True,
         reasons={"unknown_handle": Reason("not_found", ("handle",)), "no_room": Reason("too_large", ("limit",))},
     )
 
 
-def _leads_nowhere(handle: str, path: str, whole: object) -> ToolError:
+def _unknown_path(handle: str, path: str, whole: object) -> ToolError:
     message = f"'{handle}' has nothing at {shortened(path)!r}."
     return ToolError(
         "invalid_input",
@@ -86,8 +86,8 @@ def _leads_nowhere(handle: str, path: str, whole: object) -> ToolError:
     )
 
 
-def _has_no_room(handle: str, allowed: int, *, is_stated: bool) -> ToolError:
-    """Return the failure to show anything where it would be stored again, so that nobody reads on for ever."""
+def _no_room(handle: str, allowed: int, *, is_stated: bool) -> ToolError:
+    """Return the failure for a part that would be stored again, because an agent would read on for ever."""
     otherwise = "let the client state a larger size" if is_stated else "have whoever runs the yard raise 'result_characters'"
     return ToolError(
         "too_large",
@@ -100,7 +100,7 @@ def _has_no_room(handle: str, allowed: int, *, is_stated: bool) -> ToolError:
 
 
 class _Window(NamedTuple):
-    """Which part of a value is wanted, and how many characters what is told of it may have."""
+    """Which items of a part to return, and how many characters they may have."""
 
     offset: int
     limit: int | None
@@ -108,8 +108,8 @@ class _Window(NamedTuple):
     room: int
 
 
-def _check_window(part: object, window: _Window, *, again: str) -> None:
-    """Check that a part can be searched and cut as it is asked for.
+def _check_window(part: object, window: _Window, *, suggestion: str) -> None:
+    """Check that a part can be searched and cut this way.
 
     Raises:
         ToolError: `invalid_input` if it cannot.
@@ -119,32 +119,32 @@ def _check_window(part: object, window: _Window, *, again: str) -> None:
         for name in ("grep", "offset"):
             if getattr(window, name):
                 message = f"'{name}' is for lists, objects and texts, and this is one value of the type '{shape_of(part)['type']}'."
-                raise invalid_input(message, field=name, hint=f"Leave '{name}' out.", next_actions=[again])
+                raise invalid_input(message, field=name, hint=f"Leave '{name}' out.", next_actions=[suggestion])
     elif isinstance(part, str) and grep is not None and grep.splitlines() != [grep]:
         message = "A text is searched line by line, and 'grep' has a line break."
-        raise invalid_input(message, field="grep", hint="Search for a part of one line.", next_actions=[again])
+        raise invalid_input(message, field="grep", hint="Search for a part of one line.", next_actions=[suggestion])
 
 
-def _told(part: Any, window: _Window) -> dict[str, Any]:
-    """Return a part of a value: some of the items of a list, of the entries of an object or of the characters of a text."""
+def _read_part(part: Any, window: _Window) -> dict[str, Any]:
+    """Return some items of a list, entries of an object or characters of a text."""
     if isinstance(part, list):
         items = cast("list[Any]", part)
         return _cut({"type": "array", "total": len(items)}, items, window)
     if isinstance(part, dict):
         pairs = [{key: value} for key, value in cast("dict[str, Any]", part).items()]
-        told = _cut({"type": "object", "total": len(pairs)}, pairs, window)
-        return {**told, "value": {key: value for pair in told["value"] for key, value in pair.items()}}
+        result = _cut({"type": "object", "total": len(pairs)}, pairs, window)
+        return {**result, "value": {key: value for pair in result["value"] for key, value in pair.items()}}
     if isinstance(part, str) and window.grep is not None:
         lines = part.splitlines()
-        found = [f"{number}: {line}" for number, line in enumerate(lines, start=1) if _holds(line, window.grep)]
-        return _cut({"type": "lines", "total": len(lines), "matches": len(found)}, found, window._replace(grep=None))
+        matches = [f"{number}: {line}" for number, line in enumerate(lines, start=1) if _contains(line, window.grep)]
+        return _cut({"type": "lines", "total": len(lines), "matches": len(matches)}, matches, window._replace(grep=None))
     if isinstance(part, str):
         return _cut_text(part, window)
     return {"type": shape_of(part)["type"], "total": 1, "value": part}
 
 
 def _cut_text(text: str, window: _Window) -> dict[str, Any]:
-    """Return as many of the characters as are asked for and there is room for as JSON, but at least one."""
+    """Return the requested characters, as many as fit when written as JSON, but at least one."""
     frame = {"type": "string", "total": len(text)}
     room = max(window.room - _length({**frame, "value": "", "next_offset": len(text)}), 1)
     piece = text[window.offset : window.offset + min(window.limit or _CHARACTERS, room)]
@@ -155,43 +155,43 @@ def _cut_text(text: str, window: _Window) -> dict[str, Any]:
 
 
 def _cut(frame: dict[str, Any], items: list[Any], window: _Window) -> dict[str, Any]:
-    """Return as many of the items that hold the text as are asked for and there is room for; of one that is too long, its shape."""
+    """Return the requested items that contain the text, as many as fit; of one that is too long, its shape."""
     offset, limit, grep, room = window
-    found = items if grep is None else [item for item in items if _holds(item, grep)]
-    told = frame if grep is None else {**frame, "matches": len(found)}
-    room -= _length({**told, "value": [], "next_offset": len(found)})
-    kept: list[Any] = []
-    for item in found[offset : offset + (limit or _ITEMS)]:
+    matches = items if grep is None else [item for item in items if _contains(item, grep)]
+    result = frame if grep is None else {**frame, "matches": len(matches)}
+    room -= _length({**result, "value": [], "next_offset": len(matches)})
+    value: list[Any] = []
+    for item in matches[offset : offset + (limit or _ITEMS)]:
         left = room - _length(item) - 1
         if left < 0:
             break
         room = left
-        kept.append(item)
-    told = {**told, "value": kept}
-    end = offset + len(kept)
-    if not kept and offset < len(found):
-        told["too_long"] = _outline(found[offset], offset, room)
+        value.append(item)
+    result = {**result, "value": value}
+    end = offset + len(value)
+    if not value and offset < len(matches):
+        result["too_long"] = _outline(matches[offset], offset, room)
         end += 1
-    return {**told, "next_offset": end} if end < len(found) else told
+    return {**result, "next_offset": end} if end < len(matches) else result
 
 
 def _outline(item: object, offset: int, room: int) -> dict[str, Any]:
-    """Return what is told of an item that is too long: as much of its shape as there is room for."""
+    """Return as much of the shape of a too long item as fits."""
     return {"offset": offset, "shape": shape_within(item, room - _length({"too_long": {"offset": offset, "shape": None}}))}
 
 
 def _length(value: object) -> int:
-    """Return how many characters a value has as JSON, which is what answers are measured by."""
+    """Return the number of characters of a value as JSON, by which results are limited."""
     text = encode(value)
     return len(text) if text.isascii() else len(text.decode())
 
 
-def _holds(item: object, grep: str) -> bool:
-    """Return whether an item has the text in it, whatever its capitals; the text is no pattern, so it cannot take for ever."""
+def _contains(item: object, grep: str) -> bool:
+    """Return whether an item contains the text, ignoring case; a plain text, because a pattern could take for ever."""
     text = item if isinstance(item, str) else _unescaped(encode(item).decode())
     return grep.lower() in text.lower()
 
 
 def _unescaped(text: str) -> str:
-    """Return JSON with its texts as they are, which is how somebody knows them who looks for one."""
+    """Return JSON with its strings unescaped, as an agent searches for them."""
     return _ESCAPED.sub(lambda found: msgspec.json.decode(f'"{found[0]}"'), text) if "\\" in text else text

@@ -1,6 +1,6 @@
-"""Running: `run_tool`, which calls one tool by its name, through the whole funnel.
+"""The metatool `run_tool`, with its alias `call_tool`, which calls one tool through the dispatcher.
 
-What it answers is what the tool answers. It knows no way around the dispatcher.
+Its answer is the answer of that tool.
 """
 
 import asyncio
@@ -15,33 +15,33 @@ from toolyard.dispatch.progress import Progress, SendProgress
 from toolyard.dispatch.results import REF_KEY, RefResolver
 from toolyard.dispatch.tool import Check, InvalidArgumentsError, Tool, check_by_schema
 from toolyard.metatools.catalogue import OTHER_NAME
-from toolyard.metatools.metatool import TEXT, Subject, fields, make
-from toolyard.metatools.signature import signature
+from toolyard.metatools.metatool import TEXT, YardParts, build_metatool, object_schema
 from toolyard.model.envelope import Envelope, encode, encode_unchecked
 from toolyard.model.errors import ToolError
+from toolyard.model.signature import signature
 from toolyard.model.spec import Reason, ToolSpec
 
-__all__ = ["PENDING", "WRAPPERS", "Pace", "is_pending", "make_run", "unwrapped"]
+__all__ = ["APPROVAL_REQUIRED", "WRAPPERS", "DelayedProgress", "is_pending", "run_metatools", "unwrap_arguments"]
 
 
-_SECONDS: Final = 0.1
+_DELAY_S: Final = 0.1
 
 
-class Pace:
-    """Tells how far a call has come, from a tenth of a second on: a quick call stays a single answer."""
+class DelayedProgress:
+    """Reports the progress of a call after a short delay, so that a quick call is answered by a single message."""
 
-    __slots__ = ("_call", "_last", "_ripe", "_timer", "_told")
+    __slots__ = ("_call", "_is_due", "_is_forwarded", "_last", "_timer")
 
-    def __init__(self, call: Call, first: Progress, *, told: bool = False) -> None:
+    def __init__(self, call: Call, first: Progress, *, is_forwarded: bool = False) -> None:
         self._call = call
         self._last = first
-        self._ripe = False
-        self._told = told
+        self._is_due = False
+        self._is_forwarded = is_forwarded
         self._timer: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> Self:
         if self._call.channel.progress is not None:
-            self._timer = self._call.funnel.loop.call_later(_SECONDS, self._ripen)
+            self._timer = self._call.funnel.loop.call_later(_DELAY_S, self._send_due)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -49,38 +49,33 @@ class Pace:
             self._timer.cancel()
 
     def note(self, note: Progress) -> None:
-        """Tell this now, or once it is time."""
+        """Report progress now, or once the delay is over."""
         self._last = note
-        if self._ripe:
-            self._tell()
+        if self._is_due:
+            self._send()
 
     def forward(self, note: Progress) -> None:
-        """Tell at once what an inner call says of itself, in place of what would have been said of it."""
-        self._told = True
+        """Report the progress of an inner call at once; it replaces ours."""
+        self._is_forwarded = True
         self._call.progress(note.done, note.total, note.text)
 
     @property
-    def heard(self) -> bool:
-        """Return whether anybody is told."""
-        return self._timer is not None
+    def is_silent(self) -> bool:
+        """Return whether no inner call reported progress."""
+        return not self._is_forwarded
 
-    @property
-    def silent(self) -> bool:
-        """Return whether no inner call said anything of its own."""
-        return not self._told
+    def _send_due(self) -> None:
+        self._is_due = True
+        if not self._is_forwarded:
+            self._send()
 
-    def _ripen(self) -> None:
-        self._ripe = True
-        if not self._told:
-            self._tell()
-
-    def _tell(self) -> None:
+    def _send(self) -> None:
         self._call.progress(self._last.done, self._last.total, self._last.text, own=True)
 
 
-PENDING: Final = "approval_required"
-"""What the answer of a policy says that holds a call until a person has decided."""
-_TAKES: Final = fields(
+APPROVAL_REQUIRED: Final = "approval_required"
+"""The status of a call that waits for the decision of a person."""
+_INPUT_SCHEMA: Final = object_schema(
     "tool_id",
     tool_id=TEXT,
     args={"type": "object", "default": {}},
@@ -95,58 +90,59 @@ _TAKES: Final = fields(
 _NAMES: Final = ("name", "tool", "tool_name")
 _ARGUMENTS: Final = ("arguments", "parameters", "params", "input")
 WRAPPERS: Final = frozenset({"args", *_ARGUMENTS})
-"""What arguments are called that are one object too deep."""
+"""Names under which agents wrap arguments in one object too many."""
 _REASONS: Final = {"argument_not_supported": Reason("not_supported", ("argument",))}
-_PUT_RIGHT: Final = "put right"
-"""Where the check leaves word for the handler; no argument can be called so."""
-_BEGUN: Final = Envelope.fail(ToolError("state_error", "The call has begun already, and is not made twice.", may_have_run=True))
+_REPAIRED: Final = "put right"
+"""Key under which the check tells the handler what it repaired; no argument has this name."""
+_ALREADY_RUNNING: Final = Envelope.fail(ToolError("state_error", "The call has begun already, and is not made twice.", may_have_run=True))
 
 
-def make_run(subject: Subject) -> list[Tool]:
-    """Return the tool `run_tool`, and the same under the name that some agents know."""
-    repair = subject.limits.repair
+def run_metatools(yard: YardParts) -> list[Tool]:
+    """Return the metatool `run_tool` and its alias `call_tool`."""
+    repair = yard.limits.repair
 
     async def run(call: Call) -> object:
-        if call.memo is not None:  # the inner call has passed whatever wraps this one, too, and so is not made again
+        if call.memo is not None:  # middleware ran the handler twice: the inner call is not repeated
             return call.memo
-        given = call.arguments
-        call.coerced += given.pop(_PUT_RIGHT, ())
+        arguments = call.arguments
+        call.coerced += arguments.pop(_REPAIRED, ())
         try:
-            tool = subject.registry.find(given["tool_id"], call.profile, suggestion=call.spec.name + "(tool_id={!r}, …)")
+            tool = yard.registry.find(arguments["tool_id"], call.profile, suggestion=call.spec.name + "(tool_id={!r}, …)")
         except ToolError as error:
-            return _led_on(await call.invoke(given["tool_id"], given["args"]), error)  # so that it is recorded as any call of no tool
-        _check_supported(given, tool.spec)
-        args, filled = given["args"], call.options.refs_resolved
-        if not filled and not tool.wraps:
-            args, filled = await _filled(args, tool, subject.dispatcher.results.resolver(call.caller.owner, call.profile)), True
-        args, moved = unwrapped(args, tool, repair=repair)
-        if call.memo is not None:  # by somebody else, while stored results were read
+            answer = await call.invoke(arguments["tool_id"], arguments["args"])  # so that it is recorded like any unknown tool
+            return _with_next_actions(answer, error)
+        _check_supported(arguments, tool.spec)
+        args, resolved = arguments["args"], call.options.refs_resolved
+        if not resolved and not tool.wraps:
+            args, resolved = await _resolve_refs(args, tool, yard.dispatcher.results.resolver(call.caller.owner, call.profile)), True
+        args, coerced = unwrap_arguments(args, tool, repair=repair)
+        if call.memo is not None:  # set by a second run of the handler while stored results were read
             return call.memo
-        call.coerced += moved
-        call.memo, call.is_proxy = _BEGUN, True
+        call.coerced += coerced
+        call.memo, call.is_proxy = _ALREADY_RUNNING, True
         options = (
-            InvokeOptions(seconds=call.seconds, refs_resolved=filled) if call.seconds else REFS_RESOLVED if filled else DEFAULT_OPTIONS
+            InvokeOptions(seconds=call.seconds, refs_resolved=resolved) if call.seconds else REFS_RESOLVED if resolved else DEFAULT_OPTIONS
         )
-        with Pace(call, Progress(0, 1, f"running {tool.spec.name}"), told=tool.wraps) as pace:
-            answer = await call.invoke(given["tool_id"], args, progress=_forward(call, pace), options=options)
-            if pace.silent:
-                pace.note(Progress(1, 1, f"{tool.spec.name} is done"))
-        included = given.get("include")
-        call.memo = _included(answer, tool.spec, included) if included and answer.success and not is_pending(answer) else answer
+        with DelayedProgress(call, Progress(0, 1, f"running {tool.spec.name}"), is_forwarded=tool.wraps) as progress:
+            answer = await call.invoke(arguments["tool_id"], args, progress=_forward(call, progress), options=options)
+            if progress.is_silent:
+                progress.note(Progress(1, 1, f"{tool.spec.name} is done"))
+        include = arguments.get("include")
+        call.memo = _with_included(answer, tool.spec, include) if include and answer.success and not is_pending(answer) else answer
         return call.memo
 
-    check = _forgiving(check_by_schema(_TAKES)) if repair else None
+    check = _lenient(check_by_schema(_INPUT_SCHEMA)) if repair else None
     return [_run("run_tool", run, check, alias="call_tool"), _run("call_tool", run, check, alias_of="run_tool")]
 
 
 def _run(name: str, handler: Handler, check: Check | None, *, alias: str = "", alias_of: str = "") -> Tool:
     text = "Call a tool, listed or not. It answers what the tool answers."
-    return make(
+    return build_metatool(
         name,
         text,
         handler,
-        takes=_TAKES,
-        answers={},
+        input_schema=_INPUT_SCHEMA,
+        output_schema={},
         listed=not alias_of,
         wraps=True,
         alias_of=alias_of,
@@ -157,24 +153,24 @@ def _run(name: str, handler: Handler, check: Check | None, *, alias: str = "", a
     )
 
 
-def _led_on(answer: Envelope, missing: ToolError) -> Envelope:
-    """Return the answer of a call of no tool with what to do next by the tool that made the call."""
+def _with_next_actions(answer: Envelope, missing: ToolError) -> Envelope:
+    """Return the answer for an unknown tool with next actions that use `run_tool`."""
     error = answer.error
-    if error is None or error.code != missing.code:  # such as one that is too deep
+    if error is None or error.code != missing.code:  # such as calls nested too deeply
         return answer
     return Envelope(False, None, msgspec.structs.replace(error, next_actions=missing.next_actions), answer.meta)  # noqa: FBT003 - the field of a struct
 
 
-async def _filled(args: Arguments, tool: Tool, resolver: RefResolver) -> Arguments:
-    """Return the arguments of an inner call with stored results in the places that refer to them."""
+async def _resolve_refs(args: Arguments, tool: Tool, resolver: RefResolver) -> Arguments:
+    """Return the arguments of an inner call with their references to stored results resolved."""
     return await resolver.resolve(args, tool.spec.input_schema) if REF_KEY in encode_unchecked(args) else args
 
 
-def unwrapped(args: Arguments, tool: Tool, *, repair: bool) -> tuple[Arguments, tuple[str, ...]]:
-    """Return the arguments of an inner call, taken out of one object too many, and put right, if only so they fit."""
+def unwrap_arguments(args: Arguments, tool: Tool, *, repair: bool) -> tuple[Arguments, tuple[str, ...]]:
+    """Return the arguments without an object that wraps them by mistake, and what was repaired; only if that makes them fit."""
     if not repair or not args or tool.fits(args):
         return args, ()
-    inner = next((object_in(args[key]) for key in ("args", *_ARGUMENTS) if key in args and set(args) <= {key, "tool_id"}), None)
+    inner = next((as_object(args[key]) for key in ("args", *_ARGUMENTS) if key in args and set(args) <= {key, "tool_id"}), None)
     if inner is None:
         return args, ()
     if tool.fits(inner):
@@ -184,14 +180,14 @@ def unwrapped(args: Arguments, tool: Tool, *, repair: bool) -> tuple[Arguments, 
 
 
 def is_pending(answer: Envelope) -> bool:
-    """Return whether a policy holds a call until a person has decided."""
-    return answer.held and isinstance(answer.data, dict) and cast("dict[str, Any]", answer.data).get("status") == PENDING
+    """Return whether a call waits for the decision of a person."""
+    return answer.held and isinstance(answer.data, dict) and cast("dict[str, Any]", answer.data).get("status") == APPROVAL_REQUIRED
 
 
-def object_in(value: object) -> Arguments | None:
-    """Return a value that is an object, be it written as text."""
+def as_object(value: object) -> Arguments | None:
+    """Return a value if it is an object, also one written as JSON text."""
     if isinstance(value, str):
-        import json  # noqa: PLC0415 - only for what somebody got wrong
+        import json  # noqa: PLC0415 - only for invalid arguments
 
         try:
             value = json.loads(value)
@@ -200,46 +196,46 @@ def object_in(value: object) -> Arguments | None:
     return cast("Arguments", value) if isinstance(value, dict) else None
 
 
-def _forgiving(check: Check) -> Check:
-    """Return the check that also takes the tool's arguments beside its name, and other words for both."""
+def _lenient(check: Check) -> Check:
+    """Return a check that accepts arguments next to the tool's name, and other names for both."""
 
-    def forgive(text: bytes) -> Arguments:
+    def check_leniently(text: bytes) -> Arguments:
         try:
             return check(text)
         except InvalidArgumentsError:
-            given = msgspec.json.decode(text)
-            gathered = _gathered(cast("Arguments", given)) if isinstance(given, dict) else None
-            if gathered is None:
+            arguments = msgspec.json.decode(text)
+            rearranged = _rearranged(cast("Arguments", arguments)) if isinstance(arguments, dict) else None
+            if rearranged is None:
                 raise
-            return {**check(encode(gathered)), _PUT_RIGHT: ("args",)}
+            return {**check(encode(rearranged)), _REPAIRED: ("args",)}
 
-    return forgive
+    return check_leniently
 
 
-def _gathered(given: Arguments) -> Arguments | None:
-    """Return the arguments in their places, if there is one way to put them there."""
-    known = cast("Mapping[str, Any]", _TAKES["properties"])
-    named = [name for name in _NAMES if isinstance(given.get(name), str)]
-    left = {key: value for key, value in given.items() if key not in known}
-    kept = {key: value for key, value in given.items() if key in known}
-    if "tool_id" not in kept:
-        if len(named) != 1:
+def _rearranged(arguments: Arguments) -> Arguments | None:
+    """Return the arguments under their right names, if that can be done in one way."""
+    known = cast("Mapping[str, Any]", _INPUT_SCHEMA["properties"])
+    names = [name for name in _NAMES if isinstance(arguments.get(name), str)]
+    left = {key: value for key, value in arguments.items() if key not in known}
+    right = {key: value for key, value in arguments.items() if key in known}
+    if "tool_id" not in right:
+        if len(names) != 1:
             return None
-        kept["tool_id"] = left.pop(named[0])
-    if "args" in kept:
-        args = object_in(kept["args"])
+        right["tool_id"] = left.pop(names[0])
+    if "args" in right:
+        args = as_object(right["args"])
         if left or args is None:
             return None
-        return {**kept, "args": args}
-    if len(left) == 1 and (key := next(iter(left))) in _ARGUMENTS and (inner := object_in(left[key])) is not None:
-        return {**kept, "args": inner}
-    return {**kept, "args": left}
+        return {**right, "args": args}
+    if len(left) == 1 and (key := next(iter(left))) in _ARGUMENTS and (inner := as_object(left[key])) is not None:
+        return {**right, "args": inner}
+    return {**right, "args": left}
 
 
-def _check_supported(given: Arguments, spec: ToolSpec) -> None:
-    if given.get("stream"):
+def _check_supported(arguments: Arguments, spec: ToolSpec) -> None:
+    if arguments.get("stream"):
         _refuse("stream", "The result of a tool comes in one piece; what it says on the way comes as progress.")
-    if given.get("backend_override", spec.source) != spec.source:
+    if arguments.get("backend_override", spec.source) != spec.source:
         _refuse("backend_override", f"'{spec.name}' runs at '{spec.source}', and nowhere else.")
 
 
@@ -254,12 +250,12 @@ def _refuse(argument: str, message: str) -> NoReturn:
     )
 
 
-def _forward(call: Call, pace: Pace) -> SendProgress | None:
-    return None if call.channel.progress is None else pace.forward
+def _forward(call: Call, progress: DelayedProgress) -> SendProgress | None:
+    return None if call.channel.progress is None else progress.forward
 
 
-def _included(answer: Envelope, spec: ToolSpec, include: list[str]) -> Envelope:
-    """Return the answer with its data under 'result', and beside it what else was asked for."""
+def _with_included(answer: Envelope, spec: ToolSpec, include: list[str]) -> Envelope:
+    """Return the answer with its data under 'result', and the requested parts next to it."""
     parts: dict[str, Callable[[], Any]] = {
         "tool": lambda: {"tool_id": spec.name, "signature": signature(spec), "operation": str(spec.operation)},
         "backend": lambda: {"source": spec.source},

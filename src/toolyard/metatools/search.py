@@ -1,24 +1,24 @@
-"""Searching: `search_tools`, which finds tools by what they do and answers with signatures."""
+"""The metatool `search_tools`, which returns signatures of the tools that fit a query."""
 
 from collections.abc import Sequence
 from typing import Any, Final
 
 from toolyard.dispatch.call import Call
 from toolyard.dispatch.tool import Tool
-from toolyard.metatools.catalogue import Catalogue, Cursors
-from toolyard.metatools.metatool import TEXT, fields, make, outcome
-from toolyard.metatools.signature import one_line, signature
+from toolyard.metatools.catalogue import Catalogue, PageCursors
+from toolyard.metatools.metatool import TEXT, build_metatool, object_schema
 from toolyard.model.errors import ToolError
 from toolyard.model.profile import METATOOLS
+from toolyard.model.signature import one_line, signature
 from toolyard.model.spec import Operation, ToolSpec
 
-__all__ = ["check_query", "make_search"]
+__all__ = ["check_query", "search_metatool"]
 
 _QUERY_CHARACTERS: Final = 2000
 _DESCRIPTION: Final = 90
 _WHY: Final = 60
 _SPACES: Final = frozenset("\t\n\r\f\v")
-_TAKES: Final = fields(
+_INPUT_SCHEMA: Final = object_schema(
     "query",
     query={**TEXT, "description": "What you want to do, in plain words."},
     limit={"type": "integer", "minimum": 1, "maximum": 100, "default": 5},
@@ -27,7 +27,7 @@ _TAKES: Final = fields(
     operation={"enum": [str(operation) for operation in Operation]},
     detail={"enum": ["signature", "schema"], "default": "signature"},
 )
-_HIT: Final = outcome(
+_HIT: Final = object_schema(
     "signature description why",
     signature=TEXT,
     description=TEXT,
@@ -36,7 +36,7 @@ _HIT: Final = outcome(
     input_schema={"type": "object"},
     output_schema={"type": "object"},
 )
-_ANSWERS: Final = outcome(
+_OUTPUT_SCHEMA: Final = object_schema(
     "hits",
     hits={"type": "array", "items": _HIT},
     total={"type": "integer"},
@@ -46,49 +46,49 @@ _ANSWERS: Final = outcome(
 )
 
 
-def make_search(catalogue: Catalogue, cursors: Cursors) -> Tool:
-    """Return the tool `search_tools`."""
+def search_metatool(catalogue: Catalogue, cursors: PageCursors) -> Tool:
+    """Return the metatool `search_tools`."""
 
     async def search(call: Call) -> dict[str, Any]:
-        given = call.arguments
-        query, limit, detail = given["query"], given["limit"], given["detail"]
-        namespace, operation = given.get("namespace"), given.get("operation")
-        check_query(query, catalogue.available_actions(call.profile, "list_tools()"))
+        arguments = call.arguments
+        query, limit, detail = arguments["query"], arguments["limit"], arguments["detail"]
+        namespace, operation = arguments.get("namespace"), arguments.get("operation")
+        check_query(query, catalogue.registry.available_actions(call.profile, "list_tools()"))
         catalogue.check_namespace(namespace, call.profile)
         tools = await catalogue.fingerprint(call.profile)
-        question = [tools, catalogue.ranking(), "search_tools", query, limit, namespace, operation]
-        start = cursors.open(question, given.get("cursor"), again="search_tools(query=…)")
+        question = [tools, catalogue.ranking_fingerprint(), "search_tools", query, limit, namespace, operation]
+        start = cursors.verify(question, arguments.get("cursor"), suggestion="search_tools(query=…)")
         found = await catalogue.search(query, call.profile, namespace=namespace, operation=operation, offset=start, limit=limit)
-        told: dict[str, Any] = {"hits": [_hit(hit.spec, hit.why, full=detail == "schema") for hit in found.hits]}
+        result: dict[str, Any] = {"hits": [_hit(hit.spec, hit.why, full=detail == "schema") for hit in found.hits]}
         if found.total is not None:
-            told["total"] = found.total
+            result["total"] = found.total
         if found.more:
-            told["next_cursor"] = cursors.close(question, start + limit)
+            result["next_cursor"] = cursors.sign(question, start + limit)
         if not found.hits and not start:
-            told["closest"] = [source for source in found.closest if source != METATOOLS]
-            elsewhere = catalogue.available_actions(call.profile, "list_tools(namespace=…)")
-            told["hint"] = " or look through a namespace with ".join(["Nothing fits. Say it in other words", *elsewhere]) + "."
-        return told
+            result["closest"] = [source for source in found.closest if source != METATOOLS]
+            actions = catalogue.registry.available_actions(call.profile, "list_tools(namespace=…)")
+            result["hint"] = " or look through a namespace with ".join(["Nothing fits. Say it in other words", *actions]) + "."
+        return result
 
-    return make(
+    return build_metatool(
         "search_tools",
         "Find tools by what they do. Answers with signatures.",
         search,
-        takes=_TAKES,
-        answers=_ANSWERS,
+        input_schema=_INPUT_SCHEMA,
+        output_schema=_OUTPUT_SCHEMA,
         listed=True,
         finds=True,
     )
 
 
-def check_query(query: str, elsewhere: Sequence[str] = ()) -> None:
-    """Check that a query is something that can be asked.
+def check_query(query: str, alternatives: Sequence[str] = ()) -> None:
+    """Check that a query is valid; `alternatives` are actions for an empty one.
 
     Raises:
-        ToolError: `invalid_input` if it is empty, too long, or not text.
+        ToolError: `invalid_input` if it is empty, too long, or has control characters.
     """
     if not query.strip():
-        raise _refusal("The query is empty.", "string_too_short", *(elsewhere or ["search_tools(query=…)"]))
+        raise _refusal("The query is empty.", "string_too_short", *(alternatives or ["search_tools(query=…)"]))
     if len(query) > _QUERY_CHARACTERS:
         message = f"The query has {len(query)} characters; at most {_QUERY_CHARACTERS} are read. Say what you want to do in a sentence."
         raise _refusal(message, "string_too_long", "search_tools(query=…)")

@@ -7,6 +7,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
 from pathlib import PurePath
 from typing import Any, Final, Self, cast
 
@@ -29,6 +30,7 @@ __all__ = [
     "encode_unchecked",
     "encode_uncopied",
     "estimate_tokens",
+    "fingerprint",
 ]
 
 Content = Block | Text | ResourceLink
@@ -174,6 +176,14 @@ def encode(value: object) -> bytes:
 def encode_sorted(value: object) -> bytes:
     """Return a serialisable value as JSON with sorted keys, so that equal values give equal bytes."""
     return _SORTING_ENCODER.encode(value)
+
+
+def fingerprint(*values: object) -> str:
+    """Return a hash in hexadecimal that changes exactly when the values do, whatever the order of their keys."""
+    digest = sha256()
+    for value in values:
+        digest.update(encode_sorted(value))
+    return digest.hexdigest()
 
 
 def encode_data(value: object) -> Encoded:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from toolyard.model.errors import shortened
+from toolyard.model.names import closest_name
 
 if TYPE_CHECKING:
     import jsonschema_rs
@@ -24,7 +25,6 @@ __all__ = [
     "SchemaError",
     "SchemaValidator",
     "check_schema",
-    "closest_name",
     "field_name",
     "fits_simple_schema",
     "follow_reference",
@@ -281,16 +281,6 @@ def follow_reference(root: Schema, reference: str) -> Any:
         part = raw.replace("~1", "/").replace("~0", "~")
         node = cast("dict[str, Any]", node).get(part) if isinstance(node, dict) else None
     return node
-
-
-def closest_name(name: str, known: Sequence[str]) -> str | None:
-    """Return the known name that is closest to a name, if one is close."""
-    if len(name) > _MAX_NAME_CHARACTERS:
-        return None
-    from difflib import get_close_matches  # noqa: PLC0415 - needed for mistakes only
-
-    close = get_close_matches(name, known, n=1, cutoff=0.6)
-    return close[0] if close else None
 
 
 def field_name(path: Sequence[str | int]) -> str:

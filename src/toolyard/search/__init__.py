@@ -1,7 +1,7 @@
-"""Search: ranks tools against words, by strategies behind one interface.
+"""Search: ranks tools against words, by one of several strategies.
 
-It knows tools as data only: not who asks, nor what running one does. Its names are loaded when first used, because a yard
-needs only the settings before its first search.
+It reads specs only and knows neither callers nor calls. Its names are loaded lazily: until its first search a yard needs only the
+settings.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Evaluation: how well and how fast a strategy finds what labelled questions ask for."""
+"""Evaluation: recall, rank and speed of a search strategy on labelled queries."""
 
 import math
 import time
@@ -12,18 +12,18 @@ from toolyard.model.spec import Operation, ToolSpec
 from toolyard.search.index import Index, make_index
 from toolyard.search.settings import SearchSettings
 
-__all__ = ["EvaluationError", "LabelledQuery", "LabelledTool", "Measured", "evaluate", "read_queries", "read_tools"]
+__all__ = ["Evaluation", "EvaluationError", "LabelledQuery", "LabelledTool", "evaluate", "read_queries", "read_tools"]
 
 _DEPTH: Final = 10
 _Line = TypeVar("_Line", bound=msgspec.Struct)
 
 
 class EvaluationError(ValueError):
-    """A line of the labelled tools or queries cannot be read; the sentence names it."""
+    """A line of the labelled tools or queries cannot be read; the message names it."""
 
 
 class LabelledTool(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool of a labelled set; its schema is read as text and need not be a correct one."""
+    """A tool of a labelled set; its schema need not be valid."""
 
     id: str
     name: str
@@ -34,7 +34,7 @@ class LabelledTool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LabelledQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """A question and the ids of the tools that answer it."""
+    """A query and the ids of the tools that answer it."""
 
     query: str
     relevant: tuple[str, ...]
@@ -45,8 +45,8 @@ class LabelledQuery(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("'relevant' must name a tool")
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured: the mean quality over all questions, and what building and asking cost in time of the processor."""
+class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+    """The mean quality over all queries, and the processor time of building and searching."""
 
     recall_1: float = msgspec.field(name="recall@1")
     recall_5: float = msgspec.field(name="recall@5")
@@ -64,53 +64,53 @@ def read_tools(lines: Iterable[str | bytes]) -> list[LabelledTool]:
     """Return the tools of a file with one JSON object a line.
 
     Raises:
-        EvaluationError: A line is no tool, or has the id of another.
+        EvaluationError: A line is no tool, or repeats an id.
     """
-    found: dict[str, LabelledTool] = {}
+    tools: dict[str, LabelledTool] = {}
     for number, tool in _numbered(lines, LabelledTool):
-        if tool.id in found:
+        if tool.id in tools:
             raise EvaluationError(f"Line {number} has the id '{tool.id}', which a line before it has already.")
-        found[tool.id] = tool
-    return list(found.values())
+        tools[tool.id] = tool
+    return list(tools.values())
 
 
 def read_queries(lines: Iterable[str | bytes]) -> list[LabelledQuery]:
-    """Return the questions of a file with one JSON object a line.
+    """Return the queries of a file with one JSON object a line.
 
     Raises:
-        EvaluationError: A line is no question, or names no tool that answers it.
+        EvaluationError: A line is no query, or names no relevant tool.
     """
     return [query for _, query in _numbered(lines, LabelledQuery)]
 
 
-def evaluate(tools: Sequence[LabelledTool], queries: Sequence[LabelledQuery], settings: SearchSettings | None = None) -> Measured:
-    """Return how well and how fast the strategy of the settings answers the questions."""
+def evaluate(tools: Sequence[LabelledTool], queries: Sequence[LabelledQuery], settings: SearchSettings | None = None) -> Evaluation:
+    """Return the quality and speed of the settings' strategy on the queries."""
     specs = _specs(tools)
-    began = time.process_time()
+    started = time.process_time()
     index = make_index(settings)
     for spec in specs.values():
         index.add(spec)
     index.prepare()
-    build = time.process_time() - began
-    ids = {spec.name: number for number, spec in specs.items()}
-    ranks, spent = _ask(index, queries, ids)
-    mean = [sum(column) / max(1, len(queries)) for column in zip(*map(_marks, ranks, queries), strict=True)] or [0.0] * 5
-    return Measured(
+    build = time.process_time() - started
+    ids = {spec.name: tool_id for tool_id, spec in specs.items()}
+    ranks, durations = _search_all(index, queries, ids)
+    mean = [sum(column) / max(1, len(queries)) for column in zip(*map(_metrics, ranks, queries), strict=True)] or [0.0] * 5
+    return Evaluation(
         recall_1=round(mean[0], 4),
         recall_5=round(mean[1], 4),
         recall_10=round(mean[2], 4),
         mrr_10=round(mean[3], 4),
         ndcg_10=round(mean[4], 4),
         build_s=round(build, 3),
-        p50_ms=_at(spent, 0.5),
-        p99_ms=_at(spent, 0.99),
+        p50_ms=_percentile(durations, 0.5),
+        p99_ms=_percentile(durations, 0.99),
         tools=len(specs),
         queries=len(queries),
     )
 
 
 def _numbered(lines: Iterable[str | bytes], kind: type[_Line]) -> Iterator[tuple[int, _Line]]:
-    """Yield what each line is, with its number; some editors begin a file with a mark that is no part of it."""
+    """Yield each line decoded, with its number; some editors begin a file with a byte-order mark."""
     for number, line in enumerate(lines, 1):
         try:
             text = (line.encode() if isinstance(line, str) else line).removeprefix(BOM_UTF8 if number == 1 else b"")
@@ -120,33 +120,33 @@ def _numbered(lines: Iterable[str | bytes], kind: type[_Line]) -> Iterator[tuple
             raise EvaluationError(f"Line {number} cannot be read: {str(error).rstrip('.')}.") from error
 
 
-def _ask(index: Index, queries: Sequence[LabelledQuery], ids: dict[str, str]) -> tuple[list[list[str]], list[float]]:
-    """Return the ids that were found for every question, and the milliseconds that each took."""
+def _search_all(index: Index, queries: Sequence[LabelledQuery], ids: dict[str, str]) -> tuple[list[list[str]], list[float]]:
+    """Return the ids that each query found, and the milliseconds that it took."""
     ranks: list[list[str]] = []
-    spent: list[float] = []
+    durations: list[float] = []
     for query in queries:
-        began = time.process_time()
-        found = index.search(query.query, allows=_anything, limit=_DEPTH)
-        spent.append((time.process_time() - began) * 1000)
+        started = time.process_time()
+        found = index.search(query.query, allows=_allow_all, limit=_DEPTH)
+        durations.append((time.process_time() - started) * 1000)
         ranks.append([ids[hit.spec.name] for hit in found.hits])
-    return ranks, spent
+    return ranks, durations
 
 
-def _anything(_: ToolSpec) -> bool:
+def _allow_all(_: ToolSpec) -> bool:
     return True
 
 
 def _specs(tools: Sequence[LabelledTool]) -> dict[str, ToolSpec]:
-    """Return the tools as specs by id; one whose name is taken gets a number behind it."""
+    """Return the tools as specs by id; a name that repeats gets a number appended."""
     specs: dict[str, ToolSpec] = {}
-    taken: dict[str, int] = {}
+    used: dict[str, int] = {}
     for tool in tools:
-        name, again = tool.name, taken.get(tool.name, 0)
-        while name in taken:
-            again += 1
-            name = f"{tool.name}_{again + 1}"
-        taken[tool.name] = again
-        taken.setdefault(name, 0)
+        name, repeats = tool.name, used.get(tool.name, 0)
+        while name in used:
+            repeats += 1
+            name = f"{tool.name}_{repeats + 1}"
+        used[tool.name] = repeats
+        used.setdefault(name, 0)
         specs[tool.id] = ToolSpec(
             name=name,
             description=tool.description or "",
@@ -158,15 +158,15 @@ def _specs(tools: Sequence[LabelledTool]) -> dict[str, ToolSpec]:
     return specs
 
 
-def _marks(found: Sequence[str], query: LabelledQuery) -> tuple[float, float, float, float, float]:
-    """Return recall at 1, 5 and 10, the reciprocal rank and the discounted gain of one answer."""
+def _metrics(found: Sequence[str], query: LabelledQuery) -> tuple[float, float, float, float, float]:
+    """Return recall at 1, 5 and 10, the reciprocal rank and the discounted gain of one query."""
     relevant = set(query.relevant)
-    places = [place for place, number in enumerate(dict.fromkeys(found)) if number in relevant]
-    recall = [sum(place < depth for place in places) / len(relevant) for depth in (1, 5, _DEPTH)]
-    best = sum(1 / math.log2(place + 2) for place in range(min(len(relevant), _DEPTH)))
-    gain = sum(1 / math.log2(place + 2) for place in places)
-    return (recall[0], recall[1], recall[2], 1 / (places[0] + 1) if places else 0.0, gain / best)
+    ranks = [rank for rank, tool_id in enumerate(dict.fromkeys(found)) if tool_id in relevant]
+    recall = [sum(rank < depth for rank in ranks) / len(relevant) for depth in (1, 5, _DEPTH)]
+    best = sum(1 / math.log2(rank + 2) for rank in range(min(len(relevant), _DEPTH)))
+    gain = sum(1 / math.log2(rank + 2) for rank in ranks)
+    return (recall[0], recall[1], recall[2], 1 / (ranks[0] + 1) if ranks else 0.0, gain / best)
 
 
-def _at(spent: Sequence[float], share: float) -> float:
-    return round(sorted(spent)[min(len(spent) - 1, int(len(spent) * share))], 3) if spent else 0.0
+def _percentile(durations: Sequence[float], share: float) -> float:
+    return round(sorted(durations)[min(len(durations) - 1, int(len(durations) * share))], 3) if durations else 0.0

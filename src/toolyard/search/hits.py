@@ -1,6 +1,6 @@
-"""Listings: the tools of an index by name, for questions that words cannot answer.
+"""What every search strategy shares: hits and pages, the filter of a search, hidden tools, and tools by name.
 
-Every strategy has one; it ranks nothing.
+It ranks nothing.
 """
 
 import re
@@ -14,18 +14,19 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from toolyard.model.spec import Operation, ToolSpec
-from toolyard.search.text import plain, read_words, split_word
+from toolyard.search.text import fold, words_of
 
-__all__ = ["Admits", "Allows", "Found", "Hidden", "Hit", "Listing", "Rule", "closest", "page"]
-
+__all__ = ["Allows", "Filter", "Found", "HiddenTools", "Hit", "NameList", "Rule", "closest_namespaces", "page"]
 
 _CLOSEST: Final = 5
+_RULES: Final = 32
+_Key = TypeVar("_Key")
 Allows = Callable[[ToolSpec], bool]
-"""Whether a tool exists for whoever asks; it must always say the same of a tool, because what it said is remembered."""
+"""Whether a tool exists for the caller; the result is cached, so it must always be the same for a tool."""
 
 
 class Hit(msgspec.Struct, frozen=True):
-    """One tool that was found, how well it fits, and briefly why."""
+    """One tool that was found, its score, and briefly why."""
 
     spec: ToolSpec
     score: float
@@ -33,97 +34,94 @@ class Hit(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """One page of hits; the closest namespaces are named when nothing fits."""
+    """One page of hits."""
 
     hits: list[Hit]
     total: int | None = None
-    """How many fit in all, where that is known."""
+    """How many tools fit in all, where that is known."""
     more: bool = False
     """Whether another page follows."""
     closest: list[str] = []
+    """The closest namespaces, if nothing fits."""
 
 
 def page(ordered: Iterable[Hit], *, offset: int, limit: int) -> Found:
-    """Return one page of hits that come in their order; the total is known if they end with it."""
+    """Return one page of ordered hits; the total is known if the page is the last one."""
     offset, limit = max(offset, 0), max(limit, 0)
     seen = list(islice(ordered, offset + limit + 1))
     more = len(seen) > offset + limit
     return Found(hits=seen[offset : offset + limit], total=None if more else len(seen), more=more)
 
 
-class Listing:
-    """The tools of an index, by name."""
+class NameList:
+    """The tools of an index by name, for queries without words that could be ranked."""
 
     def __init__(self) -> None:
         self._specs: dict[str, ToolSpec] = {}
-        self._lower: dict[str, tuple[str, ...]] = {}
-        """The names that differ in their capitals alone, under what they share."""
-        self._names: list[str] | None = None
+        self._by_lower: dict[str, tuple[str, ...]] = {}
+        """The names that differ in case only, by their lower-case form."""
+        self._sorted: list[str] | None = None
 
     def add(self, spec: ToolSpec) -> None:
-        """Take a tool in, in place of one of the same name."""
+        """Add a tool, or replace the one of the same name."""
         self.remove(spec.name)
         self._specs[spec.name] = spec
         lower = spec.name.lower()
-        self._lower[lower] = tuple(sorted((*self._lower.get(lower, ()), spec.name)))
-        self._names = None
+        self._by_lower[lower] = tuple(sorted((*self._by_lower.get(lower, ()), spec.name)))
+        self._sorted = None
 
     def remove(self, name: str) -> None:
-        """Forget a tool, if it is there."""
+        """Remove a tool, if it is there."""
         if self._specs.pop(name, None) is None:
             return
         lower = name.lower()
-        others = tuple(other for other in self._lower.pop(lower) if other != name)
+        others = tuple(other for other in self._by_lower.pop(lower) if other != name)
         if others:
-            self._lower[lower] = others
-        self._names = None
+            self._by_lower[lower] = others
+        self._sorted = None
 
-    def named(self, query: str, admits: Allows) -> ToolSpec | None:
-        """Return the tool that has the query for its name, whatever its capitals; one that is written alike before others."""
+    def exact(self, query: str, where: Allows) -> ToolSpec | None:
+        """Return the tool whose name is the query, ignoring case; one of the same case first."""
         wanted = query.strip()
-        names = sorted(self._lower.get(wanted.lower(), ()), key=lambda name: name != wanted)
-        return next((spec for spec in map(self._specs.__getitem__, names) if admits(spec)), None)
+        names = sorted(self._by_lower.get(wanted.lower(), ()), key=lambda name: name != wanted)
+        return next((spec for spec in map(self._specs.__getitem__, names) if where(spec)), None)
 
-    def by_name(self, query: str, admits: Allows) -> Iterator[Hit]:
-        """Return the tools whose names hold every word of the query, one that is named by it first; all if it is empty."""
-        if self._names is None:
-            self._names = sorted(self._specs)
-        wanted = query.strip()
-        words = dict.fromkeys(_words_of(wanted))
-        said = ", ".join(f"'{word}'" for word in words or (wanted,))
-        why = f"{said} in name" if wanted else "all tools by name"
-        exact = self.named(wanted, admits)
+    def search(self, query: str, where: Allows) -> Iterator[Hit]:
+        """Yield the tools whose names hold every word of the query, an exact match first; all if it is empty."""
+        if self._sorted is None:
+            self._sorted = sorted(self._specs)
+        query = query.strip()
+        words = dict.fromkeys(words_of(fold(query)))
+        quoted = ", ".join(f"'{word}'" for word in words or (query,))
+        why = f"{quoted} in name" if query else "all tools by name"
+        exact = self.exact(query, where)
         if exact is not None:
             yield Hit(exact, 0.0, why)
-        for name in filter(_holding(words), self._names) if words or not wanted else ():
+        for name in filter(_name_matcher(words), self._sorted) if words or not query else ():
             spec = self._specs[name]
-            if spec is not exact and admits(spec):
+            if spec is not exact and where(spec):
                 yield Hit(spec, 0.0, why)
 
 
-def _words_of(text: str) -> list[str]:
-    return [word for written in read_words(plain(text)) for word in split_word(written)]
-
-
-def _holding(words: Iterable[str]) -> Callable[[str], bool]:
-    """Return a function that says whether a name holds all words; it takes apart only names that may hold them behind capitals."""
-    # Where a word stands is looked for before what stands around it, because that is quick.
+def _name_matcher(words: Iterable[str]) -> Callable[[str], bool]:
+    """Return a function that checks whether a name holds all words."""
+    # A substring is searched before its surroundings, and only names with capitals are split into words: both save most of the time.
     alone = [(word, re.compile(rf"{re.escape(word)}(?![^\W\d_])(?<![^\W\d_]{re.escape(word)})").search) for word in words]
 
-    def holds(name: str) -> bool:
+    def matches(name: str) -> bool:
         lower = name.lower()
         for word, search in alone:
             if word not in lower:
                 return False
             if not search(lower):
-                return lower != name and set(words).issubset(_words_of(name))
+                return lower != name and set(words).issubset(words_of(fold(name)))
         return True
 
-    return holds
+    return matches
 
 
-def closest(scored: Iterable[tuple[ToolSpec, float]], visible: Iterable[ToolSpec]) -> list[str]:
-    """Return the namespaces that have the most of the tools that nearly fit, or else of all that are visible."""
+def closest_namespaces(scored: Iterable[tuple[ToolSpec, float]], visible: Iterable[ToolSpec]) -> list[str]:
+    """Return the namespaces with the best scores, or else those with the most visible tools."""
     sums: dict[str, float] = {}
     for spec, score in scored:
         sums[spec.source] = sums.get(spec.source, 0.0) + score
@@ -132,20 +130,16 @@ def closest(scored: Iterable[tuple[ToolSpec, float]], visible: Iterable[ToolSpec
     return sorted(counts, key=lambda source: (-counts[source], source))[:_CLOSEST]
 
 
-_RULES: Final = 32
-_Key = TypeVar("_Key")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Admits:
-    """What a question may be answered with: what a rule allows, narrowed by what is asked for beside the words."""
+class Filter:
+    """The tools that a search may return: those of a rule, narrowed by namespace and operation."""
 
     allows: Allows
     namespace: str | None = None
     operation: Operation | None = None
 
     def __call__(self, spec: ToolSpec) -> bool:
-        """Return whether the answer may hold the tool; the cheap questions are asked first."""
+        """Return whether the tool may be returned; the cheap conditions are checked first."""
         return self.is_asked_for(spec) and self.allows(spec)
 
     def is_asked_for(self, spec: ToolSpec) -> bool:
@@ -155,51 +149,51 @@ class Admits:
 
 @dataclass(frozen=True, slots=True)
 class Rule(Generic[_Key]):
-    """A rule and what it hides."""
+    """A rule and the tools that it hides."""
 
     allows: Allows
-    fresh: dict[_Key, ToolSpec]
-    """The tools that came since it was last asked."""
+    pending: dict[_Key, ToolSpec]
+    """Tools added since the rule was last used."""
     hidden: set[_Key] = field(default_factory=set[_Key])
     counts: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
-    """How many tools it shows that hold a term, as was counted since tools last came or went."""
+    """Cached numbers of visible tools by term; cleared when a tool is added or removed."""
 
 
-class Hidden(Generic[_Key]):
-    """The tools of an index that each of the last few rules hides; a rule must always say the same of a tool."""
+class HiddenTools(Generic[_Key]):
+    """Caches which tools each of the most recently used rules hides."""
 
     def __init__(self) -> None:
         self._rules: dict[Hashable, Rule[_Key]] = {}
 
     def add(self, key: _Key, spec: ToolSpec) -> None:
-        """Take note of a tool; rules are asked about it when they are next used."""
+        """Add a tool; each rule is applied to it when it is next used."""
         for rule in self._rules.values():
-            rule.fresh[key] = spec
+            rule.pending[key] = spec
             rule.counts.clear()
 
     def remove(self, key: _Key) -> None:
-        """Forget a tool, if it is there."""
+        """Remove a tool, if it is there."""
         for rule in self._rules.values():
-            rule.fresh.pop(key, None)
+            rule.pending.pop(key, None)
             rule.hidden.discard(key)
             rule.counts.clear()
 
-    def under(self, allows: Allows, tools: Callable[[], Iterable[tuple[_Key, ToolSpec]]]) -> Rule[_Key]:
-        """Return a rule with what it hides of these tools, which are all that were noted."""
-        named = _identity(allows)
-        rule = self._rules.pop(named, None)
+    def for_rule(self, allows: Allows, tools: Callable[[], Iterable[tuple[_Key, ToolSpec]]]) -> Rule[_Key]:
+        """Return a rule with the tools it hides; `tools` returns all tools, for a rule that is new."""
+        identity = _identity(allows)
+        rule = self._rules.pop(identity, None)
         if rule is None:
             rule = Rule(allows, dict(tools()))
             if len(self._rules) >= _RULES:
                 del self._rules[next(iter(self._rules))]
-        rule.hidden.update(key for key, spec in rule.fresh.items() if not allows(spec))
-        rule.fresh.clear()
-        self._rules[named] = rule  # the one used last is at the end
+        rule.hidden.update(key for key, spec in rule.pending.items() if not allows(spec))
+        rule.pending.clear()
+        self._rules[identity] = rule  # last: the dictionary is in order of use
         return rule
 
 
 def _identity(allows: Allows) -> Hashable:
-    """Return what is the same for the same rule: a method is made anew when it is taken from its object, and a lambda where it stands."""
+    """Return a key that is equal for equal rules, because bound methods and lambdas are new objects each time."""
     if isinstance(allows, FunctionType) and not (allows.__closure__ or allows.__defaults__ or allows.__kwdefaults__):
         return id(allows.__code__), id(allows.__globals__)
     owner: object = getattr(allows, "__self__", None)

@@ -1,6 +1,6 @@
-"""The index: tools go in and out one at a time, and questions are answered within what is allowed.
+"""The index of a yard's tools, and the registry of search strategies.
 
-It reads the question and asks a strategy, which ranks; so every strategy is asked alike.
+The index only passes queries on; a strategy ranks.
 """
 
 from collections.abc import Callable
@@ -8,9 +8,10 @@ from typing import Any, Final, Protocol
 
 from toolyard.model.spec import Operation, ToolSpec
 from toolyard.search.bm25 import Bm25
-from toolyard.search.hits import Admits, Allows, Found
+from toolyard.search.hits import Allows, Filter, Found
 from toolyard.search.lexical import Lexical
 from toolyard.search.settings import SearchSettings
+from toolyard.search.text import QUERY_CHARACTERS
 
 __all__ = ["ENTRY_POINTS", "Index", "Strategy", "StrategyError", "make_index", "strategy_names"]
 
@@ -19,39 +20,38 @@ class Strategy(Protocol):
     """A way to rank tools against words."""
 
     def add(self, spec: ToolSpec) -> None:
-        """Take a tool in, in place of one of the same name."""
+        """Add a tool, or replace the one of the same name."""
         ...
 
     def remove(self, name: str) -> None:
-        """Forget a tool, if it is there."""
+        """Remove a tool, if it is there."""
         ...
 
     def prepare(self) -> None:
-        """Read what came since the last question."""
+        """Index the tools that were added since the last search."""
         ...
 
-    def rank(self, query: str, admits: Admits, *, offset: int, limit: int) -> Found:
-        """Return one page of the tools that fit best, of those that are admitted; never fails, whatever the query."""
+    def rank(self, query: str, where: Filter, *, offset: int, limit: int) -> Found:
+        """Return one page of the tools that fit best, of those that pass the filter; no query makes it raise."""
         ...
 
 
 class Index:
     """The tools of a yard, ranked by one strategy."""
 
-    def __init__(self, strategy: Strategy, settings: SearchSettings) -> None:
+    def __init__(self, strategy: Strategy) -> None:
         self.strategy = strategy
-        self._settings = settings
 
     def add(self, spec: ToolSpec) -> None:
-        """Take a tool in, in place of one of the same name."""
+        """Add a tool, or replace the one of the same name."""
         self.strategy.add(spec)
 
     def remove(self, name: str) -> None:
-        """Forget a tool, if it is there."""
+        """Remove a tool, if it is there."""
         self.strategy.remove(name)
 
     def prepare(self) -> None:
-        """Do now what the next search would otherwise do first."""
+        """Index now what the next search would otherwise index first."""
         self.strategy.prepare()
 
     def search(
@@ -64,23 +64,22 @@ class Index:
         offset: int = 0,
         limit: int = 5,
     ) -> Found:
-        """Return the tools that fit best, of those that are allowed; never fails, whatever the query."""
+        """Return the tools that fit best, of those that are allowed; no query makes it raise."""
         self.strategy.prepare()
-        admits = Admits(allows=allows, namespace=namespace, operation=operation)
-        return self.strategy.rank(query[: self._settings.query_characters], admits, offset=offset, limit=limit)
+        where = Filter(allows=allows, namespace=namespace, operation=operation)
+        return self.strategy.rank(query[:QUERY_CHARACTERS], where, offset=offset, limit=limit)
 
 
 ENTRY_POINTS: Final = "toolyard.search"
-"""The group of entry points in which packages offer strategies: functions from settings to a strategy."""
+"""The entry-point group of strategies from other packages: functions from settings to a strategy."""
 _METHODS: Final = ("add", "remove", "prepare", "rank")
 
 
 class StrategyError(ValueError):
-    """The strategy that was asked for cannot be had; the sentence says why."""
+    """The strategy does not exist or cannot be loaded; the message says why."""
 
 
 def _make_hybrid(settings: SearchSettings) -> Strategy:
-    # Imported here because the extra need not be installed, and only this strategy loads it.
     from toolyard.search.semantic import Hybrid  # noqa: PLC0415 - it needs the extra 'semantic'
 
     try:
@@ -94,43 +93,42 @@ _OWN: Final[dict[str, Callable[[SearchSettings], Strategy]]] = {"bm25": Bm25, "h
 
 def strategy_names() -> list[str]:
     """Return the names of all strategies that are installed."""
-    return sorted({*_OWN, *_offered()})
+    return sorted({*_OWN, *_entry_points()})
 
 
 def make_index(settings: SearchSettings | None = None) -> Index:
     """Return an empty index that ranks by the strategy of the settings.
 
     Raises:
-        StrategyError: There is no such strategy, it is none, or what it needs is not installed.
+        StrategyError: There is no such strategy, it is invalid, or a package that it needs is missing.
     """
     settings = settings or SearchSettings()
     own = _OWN.get(settings.strategy)
     if own is not None:
-        return Index(own(settings), settings)
-    offered = _offered().get(settings.strategy)
-    if offered is None:
+        return Index(own(settings))
+    entry_point = _entry_points().get(settings.strategy)
+    if entry_point is None:
         known = ", ".join(f"'{name}'" for name in strategy_names())
         raise StrategyError(f"There is no search strategy '{settings.strategy}'; there are {known}.")
-    return Index(_load(settings, offered), settings)
+    return Index(_load(settings, entry_point))
 
 
-def _load(settings: SearchSettings, offered: Any) -> Strategy:
-    """Return the strategy that a package offers, having seen that it is one."""
-    which = f"The search strategy '{settings.strategy}' of '{offered.value}'"
+def _load(settings: SearchSettings, entry_point: Any) -> Strategy:
+    """Return the strategy of another package, after a check that it has the methods of one."""
+    which = f"The search strategy '{settings.strategy}' of '{entry_point.value}'"
     try:
-        strategy = offered.load()(settings)
+        strategy = entry_point.load()(settings)
     except Exception as error:
-        said = " ".join(str(error).split()).removesuffix(".") or type(error).__name__
-        raise StrategyError(f"{which} cannot be loaded: {said}.") from error
+        reason = " ".join(str(error).split()).removesuffix(".") or type(error).__name__
+        raise StrategyError(f"{which} cannot be loaded: {reason}.") from error
     lacking = [name for name in _METHODS if not callable(getattr(strategy, name, None))]
     if lacking:
-        named = ", ".join(f"'{name}'" for name in lacking)
-        raise StrategyError(f"{which} cannot be used: what it makes, a '{type(strategy).__name__}', lacks {named}.")
+        names = ", ".join(f"'{name}'" for name in lacking)
+        raise StrategyError(f"{which} cannot be used: its '{type(strategy).__name__}' lacks {names}.")
     return strategy
 
 
-def _offered() -> dict[str, Any]:
-    # Imported here because it takes long to load, and only a strategy that is not ours needs it.
-    from importlib.metadata import entry_points  # noqa: PLC0415 - dear, and for strangers' strategies alone
+def _entry_points() -> dict[str, Any]:
+    from importlib.metadata import entry_points  # noqa: PLC0415 - slow to load, and only strategies of other packages need it
 
     return {point.name.strip().lower(): point for point in entry_points(group=ENTRY_POINTS)}

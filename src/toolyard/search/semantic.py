@@ -1,6 +1,6 @@
-"""Vectors: texts as points, where texts of like meaning lie near, from a table of words inside the package `wordllama`.
+"""The hybrid strategy: words as in the lexical one, and likeness of meaning by word vectors.
 
-Nothing is downloaded: the table and what splits words are files of that package, and none of its code is run.
+The vectors and the tokenizer are files of the package `wordllama`. Nothing is downloaded, and none of its code is run.
 """
 
 import json
@@ -13,35 +13,37 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from toolyard.model.spec import ToolSpec
-from toolyard.search.hits import Admits, Found, closest, page
-from toolyard.search.lexical import Asked, Close, Lexical, closely, in_order, split_clauses
+from toolyard.search.hits import Filter, Found, closest_namespaces, page
+from toolyard.search.lexical import Lexical, QueryWord, Scored, in_order, score, split_clauses
 from toolyard.search.postings import View
 from toolyard.search.settings import SearchSettings
-from toolyard.search.text import own_name, plain, read_words, split_word
+from toolyard.search.text import bare_name, fold, words_of
 
-__all__ = ["NEEDED", "Encoder", "Hybrid", "Near", "Vectors", "load_encoder", "text_of"]
+__all__ = ["NEEDED", "Encoder", "Hybrid", "Similarity", "Vectors", "load_encoder", "text_of"]
 
 
 NEEDED: Final = ("numpy", "tokenizers", "wordllama")
-"""The packages that the extra 'semantic' brings."""
+"""The packages of the extra 'semantic'."""
 _CHARACTERS: Final = 800
 _ROWS: Final = 8192
 _AT_ONCE: Final = 64
-"""Rows that are multiplied at once: so few that no threads are started for them, which would cost more than they save."""
+"""Rows multiplied at once: so few that numpy starts no threads, which would cost more than they save."""
 _LIKEST: Final = 512
-"""Tools that are put in order first: few searches look at more."""
+"""Tools that are sorted first: few searches need more."""
+_CLAUSE_SHARE: Final = 0.5
+"""Share of the most similar clause in a likeness; the rest is the whole query."""
 _TOKENIZER: Final = "tokenizers/l2_supercat_tokenizer_config.json"
 _WEIGHTS: Final = "weights/l2_supercat_256.safetensors"
 
 
 def text_of(spec: ToolSpec) -> str:
-    """Return what a tool is, as one text."""
-    name = " ".join(word for written in read_words(plain(own_name(spec))) for word in split_word(written))
-    return f"{plain(spec.source)} {name}. {plain(spec.description[:_CHARACTERS])}"[:_CHARACTERS].lower()
+    """Return a tool as one text: namespace, words of the name, and description."""
+    name = " ".join(words_of(fold(bare_name(spec))))
+    return f"{fold(spec.source)} {name}. {fold(spec.description[:_CHARACTERS])}"[:_CHARACTERS].lower()
 
 
 class Encoder:
-    """Turns texts into vectors of length one."""
+    """Turns texts into unit vectors: the normalised sums of the vectors of their tokens."""
 
     def __init__(self, folder: Path) -> None:
         # Imported here because only the hybrid strategy needs them, and they take long to load.
@@ -69,13 +71,13 @@ class Encoder:
         return rows
 
     def _read(self, path: Path) -> Any:
-        """Return the table: a length, a header that says where it is, and its numbers, left in the file."""
+        """Return the memory-mapped table of a safetensors file: a length, a JSON header, and the numbers."""
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
             header: dict[str, Any] = json.loads(file.read(size))
-        told = next(value for name, value in header.items() if name != "__metadata__")
-        kind = {"F16": "<f2", "F32": "<f4"}[told["dtype"]]
-        return self._numpy.memmap(path, dtype=kind, mode="r", offset=8 + size + told["data_offsets"][0], shape=tuple(told["shape"]))
+        tensor = next(value for name, value in header.items() if name != "__metadata__")
+        kind = {"F16": "<f2", "F32": "<f4"}[tensor["dtype"]]
+        return self._numpy.memmap(path, dtype=kind, mode="r", offset=8 + size + tensor["data_offsets"][0], shape=tuple(tensor["shape"]))
 
 
 @lru_cache(maxsize=1)
@@ -88,13 +90,13 @@ def load_encoder() -> Encoder:
     for package in NEEDED:
         if find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named '{package}'", name=package)
-    found = find_spec("wordllama")
-    places = found.submodule_search_locations if found else None
-    return Encoder(Path(next(iter(places or ()))))
+    package = find_spec("wordllama")
+    folders = package.submodule_search_locations if package else None
+    return Encoder(Path(next(iter(folders or ()))))
 
 
-class Near:
-    """How like a query every tool is."""
+class Similarity:
+    """How similar every tool is to one query."""
 
     def __init__(self, values: Any, *, rows: dict[str, int], names: list[str | None]) -> None:
         self._numpy: Any = import_module("numpy")  # only the hybrid strategy needs it
@@ -106,10 +108,10 @@ class Near:
         return float(self._values[self._rows[name]])
 
     def __iter__(self) -> Iterator[str]:
-        """Return the names of all tools, the likest first; the others are put in order only if they are asked for."""
+        """Yield the names of all tools, the most similar first; all but the first few are sorted only if consumed."""
         numpy, values = self._numpy, self._values
-        place = len(values) - _LIKEST
-        line = numpy.partition(values, place)[place] if place > 0 else -numpy.inf
+        others = len(values) - _LIKEST
+        line = numpy.partition(values, others)[others] if others > 0 else -numpy.inf
         for part in (values >= line, values < line):
             rows = numpy.flatnonzero(part)
             order: list[int] = rows[numpy.argsort(-values[rows], kind="stable")].tolist()
@@ -131,34 +133,34 @@ class Vectors:
         self._free: list[int] = []
 
     def add(self, specs: list[ToolSpec]) -> None:
-        """Take tools in, in place of those of the same names."""
+        """Add tools, or replace those of the same names."""
         for spec, vector in zip(specs, self._encoder.encode([text_of(spec) for spec in specs]), strict=True):
             self.remove(spec.name)
-            row = self._free.pop() if self._free else self._further()
+            row = self._free.pop() if self._free else self._new_row()
             self._rows[spec.name] = row
             self._names[row] = spec.name
             self._blocks[row // _ROWS][row % _ROWS] = vector
 
     def remove(self, name: str) -> None:
-        """Forget a tool, if it is there."""
+        """Remove a tool, if it is there."""
         row = self._rows.pop(name, None)
         if row is not None:
             self._names[row] = None
             self._free.append(row)
 
-    def near(self, query: str, clauses: list[str], *, share: float) -> Near:
-        """Return how like the query every tool is."""
+    def similarity(self, query: str, clauses: list[str]) -> Similarity:
+        """Return how similar every tool is to the query and to the best of its clauses."""
         numpy = self._numpy
-        asked = self._encoder.encode([text.lower() for text in (query, *clauses)]).T
+        columns = self._encoder.encode([text.lower() for text in (query, *clauses)]).T
         used = len(self._names)
-        parts = [_product(block[: _whole(used - number * _ROWS)], asked) for number, block in enumerate(self._blocks)]
-        likeness = numpy.concatenate(parts or [asked[:0]])[:used]
-        values = likeness[:, 0]
+        parts = [_product(block[: _round_up(used - number * _ROWS)], columns) for number, block in enumerate(self._blocks)]
+        products = numpy.concatenate(parts or [columns[:0]])[:used]
+        values = products[:, 0]
         if clauses:
-            values = (1 - share) * values + share * likeness[:, 1:].max(1)
-        return Near(numpy.round(values, 5), rows=self._rows, names=self._names)
+            values = (1 - _CLAUSE_SHARE) * values + _CLAUSE_SHARE * products[:, 1:].max(1)
+        return Similarity(numpy.round(values, 5), rows=self._rows, names=self._names)
 
-    def _further(self) -> int:
+    def _new_row(self) -> int:
         row = len(self._names)
         if row == len(self._blocks) * _ROWS:
             self._blocks.append(self._numpy.zeros((_ROWS, self._encoder.width), self._numpy.float32))
@@ -166,32 +168,32 @@ class Vectors:
         return row
 
 
-def _whole(rows: int) -> int:
-    """Return so many rows, and as many more as make the last that are multiplied at once complete."""
+def _round_up(rows: int) -> int:
+    """Return a number of rows that is a multiple of those multiplied at once."""
     return rows + -rows % _AT_ONCE
 
 
-def _product(block: Any, asked: Any) -> Any:
-    """Return the rows of a block times the columns of what is asked."""
-    return (block.reshape(-1, _AT_ONCE, len(asked)) @ asked).reshape(len(block), -1)
+def _product(block: Any, columns: Any) -> Any:
+    """Return the rows of a block times the columns, a few rows at once."""
+    return (block.reshape(-1, _AT_ONCE, len(columns)) @ columns).reshape(len(block), -1)
 
 
 _BATCH: Final = 256
-_NEARLY: Final = 0.7
-"""How like in meaning a tool must be beside the likest, if it is less like than what fits without others.
-
-A loose question is less like everything, also what answers it."""
-_LEAST: Final = 2 / 3
-"""What it must be of what fits without others even so: where nothing is like the question, the likest tool says nothing."""
+_LIKEST_SHARE: Final = 0.7
+"""Share of the highest likeness from which a tool is shown below `semantic_fit`: a vague query is less similar to every tool."""
+_FIT_SHARE: Final = 2 / 3
+"""Share of `semantic_fit` that such a tool needs even so: if nothing is similar, the highest likeness means nothing."""
 
 
 class _Fused(NamedTuple):
-    """The tools that were looked at, best first; those that hold a word of the question or are like it; and whether any fits."""
+    """The candidates of both kinds, scored together."""
 
-    seen: list[Close]
-    best: list[Close]
+    candidates: list[Scored]
+    """All candidates, best first."""
+    best: list[Scored]
+    """Those that contain a word of the query or are similar enough."""
     line: float
-    """How like in meaning a tool must be that holds no word of the question."""
+    """The likeness that a tool without a word of the query must have."""
     fits: bool
 
 
@@ -202,78 +204,80 @@ class Hybrid:
         self._settings = settings
         self._lexical = Lexical(settings)
         self._vectors = Vectors(load_encoder())
-        self._waiting: dict[str, ToolSpec] = {}
+        self._pending: dict[str, ToolSpec] = {}
 
     def add(self, spec: ToolSpec) -> None:
-        """Take a tool in, in place of one of the same name; it is read before the next search."""
+        """Add a tool, or replace the one of the same name; it is read before the next search."""
         self._lexical.add(spec)
-        self._waiting[spec.name] = spec
+        self._pending[spec.name] = spec
 
     def remove(self, name: str) -> None:
-        """Forget a tool, if it is there."""
+        """Remove a tool, if it is there."""
         self._lexical.remove(name)
-        self._waiting.pop(name, None)
+        self._pending.pop(name, None)
         self._vectors.remove(name)
 
     def prepare(self) -> None:
-        """Read the tools that came since the last search."""
+        """Read the tools that were added since the last search."""
         self._lexical.prepare()
-        waiting = iter(self._waiting.values())
-        while batch := list(islice(waiting, _BATCH)):
+        pending = iter(self._pending.values())
+        while batch := list(islice(pending, _BATCH)):
             self._vectors.add(batch)
-        self._waiting.clear()
+        self._pending.clear()
 
-    def rank(self, query: str, admits: Admits, *, offset: int, limit: int) -> Found:
-        """Return one page of the tools that fit best, of those that are admitted."""
-        settings, lexical = self._settings, self._lexical
-        view = lexical.view(admits)
-        asked = lexical.read(query, view)
-        if not asked:
+    def rank(self, query: str, where: Filter, *, offset: int, limit: int) -> Found:
+        """Return one page of the tools that fit best, of those that pass the filter."""
+        lexical = self._lexical
+        view = lexical.view(where)
+        words = lexical.read(query, view)
+        if not words:
             return lexical.by_name(query, view, offset=offset, limit=limit)
-        near = self._vectors.near(query, split_clauses(query), share=settings.semantic_clause_share)
-        fused = self._fused(asked, near, view=view)
-        exact = lexical.listing.named(query, admits)
+        likeness = self._vectors.similarity(query, split_clauses(query))
+        fused = self._fused(words, likeness, view)
+        exact = lexical.names.exact(query, where)
         if exact is None and not fused.fits:
-            return Found(hits=[], total=0, closest=closest(((close.spec, close.score) for close in fused.seen), view.specs()))
-        rest = self._rest(asked, fused, near, view=view)
+            scores = ((scored.spec, scored.score) for scored in fused.candidates)
+            return Found(hits=[], total=0, closest=closest_namespaces(scores, view.specs()))
+        rest = self._rest(words, fused, likeness, view)
         found = page(in_order(exact, fused.best, rest), offset=offset, limit=limit)
-        return lexical.explained(found, asked)
+        return lexical.explained(found, words)
 
-    def _admitted(self, near: Near, view: View) -> Iterator[int]:
-        return filter(view.answers, map(self._lexical.postings.number, near))
+    def _by_likeness(self, likeness: Similarity, view: View) -> Iterator[int]:
+        return filter(view.passes, map(self._lexical.postings.number, likeness))
 
-    def _fused(self, asked: list[Asked], near: Near, *, view: View) -> _Fused:
-        """Return the best of both kinds."""
-        settings = self._settings
-        by_words = islice(self._lexical.admitted(asked, view), settings.candidates)
-        by_meaning = islice(self._admitted(near, view), settings.candidates)
-        numbers = dict.fromkeys(chain(by_words, by_meaning))
-        closes = closely(asked, list(numbers), view=view, settings=settings)
-        if not closes:
+    def _fused(self, words: list[QueryWord], likeness: Similarity, view: View) -> _Fused:
+        """Return the best tools by words and by meaning, scored by both."""
+        settings, count = self._settings, Lexical.CANDIDATES
+        by_words = islice(self._lexical.candidates(words, view), count)
+        by_meaning = islice(self._by_likeness(likeness, view), count)
+        tools = score(words, list(dict.fromkeys(chain(by_words, by_meaning))), view=view)
+        if not tools:
             return _Fused([], [], line=1.0, fits=False)
-        top = max(close.score for close in closes) or 1.0
-        nearest = max(near[close.spec.name] for close in closes)
+        top = max(tool.score for tool in tools) or 1.0
+        likest = max(likeness[tool.spec.name] for tool in tools)
         share = settings.semantic_share
-        fused = [
-            Close(close.spec, round((1 - share) * close.score / top + share * near[close.spec.name] / max(nearest, 1e-6), 5), close.fit)
-            for close in closes
-        ]
-        seen = sorted(fused, key=lambda close: (-close.score, close.spec.name))
-        worded = {close.spec.name for close in closes if close.score}
-        line = min(settings.semantic_fit, max(_NEARLY * nearest, _LEAST * settings.semantic_fit))
-        best = [close for close in seen if close.spec.name in worded or near[close.spec.name] >= line]
-        return _Fused(seen, best, line=line, fits=nearest >= settings.semantic_fit or max(close.fit for close in fused) > settings.fit)
 
-    def _rest(self, asked: list[Asked], fused: _Fused, near: Near, *, view: View) -> Iterator[list[Close]]:
-        """Return what comes after the best: the other tools that hold the words, then those that are only like in meaning."""
-        seen = {close.spec.name for close in fused.best}
+        def fused_score(tool: Scored) -> float:
+            return round((1 - share) * tool.score / top + share * likeness[tool.spec.name] / max(likest, 1e-6), 5)
+
+        fused = [Scored(tool.spec, fused_score(tool), tool.fit) for tool in tools]
+        candidates = sorted(fused, key=lambda tool: (-tool.score, tool.spec.name))
+        with_words = {tool.spec.name for tool in tools if tool.score}
+        line = min(settings.semantic_fit, max(_LIKEST_SHARE * likest, _FIT_SHARE * settings.semantic_fit))
+        best = [tool for tool in candidates if tool.spec.name in with_words or likeness[tool.spec.name] >= line]
+        fits = likest >= settings.semantic_fit or max(tool.fit for tool in fused) > settings.fit
+        return _Fused(candidates, best, line=line, fits=fits)
+
+    def _rest(self, words: list[QueryWord], fused: _Fused, likeness: Similarity, view: View) -> Iterator[list[Scored]]:
+        """Yield the tools after the best: the others with words of the query, then those that are only similar."""
+        seen = {tool.spec.name for tool in fused.best}
         least = fused.best[-1].score if fused.best else 0.0
-        for block in self._lexical.blocks(asked, view):
-            fresh = [Close(close.spec, least, close.fit) for close in block if close.spec.name not in seen]
-            seen.update(close.spec.name for close in fresh)
-            yield fresh
+        for block in self._lexical.blocks(words, view):
+            new = [Scored(tool.spec, least, tool.fit) for tool in block if tool.spec.name not in seen]
+            seen.update(tool.spec.name for tool in new)
+            yield new
         yield [
-            Close(spec, least, 0.0)
-            for spec in (view.postings.entries[number].spec for number in self._admitted(near, view))
-            if spec.name not in seen and near[spec.name] >= fused.line
+            Scored(spec, least, 0.0)
+            for spec in (view.postings.entries[number].spec for number in self._by_likeness(likeness, view))
+            if spec.name not in seen and likeness[spec.name] >= fused.line
         ]

@@ -1,6 +1,6 @@
-"""Stems: the part of an English word that its forms share, after the Porter2 rules.
+"""Stems of English words, by the Porter2 algorithm.
 
-It knows nothing of tools; words of other languages mostly come out as they went in.
+Words of other languages mostly come out unchanged.
 """
 
 import re
@@ -13,57 +13,25 @@ _VOWELS: Final = frozenset("aeiouy")
 _DOUBLES: Final = ("bb", "dd", "ff", "gg", "mm", "nn", "pp", "rr", "tt")
 _BEFORE_LI: Final = frozenset("cdeghkmnrt")
 
-_EXCEPTIONS: Final = {
-    "skis": "ski",
-    "skies": "sky",
-    "dying": "die",
-    "lying": "lie",
-    "tying": "tie",
-    "idly": "idl",
-    "gently": "gentl",
-    "ugly": "ugli",
-    "early": "earli",
-    "only": "onli",
-    "singly": "singl",
-} | {word: word for word in ("sky", "news", "howe", "atlas", "cosmos", "bias", "andes")}
+
+def _rules(text: str) -> tuple[tuple[str, str], ...]:
+    """Return pairs of an ending, or a word, and its replacement."""
+    return tuple((ending, replacement) for ending, _, replacement in (rule.partition(":") for rule in text.split()))
+
+
+_EXCEPTIONS: Final = dict(
+    _rules("skis:ski skies:sky dying:die lying:lie tying:tie idly:idl gently:gentl ugly:ugli early:earli only:onli singly:singl")
+) | {word: word for word in ("sky", "news", "howe", "atlas", "cosmos", "bias", "andes")}
 _DONE_AFTER_PLURAL: Final = frozenset({"inning", "outing", "evening", "canning", "herring", "earring", "proceed", "exceed", "succeed"})
 _LONG_BEGINNINGS: Final = ("gener", "commun", "arsen", "past", "univers", "later", "emerg", "organ", "inter")
 
-_SECOND: Final = (
-    ("ization", "ize"),
-    ("ational", "ate"),
-    ("fulness", "ful"),
-    ("ousness", "ous"),
-    ("iveness", "ive"),
-    ("tional", "tion"),
-    ("biliti", "ble"),
-    ("lessli", "less"),
-    ("entli", "ent"),
-    ("ogist", "og"),
-    ("ation", "ate"),
-    ("alism", "al"),
-    ("aliti", "al"),
-    ("ousli", "ous"),
-    ("iviti", "ive"),
-    ("fulli", "ful"),
-    ("enci", "ence"),
-    ("anci", "ance"),
-    ("abli", "able"),
-    ("izer", "ize"),
-    ("ator", "ate"),
-    ("alli", "al"),
-    ("bli", "ble"),
-)
-_THIRD: Final = (
-    ("ational", "ate"),
-    ("tional", "tion"),
-    ("alize", "al"),
-    ("icate", "ic"),
-    ("iciti", "ic"),
-    ("ical", "ic"),
-    ("ness", ""),
-    ("ful", ""),
-)
+_SECOND: Final = _rules("""
+    ization:ize ational:ate fulness:ful ousness:ous iveness:ive tional:tion biliti:ble lessli:less entli:ent ogist:og
+    ation:ate alism:al aliti:al ousli:ous iviti:ive fulli:ful enci:ence anci:ance abli:able izer:ize ator:ate alli:al bli:ble
+""")
+_THIRD: Final = _rules("""
+    ational:ate tional:tion alize:al icate:ic iciti:ic ical:ic ness: ful:
+""")
 _FOURTH: Final = (
     *("ement", "ance", "ence", "able", "ible", "ment", "ant", "ent", "ism", "ate", "iti", "ous", "ive", "ize"),
     *("al", "er", "ic"),
@@ -72,13 +40,13 @@ _SECOND_ENDINGS: Final = (*(ending for ending, _ in _SECOND), "ogi", "li")
 _THIRD_ENDINGS: Final = (*(ending for ending, _ in _THIRD), "ative")
 _FOURTH_ENDINGS: Final = (*_FOURTH, "ion")
 _ENDINGS: Final = ("e", "s", "y", "ed", "ing", "ll", "i", *_SECOND_ENDINGS, *_THIRD_ENDINGS, *_FOURTH_ENDINGS)
-"""What a word must end in to be anything but its own stem."""
+"""Endings of words that are not their own stem: a quick check that most words fail."""
 _FIRST_REGION: Final = re.compile(r"[^aeiouy]*[aeiouy]+[^aeiouy]")
 _ENDS_SHORT: Final = re.compile(r"(?:[^aeiouy][aeiouy][^aeiouywxY]|\A[aeiouy][^aeiouy])\Z")
 
 
 def stem(word: str) -> str:
-    """Return the stem of a word in small letters."""
+    """Return the stem of a word in lower case."""
     if len(word) < _SHORTEST or not word.endswith(_ENDINGS) or not word.isascii() or not word.isalpha():
         return word
     if word in _EXCEPTIONS:
@@ -99,18 +67,18 @@ def stem(word: str) -> str:
 
 
 def _mark_consonant_y(word: str) -> str:
-    """Write 'y' large where it stands for a consonant: at the beginning and after a vowel."""
+    """Return the word with 'Y' for each 'y' that is a consonant: at the start and after a vowel."""
     if "y" not in word:
         return word
     letters = list(word)
-    for place, letter in enumerate(letters):
-        if letter == "y" and (place == 0 or letters[place - 1] in _VOWELS):
-            letters[place] = "Y"
+    for position, letter in enumerate(letters):
+        if letter == "y" and (position == 0 or letters[position - 1] in _VOWELS):
+            letters[position] = "Y"
     return "".join(letters)
 
 
 def _region(word: str, start: int) -> int:
-    """Return where the part after the first consonant that follows a vowel begins, looking from `start` on."""
+    """Return the position after the first consonant that follows a vowel, from `start` on."""
     found = _FIRST_REGION.match(word, start)
     return found.end() if found else len(word)
 
@@ -140,12 +108,12 @@ def _past(word: str, first: int) -> str:
             root = word[: -len(ending)]
             if _VOWELS.isdisjoint(root):
                 return word
-            return _mended(root, first)
+            return _restored(root, first)
     return word
 
 
-def _mended(root: str, first: int) -> str:
-    """Return what was left of a form in '-ed' or '-ing' as the word it came from."""
+def _restored(root: str, first: int) -> str:
+    """Return the word that a form in '-ed' or '-ing' without its ending came from."""
     if root.endswith(("at", "bl", "iz")):
         return root + "e"
     if root.endswith(_DOUBLES):
@@ -191,10 +159,10 @@ def _fourth(word: str, second: int) -> str:
 
 
 def _last_letter(word: str, first: int, second: int) -> str:
-    place = len(word) - 1
+    last = len(word) - 1
     if word.endswith("e"):
         short = _ENDS_SHORT.search(word[:-1])
-        return word[:-1] if place >= second or (place >= first and not short) else word
-    if word.endswith("ll") and place >= second:
+        return word[:-1] if last >= second or (last >= first and not short) else word
+    if word.endswith("ll") and last >= second:
         return word[:-1]
     return word

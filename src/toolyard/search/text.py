@@ -1,4 +1,4 @@
-"""Words: what a text or an identifier is made of, in small letters and without what says nothing."""
+"""The texts of a tool as words: its fields, splitting, folding, stop words, abbreviations and the thesaurus."""
 
 import math
 import re
@@ -13,21 +13,28 @@ from toolyard.model.schema import Schema, resolve
 from toolyard.model.spec import ToolSpec
 
 __all__ = [
+    "ABBREVIATIONS",
     "FILE",
-    "SHORT_FORMS",
+    "QUERY_CHARACTERS",
+    "QUERY_WORDS",
     "STOP_WORDS",
     "Fields",
-    "Table",
+    "Memo",
     "Thesaurus",
+    "bare_name",
     "fields_of",
     "find_values",
+    "fold",
     "load_thesaurus",
-    "own_name",
-    "parameters_of",
-    "plain",
     "read_words",
     "split_word",
+    "words_of",
 ]
+
+QUERY_CHARACTERS: Final = 4000
+"""Longest query; the rest is ignored."""
+QUERY_WORDS: Final = 64
+"""Most words of a query; the rest are ignored."""
 
 
 _PARAMETERS: Final = 64
@@ -35,21 +42,20 @@ _CHARACTERS: Final = 300
 _CHOICES: Final = 32
 _DEPTH: Final = 3
 _PARTS: Final = 64
-"""Parts that are read of one parameter: itself, and what is behind its references, branches and items."""
+"""Parts read of one parameter: itself, and those behind its references, branches and items."""
 _BRANCHES: Final = ("allOf", "anyOf", "oneOf")
 _INNER: Final = (*_BRANCHES, "items", "prefixItems", "additionalProperties")
 _BRANCHING: Final = frozenset({"$ref", *_BRANCHES})
 _IN_PARTS: Final = frozenset({"$ref", *_INNER})
-_MORE: Final = _IN_PARTS | {"const", "enum", "properties"}
-"""What a parameter has that is more than a name and a description."""
+_BEYOND_DESCRIPTION: Final = _IN_PARTS | {"const", "enum", "properties"}
+"""Keywords of a parameter that make it worth a walk; most have only a description."""
 
 
-def parameters_of(schema: Schema) -> tuple[list[str], list[str], list[str]]:
-    """Return the names of all parameters, what is said of them, and the values that they may take.
+def _parameters_of(schema: Schema) -> tuple[list[str], list[str], list[str]]:
+    """Return the names of all parameters, their descriptions, and the values of their enums, outer objects first.
 
-    Those that are in the fewest objects come first. A part of the schema that is referred to more than once is read where it is
-    first met: so one that holds itself comes to an end, and one that many parameters share does not crowd out the others. A schema
-    need not be a correct one.
+    A part that is referenced more than once is read where it is first met, so that schemas that refer to themselves end and shared
+    parts do not crowd out other parameters. The schema need not be valid.
     """
     names: list[str] = []
     texts: list[str] = []
@@ -66,7 +72,7 @@ def parameters_of(schema: Schema) -> tuple[list[str], list[str], list[str]]:
                 continue
             names.append(name)
             parameter = cast("dict[str, Any]", inner)
-            if _MORE.isdisjoint(parameter):
+            if _BEYOND_DESCRIPTION.isdisjoint(parameter):
                 text = parameter.get("description")
                 if isinstance(text, str):
                     texts.append(text[:_CHARACTERS])
@@ -88,21 +94,21 @@ def _texts(parts: list[Schema]) -> list[str]:
 def _choices(parts: list[Schema]) -> list[str]:
     found: list[Any] = []
     for part in parts:
-        given = part.get("enum")
-        if isinstance(given, list):
-            found += cast("list[Any]", given)[:_CHOICES]
+        enum = part.get("enum")
+        if isinstance(enum, list):
+            found += cast("list[Any]", enum)[:_CHOICES]
         if "const" in part:
             found.append(part["const"])
     return [choice for choice in found if isinstance(choice, str)]
 
 
 def _parts(root: Schema, node: Schema, seen: set[int]) -> list[Schema]:
-    """Return a part of a schema, and those behind it that speak of the same value or of what is in it and were not seen before."""
+    """Return a part of a schema, and the unseen parts behind its references, branches and items."""
     parts = [node]
     for part in parts:
         if _IN_PARTS.isdisjoint(part):
             continue
-        for inner in _behind(root, part):
+        for inner in _inner_parts(root, part):
             if len(parts) >= _PARTS:
                 return parts
             if isinstance(inner, dict) and id(found := cast("dict[str, Any]", inner)) not in seen:
@@ -111,7 +117,7 @@ def _parts(root: Schema, node: Schema, seen: set[int]) -> list[Schema]:
     return parts
 
 
-def _behind(root: Schema, part: Schema) -> list[Any]:
+def _inner_parts(root: Schema, part: Schema) -> list[Any]:
     found: list[Any] = [resolve(root, part)] if "$ref" in part else []
     for keyword in _INNER:
         if keyword in part:
@@ -125,33 +131,33 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 
-class Table(dict[_Key, _Value], Generic[_Key, _Value]):
-    """What was worked out before; it forgets everything when it has become too large."""
+class Memo(dict[_Key, _Value], Generic[_Key, _Value]):
+    """A dictionary that computes missing values; it is cleared when it becomes too large."""
 
-    __slots__ = ("_work_out",)
+    __slots__ = ("_compute",)
 
-    def __init__(self, work_out: Callable[[_Key], _Value]) -> None:
+    def __init__(self, compute: Callable[[_Key], _Value]) -> None:
         super().__init__()
-        self._work_out = work_out
+        self._compute = compute
 
     def __missing__(self, key: _Key) -> _Value:
         if len(self) >= _CACHED:
             self.clear()
-        found = self[key] = self._work_out(key)
-        return found
+        value = self[key] = self._compute(key)
+        return value
 
 
 _WORD: Final = re.compile(r"[^\W_]+")
 _SPACED: Final = "".join(letter if letter.isalnum() else " " for letter in map(chr, range(128)))
-"""What stands for each ASCII character once everything that is no letter or digit has become a space."""
+"""A translation table that turns ASCII characters other than letters and digits into spaces."""
 _PIECE: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _SHAPE: Final = re.compile(r"(?:A-*+)+(?!a)|(?:A-*+)?(?:a-*+)+|0+|[x-]+")
-"""The same for letters of all alphabets, each as its kind; those of alphabets without capitals are pieces of their own."""
-_STRETCH: Final = re.compile(r"[\x00-\x7f]*[^\x00-\x7f]{0,64}")
-"""What is made plain at once: marks on a letter are put in order in a time that grows with the square of their number."""
+"""The same for all alphabets, matched against the kind of each letter; letters without case are pieces of their own."""
+_FOLDED_AT_ONCE: Final = re.compile(r"[\x00-\x7f]*[^\x00-\x7f]{0,64}")
+"""Characters normalised at once: sorting combining marks takes time that grows with the square of their number."""
 _LONGEST: Final = 40
 _LONGEST_JOINED: Final = 24
-_SILENT: Final = """
+_STOP_WORDS: Final = """
     a about again all also am an and any are aren as asap at be because been being between both but by can cannot could couldn d
     did didn do does doesn doing don down during each either else etc even every few for from further had hadn has hasn have
     haven having he hello her here hers hey hi him his how however i if in instead into is isn it its itself just let lets ll m
@@ -165,8 +171,8 @@ _SILENT: Final = """
     seem specific specified specify sure take tell try trying use used useful uses using various want wanted wanting wants way
     ways wish wondering works
 """
-STOP_WORDS: Final = frozenset(_SILENT.split())
-"""Words that say nothing about which tool is meant."""
+STOP_WORDS: Final = frozenset(_STOP_WORDS.split())
+"""Words that do not help to choose a tool."""
 _PAIRS: Final = """
     admin administrator, app application, apps application, args argument, async asynchronous, attr attribute, auth authentication,
     auth authorization, avg average, bg background, calc calculate, cal calendar, cfg configuration, char character, cmd command,
@@ -186,47 +192,52 @@ _PAIRS: Final = """
 
 
 def _both_ways() -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
+    words: dict[str, tuple[str, ...]] = {}
     for pair in _PAIRS.split(","):
         short, long = pair.split()
-        for one, other in ((short, long), (long, short)):
-            found[one] = (*found.get(one, ()), other)
-    return found
+        words[short] = (*words.get(short, ()), long)
+        words[long] = (*words.get(long, ()), short)
+    return words
 
 
-SHORT_FORMS: Final = _both_ways()
-"""Words that identifiers cut short, and the other way round."""
+ABBREVIATIONS: Final = _both_ways()
+"""The words that an abbreviation stands for, and the abbreviations of a word."""
 
 
-def plain(text: str) -> str:
-    """Return a text with letters that only look different made the same."""
-    return text if text.isascii() else "".join(unicodedata.normalize("NFKC", part) for part in _STRETCH.findall(text))
+def fold(text: str) -> str:
+    """Return a text in Unicode normal form NFKC."""
+    return text if text.isascii() else "".join(unicodedata.normalize("NFKC", part) for part in _FOLDED_AT_ONCE.findall(text))
 
 
 def read_words(text: str) -> list[str]:
-    """Return the words of a text as they are written, identifiers unsplit but for what is no letter or digit."""
+    """Return the runs of letters and digits in a text, in their case."""
     return text.translate(_SPACED).split() if text.isascii() else _WORD.findall(text)
 
 
+def words_of(text: str) -> list[str]:
+    """Return the words of a text in lower case, identifiers as a whole and in pieces."""
+    return [word for written in read_words(text) for word in split_word(written)]
+
+
 def split_word(written: str) -> list[str]:
-    """Return the words that one written word holds: itself, or the pieces of an identifier and the whole."""
+    """Return a word in lower case, or the pieces of an identifier and the whole of it."""
     if written.islower() and written.isalpha() and written.isascii():
         return [written[:_LONGEST]]
     pieces = [piece.lower() for piece in (_PIECE.findall(written) if written.isascii() else _pieces(written))]
     whole = written.lower()
     if len(pieces) <= 1:
         return [whole[:_LONGEST]]
-    kept = [piece[:_LONGEST] for piece in pieces if len(piece) > 1]
-    return [*kept, whole] if len(whole) <= _LONGEST_JOINED else kept
+    words = [piece[:_LONGEST] for piece in pieces if len(piece) > 1]
+    return [*words, whole] if len(whole) <= _LONGEST_JOINED else words
 
 
 def _pieces(written: str) -> list[str]:
-    """Return the pieces of a word that is not all ASCII."""
+    """Return the pieces of a word that is not ASCII."""
     return [written[slice(*piece.span())] for piece in _SHAPE.finditer(written.translate(_KINDS))]
 
 
 def _kind(code: int) -> str:
-    """Return what kind of letter this is; one that only changes the letter before it belongs to it."""
+    """Return the kind of a letter: lower, upper, digit, modifier (part of the letter before it) or other."""
     letter = chr(code)
     if letter.islower():
         return "a"
@@ -237,14 +248,14 @@ def _kind(code: int) -> str:
     return "-" if unicodedata.category(letter) == "Lm" else "x"
 
 
-_KINDS: Final = Table[int, str](_kind)
+_KINDS: Final = Memo[int, str](_kind)
 
 _DESCRIPTION_CHARACTERS: Final = 4000
 _EXAMPLE_CHARACTERS: Final = 1000
 
 
 class Fields(NamedTuple):
-    """The texts of a tool; a field that is absent is empty."""
+    """The texts of a tool that are searched; an absent one is empty."""
 
     name: str
     title: str
@@ -257,17 +268,17 @@ class Fields(NamedTuple):
     examples: str
 
 
-def own_name(spec: ToolSpec) -> str:
-    """Return the name without the namespace that an upstream's tool has in front."""
+def bare_name(spec: ToolSpec) -> str:
+    """Return the name without the prefix of its namespace."""
     prefix = spec.source + "__"
     return spec.name[len(prefix) :] if spec.source and spec.name.startswith(prefix) else spec.name
 
 
 def fields_of(spec: ToolSpec) -> Fields:
-    """Return the texts of a tool, none of them longer than is worth reading."""
-    parameters, parameter_texts, choices = parameters_of(spec.input_schema)
+    """Return the texts of a tool, each cut to a useful length."""
+    parameters, parameter_texts, choices = _parameters_of(spec.input_schema)
     found = (
-        " ".join((own_name(spec), *spec.aliases)) if spec.aliases else own_name(spec),
+        " ".join((bare_name(spec), *spec.aliases)) if spec.aliases else bare_name(spec),
         spec.title or "",
         spec.source,
         " ".join(spec.tags),
@@ -277,7 +288,7 @@ def fields_of(spec: ToolSpec) -> Fields:
         " ".join(choices),
         " ".join(_examples(spec)) if spec.examples else "",
     )
-    return Fields._make(found if all(map(str.isascii, found)) else map(plain, found))
+    return Fields._make(found if all(map(str.isascii, found)) else map(fold, found))
 
 
 def _examples(spec: ToolSpec) -> Iterator[str]:
@@ -290,36 +301,17 @@ def _examples(spec: ToolSpec) -> Iterator[str]:
 
 
 FILE: Final = "thesaurus.bin"
-_SMALL_WORDS: Final = (
-    "by",
-    "of",
-    "or",
-    "in",
-    "to",
-    "on",
-    "id",
-    "at",
-    "for",
-    "and",
-    "all",
-    "get",
-    "with",
-    "from",
-    "new",
-    "use",
-    "make",
-    "my",
-    "up",
-)
-_PHRASE_WORDS: Final = 14
-_LETTERS_EACH: Final = 3.5
+_SMALL_WORDS: Final = "by of or in to on id at for and all get with from new use make my up"
+_LONGEST_PART: Final = 14
+_LETTERS_PER_PART: Final = 3.5
+"""Fewest letters of the parts on average: shorter ones are mostly accidents."""
 
 
 class Thesaurus:
-    """Which stems mean something like a stem, and of which common words a joined one is made."""
+    """Stems of similar meaning, and the common words that a joined word is made of."""
 
     def __init__(self, words: list[str], lines: dict[str, str]) -> None:
-        ranked = dict.fromkeys((*_SMALL_WORDS, *words))
+        ranked = dict.fromkeys((*_SMALL_WORDS.split(), *words))
         self._costs = {word: math.log((rank + 2) * 10) for rank, word in enumerate(ranked)}
         self._lines = lines
 
@@ -327,39 +319,39 @@ class Thesaurus:
         return stem in self._lines
 
     def is_common(self, word: str) -> bool:
-        """Return whether the word is one of the commonest, as it is written."""
+        """Return whether the word, as written, is one of the most common."""
         return word in self._costs
 
-    def near(self, stem: str, most: int) -> list[tuple[str, float]]:
-        """Return the nearest stems, with their likeness from 0 to 1."""
+    def neighbours(self, stem: str, limit: int) -> list[tuple[str, float]]:
+        """Return the stems of the most similar meaning, with their likeness from 0 to 1."""
         line = self._lines.get(stem)
         if not line:
             return []
         found: list[tuple[str, float]] = []
-        for part in line.split(" ")[:most]:
-            near, _, likeness = part.partition(":")
-            found.append((near, int(likeness) / 100))
+        for part in line.split(" ")[:limit]:
+            neighbour, _, likeness = part.partition(":")
+            found.append((neighbour, int(likeness) / 100))
         return found
 
-    def parts(self, word: str) -> list[str]:
-        """Return the common words that were joined to this one, or nothing if it does not come apart."""
+    def split(self, word: str) -> list[str]:
+        """Return the common words that a word is joined of, or nothing if it cannot be split."""
         size, costs = len(word), self._costs
         best = [0.0] + [math.inf] * size
-        begins = [0] * (size + 1)
-        for begin in range(size - 1):
-            if best[begin] == math.inf:  # nothing ends here, so nothing begins here
+        starts = [0] * (size + 1)
+        for start in range(size - 1):
+            if best[start] == math.inf:  # no word ends here
                 continue
-            for end in range(begin + 2, min(begin + _PHRASE_WORDS, size) + 1):
-                cost = best[begin] + costs.get(word[begin:end], math.inf)
+            for end in range(start + 2, min(start + _LONGEST_PART, size) + 1):
+                cost = best[start] + costs.get(word[start:end], math.inf)
                 if cost < best[end]:
-                    best[end], begins[end] = cost, begin
+                    best[end], starts[end] = cost, start
         if best[size] == math.inf:
             return []
         parts: list[str] = []
         while size:
-            parts.append(word[begins[size] : size])
-            size = begins[size]
-        return parts[::-1] if len(parts) > 1 and len(word) >= _LETTERS_EACH * len(parts) else []
+            parts.append(word[starts[size] : size])
+            size = starts[size]
+        return parts[::-1] if len(parts) > 1 and len(word) >= _LETTERS_PER_PART * len(parts) else []
 
 
 @lru_cache(maxsize=1)
@@ -369,8 +361,8 @@ def load_thesaurus() -> Thesaurus:
     words, _, rest = text.partition("\n")
     lines: dict[str, str] = {}
     for line in rest.split("\n"):
-        stem, _, near = line.partition("\t")
-        lines[stem] = near
+        stem, _, neighbours = line.partition("\t")
+        lines[stem] = neighbours
     return Thesaurus(words.split(" "), lines)
 
 
@@ -382,35 +374,34 @@ _TO_LAST_DIGIT: Final = re.compile(r"\S*\d")
 
 
 def find_values(text: str) -> Iterator[tuple[int, int]]:
-    """Return where they begin and end; what one is in lasts to the next space, unless it is quoted.
+    """Yield the spans of values: quoted text, links, mail addresses and words with digits, up to the next space.
 
-    Every stretch between spaces is looked over once for what makes the rest of it a value, and then from mark to mark, so that
-    the work grows with the text and no faster.
+    Each run without spaces is scanned once for what makes it a value and then from mark to mark, so that the time is linear.
     """
-    place = 0
-    while stretch := _UNSPACED.search(text, place):
-        place, end = stretch.span()
-        last_at, last_digit = _last_at(text, place, end), _last_digit(text, place, end)
-        while place < end:
-            quoted = _QUOTED.match(text, place)
-            if place < last_at or _LINK.match(text, place) or (quoted is None and place <= last_digit):
+    position = 0
+    while run := _UNSPACED.search(text, position):
+        position, end = run.span()
+        last_at, last_digit = _last_at(text, position, end), _last_digit(text, position, end)
+        while position < end:
+            quoted = _QUOTED.match(text, position)
+            if position < last_at or _LINK.match(text, position) or (quoted is None and position <= last_digit):
                 last = end
             elif quoted is not None:
                 last = quoted.end()
             else:
-                mark = _MARK.search(text, place + 1, end)
-                place = mark.start() if mark else end
+                mark = _MARK.search(text, position + 1, end)
+                position = mark.start() if mark else end
                 continue
-            yield place, last
-            place = last
+            yield position, last
+            position = last
 
 
-def _last_at(text: str, begin: int, end: int) -> int:
-    """Return where the sign of the last mail address stands that there may be, or -1: something and a dot must follow it."""
-    dot = text.rfind(".", begin, end - 1)
-    return text.rfind("@", begin, max(begin, dot - 1))
+def _last_at(text: str, start: int, end: int) -> int:
+    """Return the position of the last '@' of a possible mail address, or -1; a dot must follow it."""
+    dot = text.rfind(".", start, end - 1)
+    return text.rfind("@", start, max(start, dot - 1))
 
 
-def _last_digit(text: str, begin: int, end: int) -> int:
-    found = _TO_LAST_DIGIT.match(text, begin, end)
+def _last_digit(text: str, start: int, end: int) -> int:
+    found = _TO_LAST_DIGIT.match(text, start, end)
     return found.end() - 1 if found else -1

@@ -13,7 +13,7 @@ import msgspec
 
 from toolyard.dispatch.call import Call, Handler
 from toolyard.dispatch.sessions import Session
-from toolyard.model.schema import closest_name
+from toolyard.model.names import closest_name
 from toolyard.model.spec import Kind, PublishError
 
 __all__ = [

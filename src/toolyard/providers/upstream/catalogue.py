@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from toolyard._internal.files import read_private, write_atomically
-from toolyard.model.envelope import encode_sorted
+from toolyard.model.envelope import fingerprint
 from toolyard.providers.upstream.handshake import Handshake
 from toolyard.providers.upstream.link import LinkError
 from toolyard.providers.upstream.session import ClientSession
@@ -74,7 +74,7 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
 def endpoint_hash(settings: UpstreamSettings) -> str:
     """Return a hash of the endpoint, without tokens and other settings that may change for the same server."""
     parts = [settings.command, settings.args, settings.cwd, settings.url, settings.carrier]
-    return sha256(encode_sorted(parts)).hexdigest()[:16]
+    return fingerprint(parts)[:16]
 
 
 def folder_of(state: Path, name: str) -> Path:

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, cast
 import msgspec
 
 from toolyard._internal.logfmt import is_identifier
-from toolyard.model.envelope import encode_sorted
+from toolyard.model.envelope import encode_sorted, fingerprint
 from toolyard.providers.upstream.pins import (
     Definition,
     Definitions,
@@ -20,7 +20,6 @@ from toolyard.providers.upstream.pins import (
     StoredDefinitions,
     accepted_definition,
     changed_fields,
-    hash_of,
 )
 from toolyard.providers.upstream.scan import visible
 
@@ -72,7 +71,7 @@ def differences(definitions: Definitions, pins: Mapping[Key, Pin], stored: Store
 def diff_hash(found: Iterable[Difference], definitions: Definitions) -> str:
     """Return a short hash of differences, so that somebody can accept exactly what they reviewed."""
     current = [(difference.key, definitions[difference.key].hash if difference.key in definitions else None) for difference in found]
-    return hash_of(current)[:_HASH_CHARACTERS]
+    return fingerprint(current)[:_HASH_CHARACTERS]
 
 
 def _changes(current: Definition, pin: Pin, stored: StoredDefinitions) -> Iterator[FieldChange]:

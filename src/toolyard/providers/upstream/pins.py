@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from threading import Thread
 from typing import Any, Final, Literal, NamedTuple
@@ -20,7 +19,7 @@ import msgspec
 
 from toolyard._internal.files import write_atomically
 from toolyard._internal.logfmt import is_identifier, log_fields
-from toolyard.model.envelope import encode, encode_sorted
+from toolyard.model.envelope import encode, fingerprint
 from toolyard.providers.upstream import LOCK_FILE
 from toolyard.providers.upstream.catalogue import Catalogue, Item, folder_of
 from toolyard.providers.upstream.settings import UpstreamSettings
@@ -42,7 +41,6 @@ __all__ = [
     "changed_fields",
     "definitions_of",
     "find_lock",
-    "hash_of",
     "parse_lock",
     "pin_of",
     "read_accepted",
@@ -101,19 +99,14 @@ class Definition(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def hash(self) -> str:
         """Return the hash of the whole definition."""
-        return hash_of(self)
+        return fingerprint(self)
 
     def field_hashes(self) -> dict[str, str]:
         """Return a hash for each field, to name the changed ones; they are short, because nothing is decided by them."""
-        return {name: hash_of(value)[:_FIELD_HASH_CHARACTERS] for name, value in sorted(self.fields.items())}
+        return {name: fingerprint(value)[:_FIELD_HASH_CHARACTERS] for name, value in sorted(self.fields.items())}
 
 
 Definitions = Mapping[Key, Definition]
-
-
-def hash_of(value: object) -> str:
-    """Return the hash of a value's JSON, whatever the order of its keys."""
-    return sha256(encode_sorted(value)).hexdigest()
 
 
 def definitions_of(catalogue: Catalogue) -> Definitions:

@@ -3,15 +3,27 @@
 from typing import Any
 
 import pytest
-from ticket_tools import made
 
 from toolyard import Operation
-from toolyard.metatools.signature import one_line, signature
 from toolyard.model.envelope import encode
+from toolyard.model.signature import TypeNames, one_line, signature
 from toolyard.model.spec import ToolSpec
 
 TEXT = {"type": "string"}
 FLAG = {"type": "boolean"}
+ROOT = {
+    "$defs": {
+        "Owner": {"type": "object", "properties": {"name": TEXT}, "required": ["name"]},
+        "Name": TEXT,
+        "Loop": {"type": "array", "items": {"$ref": "#/$defs/Loop"}},
+        "Tree": {"type": "object", "properties": {"children": {"type": "array", "items": {"$ref": "#/$defs/Tree"}}}},
+    }
+}
+
+
+def line_of(**schema: Any) -> str:
+    spec = ToolSpec(name="f", description="d", input_schema={"type": "object", **schema}, operation=Operation.QUERY, source="s")
+    return signature(spec)
 
 
 @pytest.mark.parametrize(
@@ -40,22 +52,34 @@ FLAG = {"type": "boolean"}
     ids=str,
 )
 def test_a_type_is_written_as_people_write_it(schema: Any, written: str) -> None:
-    tool = made("f", properties={"x": schema}, output_schema=None)
-    definitions = {
-        "Owner": {"type": "object", "properties": {"name": TEXT}},
-        "Name": TEXT,
-        "Loop": {"type": "array", "items": {"$ref": "#/$defs/Loop"}},
-    }
-    tool.spec.input_schema["$defs"] = definitions
+    assert TypeNames(ROOT).of(schema) == written
+    assert line_of(properties={"x": schema}, **ROOT) == f"f(x?: {written})"
 
-    assert signature(tool.spec).startswith(f"f(x?: {written}")
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"type": "integer"}, "int"),
+        ({"enum": [1, "a", None]}, "1|'a'|None"),
+        ({"enum": list(range(20))}, "0|1|2|3|4|5|6|7|8|9|10|11|…"),
+        ({"type": "array", "items": {"type": ["integer", "null"]}}, "list[int|None]"),
+        ({"type": "object"}, "object"),
+        ({"type": "object", "additionalProperties": True}, "object"),
+        ({"type": "object", "additionalProperties": {"type": "integer"}}, "dict[str, int]"),
+        ({"properties": {"a": {"type": "integer"}}}, "{a?: int}"),
+        ({"type": "object", "properties": dict.fromkeys("abcdefghi", TEXT)}, "object"),
+        ({"type": "array", "items": {"$ref": "#/$defs/Owner"}}, "list[{name: str}]"),
+        ({"$ref": "#/$defs/Tree"}, "{children?: list[{children?: list[Tree]}]}"),
+    ],
+    ids=str,
+)
+def test_small_objects_and_more_choices_are_written_out_where_there_is_room(schema: Any, text: str) -> None:
+    assert TypeNames(ROOT, expand=True).of(schema) == text
 
 
 def test_a_signature_shows_what_is_required_and_of_the_rest_what_there_is_room_for() -> None:
     properties = {f"parameter_{number}": TEXT for number in range(40)}
-    tool = made("f", properties=properties)
-    tool.spec.input_schema["required"] = ["parameter_39"]
-    written = signature(tool.spec)
+    written = line_of(properties=properties, required=["parameter_39"])
 
     assert written.startswith("f(parameter_39: str, parameter_0?: str")
     assert written.endswith(", …)")
@@ -68,17 +92,12 @@ def test_a_line_is_cut_at_a_word() -> None:
     assert len(encode(one_line("x" * 500, 90))) < 100
 
 
-def written(**schema: Any) -> str:
-    spec = ToolSpec(name="f", description="d", input_schema={"type": "object", **schema}, operation=Operation.QUERY, source="s")
-    return signature(spec)
-
-
 def test_arguments_that_a_reference_brings_are_shown() -> None:
     base = {"properties": {"b": FLAG}, "required": ["b"]}
     definitions = {"A": {"$ref": "#/$defs/B", "properties": {"a": TEXT}, "required": ["a"]}, "B": base}
 
-    assert written(**{"$ref": "#/$defs/A", "$defs": definitions}) == "f(a: str, b: bool)"
-    assert written(**{"$ref": "#/$defs/A", "$defs": definitions}, properties={"own": TEXT}) == "f(a: str, b: bool, own?: str)"
+    assert line_of(**{"$ref": "#/$defs/A", "$defs": definitions}) == "f(a: str, b: bool)"
+    assert line_of(**{"$ref": "#/$defs/A", "$defs": definitions}, properties={"own": TEXT}) == "f(a: str, b: bool, own?: str)"
 
 
 def test_arguments_of_all_parts_are_shown() -> None:
@@ -89,36 +108,36 @@ def test_arguments_of_all_parts_are_shown() -> None:
     ]
     common = {"allOf": [{"properties": {"c": FLAG}, "required": ["c"]}]}
 
-    assert written(allOf=parts, **{"$defs": {"C": common}}) == "f(a: str, c: bool, b?: bool)"
-    assert written(properties={"x": {"allOf": [{"description": "An x."}, TEXT]}}) == "f(x?: str)"
+    assert line_of(allOf=parts, **{"$defs": {"C": common}}) == "f(a: str, c: bool, b?: bool)"
+    assert line_of(properties={"x": {"allOf": [{"description": "An x."}, TEXT]}}) == "f(x?: str)"
 
 
 def test_what_is_required_is_shown_even_if_nothing_more_is_known_of_it() -> None:
-    assert written(required=["zeal"]) == "f(zeal: any)"
-    assert written(required=["zeal", "a", "zeal"], properties={"a": TEXT}) == "f(zeal: any, a: str)"
+    assert line_of(required=["zeal"]) == "f(zeal: any)"
+    assert line_of(required=["zeal", "a", "zeal"], properties={"a": TEXT}) == "f(zeal: any, a: str)"
 
 
 @pytest.mark.parametrize("key", ["anyOf", "oneOf"])
 def test_alternatives_are_marked_and_what_all_of_them_require_is_shown(key: str) -> None:
     kinds = [{"properties": {"kind": {"const": kind}, kind: TEXT}, "required": ["kind", kind]} for kind in ("disc", "ring")]
 
-    assert written(**{key: kinds}) == "f(kind: 'disc'|'ring', …)"
-    assert written(**{key: [{"required": ["id"]}, {"required": ["name"]}]}, properties={"id": TEXT, "name": TEXT}) == (
+    assert line_of(**{key: kinds}) == "f(kind: 'disc'|'ring', …)"
+    assert line_of(**{key: [{"required": ["id"]}, {"required": ["name"]}]}, properties={"id": TEXT, "name": TEXT}) == (
         "f(id?: str, name?: str, …)"
     )
-    assert written(**{key: [{"required": ["id"]}]}, properties={"id": TEXT}) == "f(id: str)"
-    assert written(**{key: [{"properties": {"x": TEXT}}, True]}) == "f(…)"
+    assert line_of(**{key: [{"required": ["id"]}]}, properties={"id": TEXT}) == "f(id: str)"
+    assert line_of(**{key: [{"properties": {"x": TEXT}}, True]}) == "f(…)"
 
 
 def test_conditions_are_marked() -> None:
-    assert written(properties={"a": TEXT}, dependentRequired={"a": ["b"]}) == "f(a?: str, …)"
-    assert written(**{"if": {"required": ["a"]}, "then": {"required": ["b"]}}) == "f(…)"
+    assert line_of(properties={"a": TEXT}, dependentRequired={"a": ["b"]}) == "f(a?: str, …)"
+    assert line_of(**{"if": {"required": ["a"]}, "then": {"required": ["b"]}}) == "f(…)"
 
 
 def test_a_mark_stands_once_however_much_is_left_out() -> None:
     many = {f"parameter_{number}": TEXT for number in range(40)}
 
-    assert written(properties=many, anyOf=[{}, {}]).count("…") == 1
+    assert line_of(properties=many, anyOf=[{}, {}]).count("…") == 1
 
 
 @pytest.mark.parametrize(
@@ -133,13 +152,13 @@ def test_a_mark_stands_once_however_much_is_left_out() -> None:
     ids=["itself", "nowhere", "elsewhere", "itself in parts", "itself in alternatives"],
 )
 def test_what_leads_nowhere_has_a_signature_all_the_same(schema: dict[str, Any]) -> None:
-    assert written(**schema, properties={"a": TEXT}, required=["a"]) == "f(a: str, …)"
+    assert line_of(**schema, properties={"a": TEXT}, required=["a"]) == "f(a: str, …)"
 
 
 @pytest.mark.parametrize("key", ["properties", "required", "$ref", "allOf", "anyOf", "oneOf", "enum", "type", "items"])
 @pytest.mark.parametrize("value", [5, "five", None, [5], [None], {"five": 5}, True])
 def test_what_stands_where_no_schema_is_looked_for_may_be_anything(key: str, value: object) -> None:
-    shown = written(**{"$ref": "#/x", "x": {key: value}}, properties={"a": {"$ref": "#/x"}}, required=["a"])
+    shown = line_of(**{"$ref": "#/x", "x": {key: value}}, properties={"a": {"$ref": "#/x"}}, required=["a"])
 
     assert shown.startswith("f(a: ")
 
@@ -148,7 +167,7 @@ def test_what_stands_where_no_schema_is_looked_for_may_be_anything(key: str, val
 def test_a_type_that_branches_into_itself_comes_to_an_end(key: str) -> None:
     defs = {"x": {key: [{"$ref": "#/$defs/x"}] * 3000}}
 
-    assert written(**{"$defs": defs}, properties={"a": {"$ref": "#/$defs/x"}}).startswith("f(a?: ")
+    assert line_of(**{"$defs": defs}, properties={"a": {"$ref": "#/$defs/x"}}).startswith("f(a?: ")
 
 
 def test_little_is_read_of_a_text_without_an_end() -> None:
@@ -156,7 +175,7 @@ def test_little_is_read_of_a_text_without_an_end() -> None:
 
 
 def test_a_signature_is_one_line_whatever_names_and_values_hold() -> None:
-    shown = written(properties={"odd\nname": {"enum": ["x\r\ny", "\u2028"]}, "c": {"const": "\x85\x1b"}}, required=["odd\nname"])
+    shown = line_of(properties={"odd\nname": {"enum": ["x\r\ny", "\u2028"]}, "c": {"const": "\x85\x1b"}}, required=["odd\nname"])
 
     assert shown == "f(odd\\nname: 'x\\r\\ny'|'\\u2028', c?: '\\x85\\x1b')"
 
