@@ -19,7 +19,7 @@ from toolyard.transports.http import Http
 
 _ROOT = Path(toolyard.__file__).parent
 _WARM_UP_CALLS = 50
-_PARAMS = {
+_PARAMS: dict[str, Any] = {
     "name": "add",
     "arguments": {"a": 1, "b": 2},
     "_meta": {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}},
@@ -64,8 +64,9 @@ async def _entered_files() -> list[str]:
         serving = asyncio.create_task(transport.serve(yard))
         reader, writer = await asyncio.open_connection(*transport.listener.getsockname()[:2])
         for _ in range(_WARM_UP_CALLS):
-            reply = await _call(reader, writer)
-        if reply["result"]["structuredContent"]["data"] != 3:  # noqa: PLR2004 - one and two
+            await _call(reader, writer)
+        reply = await _call(reader, writer)
+        if reply["result"]["structuredContent"]["data"] != 3:
             raise SystemExit(f"The call failed: {reply}")
         sys.setprofile(note)
         try:
