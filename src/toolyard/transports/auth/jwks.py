@@ -1,6 +1,6 @@
 """The keys of an OAuth issuer: where they are, when they are fetched, and the check of signatures with them.
 
-It loads PyJWT and an HTTP client, so only servers that check tokens import it.
+It loads PyJWT, so only servers that check tokens import it.
 """
 
 import asyncio
@@ -9,10 +9,10 @@ import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from importlib import import_module
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
-import httpx2
 import jwt
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
@@ -39,6 +39,9 @@ async def fetch_object(url: str) -> dict[str, Any]:
     Raises:
         FetchError: There is none, or it is too large.
     """
+    await asyncio.to_thread(import_module, "httpx2")  # the import takes so long that other requests would have to wait
+    import httpx2  # noqa: PLC0415 - the same: it would delay the start of the server
+
     body = bytearray()
     try:
         async with (

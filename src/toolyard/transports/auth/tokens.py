@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -254,10 +255,16 @@ def _verifier() -> "type[Verifier]":
     try:
         from toolyard.transports.auth.jwks import Verifier  # noqa: PLC0415 - it loads PyJWT
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in {"cryptography", "httpx2", "jwt"}:
+        if (error.name or "").partition(".")[0] not in {"jwt", "cryptography"}:
             raise
-        raise ImportError("Tokens of an issuer need packages that are not installed: run pip install 'toolyard[oauth]'.") from None
+        raise _not_installed() from None
+    if find_spec("httpx2") is None:  # which is imported with the first fetch
+        raise _not_installed()
     return Verifier
+
+
+def _not_installed() -> ImportError:
+    return ImportError("Tokens of an issuer need packages that are not installed: run pip install 'toolyard[oauth]'.")
 
 
 class AnyOf:
