@@ -82,6 +82,7 @@ class ServerContext:
         self._param_headers: dict[str, ParamHeaders] = {}
         self._param_headers_version = -1
         self._visible_headers = tuple(name.lower() for name in serving.request_headers)
+        self._visible_names = tuple(name.encode() for name in self._visible_headers)
 
     def encoder(self, version: Version) -> ResultEncoder:
         """Return the encoder of results for clients of a version."""
@@ -126,6 +127,11 @@ class ServerContext:
     def profile_of(self, caller: Caller) -> Profile:
         """Return the caller's profile, or else the yard's."""
         return caller.profile or self.yard.profile
+
+    def header_names(self) -> tuple[bytes, ...]:
+        """Return the names of the request headers that handlers may see or upstreams get; upstreams come and go."""
+        forwarded = self.yard.providers.forward_headers
+        return (*self._visible_names, *(name.encode() for name in forwarded)) if forwarded else self._visible_names
 
     def visible_headers(self, headers: Mapping[str, str]) -> Mapping[str, str]:
         """Return the request headers that handlers may see."""

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -220,7 +219,10 @@ def _has(capabilities: Mapping[str, Any], name: str, modes: Mapping[str, Any]) -
 
 async def read_resource(context: RequestContext, params: wire.ReadResource) -> bytes:
     """Read a resource."""
-    start = partial(_read, context, params.uri)
+
+    def start(channel: Channel) -> Awaitable[Envelope]:
+        return context.server.yard.read(params.uri, caller=context.caller, channel=channel)
+
     invocation = Invocation(method="resources/read", name=params.uri, arguments=b"", start=start)
     outcome = await _run(context, invocation, params.request_state)
     if isinstance(outcome, bytes):
@@ -228,10 +230,6 @@ async def read_resource(context: RequestContext, params: wire.ReadResource) -> b
     if outcome.error is not None:
         raise _fault_of(outcome, {"uri": params.uri}, outcome.meta.call_id)
     return context.encoder.whole(encode(outcome.data), cacheable=True)
-
-
-def _read(context: RequestContext, uri: str, channel: Channel) -> Awaitable[Envelope]:
-    return context.server.yard.read(uri, caller=context.caller, channel=channel)
 
 
 async def get_prompt(context: RequestContext, params: wire.GetPrompt) -> bytes:

@@ -71,7 +71,6 @@ class _App(App):
         super().__init__(yard, serving, authenticator, host=host)
         self._server = ServerContext(yard, serving, channel="sse")
         self._clients: dict[str, _Client] = {}
-        self._visible_headers = tuple(name.lower().encode() for name in serving.request_headers)
 
     def own_mounts(self) -> dict[str, Mount]:
         """Return the mounts of the application itself."""
@@ -149,8 +148,8 @@ class _App(App):
             raise RefusedError(404, "There is no such stream; open one at '/sse'.")
         if client.stream.is_full:
             raise RefusedError(503, "This client has too many requests in flight.", ((b"retry-after", b"1"),))
-        names = (*self._visible_headers, *(name.encode() for name in self.yard.providers.forward_headers))
-        client.stream.receive_with(MessageHeaders(select_headers(request.headers, names), request.trace()), request.body or b"")
+        headers = select_headers(request.headers, self._server.header_names())
+        client.stream.receive_with(MessageHeaders(headers, request.trace()), request.body or b"")
         await writer.respond(202, b"Accepted\n", ())
 
 

@@ -3,6 +3,7 @@
 It does not know which server runs it: it gets requests and a `ResponseWriter` for each.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final, Literal, cast
@@ -22,7 +23,6 @@ from toolyard.transports.http.handshake import (
     serve_batch,
     serve_in_session,
     serve_stateless,
-    serve_stateless_batch,
     start_session,
     version_named,
 )
@@ -262,7 +262,6 @@ class Endpoint:
         self._server = server
         self._serving = server.serving
         self._sessions = HttpSessions(server)
-        self._visible_headers = tuple(name.lower().encode() for name in server.serving.request_headers)
         self._accepted: dict[bytes, Accepted] = {}
         self._timer = StreamTimer(server.serving.hold_back)
 
@@ -361,16 +360,22 @@ class Endpoint:
                 self._server, caller=request.caller, send=None, version=LATEST if version in MODERN else version_named(version)
             )
             response = Response(writer, self._serving, self._timer, streams=False)
-            await serve_stateless_batch(session, batch, request, writer, response=response)
+            response.watch()  # without a session, a client that disconnects cancels the batch
+            try:
+                await serve_batch(session, batch, request, writer)
+            except asyncio.CancelledError:
+                if not response.is_gone:
+                    raise
+            finally:
+                response.drop()
         return True
 
     def _read_headers(self, request: Request) -> str | None:
         """Select the headers for the call; return the protocol version that the headers name."""
         if len(request.headers) != len(request.pairs):
             _check_routing_duplicates(request.pairs)
-        forwarded = self._server.yard.providers.forward_headers
-        if self._visible_headers or forwarded:
-            request.visible_headers = select_headers(request.headers, (*self._visible_headers, *(name.encode() for name in forwarded)))
+        if names := self._server.header_names():
+            request.visible_headers = select_headers(request.headers, names)
         version = request.headers.get(b"mcp-protocol-version")
         return None if version is None else version.strip().decode("latin-1")
 

@@ -20,7 +20,6 @@ __all__ = [
     "serve_batch",
     "serve_in_session",
     "serve_stateless",
-    "serve_stateless_batch",
     "start_session",
     "version_named",
 ]
@@ -147,24 +146,6 @@ async def serve_batch(session: ServerSession, batch: list[bytes], request: Reque
         for task in tasks:
             task.cancel()  # if it is not done, nobody waits for it any more
     await (writer.respond(202, b"", ()) if answer is None else writer.respond(200, answer))
-
-
-async def serve_stateless_batch(
-    session: ServerSession, batch: list[bytes], request: Request, writer: ResponseWriter, *, response: Response
-) -> None:
-    """Serve a batch without a session; a client that disconnects cancels it.
-
-    Raises:
-        Fault: The version has no batches.
-    """
-    response.watch()
-    try:
-        await serve_batch(session, batch, request, writer)
-    except asyncio.CancelledError:
-        if not response.is_gone:
-            raise
-    finally:
-        response.drop()
 
 
 async def _serve_item(session: ServerSession, message: Message, request: Request) -> bytes | None:

@@ -155,10 +155,6 @@ class ConnectionWriter(ResponseWriter):
 
     async def respond(self, status: int, body: bytes = b"", headers: Iterable[Header] = JSON_HEADERS) -> None:
         """Write a whole response in one piece."""
-        self.write_whole(status, body, headers)
-
-    def write_whole(self, status: int, body: bytes, headers: Iterable[Header] = JSON_HEADERS) -> None:
-        """Write a whole response in one piece."""
         if self._connection.is_lost or self._is_over:
             return
         self._started = True
@@ -208,7 +204,7 @@ class ConnectionWriter(ResponseWriter):
         """End the response, and let the connection go on."""
         if not self._is_over:
             self._is_over = True
-            self._on_disconnect = None
+            self._on_disconnect = None  # the client is still there
             self.disconnect()
             self._connection.finish(self)
 
@@ -220,19 +216,15 @@ class ConnectionWriter(ResponseWriter):
                 self._connection.write(_encode_refusal(500, "The server could not answer; the reason is in its log."))
             self.end()
 
-    def give_up(self, answer: bytes) -> None:
+    async def give_up(self, answer: bytes) -> None:
         """Answer for a call that does not end; its outcome is dropped later."""
-        if not self._started:
-            self.write_whole(OK, answer)
-        elif not self._is_over:
-            self._connection.write(self._encode_chunk(encode_event(answer), last=True))
-            self.end()
+        await (self.write(encode_event(answer), last=True) if self._started else self.respond(OK, answer))
 
     def disconnect(self) -> None:
         """Report that the client is gone, or needs nothing more."""
         if self._on_disconnect is not None:
             self._on_disconnect()
-            self._on_disconnect = None
+            self.unwatch()
         if self._gone is not None and not self._gone.done():
             self._gone.set_result(None)
 

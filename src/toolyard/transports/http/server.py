@@ -73,7 +73,7 @@ class ServerState:
         for connection in tuple(self.connections):
             response = connection.response
             if response is not None and (answer := self.app.answer_unfinished(response.request)) is not None:
-                response.give_up(answer)
+                await response.give_up(answer)
 
     async def _close(self) -> None:
         """Close every connection after what is written has gone out."""
