@@ -11,6 +11,7 @@ from toolyard.config.settings import Serving
 from toolyard.dispatch.call import ANYONE, Caller
 from toolyard.model.elicitation import ClientRequest
 from toolyard.server import ServerContext, ServerSession
+from toolyard.server.session import InFlight
 from toolyard.testing import FakeProvider
 from toolyard.wire.messages import INTERNAL, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Message
 from toolyard.wire.versions import HANDSHAKE, LATEST_HANDSHAKE
@@ -423,7 +424,8 @@ async def test_what_is_asked_when_the_conversation_ends_is_over() -> None:
         session.capabilities = {"elicitation": {}}
         session.take(Message(method="notifications/initialized"))
         message = Message(method="tools/call", id=1, params=msgspec.Raw(b'{"name":"greet"}'))
-        task = session.in_flight[1] = asyncio.ensure_future(session.serve(message, notify=write))
+        task = asyncio.ensure_future(session.serve(message, notify=write))
+        session.in_flight[1] = InFlight(task=task, has_started=True)
         await heard.wait()
         assert session.client_requests
         session.close()

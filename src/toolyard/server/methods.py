@@ -61,8 +61,10 @@ async def answer(context: RequestContext, request_id: Id, method: str, params: A
     A `Fault` or a defect becomes a JSON-RPC error, and a fault is noted in the context.
     """
     try:
-        if method == "tools/call" and not _takes_input(context, params):
-            # This branch alone serves nearly all requests; a handler of its own would cost one more coroutine.
+        if method == "tools/call" and not (
+            context.encoder.version.modern and (params.request_state is not None or (context.capabilities and context.may_ask))
+        ):
+            # A call that cannot answer with `input_required`: nearly all requests, so a handler and its coroutine are saved.
             raw = params.arguments
             channel = context.prepared_channel or context.channel()
             outcome = await context.server.dispatch(params.name, None if raw == _NULL else raw, caller=context.caller, channel=channel)
@@ -143,11 +145,6 @@ def level_index(level: object) -> int:
     if level not in LEVELS:
         raise Fault(INVALID_PARAMS, f"There is no level {level!r}. Known: {', '.join(LEVELS)}.")
     return LEVELS.index(str(level))
-
-
-def _takes_input(context: RequestContext, params: wire.CallTool) -> bool:
-    """Return whether a call may answer with `input_required`, or resumes one that did."""
-    return context.encoder.version.modern and (params.request_state is not None or (bool(context.capabilities) and context.may_ask))
 
 
 async def call_tool(context: RequestContext, params: wire.CallTool) -> bytes:

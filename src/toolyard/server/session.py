@@ -40,7 +40,7 @@ from toolyard.wire.messages import (
 from toolyard.wire.params import LEVELS, CallMessage, Cancelled, Initialize, read
 from toolyard.wire.versions import LATEST, LATEST_HANDSHAKE, Version, negotiated
 
-__all__ = ["PendingClientRequests", "Respond", "ServerSession"]
+__all__ = ["InFlight", "PendingClientRequests", "Respond", "ServerSession"]
 
 
 Respond = Callable[[bytes | None], None]
@@ -147,6 +147,16 @@ def _decoded(raw: msgspec.Raw) -> object:
     return None
 
 
+class InFlight(msgspec.Struct, eq=False, kw_only=True):
+    """A request in flight."""
+
+    task: "asyncio.Task[Any] | None" = None
+    has_started: bool = False
+    """Whether the task runs; one that is cancelled before that never gets to clean up."""
+    is_cancelled: bool = False
+    """Whether the request was cancelled before its task ran."""
+
+
 class ServerSession:
     """One client, from its first message to its last."""
 
@@ -156,8 +166,7 @@ class ServerSession:
         self._base: Caller = caller
         self.version = version
         self.capabilities: Mapping[str, Any] = {}
-        self.in_flight: dict[Any, asyncio.Task[Any] | bool | None] = {}
-        """By request id the task that serves it; True until the task runs, False if it was cancelled before that."""
+        self.in_flight: dict[Any, InFlight] = {}
         self.client_requests = PendingClientRequests(server.serving.ask_seconds)
         self._send = send
         self._level = _INFO
@@ -301,19 +310,18 @@ class ServerSession:
             self._shared_context = None
 
     def begin(self, request_id: Id) -> bool:
-        """Note that the current task serves a request; return False if the request was cancelled already."""
-        if not self.in_flight[request_id]:
-            return False
-        self.in_flight[request_id] = asyncio.current_task()
-        return True
+        """Note that the task of a request runs; return False if the request was cancelled already."""
+        request = self.in_flight[request_id]
+        request.has_started = not request.is_cancelled
+        return request.has_started
 
     def cancel(self, request_id: Id) -> None:
         """Cancel a request."""
-        task = self.in_flight.get(request_id)
-        if isinstance(task, asyncio.Task):
-            task.cancel()
-        elif task:  # a task that is cancelled before it runs never gets to clean up
-            self.in_flight[request_id] = False
+        request = self.in_flight.get(request_id)
+        if request is not None and request.has_started and request.task is not None:
+            request.task.cancel()
+        elif request is not None:
+            request.is_cancelled = True
 
     def refuse_duplicate(self, message: Message | CallMessage) -> bytes:
         """Return the error for a request whose id is in flight; it has no id, because that would be the other's."""

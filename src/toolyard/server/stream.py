@@ -15,7 +15,7 @@ from msgspec import UNSET
 
 from toolyard.dispatch.call import Caller
 from toolyard.server.context import Notify, ServerContext
-from toolyard.server.session import Respond, ServerSession
+from toolyard.server.session import InFlight, Respond, ServerSession
 from toolyard.wire.messages import BLANK, INTERNAL, INVALID_REQUEST, Fault, Id, Message, decode, decode_batch, encode_fault, id_of
 from toolyard.wire.params import CallMessage, Cancelled, decode_call, read
 
@@ -33,7 +33,7 @@ class MessageHeaders(msgspec.Struct, frozen=True):
     trace: Mapping[str, str] = {}
 
 
-class _Request(msgspec.Struct, frozen=True):
+class _Request(InFlight, kw_only=True):
     """A request that is queued or in flight."""
 
     message: Message | CallMessage
@@ -57,8 +57,6 @@ class MessageStream:
         self._limit = server.serving.in_flight
         self._bytes = server.serving.message_bytes
         self._in_flight = self.session.in_flight
-        self._requests: dict[Id, _Request] = {}
-        """The requests in flight, in case that one does not end."""
         self._drained: asyncio.Event | None = None
         """Set when nothing is in flight; exists while `drain` waits."""
         self._queue: OrderedDict[Id, _Request] = OrderedDict()
@@ -123,8 +121,8 @@ class MessageStream:
 
     def give_up(self) -> None:
         """Answer the calls that do not end although they were cancelled; their outcome is dropped later."""
-        for request_id, request in tuple(self._requests.items()):
-            if self._in_flight[request_id] and request.message.method == "tools/call":
+        for request in tuple(self._in_flight.values()):
+            if isinstance(request, _Request) and not request.is_cancelled and request.message.method == "tools/call":
                 self._respond(self.session.refuse_unfinished(request.message), request.respond)
 
     def close(self) -> None:
@@ -141,13 +139,18 @@ class MessageStream:
     def _take_request(self, message: Message | CallMessage, respond: Respond | None = None) -> None:
         request_id = cast("Id", message.id)
         if len(self._in_flight) < self._limit:  # then the queue is empty
-            self._start(_Request(message, respond, self._headers))
-        elif request_id in self._queue or self._in_flight.get(request_id):  # the id of a cancelled one may be used again
+            self._start(_Request(message=message, respond=respond, sent_with=self._headers))
+        elif request_id in self._queue or self._is_running(request_id):
             self._respond(self.session.refuse_duplicate(message), respond)
         elif len(self._queue) < max(self._limit * _QUEUE_FACTOR * _QUEUE_FACTOR, _MIN_QUEUE):
-            self._queue[request_id] = _Request(message, respond, self._headers)
+            self._queue[request_id] = _Request(message=message, respond=respond, sent_with=self._headers)
         else:
             self._respond(encode_fault(request_id, Fault(INTERNAL, "Too many requests are waiting already.")), respond)
+
+    def _is_running(self, request_id: Id) -> bool:
+        """Return whether a request is in flight; the id of one that was cancelled before it started may be used again."""
+        request = self._in_flight.get(request_id)
+        return request is not None and not request.is_cancelled
 
     def _take(self, message: Message) -> None:
         if self._queue and message.method == "notifications/cancelled":
@@ -165,23 +168,24 @@ class MessageStream:
         if request_id in self._in_flight:
             self._respond(self.session.refuse_duplicate(request.message), request.respond)
             return
-        self._in_flight[request_id] = True
-        self._requests[request_id] = request
+        self._in_flight[request_id] = request
         # A task for each: what tools store by task, such as a database session, must not reach the next caller.
         # It has a name, because making one up takes longer.
-        self._loop.create_task(self._serve(request, request_id), name=_TASK_NAME)
+        request.task = self._loop.create_task(self._serve(request, request_id), name=_TASK_NAME)
 
     async def _serve(self, request: _Request, request_id: Id) -> None:
-        in_flight = self._in_flight
         response: bytes | None = None
         try:
-            if in_flight[request_id]:  # as in `ServerSession.begin`, without the call
-                in_flight[request_id] = asyncio.current_task()
+            if not request.is_cancelled:
+                request.has_started = True
                 sent_with = request.sent_with
                 response = await self.session.serve(request.message, notify=self._write, headers=sent_with.headers, trace=sent_with.trace)
         finally:
-            del in_flight[request_id], self._requests[request_id]
-            self._respond(response, request.respond)
+            del self._in_flight[request_id]
+            if response is not None and request.respond is None:  # as `_respond`, without the call
+                self._write(response)
+            else:
+                self._respond(response, request.respond)
             if self._queue or self._drained is not None:
                 self._continue()
 

@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 from toolyard.dispatch.call import Caller
 from toolyard.server import RequestContext, ServerContext, ServerSession
 from toolyard.server.methods import SESSION_METHODS
-from toolyard.server.session import Respond
+from toolyard.server.session import InFlight, Respond
 from toolyard.transports.http.request import RefusedError, Request
 from toolyard.transports.http.response import GAP, JSON, Response, ResponseWriter, respond_fault
 from toolyard.transports.http.sessions import HttpSession, HttpSessions, Stream
@@ -79,8 +79,8 @@ async def serve_in_session(http_session: HttpSession, request: Request, writer: 
     if len(session.in_flight) >= serving.in_flight:
         raise RefusedError(503, "This session has too many requests in flight.", ((b"retry-after", b"1"),))
     stream = http_session.open_stream()
-    session.in_flight[message.id] = True
-    http_session.start(_serve(http_session, stream, request, message=message, params=params))
+    session.in_flight[message.id] = in_flight = InFlight()
+    in_flight.task = http_session.start(_serve(http_session, stream, request, message=message, params=params))
     http_session.attach(stream)
     try:
         try:
@@ -130,8 +130,8 @@ async def serve_batch(session: ServerSession, batch: list[bytes], request: Reque
         if message.id in session.in_flight:
             respond(session.refuse_duplicate(message))
             return
-        session.in_flight[message.id] = True
         task = asyncio.ensure_future(_serve_item(session, message, request))
+        session.in_flight[message.id] = InFlight(task=task)
         tasks.add(task)
         task.add_done_callback(partial(_finish_item, session, message, respond))
 

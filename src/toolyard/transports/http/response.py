@@ -7,7 +7,7 @@ task and no timer.
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from itertools import takewhile
 from typing import Any, Final, Protocol
 
@@ -255,17 +255,16 @@ class Response:
             self._events.append(encode_event(message))
         self.start_stream()
 
-    async def finish(self, message: bytes, status: int = OK) -> None:
-        """Write the answer, and end."""
+    def finish(self, message: bytes, status: int = OK) -> Awaitable[None]:
+        """Write the answer, and end; the caller waits until it is written."""
         self._ended = True
         self._timer.waiting.pop(self, None)
         if self._pump is None:
-            await self._writer.respond(status, message)
-            return
+            return self._writer.respond(status, message)
         self._report_dropped()
         self._events.append(encode_event(message))
         self._wake_pump()
-        await self._pump
+        return self._pump
 
     def drop(self) -> None:
         """End without an answer."""
