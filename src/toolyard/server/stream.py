@@ -8,7 +8,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Final, cast
+from typing import Final
 
 import msgspec
 from msgspec import UNSET
@@ -137,7 +137,7 @@ class MessageStream:
             self._write(response)
 
     def _take_request(self, message: Message | CallMessage, respond: Respond | None = None) -> None:
-        request_id = cast("Id", message.id)
+        request_id: Id = message.id  # pyright: ignore[reportAssignmentType] - a request has one, and `cast` is a call
         if len(self._in_flight) < self._limit:  # then the queue is empty
             self._start(_Request(message=message, respond=respond, sent_with=self._headers))
         elif request_id in self._queue or self._is_running(request_id):
@@ -164,7 +164,7 @@ class MessageStream:
                 self._respond(None, request.respond)
 
     def _start(self, request: _Request) -> None:
-        request_id = cast("Id", request.message.id)
+        request_id: Id = request.message.id  # pyright: ignore[reportAssignmentType] - a request has one, and `cast` is a call
         if request_id in self._in_flight:
             self._respond(self.session.refuse_duplicate(request.message), request.respond)
             return

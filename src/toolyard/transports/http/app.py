@@ -418,7 +418,8 @@ class Endpoint:
             Fault: Headers and body contradict each other, or the `_meta` is wrong.
             RefusedError: It subscribes, and accepts no stream.
         """
-        server, method = self._server, str(message.method)
+        server = self._server
+        method: str = message.method  # pyright: ignore[reportAssignmentType] - a request has one, and `cast` is a call
         streams = request.accepts_stream
         if method == "subscriptions/listen":
             if not request.requires_stream():
@@ -427,9 +428,8 @@ class Endpoint:
         response = Response(writer, self._serving, self._timer, streams=streams)
         _check_headers(request, method, params)
         notify = response.notify if streams else None
-        context = open_request(
-            server, cast("Id", message.id), params, caller=request.caller, notify=notify, headers=request.visible_headers
-        )
+        request_id: Id = message.id  # pyright: ignore[reportAssignmentType] - a request has one, and `cast` is a call
+        context = open_request(server, request_id, params, caller=request.caller, notify=notify, headers=request.visible_headers)
         if method == "tools/call" and (required := server.param_headers(params.name, context.caller)) is not None:
             _check_param_headers(required, params, request.headers)
         response.log_level = context.log_level
