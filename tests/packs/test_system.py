@@ -191,7 +191,7 @@ async def test_the_pack_records_nothing_once_the_yard_is_closed() -> None:
         async with yard:
             assert (await yard.call("status")).data["last_error"] is None
             await yard.call("no_such_tool")
-        assert vars(yard)["_sinks"] == []
+        assert vars(yard)["_records"].sinks == []
 
 
 async def test_the_pack_can_describe_another_yard() -> None:

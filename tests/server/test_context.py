@@ -32,16 +32,16 @@ def words() -> str:
 
 
 @pytest.fixture
-async def front() -> AsyncGenerator[ServerContext]:
+async def server() -> AsyncGenerator[ServerContext]:
     async with Yard(tools=[one], resources=[pages], prompts=[words], instructions="Be kind.") as yard:
         known = ServerContext(yard, Serving(), channel="test")
         yield known
         known.close()
 
 
-async def test_a_client_keeps_its_name_and_nothing_else_changes(front: ServerContext) -> None:
+async def test_a_client_keeps_its_name_and_nothing_else_changes(server: ServerContext) -> None:
     base = Caller(identity="ada", scope="s", claims={"a": 1}, profile=Profile(name="p"))
-    named = front.caller(base, {"name": "client", "version": "1"})
+    named = server.caller(base, {"name": "client", "version": "1"})
 
     assert (named.client, named.identity, named.scope, named.claims, named.profile) == (
         "client",
@@ -50,37 +50,37 @@ async def test_a_client_keeps_its_name_and_nothing_else_changes(front: ServerCon
         base.claims,
         base.profile,
     )
-    assert front.caller(base, {"name": "client"}) is named
+    assert server.caller(base, {"name": "client"}) is named
 
 
 @pytest.mark.parametrize("client", [None, 5, [], "name", {}, {"name": None}, {"name": 5}, {"name": ""}])
-async def test_a_client_without_a_name_is_the_caller(front: ServerContext, client: object) -> None:
-    assert front.caller(ANYONE, client) is ANYONE
+async def test_a_client_without_a_name_is_the_caller(server: ServerContext, client: object) -> None:
+    assert server.caller(ANYONE, client) is ANYONE
 
 
-async def test_callers_are_never_mixed_up(front: ServerContext) -> None:
+async def test_callers_are_never_mixed_up(server: ServerContext) -> None:
     ada, bob = Caller(identity="ada", claims={"a": 1}), Caller(identity="ada", claims={"a": 2})
     scoped = Caller(identity="ada", scope="other", claims=ada.claims)
 
-    assert front.caller(ada, {"name": "x"}).claims == {"a": 1}
-    assert front.caller(bob, {"name": "x"}).claims == {"a": 2}
-    assert front.caller(scoped, {"name": "x"}).scope == "other"
-    assert front.caller(ada, {"name": "x"}).scope == ""
+    assert server.caller(ada, {"name": "x"}).claims == {"a": 1}
+    assert server.caller(bob, {"name": "x"}).claims == {"a": 2}
+    assert server.caller(scoped, {"name": "x"}).scope == "other"
+    assert server.caller(ada, {"name": "x"}).scope == ""
 
 
-async def test_long_names_are_cut_and_not_kept(front: ServerContext) -> None:
-    caller = front.caller(ANYONE, {"name": "x" * 1_000_000})
+async def test_long_names_are_cut_and_not_kept(server: ServerContext) -> None:
+    caller = server.caller(ANYONE, {"name": "x" * 1_000_000})
 
     assert len(caller.client) == 100
-    assert all(len(part) <= 100 for key in front._callers for part in key if isinstance(part, str))  # pyright: ignore[reportPrivateUsage, reportUnnecessaryIsInstance] - memory is what is tested
+    assert all(len(part) <= 100 for key in server._callers for part in key if isinstance(part, str))  # pyright: ignore[reportPrivateUsage, reportUnnecessaryIsInstance] - memory is what is tested
 
 
-async def test_what_is_remembered_is_bounded(front: ServerContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_CALLERS", 5)
+async def test_what_is_remembered_is_bounded(server: ServerContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MAX_CALLERS", 5)
     for number in range(20):
-        assert front.caller(ANYONE, {"name": f"c{number}"}).client == f"c{number}"
+        assert server.caller(ANYONE, {"name": f"c{number}"}).client == f"c{number}"
 
-    assert len(front._callers) <= 5  # pyright: ignore[reportPrivateUsage] - memory is what is tested
+    assert len(server._callers) <= 5  # pyright: ignore[reportPrivateUsage] - memory is what is tested
 
 
 async def test_the_headers_of_a_tool_follow_its_schema() -> None:
@@ -94,45 +94,45 @@ async def test_the_headers_of_a_tool_follow_its_schema() -> None:
 
     provider = FakeProvider("more", [wanting("A")])
     async with Yard(tools=[one], providers=[provider]) as yard:
-        front = ServerContext(yard, Serving(), channel="test")
+        server = ServerContext(yard, Serving(), channel="test")
         name = next(spec.name for spec in yard.list() if "later" in spec.name)
         blind = Caller(profile=Profile(name="blind", toolsets=(Toolset(name="none", names=("one",)),)))
-        assert front.wanted_headers(name, ANYONE) == {("a",): ("A", "string")}
-        assert front.wanted_headers("sooner", ANYONE) == {("a",): ("A", "string")}
-        assert front.wanted_headers(name, blind) is None
-        assert front.wanted_headers("sooner", blind) is None
-        assert front.wanted_headers("one", ANYONE) is None
-        assert front.wanted_headers("nobody", ANYONE) is None
+        assert server.param_headers(name, ANYONE) == {("a",): ("A", "string")}
+        assert server.param_headers("sooner", ANYONE) == {("a",): ("A", "string")}
+        assert server.param_headers(name, blind) is None
+        assert server.param_headers("sooner", blind) is None
+        assert server.param_headers("one", ANYONE) is None
+        assert server.param_headers("nobody", ANYONE) is None
 
         provider.change([wanting("B")])
-        assert front.wanted_headers(name, ANYONE) == {("a",): ("B", "string")}
-        front.close()
+        assert server.param_headers(name, ANYONE) == {("a",): ("B", "string")}
+        server.close()
 
 
-async def test_what_can_be_done_depends_on_what_there_is(front: ServerContext) -> None:
-    everything = front.capabilities(front.profile_of(ANYONE))
+async def test_what_can_be_done_depends_on_what_there_is(server: ServerContext) -> None:
+    everything = server.capabilities(server.profile_of(ANYONE))
 
     assert set(everything) == {"tools", "resources", "prompts", "completions", "logging"}
-    assert front.instructions(front.profile_of(ANYONE)) == "Be kind."
+    assert server.instructions(server.profile_of(ANYONE)) == "Be kind."
     async with Yard(tools=[one]) as yard:
         bare = ServerContext(yard, Serving(), channel="test")
         assert set(bare.capabilities(yard.profile)) == {"tools", "logging"}
         bare.close()
 
 
-async def test_nothing_is_promised_to_who_cannot_be_told(front: ServerContext) -> None:
-    told = front.capabilities(front.profile_of(ANYONE), notifies=False)
+async def test_nothing_is_promised_to_who_cannot_be_told(server: ServerContext) -> None:
+    told = server.capabilities(server.profile_of(ANYONE), notifies=False)
 
     assert all("listChanged" not in capability for capability in told.values())
     assert "subscribe" not in told["resources"]
 
 
-async def test_every_version_has_its_answers(front: ServerContext) -> None:
-    assert [front.answers(version).version for version in VERSIONS.values()] == list(VERSIONS.values())
+async def test_every_version_has_its_answers(server: ServerContext) -> None:
+    assert [server.encoder(version).version for version in VERSIONS.values()] == list(VERSIONS.values())
 
 
-async def test_a_caller_has_its_own_profile_or_that_of_the_yard(front: ServerContext) -> None:
+async def test_a_caller_has_its_own_profile_or_that_of_the_yard(server: ServerContext) -> None:
     own = Profile(name="own")
 
-    assert front.profile_of(Caller(profile=own)) is own
-    assert front.profile_of(ANYONE) is front.yard.profile
+    assert server.profile_of(Caller(profile=own)) is own
+    assert server.profile_of(ANYONE) is server.yard.profile

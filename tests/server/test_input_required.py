@@ -12,7 +12,7 @@ from toolyard.model.elicitation import ClientRequest
 from toolyard.model.envelope import Envelope
 from toolyard.model.errors import ToolError
 from toolyard.server import RequestContext, ServerContext
-from toolyard.server.input_required import Asked, InputRequired, Work
+from toolyard.server.input_required import InputRequest, InputRequired, Invocation
 from toolyard.testing import FakeClock, FakeSink
 from toolyard.wire.messages import INVALID_PARAMS, MISSING_CAPABILITY, Fault
 from toolyard.wire.versions import LATEST
@@ -478,17 +478,19 @@ async def test_a_resource_and_a_prompt_can_ask_too(meet: "Meet") -> None:
 # What no client can bring about
 
 
-def exchange_of(front: ServerContext) -> RequestContext:
-    return RequestContext(front=front, id=1, answers=front.answers(LATEST), caller=Caller(), capabilities={"elicitation": {}})
+def context_of(server: ServerContext) -> RequestContext:
+    return RequestContext(server=server, id=1, encoder=server.encoder(LATEST), caller=Caller(), capabilities={"elicitation": {}})
 
 
-async def parked(start: Callable[[Channel], Awaitable[Envelope]], state: str | None = None) -> Envelope | Asked:
+async def parked(start: Callable[[Channel], Awaitable[Envelope]], state: str | None = None) -> Envelope | InputRequest:
     async with Yard(sinks=[FakeSink()]) as yard:
-        front = ServerContext(yard, Serving(), channel="test")
+        server = ServerContext(yard, Serving(), channel="test")
         try:
-            return await InputRequired(Signer(lambda: b"x"), 60).run(Work("m", "n", b"", start), exchange_of(front), state)
+            return await InputRequired(Signer(lambda: b"x"), 60).run(
+                Invocation(method="m", name="n", arguments=b"", start=start), context_of(server), state
+            )
         finally:
-            front.close()
+            server.close()
 
 
 async def test_a_call_that_fails_as_none_should_fails_the_request() -> None:
@@ -513,7 +515,7 @@ async def test_a_state_of_nowhere_is_refused_before_anything_begins() -> None:
 
     with pytest.raises(Fault):
         await parked(start, "no state")
-    work = Work("m", "n", b"", start)
+    work = Invocation(method="m", name="n", arguments=b"", start=start)
     state = Signer(lambda: b"x").sign("state of a request", ["gone", work.fingerprint(Caller().owner), 2**40, False])
     with pytest.raises(ToolError) as caught:
         await parked(start, state)
@@ -566,16 +568,16 @@ async def test_a_call_that_ends_when_nobody_waits_does_no_harm(fails: bool) -> N
         return Envelope.ok(1)
 
     async with Yard() as yard:
-        front = ServerContext(yard, Serving(), channel="test")
-        parking = InputRequired(Signer(lambda: b"x"), 60)
-        outcome = await parking.run(Work("m", "n", b"", start), exchange_of(front), None)
-        assert isinstance(outcome, Asked)
-        assert len(parking) == 1
-        parking.cancel_all()
+        server = ServerContext(yard, Serving(), channel="test")
+        store = InputRequired(Signer(lambda: b"x"), 60)
+        outcome = await store.run(Invocation(method="m", name="n", arguments=b"", start=start), context_of(server), None)
+        assert isinstance(outcome, InputRequest)
+        assert len(store) == 1
+        store.cancel_all()
         await ended.wait()
         await asyncio.sleep(0)  # a turn of the loop, not a wait
-        assert len(parking) == 0
-        front.close()
+        assert len(store) == 0
+        server.close()
 
 
 async def test_what_was_answered_is_remembered_for_as_long_as_a_state_lives(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -586,23 +588,23 @@ async def test_what_was_answered_is_remembered_for_as_long_as_a_state_lives(monk
     clock = FakeClock()
     monkeypatch.setattr("toolyard.server.input_required.time.time", clock)
     async with Yard() as yard:
-        front = ServerContext(yard, Serving(), channel="test")
-        parking = InputRequired(Signer(lambda: b"x"), 60)
-        work = Work("m", "n", b"", start)
+        server = ServerContext(yard, Serving(), channel="test")
+        store = InputRequired(Signer(lambda: b"x"), 60)
+        work = Invocation(method="m", name="n", arguments=b"", start=start)
         for _ in range(20):
-            outcome = await parking.run(work, exchange_of(front), None)
-            assert isinstance(outcome, Asked)
+            outcome = await store.run(work, context_of(server), None)
+            assert isinstance(outcome, InputRequest)
             for expected in (True, False):
-                exchange = exchange_of(front)
-                exchange.responses = said()
+                context = context_of(server)
+                context.input_responses = said()
                 if expected:
-                    assert isinstance(await parking.run(work, exchange, outcome.state), Envelope)
+                    assert isinstance(await store.run(work, context, outcome.state), Envelope)
                 else:
                     with pytest.raises(ToolError):
-                        await parking.run(work, exchange, outcome.state)
+                        await store.run(work, context, outcome.state)
             clock.advance(50)
-        assert len(parking._answered) <= 3  # pyright: ignore[reportPrivateUsage] - memory is what is tested
-        front.close()
+        assert len(store._answered) <= 3  # pyright: ignore[reportPrivateUsage] - memory is what is tested
+        server.close()
 
 
 async def test_one_yes_to_a_declared_question_does_one_thing(meet: "Meet") -> None:
@@ -626,7 +628,7 @@ async def test_one_yes_to_a_declared_question_does_one_thing(meet: "Meet") -> No
 
 
 async def test_calls_that_hold_on_to_too_much_together_are_refused(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolyard.server.input_required._BYTES", 5000)
+    monkeypatch.setattr("toolyard.server.input_required._MAX_BYTES", 5000)
 
     @tool
     async def keep(call: Call, much: str) -> str:
@@ -654,19 +656,19 @@ async def test_a_state_that_is_given_out_again_lives_no_longer_than_the_call(mon
     clock = FakeClock()
     monkeypatch.setattr("toolyard.server.input_required.time.time", clock)
     async with Yard() as yard:
-        front = ServerContext(yard, Serving(), channel="test")
-        parking = InputRequired(Signer(lambda: b"x"), 60)
-        work = Work("m", "n", b"", start)
-        outcome = await parking.run(work, exchange_of(front), None)
-        assert isinstance(outcome, Asked)
+        server = ServerContext(yard, Serving(), channel="test")
+        store = InputRequired(Signer(lambda: b"x"), 60)
+        work = Invocation(method="m", name="n", arguments=b"", start=start)
+        outcome = await store.run(work, context_of(server), None)
+        assert isinstance(outcome, InputRequest)
         clock.advance(50)
-        again = await parking.run(work, exchange_of(front), outcome.state)
-        assert isinstance(again, Asked)
+        again = await store.run(work, context_of(server), outcome.state)
+        assert isinstance(again, InputRequest)
         clock.advance(20)
         with pytest.raises(Fault, match="expired"):
-            await parking.run(work, exchange_of(front), again.state)
-        parking.cancel_all()
-        front.close()
+            await store.run(work, context_of(server), again.state)
+        store.cancel_all()
+        server.close()
 
 
 async def test_a_question_that_is_no_json_is_not_parked(meet: "Meet") -> None:

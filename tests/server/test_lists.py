@@ -145,15 +145,15 @@ async def test_the_same_list_is_encoded_once() -> None:
 
 
 async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_REMEMBERED", 5)
+    monkeypatch.setattr(module, "_MAX_CACHED", 5)
     async with Yard(tools=numbered(1)) as yard:
         lists = Lists(yard, Serving(), Signer(lambda: b"x"))
         answers = ResultEncoder(LATEST, Server("s", "1"))
         for number in range(30):
             profile = Profile(name=f"p{number}", toolsets=(Toolset(name="t", names=("tool_*",)),))
             assert b"tool_000" in lists.page("tools", profile, answers, None)
-        assert len(lists._kept) < 8  # pyright: ignore[reportPrivateUsage] - memory is what is tested
-        assert len(lists._prints) < 8  # pyright: ignore[reportPrivateUsage] - the same
+        assert len(lists._cache) < 8  # pyright: ignore[reportPrivateUsage] - memory is what is tested
+        assert len(lists._fingerprints) < 8  # pyright: ignore[reportPrivateUsage] - the same
 
 
 async def test_output_schemas_are_shown_if_they_are_wanted(meet: "Meet") -> None:

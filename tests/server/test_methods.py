@@ -11,7 +11,7 @@ from toolyard import Call, Envelope, Image, ToolError, Yard, prompt, resource, t
 from toolyard.config.settings import Serving
 from toolyard.dispatch.call import ANYONE
 from toolyard.server import ServerContext, ServerSession
-from toolyard.server.methods import Bare, is_modern, name_of, params_of
+from toolyard.server.methods import NoParams, is_modern, name_of, params_of
 from toolyard.wire.messages import (
     INTERNAL,
     INVALID_PARAMS,
@@ -279,7 +279,7 @@ async def test_a_completion_of_nothing_is_a_fault(meet: "Meet", ref: Any) -> Non
 
 def test_params_are_read_as_their_method_takes_them() -> None:
     assert isinstance(params_of("tools/call", msgspec.Raw(b'{"name":"a"}')), CallTool)
-    assert isinstance(params_of("no/such", msgspec.Raw(b'{"name":5}')), Bare)
+    assert isinstance(params_of("no/such", msgspec.Raw(b'{"name":5}')), NoParams)
     with pytest.raises(Fault):
         params_of("no/such", msgspec.Raw(b'{"_meta":5}'))
 
@@ -287,7 +287,7 @@ def test_params_are_read_as_their_method_takes_them() -> None:
 def test_a_request_is_about_a_name_or_a_uri() -> None:
     assert name_of(CallTool(name="a")) == "a"
     assert name_of(ReadResource(uri="a://b")) == "a://b"
-    assert name_of(Bare()) is None
+    assert name_of(NoParams()) is None
 
 
 KEYS = [
@@ -346,17 +346,17 @@ async def converse(requests: list[tuple[str, dict[str, Any], dict[str, Any] | No
     """Return what each of these requests is answered with."""
     answers: list[dict[str, Any]] = []
     async with Yard(tools=[add, plain], resources=[page], prompts=[words]) as yard:
-        front = ServerContext(yard, Serving(), channel="test")
-        conversation = ServerSession(front, caller=ANYONE, send=lambda _: None)
+        server = ServerContext(yard, Serving(), channel="test")
+        session = ServerSession(server, caller=ANYONE, send=lambda _: None)
         for number, (method, params, meta) in enumerate(requests):
             said = msgspec.json.encode(params if meta is None else {**params, "_meta": meta})
             answer = json.loads(
-                await conversation.serve(Message(method=method, id=number, jsonrpc="2.0", params=msgspec.Raw(said)), notify=lambda _: None)
+                await session.serve(Message(method=method, id=number, jsonrpc="2.0", params=msgspec.Raw(said)), notify=lambda _: None)
             )
             assert answer["id"] == number
             answers.append(answer)
-        conversation.close()
-        front.close()
+        session.close()
+        server.close()
     return answers
 
 
@@ -460,11 +460,11 @@ async def say(level: str, call: Call) -> None:
 
 
 def test_a_request_is_of_the_newer_era_if_it_says_so() -> None:
-    assert is_modern("tools/list", Bare(meta={PREFIX + "protocolVersion": "?"}))
-    assert is_modern("server/discover", Bare())
-    assert is_modern("subscriptions/listen", Bare(meta={}))
-    assert not is_modern("tools/list", Bare())
-    assert not is_modern("tools/list", Bare(meta={"progressToken": 1}))
+    assert is_modern("tools/list", NoParams(meta={PREFIX + "protocolVersion": "?"}))
+    assert is_modern("server/discover", NoParams())
+    assert is_modern("subscriptions/listen", NoParams(meta={}))
+    assert not is_modern("tools/list", NoParams())
+    assert not is_modern("tools/list", NoParams(meta={"progressToken": 1}))
 
 
 async def test_a_discovery_tells_what_there_is(meet: "Meet") -> None:

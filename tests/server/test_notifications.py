@@ -18,8 +18,7 @@ from toolyard.config.settings import Serving
 from toolyard.dispatch.call import ANYONE, Caller
 from toolyard.providers import Publish
 from toolyard.providers.functions import Functions
-from toolyard.server import RequestContext, ServerContext
-from toolyard.server import notifications as changes
+from toolyard.server import RequestContext, ServerContext, notifications
 from toolyard.server.lists import Kind, Lists
 from toolyard.server.notifications import ChangeNotifier, Subscription, listen
 from toolyard.testing import FakeProvider
@@ -146,7 +145,7 @@ class Watched:
 @pytest.fixture
 async def watched(monkeypatch: pytest.MonkeyPatch) -> Any:
     loop = FakeLoop()
-    monkeypatch.setattr(changes, "asyncio", SimpleNamespace(get_running_loop=lambda: loop))
+    monkeypatch.setattr(notifications, "asyncio", SimpleNamespace(get_running_loop=lambda: loop))
     provider = FakeProvider("p", [one])
     async with Yard(providers=[provider]) as yard:
         known = Watched(yard, provider, loop)
@@ -155,7 +154,7 @@ async def watched(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_burst_is_waited_for_as_long_as_is_promised() -> None:
-    assert (changes._DEBOUNCE, changes._LONGEST_WAIT) == (0.15, 1.0)  # pyright: ignore[reportPrivateUsage] - the promise
+    assert (notifications._DEBOUNCE_S, notifications._LONGEST_WAIT_S) == (0.15, 1.0)  # pyright: ignore[reportPrivateUsage] - the promise
 
 
 async def test_a_change_is_told_when_it_was_quiet_for_a_while(watched: Watched) -> None:
@@ -335,8 +334,8 @@ async def test_a_notice_names_its_subscription(watched: Watched) -> None:
     subscription = Subscription(
         EVERYTHING, lambda message: said.append(json.loads(message)), kinds={"tools"}, uris=set(), subscription_id=7
     )
-    subscription.tell(TOOLS)
-    subscription.tell(TOOLS, {"uri": "a://b"})
+    subscription.notify(TOOLS)
+    subscription.notify(TOOLS, {"uri": "a://b"})
 
     assert [notice["params"] for notice in said] == [{"_meta": {SUBSCRIPTION: 7}}, {"uri": "a://b", "_meta": {SUBSCRIPTION: 7}}]
 
@@ -391,7 +390,7 @@ async def test_a_subscription_in_a_yard_in_a_yard_holds_once_it_does_for_all_who
 
 
 async def test_a_subscription_that_does_not_hold_in_time_is_answered_nevertheless(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "_SETTLED", 0.01)
+    monkeypatch.setattr(notifications, "_CONFIRM_S", 0.01)
     async with meet(era="2025-11-25", providers=[Waiting()]) as peer:
         assert (await peer.ask("resources/subscribe", {"uri": "a://b"}))["result"] == {}
 
@@ -400,13 +399,13 @@ async def test_a_subscription_that_does_not_hold_in_time_is_answered_nevertheles
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nobody wait long."""
-    monkeypatch.setattr(changes, "_DEBOUNCE", 0.001)
-    monkeypatch.setattr(changes, "_LONGEST_WAIT", 0.005)
+    monkeypatch.setattr(notifications, "_DEBOUNCE_S", 0.001)
+    monkeypatch.setattr(notifications, "_LONGEST_WAIT_S", 0.005)
 
 
 @pytest.mark.usefixtures("hasty")
 async def test_only_who_subscribes_waits_until_that_holds(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "_SETTLED", 1000)
+    monkeypatch.setattr(notifications, "_CONFIRM_S", 1000)
     late = Waiting()
     async with meet() as peer:
         peer.say(peer.request(1, "subscriptions/listen", {"notifications": {"resourceSubscriptions": ["a://b"]}}))
@@ -559,11 +558,11 @@ async def test_a_wish_that_is_none_is_a_fault(meet: "Meet", params: dict[str, An
 
 async def test_who_cannot_be_told_cannot_listen() -> None:
     async with Yard() as yard:
-        front = ServerContext(yard, Serving(), channel="test")
-        exchange = RequestContext(front=front, id=1, answers=front.answers(LATEST), caller=ANYONE, capabilities={})
+        server = ServerContext(yard, Serving(), channel="test")
+        context = RequestContext(server=server, id=1, encoder=server.encoder(LATEST), caller=ANYONE, capabilities={})
         with pytest.raises(Fault) as caught:
-            await listen(exchange, SubscriptionsListen(SubscriptionFilter()))
-        front.close()
+            await listen(context, SubscriptionsListen(SubscriptionFilter()))
+        server.close()
 
     assert caught.value.code == INVALID_REQUEST
 

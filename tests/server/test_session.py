@@ -11,6 +11,7 @@ from toolyard.config.settings import Serving
 from toolyard.dispatch.call import ANYONE, Caller
 from toolyard.model.elicitation import ClientRequest
 from toolyard.server import ServerContext, ServerSession
+from toolyard.server.session import InFlight
 from toolyard.testing import FakeProvider
 from toolyard.wire.messages import INTERNAL, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Message
 from toolyard.wire.versions import HANDSHAKE, LATEST_HANDSHAKE
@@ -194,13 +195,13 @@ async def test_a_client_that_never_said_it_was_ready_can_subscribe(meet: "Meet")
 
 async def test_a_client_that_cannot_be_told_cannot_subscribe() -> None:
     async with Yard(resources=[page]) as yard:
-        front = ServerContext(yard, Serving(), channel="test")
-        conversation = ServerSession(front, caller=ANYONE, send=None, version=LATEST_HANDSHAKE)
+        server = ServerContext(yard, Serving(), channel="test")
+        session = ServerSession(server, caller=ANYONE, send=None, version=LATEST_HANDSHAKE)
         message = Message(method="resources/subscribe", id=1, params=msgspec.Raw(b'{"uri":"a://b"}'))
-        conversation.note(Message(method="notifications/initialized"))
-        answer = json.loads(await conversation.serve(message, notify=None))
-        conversation.close()
-        front.close()
+        session.take(Message(method="notifications/initialized"))
+        answer = json.loads(await session.serve(message, notify=None))
+        session.close()
+        server.close()
 
     assert answer["error"]["code"] == METHOD_NOT_FOUND
 
@@ -418,18 +419,19 @@ async def test_what_is_asked_when_the_conversation_ends_is_over() -> None:
         heard.set()
 
     async with Yard(tools=[greet]) as yard:
-        front = ServerContext(yard, Serving(), channel="test")
-        conversation = ServerSession(front, caller=ANYONE, send=write, version=LATEST_HANDSHAKE)
-        conversation.capabilities = {"elicitation": {}}
-        conversation.note(Message(method="notifications/initialized"))
+        server = ServerContext(yard, Serving(), channel="test")
+        session = ServerSession(server, caller=ANYONE, send=write, version=LATEST_HANDSHAKE)
+        session.capabilities = {"elicitation": {}}
+        session.take(Message(method="notifications/initialized"))
         message = Message(method="tools/call", id=1, params=msgspec.Raw(b'{"name":"greet"}'))
-        task = conversation.in_flight[1] = asyncio.create_task(conversation.serve(message, notify=write))
+        task = asyncio.ensure_future(session.serve(message, notify=write))
+        session.in_flight[1] = InFlight(task=task, has_started=True)
         await heard.wait()
-        assert conversation.is_asking
-        conversation.close()
+        assert session.client_requests
+        session.close()
         with pytest.raises(asyncio.CancelledError):
             await task
-        front.close()
+        server.close()
 
     assert json.loads(written[0])["method"] == "elicitation/create"
 
@@ -501,13 +503,13 @@ async def test_what_is_not_there_or_too_long_to_be_kept_cannot_be_subscribed_to(
 async def test_of_what_a_client_says_it_can_do_only_what_is_looked_at_is_kept(meet: "Meet") -> None:
     said = {"elicitation": {"form": {"much": "x"}, "more": "x"}, "sampling": "x", "experimental": {"much": "x"}}
     async with meet() as peer:
-        front = ServerContext(peer.yard, Serving(), channel="test")
-        conversation = ServerSession(front, caller=ANYONE, send=None)
+        server = ServerContext(peer.yard, Serving(), channel="test")
+        session = ServerSession(server, caller=ANYONE, send=None)
         params = msgspec.json.encode({"protocolVersion": OLD, "capabilities": said})
-        await conversation.serve(Message(method="initialize", id=1, params=msgspec.Raw(params)), notify=None)
-        front.close()
+        await session.serve(Message(method="initialize", id=1, params=msgspec.Raw(params)), notify=None)
+        server.close()
 
-    assert conversation.capabilities == {"elicitation": {"form": {}}, "sampling": {}}
+    assert session.capabilities == {"elicitation": {"form": {}}, "sampling": {}}
 
 
 @pytest.mark.parametrize(
@@ -552,13 +554,13 @@ async def test_a_client_that_cannot_be_asked_while_its_request_is_open_is_told_t
         return await call.ask({"type": "object", "properties": {}}, "Who?")
 
     async with Yard(tools=[greet]) as yard:
-        front = ServerContext(yard, Serving(), channel="test")
-        conversation = ServerSession(front, caller=ANYONE, send=None)
+        server = ServerContext(yard, Serving(), channel="test")
+        session = ServerSession(server, caller=ANYONE, send=None)
         hello = msgspec.json.encode({"protocolVersion": OLD, "capabilities": {"elicitation": {}}})
-        await conversation.serve(Message(method="initialize", id=1, params=msgspec.Raw(hello)), notify=None)
+        await session.serve(Message(method="initialize", id=1, params=msgspec.Raw(hello)), notify=None)
         call = Message(method="tools/call", id=2, params=msgspec.Raw(b'{"name":"greet"}'))
-        answer = json.loads(await conversation.serve(call, notify=None))
-        front.close()
+        answer = json.loads(await session.serve(call, notify=None))
+        server.close()
 
     error = answer["result"]["structuredContent"]["error"]
     assert error["code"] == "not_supported"

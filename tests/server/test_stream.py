@@ -16,7 +16,6 @@ from toolyard._internal.pipes import LineSplitter
 from toolyard.config.settings import Serving
 from toolyard.dispatch.call import ANYONE
 from toolyard.server import ServerContext
-from toolyard.server import stream as duplex
 from toolyard.server.stream import MessageStream
 from toolyard.testing import FakeSink
 from toolyard.wire.messages import INTERNAL, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE
@@ -151,7 +150,7 @@ def test_every_line_that_owes_an_answer_gets_one_however_the_stream_was_cut(line
     stream = b"".join(line + b"\n" for line in lines)
     edges = sorted({0, len(stream), *(place % (len(stream) + 1) for place in places)})
 
-    answers = asyncio.run(converse([stream[start:end] for start, end in pairwise(edges)]))
+    answers = asyncio.run(converse([stream[start:flush] for start, flush in pairwise(edges)]))
 
     assert all("result" in answer or "error" in answer for answer in answers)
     assert len(answers) == sum(map(bool, map(owed, lines)))
@@ -173,16 +172,16 @@ async def converse(pieces: list[bytes]) -> list[dict[str, Any]]:
     """Return what a server writes that is fed these pieces, and then let finish."""
     written: list[bytes] = []
     async with Yard(tools=[add]) as yard:
-        front = ServerContext(yard, Serving(in_flight=3), channel="test")
-        duplex = MessageStream(front, written.append, caller=ANYONE)
-        lines = LineSplitter(duplex.receive, limit=1_000_000, on_too_long=duplex.refuse_length)
+        server = ServerContext(yard, Serving(in_flight=3), channel="test")
+        stream = MessageStream(server, written.append, caller=ANYONE)
+        lines = LineSplitter(stream.receive, limit=1_000_000, on_too_long=stream.refuse_length)
         for piece in pieces:
             lines.feed(piece)
             await asyncio.sleep(0)  # a turn of the loop, not a wait
         lines.flush()
-        await duplex.drain(20)
-        duplex.close()
-        front.close()
+        await stream.drain(20)
+        stream.close()
+        server.close()
     return [json.loads(line) for line in written]
 
 
@@ -216,42 +215,42 @@ class Chaos:
         elif "id" in said:
             self.questions.append(said["id"])
 
-    def take(self, duplex: MessageStream, step: tuple[str, int, str]) -> None:
+    def take(self, stream: MessageStream, step: tuple[str, int, str]) -> None:
         """Take one step that needs no time."""
         kind, number, name = step
         if kind == "call":
             self.calls[number] += 1
             given: dict[str, dict[str, int]] = {"add": {"a": 1}, "wait_here": {"number": number}, "greet": {}}
-            duplex.receive(written(number, "tools/call", {"name": name, "arguments": given[name]}))
+            stream.receive(written(number, "tools/call", {"name": name, "arguments": given[name]}))
         elif kind == "cancel":
             self.cancelled.add(number)
-            duplex.receive(written(None, "notifications/cancelled", {"requestId": number}))
+            stream.receive(written(None, "notifications/cancelled", {"requestId": number}))
         elif self.questions:
             result: dict[str, Any] = {"action": "accept", "content": {}}
-            duplex.receive(json.dumps({"jsonrpc": "2.0", "id": self.questions.pop(0), "result": result}).encode())
+            stream.receive(json.dumps({"jsonrpc": "2.0", "id": self.questions.pop(0), "result": result}).encode())
 
     async def run(self, steps: list[tuple[str, int, str]]) -> None:
         """Take the steps, then let everything finish."""
         async with Yard(tools=[add, self.gate.wait_here, self.greet]) as yard:
-            front = ServerContext(yard, Serving(in_flight=2), channel="test")
-            duplex = MessageStream(front, self.hear, caller=ANYONE)
-            duplex.receive(written("hello", "initialize", {"protocolVersion": OLD, "capabilities": {"elicitation": {}}}))
-            await duplex.drain(20)
+            server = ServerContext(yard, Serving(in_flight=2), channel="test")
+            stream = MessageStream(server, self.hear, caller=ANYONE)
+            stream.receive(written("hello", "initialize", {"protocolVersion": OLD, "capabilities": {"elicitation": {}}}))
+            await stream.drain(20)
             for step in steps:
                 for _ in range(step[1] if step[0] == "turns" else 0):
                     await asyncio.sleep(0)  # a turn of the loop, not a wait
                 if step[0] != "turns":
-                    self.take(duplex, step)
+                    self.take(stream, step)
             self.gate.opened.set()
-            draining = asyncio.create_task(duplex.drain(20))
+            draining = asyncio.create_task(stream.drain(20))
             while not draining.done():
-                self.take(duplex, ("answer", 0, ""))
+                self.take(stream, ("answer", 0, ""))
                 await asyncio.sleep(0)  # a turn of the loop, not a wait
-            assert duplex.conversation.in_flight == {}
-            assert not duplex.conversation.is_asking
-            assert not duplex.is_full
-            duplex.close()
-            front.close()
+            assert stream.session.in_flight == {}
+            assert not stream.session.client_requests
+            assert not stream.is_full
+            stream.close()
+            server.close()
 
 
 @given(st.lists(STEPS, max_size=25))
@@ -385,7 +384,7 @@ async def test_no_more_is_worked_on_at_one_time_than_allowed(meet: "Meet") -> No
 
 
 async def test_more_than_can_wait_is_refused_and_not_lost(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duplex, "_LEAST", 5)
+    monkeypatch.setattr("toolyard.server.stream._MIN_QUEUE", 5)
     gate = Gate()
     async with meet(era=OLD, tools=[gate.wait_here], settings={"in_flight": 1}) as peer:
         for number in range(200):
@@ -428,20 +427,20 @@ async def test_a_line_says_when_it_is_full_and_when_there_is_room() -> None:
     written: list[bytes] = []
     room: list[bool] = []
     async with Yard(tools=[gate.wait_here]) as yard:
-        front = ServerContext(yard, Serving(in_flight=1), channel="test")
-        duplex = MessageStream(front, written.append, caller=ANYONE)
-        duplex.on_room = lambda: room.append(duplex.is_full)
-        duplex.receive(b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}')
-        await duplex.drain(20)
+        server = ServerContext(yard, Serving(in_flight=1), channel="test")
+        stream = MessageStream(server, written.append, caller=ANYONE)
+        stream.on_room = lambda: room.append(stream.is_full)
+        stream.receive(b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}')
+        await stream.drain(20)
         number = 0
-        while not duplex.is_full:
+        while not stream.is_full:
             params = {"name": "wait_here", "arguments": {"number": number}}
-            duplex.receive(json.dumps({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}).encode())
+            stream.receive(json.dumps({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}).encode())
             number += 1
         gate.opened.set()
-        await duplex.drain(20)
-        duplex.close()
-        front.close()
+        await stream.drain(20)
+        stream.close()
+        server.close()
 
     assert number > 1
     assert len(written) == number + 1
@@ -462,24 +461,24 @@ async def test_a_full_line_is_read_again_when_the_client_is_asked_something() ->
         return (await call.ask({"type": "object", "properties": {}}, "Who?")).get("name", "")
 
     async with Yard(tools=[greet, add]) as yard:
-        front = ServerContext(yard, Serving(in_flight=1), channel="test")
-        duplex = MessageStream(front, lambda message: said.put_nowait(json.loads(message)), caller=ANYONE)
-        duplex.on_room = lambda: room.append(duplex.is_full)
-        duplex.receive(written(0, "initialize", {"protocolVersion": OLD, "capabilities": {"elicitation": {}}}))
+        server = ServerContext(yard, Serving(in_flight=1), channel="test")
+        stream = MessageStream(server, lambda message: said.put_nowait(json.loads(message)), caller=ANYONE)
+        stream.on_room = lambda: room.append(stream.is_full)
+        stream.receive(written(0, "initialize", {"protocolVersion": OLD, "capabilities": {"elicitation": {}}}))
         await said.get()
-        duplex.receive(written(1, "tools/call", {"name": "greet"}))
+        stream.receive(written(1, "tools/call", {"name": "greet"}))
         number = 1
-        while not duplex.is_full:
+        while not stream.is_full:
             number += 1
-            duplex.receive(written(number, "tools/call", {"name": "add", "arguments": {"a": 1}}))
+            stream.receive(written(number, "tools/call", {"name": "add", "arguments": {"a": 1}}))
         may_ask.set()
         question = await said.get()
         assert room
         assert not any(room)
-        duplex.receive(json.dumps({"jsonrpc": "2.0", "id": question["id"], "result": {"action": "accept", "content": {}}}).encode())
+        stream.receive(json.dumps({"jsonrpc": "2.0", "id": question["id"], "result": {"action": "accept", "content": {}}}).encode())
         answers = {(await said.get())["id"] for _ in range(number)}
-        duplex.close()
-        front.close()
+        stream.close()
+        server.close()
 
     assert answers == set(range(1, number + 1))
 
@@ -487,9 +486,9 @@ async def test_a_full_line_is_read_again_when_the_client_is_asked_something() ->
 async def test_what_is_too_long_is_answered() -> None:
     written: list[bytes] = []
     async with Yard() as yard:
-        front = ServerContext(yard, Serving(), channel="test")
-        MessageStream(front, written.append, caller=ANYONE).refuse_length()
-        front.close()
+        server = ServerContext(yard, Serving(), channel="test")
+        MessageStream(server, written.append, caller=ANYONE).refuse_length()
+        server.close()
 
     answer = json.loads(written[0])
     assert (answer["id"], answer["error"]["code"]) == (None, INVALID_REQUEST)
@@ -573,14 +572,14 @@ async def test_what_came_in_before_the_end_is_answered(meet: "Meet") -> None:
 async def test_what_takes_too_long_is_interrupted_at_the_end() -> None:
     sink = FakeSink()
     async with Yard(tools=[hang], sinks=[sink]) as yard:
-        front = ServerContext(yard, Serving(), channel="test")
-        duplex = MessageStream(front, lambda _: None, caller=ANYONE)
-        duplex.receive(b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}')
-        duplex.receive(b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang"}}')
-        await duplex.drain(0.01)
-        duplex.close()
-        await duplex.drain(20)
-        front.close()
+        server = ServerContext(yard, Serving(), channel="test")
+        stream = MessageStream(server, lambda _: None, caller=ANYONE)
+        stream.receive(b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}')
+        stream.receive(b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang"}}')
+        await stream.drain(0.01)
+        stream.close()
+        await stream.drain(20)
+        server.close()
 
     assert sink.codes == ["cancelled"]
 
@@ -664,8 +663,8 @@ async def test_a_call_that_does_not_end_is_answered_when_it_is_given_up(meta: di
     gate = Gate()
     said: list[Any] = []
     async with Yard(tools=[gate.wait_here]) as yard:
-        front = ServerContext(yard, Serving(), channel="test")
-        line = MessageStream(front, lambda message: said.append(json.loads(message)), caller=ANYONE)
+        server = ServerContext(yard, Serving(), channel="test")
+        line = MessageStream(server, lambda message: said.append(json.loads(message)), caller=ANYONE)
         line.receive(json.dumps({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": OLD}}).encode())
         await line.drain(20)
         params = {"name": "wait_here", "arguments": {"number": 1, "word": "ä"}, "_meta": meta}
@@ -675,7 +674,7 @@ async def test_a_call_that_does_not_end_is_answered_when_it_is_given_up(meta: di
         gate.opened.set()
         line.close()
         await line.drain(20)
-        front.close()
+        server.close()
 
     errors = [answer["result"]["structuredContent"]["error"] for answer in said[1:]]
     assert [(error["code"], error["blame"], error["tool_id"]) for error in errors] == [("cancelled", "yard", "wait_here")] * 2

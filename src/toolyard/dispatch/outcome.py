@@ -273,6 +273,8 @@ def finish(call: Run, outcome: Outcome, *, slow: float) -> Envelope:
         answer.passthrough = outcome.passed
     if outcome.held:
         answer.held = True
+    if call.spec.shape == "plain":
+        answer.has_plain_shape = True
     if elapsed - call.paused_s > slow:
         code = error.code if error is not None else "ok"
         _log.warning("slow tool=%s ms=%d code=%s id=%s", call.tool, elapsed * 1000, code, call.id)

@@ -47,25 +47,25 @@ class RepairedArguments(NamedTuple):
     coerced: tuple[str, ...]
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
     """A spec, a check of the arguments, and a handler. To change a tool, publish another."""
 
-    spec: Final[ToolSpec]
-    handler: Final[Handler]
-    check: Final[Check]
-    fits_output: Final[Callable[[object], bool] | None] = None
-    may_return_none: Final[bool] = False
-    wraps: Final[bool] = False
+    spec: ToolSpec
+    handler: Handler
+    check: Check
+    fits_output: Callable[[object], bool] | None = None
+    may_return_none: bool = False
+    wraps: bool = False
     """Whether its arguments contain those of other tools. It then resolves references to stored results itself."""
     is_simple: bool = field(init=False)
     """Whether a call needs no step but a policy between the check and the handler."""
 
     def __post_init__(self) -> None:
-        # computed once, because every call reads it: a cached property would cost 3 % of a call
+        # Computed once, because every call reads it: a cached property would cost 3 % of a call.
         spec = self.spec
         has_steps = spec.eval is not None or spec.session != "none" or spec.serial or spec.confirmation is not None
-        self.is_simple = not has_steps and spec.deprecated is None
+        object.__setattr__(self, "is_simple", not has_steps and spec.deprecated is None)  # the way of a frozen dataclass
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -86,7 +86,7 @@ class UpstreamResult(msgspec.Struct, frozen=True, gc=False):
 class Envelope(msgspec.Struct, dict=True):
     """What every call answers: success, data, error and `_meta`, all always present.
 
-    It also carries three attributes that are not fields, so that they are not written as JSON.
+    It also carries four attributes that are not fields, so that they are not written as JSON.
     """
 
     success: bool
@@ -99,6 +99,8 @@ class Envelope(msgspec.Struct, dict=True):
     """Result of an upstream that is passed on unchanged."""
     held = False
     """Whether a policy answered in place of the tool, or in place of a tool that it ran."""
+    has_plain_shape = False
+    """Whether the tool's spec says `shape="plain"`, which a transport needs even if the tool was withdrawn meanwhile."""
 
     @classmethod
     def ok(cls, data: object, *, content: Sequence[Content] = ()) -> Self:

@@ -1,7 +1,6 @@
-"""One MCP client as state, and what all clients of a yard share; no sockets here."""
+"""The MCP server without I/O: sessions, requests, and the state that all clients of a yard share."""
 
-from toolyard.server.context import ServerContext
-from toolyard.server.request import Notify, RequestContext
+from toolyard.server.context import Notify, RequestContext, ServerContext
 from toolyard.server.session import ServerSession
 
 __all__ = ["Notify", "RequestContext", "ServerContext", "ServerSession"]

@@ -1,142 +1,324 @@
-"""The front: what all conversations of a yard share, whatever way in they came by."""
+"""Server and request contexts: the state that all requests of a server share, and that of one request.
+
+Neither does I/O: a request context gets a function that sends messages to its client.
+"""
 
 import asyncio
-from collections.abc import Mapping
+import re
+from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
 
 from toolyard.config.settings import Serving
 from toolyard.dispatch.call import ANYONE, Caller, Channel
+from toolyard.dispatch.progress import Progress
+from toolyard.model.elicitation import ClientRequest
 from toolyard.model.profile import EVERYTHING, Profile
 from toolyard.server.input_required import InputRequired
 from toolyard.server.lists import Lists
 from toolyard.server.notifications import ChangeNotifier
 from toolyard.wire.headers import param_names
+from toolyard.wire.messages import INVALID_PARAMS, Fault, Id, encode_notification
+from toolyard.wire.params import LEVELS, RESULT_SIZE, custom_meta, has_only_protocol_keys
 from toolyard.wire.results import ResultEncoder, Server
 from toolyard.wire.versions import VERSIONS, Version
 from toolyard.yard import Yard
 
-__all__ = ["ServerContext"]
+if TYPE_CHECKING:
+    from toolyard.server.session import ServerSession
 
-WantedHeaders = dict[tuple[str, ...], tuple[str, str]]
+__all__ = [
+    "CLIENT_CAPABILITIES",
+    "AskClient",
+    "Notify",
+    "ParamHeaders",
+    "RequestContext",
+    "ServerContext",
+    "check_progress_token",
+    "encode_log",
+    "relevant_capabilities",
+]
 
-_CALLERS: Final = 4096
-_NAME: Final = 100
-_TICK: Final = 0.02
-_numbers: Final = count(1)
+Notify = Callable[[bytes], None]
+AskClient = Callable[[Mapping[str, ClientRequest], bool], Awaitable[Mapping[str, Any]]]
+ParamHeaders = dict[tuple[str, ...], tuple[str, str]]
+
+CLIENT_CAPABILITIES: Final = frozenset({"elicitation", "sampling", "roots"})
+"""The capabilities of clients that let a tool ask them something."""
+_MAX_CALLERS: Final = 4096
+_CLIENT_NAME_LENGTH: Final = 100
+_POLL_S: Final = 0.02
+_NO_CAPABILITIES: Final = frozenset[str]()
+_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
+_TRACE: Final = ("traceparent", "tracestate", "baggage")
+_server_numbers: Final = count(1)
+_request_numbers: Final = count(1)
 
 
 class ServerContext:
-    """Lists, parked calls and notices of one open yard, for one way in."""
+    """The state that all clients of one open yard share on one transport."""
 
     def __init__(self, yard: Yard, serving: Serving, *, channel: str) -> None:
         self.yard = yard
         self.serving = serving
         self.channel = channel
         self.dispatch = yard.dispatcher.dispatch
-        self.number = next(_numbers)
-        """What its calls are told by from those of others."""
-        self.silent_door = Channel(name=channel, front=self.number)
-        self.stateless_door = Channel(name=channel, front=self.number, stateless=True)
+        self.number = next(_server_numbers)
+        """Marks the calls that came in here, so that closing cancels these and no others."""
+        self.default_channel = Channel(name=channel, front=self.number)
+        self.stateless_channel = Channel(name=channel, front=self.number, stateless=True)
         self.lists = Lists(yard, serving, yard.signer)
-        self.parking = InputRequired(yard.signer, serving.ask_seconds)
-        self.changes = ChangeNotifier(yard, self.lists)
+        self.input_required = InputRequired(yard.signer, serving.ask_seconds)
+        self.notifier = ChangeNotifier(yard, self.lists)
         self.closing = asyncio.Event()
-        """Set when the server ends, so that those who only listen are told."""
+        """Set when the server shuts down, which answers open subscriptions."""
         server = Server(yard.name, yard.version)
         ttl = int(serving.list_seconds * 1000)
-        self._answers = {name: ResultEncoder(version, server, ttl_ms=ttl) for name, version in VERSIONS.items()}
-        self._local: dict[str, Caller] = {}
+        self._encoders = {name: ResultEncoder(version, server, ttl_ms=ttl) for name, version in VERSIONS.items()}
+        self._local_callers: dict[str, Caller] = {}
         self._callers: dict[tuple[str, str, str], Caller] = {}
-        self._wanted: dict[str, WantedHeaders] = {}
-        """By tool which arguments it wants as headers, too."""
-        self._params_version = -1
-        self._shown = tuple(name.lower() for name in serving.request_headers)
+        self._param_headers: dict[str, ParamHeaders] = {}
+        self._param_headers_version = -1
+        self._visible_headers = tuple(name.lower() for name in serving.request_headers)
+        self._visible_names = tuple(name.encode() for name in self._visible_headers)
 
-    def answers(self, version: Version) -> ResultEncoder:
-        """Return how clients of a version are answered."""
-        return self._answers[version.name]  # by name, because the hash of a version is made anew each time
+    def encoder(self, version: Version) -> ResultEncoder:
+        """Return the encoder of results for clients of a version."""
+        return self._encoders[version.name]  # by name, because a version computes its hash each time
 
     def capabilities(self, profile: Profile, *, notifies: bool = True) -> dict[str, Any]:
-        """Return what a client is told that it can do here; changes and a log only if something is kept of what it wants to hear."""
+        """Return the server's capabilities; subscriptions and logging only for clients that can get notifications."""
         changes = {"listChanged": True} if self.serving.notify_changes and notifies else {}
-        told: dict[str, Any] = {"tools": changes, **({"logging": {}} if notifies else {})}
+        capabilities: dict[str, Any] = {"tools": changes, **({"logging": {}} if notifies else {})}
         prompts = self.lists.any("prompts", profile)
         resources = self.lists.any("resources", profile) or self.lists.any("templates", profile)
         if prompts:
-            told["prompts"] = changes
+            capabilities["prompts"] = changes
         if resources:
-            told["resources"] = {**changes, "subscribe": True} if notifies else changes
+            capabilities["resources"] = {**changes, "subscribe": True} if notifies else changes
         if prompts or resources:
-            told["completions"] = {}
-        return told
+            capabilities["completions"] = {}
+        return capabilities
 
     def caller(self, base: Caller, client: object) -> Caller:
-        """Return the caller, with the name that its client gives itself."""
+        """Return the caller with the name that its client states, the same object for the same name."""
         name = cast("dict[str, Any]", client).get("name") if isinstance(client, dict) else None
         if not isinstance(name, str) or not name:
             return base
-        if base is ANYONE:  # the everyday case of a server on this machine
-            known = self._local.get(name)
-            if known is not None:
-                return known
-        name = name[:_NAME]
+        if base is ANYONE:  # the usual case of a local server: one look-up
+            cached = self._local_callers.get(name)
+            if cached is not None:
+                return cached
+        name = name[:_CLIENT_NAME_LENGTH]
         key = (base.owner, base.profile.name if base.profile is not None else "", name)
-        known = self._callers.get(key)
-        if known is None or known.claims is not base.claims or known.profile is not base.profile:
-            if len(self._callers) >= _CALLERS:
+        cached = self._callers.get(key)
+        if cached is None or cached.claims is not base.claims or cached.profile is not base.profile:
+            if len(self._callers) >= _MAX_CALLERS:
                 self._callers.clear()
-            known = self._callers[key] = Caller(
+            cached = self._callers[key] = Caller(
                 identity=base.identity, scope=base.scope, claims=base.claims, profile=base.profile, client=name
             )
-        if base is ANYONE and len(self._local) < _CALLERS:
-            self._local[name] = known
-        return known
+        if base is ANYONE and len(self._local_callers) < _MAX_CALLERS:
+            self._local_callers[name] = cached
+        return cached
 
     def profile_of(self, caller: Caller) -> Profile:
-        """Return the profile that holds for a caller."""
+        """Return the caller's profile, or else the yard's."""
         return caller.profile or self.yard.profile
 
-    def shown(self, headers: Mapping[str, str]) -> Mapping[str, str]:
-        """Return those headers that handlers may see."""
-        return {name: headers[name] for name in self._shown if name in headers}
+    def header_names(self) -> tuple[bytes, ...]:
+        """Return the names of the request headers that handlers may see or upstreams get; upstreams come and go."""
+        forwarded = self.yard.providers.forward_headers
+        return (*self._visible_names, *(name.encode() for name in forwarded)) if forwarded else self._visible_names
 
-    def wanted_headers(self, name: str, caller: Caller) -> WantedHeaders | None:
-        """Return which arguments a tool that exists for the caller wants as headers, too, whichever of its names it is called by."""
+    def visible_headers(self, headers: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the request headers that handlers may see."""
+        return {name: headers[name] for name in self._visible_headers if name in headers}
+
+    def param_headers(self, name: str, caller: Caller) -> ParamHeaders | None:
+        """Return the arguments that a tool visible to the caller requires as headers; None if there are none."""
         registry = self.yard.registry
-        if self._params_version != registry.version:
+        if self._param_headers_version != registry.version:
             specs = registry.visible(EVERYTHING)
-            self._wanted = {spec.name: names for spec in specs if (names := param_names(spec.input_schema))}
-            self._params_version = registry.version
-        if not self._wanted:
+            self._param_headers = {spec.name: names for spec in specs if (names := param_names(spec.input_schema))}
+            self._param_headers_version = registry.version
+        if not self._param_headers:
             return None
         tool = registry.get(name) or registry.resolve(name)
-        wanted = None if tool is None else self._wanted.get(tool.spec.name)
-        return wanted if tool is not None and self.profile_of(caller).allows(tool.spec) else None
+        required = None if tool is None else self._param_headers.get(tool.spec.name)
+        return required if tool is not None and self.profile_of(caller).allows(tool.spec) else None
 
     def instructions(self, profile: Profile) -> str:
-        """Return what a client is told about the yard as a whole."""
+        """Return the yard's instructions for clients of a profile."""
         return self.yard.instructions_for(profile)
 
     def end_listeners(self) -> None:
-        """Let those who listen go: they are answered now; what waits for an answer that cannot come is interrupted."""
+        """Answer open subscriptions, and cancel calls that wait for input."""
         self.closing.set()
-        self.parking.cancel_all()
+        self.input_required.cancel_all()
 
     async def finish(self, seconds: float) -> None:
-        """Let the calls that came in here finish for so long, then interrupt them, so that each is answered, and begin no more."""
+        """Let calls finish within a time, then cancel the rest; each is answered, and no more are admitted."""
         calls = self.yard.dispatcher.in_flight
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        while loop.time() < deadline and any(call.channel.front == self.number for call in calls.values()):  # noqa: ASYNC110 - no event tells
-            await asyncio.sleep(_TICK)  # nobody tells when the last is done, and this is once, at the end
-        await self.interrupt()
+        while loop.time() < deadline and any(call.channel.front == self.number for call in calls.values()):  # noqa: ASYNC110 - no event
+            await asyncio.sleep(_POLL_S)  # polling is good enough for something that happens once
+        await self.cancel_calls()
 
-    async def interrupt(self) -> None:
-        """Interrupt the calls that came in here and no others, wait until each is answered, and begin no more."""
+    async def cancel_calls(self) -> None:
+        """Cancel the calls that came in here, wait until each is answered, and admit no more."""
         await self.yard.dispatcher.close(self.number)
 
     def close(self) -> None:
-        """Tell nobody of changes any more."""
+        """Send no more notifications."""
         self.closing.set()
-        self.changes.close()
+        self.notifier.close()
+
+
+class RequestContext(msgspec.Struct, eq=False, kw_only=True):
+    """The state of one request while it is served."""
+
+    server: ServerContext
+    id: Id
+    encoder: ResultEncoder
+    caller: Caller
+    capabilities: Mapping[str, Any]
+    """The client's capabilities."""
+    session: "ServerSession | None" = None
+    """The `ServerSession` of a client that began with a handshake."""
+    stateless: bool = False
+    """Whether the client began with a handshake and the server keeps no session."""
+    line: str = ""
+    """Identifies the session, if there is one."""
+    meta: Mapping[str, Any] = {}
+    headers: Mapping[str, str] = {}
+    """The request headers for handlers and for upstreams."""
+    notify: Notify | None = None
+    """Sends a message of this request ahead of its response, if the transport can."""
+    ask_client: AskClient | None = None
+    """Sends requests to the client and waits for the results; handshake era only."""
+    log_level: int | None = None
+    """The lowest level of log messages that the client gets."""
+    hang_up: Callable[[], None] | None = None
+    """Closes the connection ahead of the response, which the client then fetches by reconnecting."""
+    shared_channel: Channel | None = None
+    """The session's channel, for requests whose `_meta` needs no channel of its own."""
+    prepared_channel: Channel | None = None
+    """The channel of this request, if it is known already."""
+    input_responses: dict[str, dict[str, Any]] = {}
+    """The client's answers that came with the request."""
+    fault: Fault | None = None
+    """Set when the response is a JSON-RPC error."""
+
+    @property
+    def may_ask(self) -> bool:
+        """Return whether an `input_required` result can be sent to the client."""
+        return self.encoder.version.modern and not CLIENT_CAPABILITIES.isdisjoint(self.capabilities)
+
+    def channel(self, ask: AskClient | None = None) -> Channel:
+        """Return the channel of this request's call, a shared one where the request allows it."""
+        meta, notify = self.meta, self.notify
+        token = meta.get("progressToken")
+        if token is not None:
+            check_progress_token(token)
+        resumes = ask is not None  # then a later request may bring the token and the level
+        ask = ask or self.ask_client
+        notifies = notify is not None and (token is not None or self.log_level is not None)
+        quiet = has_only_protocol_keys(meta)
+        if quiet and ask is None and not self.headers and (not self.capabilities or CLIENT_CAPABILITIES.isdisjoint(self.capabilities)):
+            # Most requests need nothing of their own, and building a channel costs about as much as the rest of this method.
+            if not notifies:
+                return self.server.stateless_channel if self.stateless else self.server.default_channel
+            if token is None and self.shared_channel is not None:
+                return self.shared_channel
+        trace = {} if quiet else {key: str(meta[key]) for key in _TRACE if key in meta}
+        return Channel(
+            name=self.server.channel,
+            # without an identity and a session, each request is a client of its own
+            line=self.line or (f"request {next(_request_numbers)}" if self.caller.identity == ANYONE.identity else ""),
+            front=self.server.number,
+            progress=self.progress if (notify is not None and token is not None) or resumes else None,
+            log=self.log if (notify is not None and self.log_level is not None) or resumes else None,
+            ask=ask,
+            capabilities=_usable_capabilities(self.capabilities) if self.capabilities else _NO_CAPABILITIES,
+            headers=self.server.visible_headers(self.headers) if self.headers else self.headers,
+            forwarded=self.headers,
+            meta={} if quiet else custom_meta(meta),
+            trace=trace,
+            trace_id=_trace_id(trace) if trace else None,
+            stateless=self.stateless,
+            hang_up=self.hang_up,
+            result_characters=None if quiet else self._result_characters(),
+        )
+
+    def _result_characters(self) -> int | None:
+        """Return the size limit that the client states for results, if it is below the yard's."""
+        limit = self.meta.get(RESULT_SIZE)
+        return limit if type(limit) is int and 0 < limit < self.server.yard.limits.result_characters else None
+
+    def continue_as(self, other: "RequestContext") -> None:
+        """Send progress and log messages by way of a retried request from now on."""
+        self.meta, self.notify, self.log_level, self.capabilities = other.meta, other.notify, other.log_level, other.capabilities
+
+    def progress(self, note: Progress) -> None:
+        """Send a progress notification, if the request has a progress token."""
+        token = self.meta.get("progressToken")
+        if self.notify is None or token is None:
+            return
+        params: dict[str, Any] = {"progressToken": token, "progress": note.done}
+        if note.total is not None:
+            params["total"] = note.total
+        if note.text and self.encoder.version.annotations:
+            params["message"] = note.text
+        self.notify(encode_notification("notifications/progress", params))
+
+    def log(self, level: str, text: str, facts: Mapping[str, object]) -> None:
+        """Send a log message, if the client gets those of its level."""
+        if self.notify is not None and self.log_level is not None:
+            message = encode_log(level, text, facts, self.log_level)
+            if message is not None:
+                self.notify(message)
+
+
+def check_progress_token(token: object) -> None:
+    """Check the type of a progress token.
+
+    Raises:
+        Fault: It is neither a string nor a number.
+    """
+    if token is not None and type(token) not in {str, int, float}:
+        raise Fault(INVALID_PARAMS, "The 'progressToken' in '_meta' must be a text or a number.")
+
+
+def encode_log(level: str, text: str, facts: Mapping[str, object], minimum: int) -> bytes | None:
+    """Return a log message as a notification, or None if its level is below the minimum."""
+    level = level if level in LEVELS else "info"
+    if LEVELS.index(level) < minimum:
+        return None
+    data: object = {"message": text, **facts} if facts else text
+    return encode_notification("notifications/message", {"level": level, "logger": "toolyard", "data": data})
+
+
+def relevant_capabilities(capabilities: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the part of a client's capabilities that a session stores, because it is used later."""
+    return {name: _modes(capabilities[name]) for name in CLIENT_CAPABILITIES if name in capabilities}
+
+
+def _modes(capability: object) -> dict[str, Any]:
+    return {mode: {} for mode in ("form", "url") if mode in capability} if isinstance(capability, dict) else {}
+
+
+def _usable_capabilities(capabilities: Mapping[str, Any]) -> frozenset[str]:
+    """Return the capabilities for handlers, without `elicitation` if the client cannot show forms."""
+    names = frozenset(capabilities)
+    elicitation = capabilities.get("elicitation")
+    return names - {"elicitation"} if elicitation and _modes(elicitation) == {"url": {}} else names
+
+
+def _trace_id(trace: Mapping[str, str]) -> str | None:
+    """Return the trace id of a valid `traceparent`."""
+    match = _TRACEPARENT.fullmatch(trace.get("traceparent", ""))
+    return None if match is None else match[1]

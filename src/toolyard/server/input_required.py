@@ -1,7 +1,7 @@
-"""Parking: calls that wait for an answer while no request of theirs is open.
+"""Calls that wait for input while no request of theirs is open.
 
-In the newer era a question is an answer, too: the client is told what is wanted and comes again with it. Meanwhile the handler stays
-where it is, in this process, under a sealed state that expires.
+In the 2026-07-28 era a question is a result: `input_required`. The client retries its request with the answers. Meanwhile the
+handler waits in this process, under a signed state that expires.
 """
 
 import asyncio
@@ -10,176 +10,204 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
 from itertools import count
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from toolyard._internal.signed_tokens import SignatureError, Signer
 from toolyard.dispatch.call import Channel
-from toolyard.model.elicitation import ClientRequest
+from toolyard.model.elicitation import ClientRequest, unsupported_by_client
 from toolyard.model.envelope import Envelope, encode
 from toolyard.model.errors import ToolError
-from toolyard.server.request import RequestContext, check_asks
 from toolyard.wire.messages import INVALID_PARAMS, Fault
 
-__all__ = ["Asked", "InputRequired", "Start", "Work"]
+if TYPE_CHECKING:
+    from toolyard.server.context import RequestContext
 
-Start = Callable[[Channel], Awaitable[Envelope]]
+__all__ = ["InputRequest", "InputRequired", "Invocation", "StartCall", "check_asks"]
+
+StartCall = Callable[[Channel], Awaitable[Envelope]]
 _PURPOSE: Final = "state of a request"
-_MOST: Final = 1000
-_BYTES: Final = 64 * 1024 * 1024
+_MAX_CALLS: Final = 1000
+_MAX_BYTES: Final = 64 * 1024 * 1024
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """A call wants to know something first."""
+class InputRequest(msgspec.Struct, frozen=True):
+    """The questions of a call to its client, and the state to send back with the answers."""
 
     asks: Mapping[str, ClientRequest]
     state: str
 
 
-class Work(msgspec.Struct, frozen=True):
-    """What a request wants done: under which method and name, with what, and how it is begun."""
+class Invocation(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request invokes: a method, a name and arguments, and the function that starts the call."""
 
     method: str
     name: str
     arguments: bytes
-    start: Start
+    start: StartCall
 
     def fingerprint(self, owner: str) -> str:
-        """Return what a request that comes again must have the same."""
+        """Return a hash that a retried request must match."""
         return sha256(b"\0".join([self.method.encode(), self.name.encode(), self.arguments, owner.encode()])).hexdigest()[:24]
 
 
-class _Run:
-    """One call that may ask: it runs in a task of its own, and whoever has a request open for it is told what comes of it."""
+def check_asks(asks: Mapping[str, ClientRequest], capabilities: Mapping[str, Any]) -> None:
+    """Check that the client supports all the requests, and that they can be encoded.
 
-    __slots__ = ("_answers", "_arguments", "_fingerprint", "_parking", "_told", "_turn", "_work", "asks", "exchange", "size", "task")
+    Raises:
+        ToolError: `not_supported` names the missing capabilities; `internal_error` if the params are no JSON.
+    """
+    if any(ask.missing_capability(capabilities) is not None for ask in asks.values()):
+        raise unsupported_by_client(asks, capabilities)
+    try:
+        encode({key: ask.params for key, ask in asks.items()})
+    except TypeError as error:
+        raise ToolError("internal_error", "The question of the tool cannot be written as JSON.", blame="tool") from error
 
-    def __init__(self, parking: "InputRequired", work: Work, exchange: RequestContext) -> None:
-        self._work: Work | None = work
+
+class _DetachedCall:
+    """One call in a task of its own, whose outcome or next question goes to the request that is open at the time."""
+
+    __slots__ = (
+        "_answers",
+        "_argument_bytes",
+        "_fingerprint",
+        "_invocation",
+        "_lock",
+        "_outcome",
+        "_store",
+        "asks",
+        "context",
+        "size",
+        "task",
+    )
+
+    def __init__(self, store: "InputRequired", invocation: Invocation, context: "RequestContext") -> None:
+        self._invocation: Invocation | None = invocation
         self._fingerprint = ""
-        self._arguments = 0
+        self._argument_bytes = 0
         self.size = 0
-        """How many bytes of its requests a parked call holds on to."""
-        self.exchange = exchange
+        """Bytes of its request that a waiting call keeps in memory."""
+        self.context = context
         self.asks: Mapping[str, ClientRequest] = {}
-        self._parking = parking
-        self._turn = asyncio.Lock()
+        self._store = store
+        self._lock = asyncio.Lock()
         self._answers: asyncio.Future[Mapping[str, Any]] | None = None
-        self._told: asyncio.Future[Envelope | Asked] | None = None
-        self.task = asyncio.ensure_future(work.start(exchange.channel(self.ask)))
+        self._outcome: asyncio.Future[Envelope | InputRequest] | None = None
+        self.task = asyncio.ensure_future(invocation.start(context.channel(self.ask)))
         self.task.add_done_callback(self._finish)
 
-    def expect(self) -> "asyncio.Future[Envelope | Asked]":
-        """Return what the answer or the next question will be told to."""
-        self._told = asyncio.get_running_loop().create_future()
+    def next_outcome(self) -> "asyncio.Future[Envelope | InputRequest]":
+        """Return a future for the outcome or the next question."""
+        self._outcome = asyncio.get_running_loop().create_future()
         if self.task.done():
             self._finish(self.task)
-        return self._told
+        return self._outcome
 
-    async def outcome(self, told: "asyncio.Future[Envelope | Asked]") -> Envelope | Asked:
-        """Wait for the answer or the next question; whoever stops waiting takes the call with him."""
+    async def wait(self, outcome: "asyncio.Future[Envelope | InputRequest]") -> Envelope | InputRequest:
+        """Wait for the outcome or the next question; cancelling this cancels the call."""
         try:
-            return await told
+            return await outcome
         except asyncio.CancelledError:
             self.task.cancel()
             raise
 
-    async def ask(self, asks: Mapping[str, ClientRequest], declared: bool) -> Mapping[str, Any]:  # noqa: FBT001 - the shape of a door
-        """Wait until the client comes again with answers to all that, unless it brought them along; one question after the other."""
-        check_asks(asks, self.exchange.capabilities)
-        async with self._turn:
-            return await self._ask_now(asks, declared=declared)
+    async def ask(self, asks: Mapping[str, ClientRequest], declared: bool) -> Mapping[str, Any]:  # noqa: FBT001 - the type is `AskClient`
+        """Wait for the client's answers, unless the request brought them already; one set of questions at a time."""
+        check_asks(asks, self.context.capabilities)
+        async with self._lock:
+            return await self._ask(asks, declared=declared)
 
-    async def _ask_now(self, asks: Mapping[str, ClientRequest], *, declared: bool) -> Mapping[str, Any]:
-        brought = self.exchange.responses
-        if asks.keys() <= brought.keys():
-            return {key: brought.pop(key) for key in asks}
+    async def _ask(self, asks: Mapping[str, ClientRequest], *, declared: bool) -> Mapping[str, Any]:
+        responses = self.context.input_responses
+        if asks.keys() <= responses.keys():
+            return {key: responses.pop(key) for key in asks}
         self.asks = asks
-        self._settle_down()
+        self._shrink()
         self._answers = asyncio.get_running_loop().create_future()
-        key = self._parking.park(self)
+        key = self._store.add(self)
         try:
-            self._tell(self.asked(key, self._parking.until(key), declared=declared))
+            self._publish(self.input_request(key, self._store.expires_at(key), declared=declared))
             return await self._answers
         finally:
             self._answers = None
-            self._parking.leave(key)
+            self._store.remove(key)
 
-    def asked(self, key: str, until: float, *, declared: bool) -> Asked:
-        """Return what the client is told, with the state it must bring along."""
-        return Asked(self.asks, self._parking.state(key, self._fingerprint, until, declared=declared))
+    def input_request(self, key: str, expires_at: float, *, declared: bool) -> InputRequest:
+        """Return the questions with the signed state."""
+        return InputRequest(self.asks, self._store.state(key, self._fingerprint, expires_at, declared=declared))
 
-    def _settle_down(self) -> None:
-        """Keep of the request only what is looked at when it comes again, and know how much that is."""
-        work, exchange = self._work, self.exchange
-        if work is not None:
-            self._fingerprint = work.fingerprint(exchange.caller.owner)
-            self._work = None
-            self._arguments = len(work.arguments)
-        self.size = self._arguments + len(encode([exchange.meta, exchange.responses]))
+    def _shrink(self) -> None:
+        """Drop the arguments, of which a retry needs only the fingerprint, and compute the size of the rest."""
+        invocation, context = self._invocation, self.context
+        if invocation is not None:
+            self._fingerprint = invocation.fingerprint(context.caller.owner)
+            self._invocation = None
+            self._argument_bytes = len(invocation.arguments)
+        self.size = self._argument_bytes + len(encode([context.meta, context.input_responses]))
 
-    def resume(self, exchange: RequestContext) -> None:
-        """Go on with the answers that this request brought along."""
-        self.exchange.take_over(exchange)
+    def resume(self, context: "RequestContext") -> None:
+        """Continue with the answers of a retried request."""
+        self.context.continue_as(context)
         if self._answers is not None and not self._answers.done():
-            self._answers.set_result({key: exchange.responses.pop(key) for key in self.asks})
+            self._answers.set_result({key: context.input_responses.pop(key) for key in self.asks})
 
-    def _tell(self, outcome: "Envelope | Asked") -> None:
-        if self._told is not None and not self._told.done():
-            self._told.set_result(outcome)
+    def _publish(self, outcome: Envelope | InputRequest) -> None:
+        if self._outcome is not None and not self._outcome.done():
+            self._outcome.set_result(outcome)
 
     def _finish(self, task: "asyncio.Future[Envelope]") -> None:
-        told = self._told
+        outcome = self._outcome
         if task.cancelled():
-            if told is not None and not told.done():
-                told.cancel()
+            if outcome is not None and not outcome.done():
+                outcome.cancel()
         elif (error := task.exception()) is not None:
-            if told is not None and not told.done():
-                told.set_exception(error)
+            if outcome is not None and not outcome.done():
+                outcome.set_exception(error)
         else:
-            self._tell(task.result())
+            self._publish(task.result())
 
 
-class _Place(msgspec.Struct, frozen=True):
-    """Where a call waits: how much it holds on to, and how long."""
+class _Entry(msgspec.Struct, frozen=True):
+    """A waiting call, its size and its expiry."""
 
-    run: _Run
+    call: _DetachedCall
     size: int
-    until: float
+    expires_at: float
     timer: asyncio.TimerHandle
 
 
 class InputRequired:
-    """The calls of one process that wait for answers."""
+    """The calls of this process that wait for input."""
 
-    def __init__(self, seal: Signer, seconds: float) -> None:
-        self._seal = seal
+    def __init__(self, signer: Signer, seconds: float) -> None:
+        self._signer = signer
         self._seconds = seconds
-        self._parked: dict[str, _Place] = {}
+        self._waiting: dict[str, _Entry] = {}
         self._bytes = 0
         self._answered: dict[str, float] = {}
-        self._mark = os.urandom(4).hex()
-        self._keys = count(1)
+        self._prefix = os.urandom(4).hex()
+        self._numbers = count(1)
 
     def __len__(self) -> int:
-        return len(self._parked)
+        return len(self._waiting)
 
-    async def run(self, work: Work, exchange: RequestContext, state: str | None) -> Envelope | Asked:
-        """Begin a call, or go on with one that asked, and wait for what comes of it.
+    async def run(self, invocation: Invocation, context: "RequestContext", state: str | None) -> Envelope | InputRequest:
+        """Start a call, or resume the one that the state names; return its outcome or its next question.
 
         Raises:
-            Fault: The state is none of ours, expired, or of another request.
-            ToolError: `state_error` if the call that asked is gone and cannot be begun anew.
+            Fault: The state is forged, expired, or of another request.
+            ToolError: `state_error` if the call is gone and cannot be started again.
         """
         if state is None:
-            return await self._begin(work, exchange)
-        key, declared = self._open(state, work, exchange)
-        parked = self._parked.get(key)
-        if parked is None:
+            return await self._start(invocation, context)
+        key, declared = self._verify(state, invocation, context)
+        entry = self._waiting.get(key)
+        if entry is None:
             if declared and key not in self._answered:
-                self._remember(key)
-                return await self._begin(work, exchange)
+                self._mark_answered(key)
+                return await self._start(invocation, context)
             raise ToolError(
                 "state_error",
                 "The call that asked is gone: the server was started anew, or it was answered already.",
@@ -187,62 +215,62 @@ class InputRequired:
                 may_have_run=True,
                 reason="call_gone",
             )
-        run = parked.run
-        if not run.asks.keys() <= exchange.responses.keys():
-            return run.asked(key, parked.until, declared=declared)
-        self.leave(key)
-        self._remember(key)
-        told = run.expect()
-        run.resume(exchange)
-        return await run.outcome(told)
+        call = entry.call
+        if not call.asks.keys() <= context.input_responses.keys():
+            return call.input_request(key, entry.expires_at, declared=declared)
+        self.remove(key)
+        self._mark_answered(key)
+        outcome = call.next_outcome()
+        call.resume(context)
+        return await call.wait(outcome)
 
-    def _remember(self, key: str) -> None:
-        """Remember for as long as a state lives that it has been answered here, so that one yes does one thing in this process."""
+    def _mark_answered(self, key: str) -> None:
+        """Remember an answered state until it expires, so that one confirmation starts one call in this process."""
         self._answered[key] = time.time() + self._seconds
         while self._answered and next(iter(self._answered.values())) < time.time():
             del self._answered[next(iter(self._answered))]
 
-    async def _begin(self, work: Work, exchange: RequestContext) -> Envelope | Asked:
-        run = _Run(self, work, exchange)
-        return await run.outcome(run.expect())
+    async def _start(self, invocation: Invocation, context: "RequestContext") -> Envelope | InputRequest:
+        call = _DetachedCall(self, invocation, context)
+        return await call.wait(call.next_outcome())
 
     def cancel_all(self) -> None:
-        """Interrupt every call that waits for an answer that nobody can bring any more."""
-        for parked in tuple(self._parked.values()):
-            parked.run.task.cancel()
+        """Cancel every waiting call."""
+        for entry in tuple(self._waiting.values()):
+            entry.call.task.cancel()
 
-    def park(self, run: _Run) -> str:
-        """Keep a call until it is answered or nobody may answer any more; return what it is kept under."""
-        if len(self._parked) >= _MOST or self._bytes + run.size > _BYTES:
+    def add(self, call: _DetachedCall) -> str:
+        """Store a waiting call until it is answered or expires; return its key."""
+        if len(self._waiting) >= _MAX_CALLS or self._bytes + call.size > _MAX_BYTES:
             raise ToolError("overloaded", "Too many calls wait for answers already.", may_have_run=None)
-        key = f"{self._mark}{next(self._keys):x}"
-        timer = asyncio.get_running_loop().call_later(self._seconds, run.task.cancel)
-        self._parked[key] = _Place(run, run.size, time.time() + self._seconds, timer)
-        self._bytes += run.size
+        key = f"{self._prefix}{next(self._numbers):x}"
+        timer = asyncio.get_running_loop().call_later(self._seconds, call.task.cancel)
+        self._waiting[key] = _Entry(call, call.size, time.time() + self._seconds, timer)
+        self._bytes += call.size
         return key
 
-    def until(self, key: str) -> float:
-        """Return how long a parked call can be answered."""
-        return self._parked[key].until
+    def expires_at(self, key: str) -> float:
+        """Return when a waiting call expires."""
+        return self._waiting[key].expires_at
 
-    def leave(self, key: str) -> None:
-        """Keep a call no longer."""
-        parked = self._parked.pop(key, None)
-        if parked is not None:
-            self._bytes -= parked.size
-            parked.timer.cancel()
+    def remove(self, key: str) -> None:
+        """Remove a call that waits no longer."""
+        entry = self._waiting.pop(key, None)
+        if entry is not None:
+            self._bytes -= entry.size
+            entry.timer.cancel()
 
-    def state(self, key: str, fingerprint: str, until: float, *, declared: bool) -> str:
-        """Return the sealed state of a call that asked, which is good for as long as the call waits."""
-        return self._seal.sign(_PURPOSE, [key, fingerprint, int(until), declared])
+    def state(self, key: str, fingerprint: str, expires_at: float, *, declared: bool) -> str:
+        """Return the signed state of a waiting call."""
+        return self._signer.sign(_PURPOSE, [key, fingerprint, int(expires_at), declared])
 
-    def _open(self, state: str, work: Work, exchange: RequestContext) -> tuple[str, bool]:
+    def _verify(self, state: str, invocation: Invocation, context: "RequestContext") -> tuple[str, bool]:
         try:
-            key, fingerprint, until, declared = self._seal.verify(_PURPOSE, state)
+            key, fingerprint, expires_at, declared = self._signer.verify(_PURPOSE, state)
         except SignatureError:
-            raise Fault(INVALID_PARAMS, "The request state is none that was given out here.") from None
-        if fingerprint != work.fingerprint(exchange.caller.owner):
-            raise Fault(INVALID_PARAMS, "The request state is of another request.")
-        if until < time.time():
-            raise Fault(INVALID_PARAMS, "The request state has expired.")
+            raise Fault(INVALID_PARAMS, "The 'requestState' was not issued by this server.") from None
+        if fingerprint != invocation.fingerprint(context.caller.owner):
+            raise Fault(INVALID_PARAMS, "The 'requestState' belongs to another request.")
+        if expires_at < time.time():
+            raise Fault(INVALID_PARAMS, "The 'requestState' has expired.")
         return key, declared

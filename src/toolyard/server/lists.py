@@ -1,13 +1,13 @@
-"""Lists: what clients are shown, encoded once for each profile and version and kept until it changes."""
+"""The lists of tools, resources, templates and prompts, encoded once for each profile and version and cached until they change."""
 
 from collections.abc import Callable, Sequence
-from hashlib import sha256
 from typing import Any, Final, Literal
 
 import msgspec
 
-from toolyard._internal.signed_tokens import SignatureError, Signer
+from toolyard._internal.signed_tokens import Cursors, SignatureError, Signer
 from toolyard.config.settings import Serving
+from toolyard.model.envelope import fingerprint
 from toolyard.model.profile import Profile
 from toolyard.wire.messages import INVALID_PARAMS, Fault
 from toolyard.wire.results import ResultEncoder, prompt_item, resource_item, template_item, tool_item
@@ -30,11 +30,11 @@ _ITEMS: Final[dict[Kind, Callable[[Any, Version], bytes]]] = {
     "prompts": prompt_item,
 }
 _PURPOSE: Final = "page of a list"
-_REMEMBERED: Final = 1024
+_MAX_CACHED: Final = 1024
 
 
-class _Encoded(msgspec.Struct):
-    """One list for one version: how it looked and its pages, each made when first wanted."""
+class _CachedList(msgspec.Struct):
+    """One list for one version; each page is encoded when it is first requested."""
 
     registry_version: int
     fingerprint: str
@@ -43,14 +43,14 @@ class _Encoded(msgspec.Struct):
 
 
 class Lists:
-    """Every list of a yard."""
+    """The lists of a yard."""
 
-    def __init__(self, yard: Yard, serving: Serving, seal: Signer) -> None:
+    def __init__(self, yard: Yard, serving: Serving, signer: Signer) -> None:
         self._yard = yard
         self._serving = serving
-        self._seal = seal
-        self._kept: dict[tuple[Kind, Profile, str], _Encoded] = {}
-        self._prints: dict[tuple[Kind, Profile], tuple[int, str]] = {}
+        self._cursors = Cursors(signer, _PURPOSE)
+        self._cache: dict[tuple[Kind, Profile, str], _CachedList] = {}
+        self._fingerprints: dict[tuple[Kind, Profile], tuple[int, str]] = {}
         self._specs: dict[Kind, Callable[[Profile], Sequence[Any]]] = {
             "tools": yard.registry.list,
             "resources": yard.registry.list_resources,
@@ -58,67 +58,69 @@ class Lists:
             "prompts": yard.registry.list_prompts,
         }
 
-    def page(self, kind: Kind, profile: Profile, answers: ResultEncoder, cursor: str | None) -> bytes:
-        """Return one page as a whole result.
+    def page(self, kind: Kind, profile: Profile, encoder: ResultEncoder, cursor: str | None) -> bytes:
+        """Return one page as an encoded result.
 
         Raises:
-            Fault: The cursor is none of ours, or of a list that has changed since.
+            Fault: The cursor is forged, or of a list that has changed since.
         """
-        kept = self._list(kind, profile, answers.version)
-        start = 0 if cursor is None else self._start(kind, kept, cursor)
-        page = kept.pages.get(start)
+        cached = self._list(kind, profile, encoder.version)
+        start = 0 if cursor is None else self._start(kind, cached, cursor)
+        page = cached.pages.get(start)
         if page is None:
-            page = kept.pages[start] = self._encode(kind, kept, answers, start)
+            page = cached.pages[start] = self._encode(kind, cached, encoder, start)
         return page
 
     def fingerprint(self, kind: Kind, profile: Profile) -> str:
-        """Return what changes exactly when a list does."""
+        """Return a hash that changes exactly when the list does."""
         version = self._yard.registry.version
-        known = self._prints.get((kind, profile))
-        if known is None or known[0] != version:
-            digest = sha256()
-            for spec in self._specs[kind](profile):
-                digest.update(self._item(kind, spec, LATEST))  # no older version shows more
-            if len(self._prints) > _REMEMBERED:
-                self._prints.clear()
-            known = self._prints[kind, profile] = (version, digest.hexdigest()[:24])
-        return known[1]
+        cached = self._fingerprints.get((kind, profile))
+        if cached is None or cached[0] != version:
+            items = (msgspec.Raw(self._item(kind, spec, LATEST)) for spec in self._specs[kind](profile))  # no older version shows more
+            if len(self._fingerprints) > _MAX_CACHED:
+                self._fingerprints.clear()
+            cached = self._fingerprints[kind, profile] = (version, fingerprint(*items)[:24])
+        return cached[1]
 
     def any(self, kind: Kind, profile: Profile) -> bool:
-        """Return whether there is anything to show."""
+        """Return whether the list has an item."""
         return bool(self._specs[kind](profile))
 
-    def _list(self, kind: Kind, profile: Profile, version: Version) -> _Encoded:
+    def _list(self, kind: Kind, profile: Profile, version: Version) -> _CachedList:
         registry_version = self._yard.registry.version
-        kept = self._kept.get((kind, profile, version.name))
-        if kept is not None and kept.registry_version == registry_version:
-            return kept
-        fingerprint = self.fingerprint(kind, profile)
-        if kept is not None and kept.fingerprint == fingerprint:
-            kept.registry_version = registry_version
-            return kept
-        if len(self._kept) > _REMEMBERED:
-            self._kept.clear()
-        kept = _Encoded(registry_version, fingerprint, self._specs[kind](profile), {})
-        self._kept[kind, profile, version.name] = kept
-        return kept
+        cached = self._cache.get((kind, profile, version.name))
+        if cached is not None and cached.registry_version == registry_version:
+            return cached
+        current = self.fingerprint(kind, profile)
+        if cached is not None and cached.fingerprint == current:
+            cached.registry_version = registry_version
+            return cached
+        if len(self._cache) > _MAX_CACHED:
+            self._cache.clear()
+        cached = _CachedList(registry_version, current, self._specs[kind](profile), {})
+        self._cache[kind, profile, version.name] = cached
+        return cached
 
-    def _encode(self, kind: Kind, kept: _Encoded, answers: ResultEncoder, start: int) -> bytes:
+    def _encode(self, kind: Kind, cached: _CachedList, encoder: ResultEncoder, start: int) -> bytes:
         end = start + self._serving.page_size
-        items = [self._item(kind, spec, answers.version) for spec in kept.specs[start:end]]
-        more = end < len(kept.specs)
-        cursor = self._seal.sign(_PURPOSE, [kind, kept.fingerprint, self._serving.page_size, end]) if more else None
-        return answers.page(_KEYS[kind], items, cursor)
+        items = [self._item(kind, spec, encoder.version) for spec in cached.specs[start:end]]
+        more = end < len(cached.specs)
+        cursor = self._cursors.sign(self._bound_to(kind, cached), end) if more else None
+        return encoder.page(_KEYS[kind], items, cursor)
 
     def _item(self, kind: Kind, spec: Any, version: Version) -> bytes:
-        """Return one thing as a list of a version shows it."""
         return tool_item(spec, version, schemas=self._serving.output_schemas) if kind == "tools" else _ITEMS[kind](spec, version)
 
-    def _start(self, kind: Kind, kept: _Encoded, cursor: str) -> int:
+    def _start(self, kind: Kind, cached: _CachedList, cursor: str) -> int:
+        """Return the index at which the cursor's page starts."""
         try:
-            *bound, start = self._seal.verify(_PURPOSE, cursor)
+            start = self._cursors.verify(self._bound_to(kind, cached), cursor)
         except SignatureError:
-            raise Fault(INVALID_PARAMS, "The cursor is none that was given out here.") from None
-        if bound != [kind, kept.fingerprint, self._serving.page_size]:
+            raise Fault(INVALID_PARAMS, "The cursor was not issued by this server. Start from the first page.") from None
+        if start is None:
             raise Fault(INVALID_PARAMS, "The cursor is of a list that has changed since, or of another one. Start from the first page.")
-        return int(start)
+        return start
+
+    def _bound_to(self, kind: Kind, cached: _CachedList) -> str:
+        """Return what a cursor is valid for: one state of one list, in pages of one size."""
+        return f"{kind} {cached.fingerprint} {self._serving.page_size}"

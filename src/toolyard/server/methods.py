@@ -1,312 +1,408 @@
-"""Replies: what each method of MCP is answered with, from params that were read to a result as JSON."""
+"""The methods of MCP: the handler of each, and the one loop from a decoded request to an encoded response."""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
 from toolyard.dispatch.call import Caller, CallRequest, Channel, EnvelopeCoroutine
 from toolyard.model.envelope import Envelope, Failure, encode, encode_sorted
 from toolyard.model.errors import ToolError
-from toolyard.server.context import ServerContext
-from toolyard.server.input_required import Asked, Start, Work
+from toolyard.server.context import CLIENT_CAPABILITIES, Notify, RequestContext, ServerContext, check_progress_token
+from toolyard.server.input_required import InputRequest, Invocation
 from toolyard.server.lists import Kind
 from toolyard.server.notifications import listen
-from toolyard.server.request import ASKABLE, Notify, RequestContext, check_token
-from toolyard.wire import params as given
+from toolyard.wire import params as wire
 from toolyard.wire.messages import (
     INTERNAL,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     MISSING_CAPABILITY,
     Fault,
+    Id,
     Message,
     encode_fault,
     encode_result,
 )
 from toolyard.wire.params import CAPABILITIES, CLIENT, LEVELS, LOG_LEVEL, PROTOCOL_VERSION, CallMessage, version_of
 
-__all__ = ["Bare", "Reply", "answer", "answer_of", "call_tool", "is_modern", "name_of", "open_request", "params_of", "reply", "start_tool"]
+if TYPE_CHECKING:
+    from toolyard.server.session import ServerSession
+
+__all__ = [
+    "SESSION_METHODS",
+    "Handler",
+    "NoParams",
+    "answer",
+    "is_modern",
+    "level_index",
+    "name_of",
+    "open_request",
+    "params_of",
+    "params_of_message",
+    "refuse",
+]
 
 
+SESSION_METHODS: Final = frozenset({"initialize", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
+"""The methods whose handlers need a session."""
+_MODERN_METHODS: Final = frozenset({"server/discover", "subscriptions/listen"})
 _NULL: Final = msgspec.Raw(b"null")
-_COMPLETIONS: Final = 100
-Reply = Callable[[RequestContext, Any], Awaitable[bytes]]
+_MAX_COMPLETIONS: Final = 100
+_log = logging.getLogger(__name__)
+Handler = Callable[[RequestContext, Any], Awaitable[bytes]]
+"""Returns the encoded result of a request."""
 
 
-class Bare(msgspec.Struct, gc=False):
-    """What methods take that take nothing, and those that are none."""
+async def answer(context: RequestContext, request_id: Id, method: str, params: Any) -> bytes:
+    """Return the encoded response to a request of either era, on every transport.
 
-    meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
+    A `Fault` or a defect becomes a JSON-RPC error, and a fault is noted in the context.
+    """
+    try:
+        if method == "tools/call" and not (
+            context.encoder.version.modern and (params.request_state is not None or (context.capabilities and context.may_ask))
+        ):
+            # A call that cannot answer with `input_required`: nearly all requests, so a handler and its coroutine are saved.
+            raw = params.arguments
+            channel = context.prepared_channel or context.channel()
+            outcome = await context.server.dispatch(
+                CallRequest(params.name, None if raw == _NULL else raw, context.caller), channel=channel
+            )
+            result = _encode_outcome(context, outcome)
+        else:
+            result = await _handle(context, method, params)
+        return encode_result(request_id, result)
+    except Exception as error:  # noqa: BLE001 - a defect of ours must not end the session
+        if isinstance(error, Fault):
+            context.fault = error
+        return _encode_error(request_id, method, error)
 
 
-async def call_tool(exchange: RequestContext, params: given.CallTool) -> bytes:
-    """Call a tool and answer in the shape that it has."""
-    if exchange.answers.version.modern and (params.request_state is not None or (exchange.capabilities and exchange.may_ask)):
-        raw = None if params.arguments == _NULL else params.arguments
-        start: Start = partial(_start_with, exchange, params.name, raw)
-        outcome = await _parked(exchange, Work("tools/call", params.name, _sorted(raw), start), params.request_state)
-        if isinstance(outcome, Asked):
-            return exchange.answers.input_required(outcome.asks, outcome.state)
-    else:
-        outcome = await start_tool(exchange, params)
-    return answer_of(exchange, params.name, outcome)
+async def refuse(request_id: Id, method: str, error: Exception) -> bytes:
+    """Return the encoded response to a request whose context could not be opened."""
+    return _encode_error(request_id, method, error)
 
 
-def start_tool(exchange: RequestContext, params: given.CallTool) -> EnvelopeCoroutine:
-    """Return the call of a tool whose client is asked, if at all, while its request stays open."""
-    raw = params.arguments
-    channel = exchange.ready or exchange.channel()
-    return exchange.front.dispatch(CallRequest(params.name, None if raw == _NULL else raw, exchange.caller), channel=channel)
+def _encode_error(request_id: Id, method: str, error: Exception) -> bytes:
+    if isinstance(error, Fault):
+        return encode_fault(request_id, error)
+    _log.error("request_failed method=%s", method, exc_info=error)
+    return encode_fault(request_id, Fault(INTERNAL, "The server could not answer; the reason is in its log."))
 
 
-def answer_of(exchange: RequestContext, name: str, outcome: Envelope) -> bytes:
-    """Return what came of a call in the shape that its tool has.
+def _handle(context: RequestContext, method: str, params: Any) -> Awaitable[bytes]:
+    """Return the awaitable result of a request.
 
     Raises:
-        Fault: It failed because the client cannot be asked, which the newer era has a fault for.
+        Fault: The client's version has no such method.
     """
-    if outcome.error is not None:
-        _refuse_incapable(exchange, outcome)
-        return exchange.answers.envelope(outcome)
-    registry = exchange.front.yard.registry
-    tool = registry.get(name) or registry.resolve(name)
-    return exchange.answers.plain(outcome) if tool is not None and tool.spec.shape == "plain" else exchange.answers.envelope(outcome)
-
-
-def _start_with(exchange: RequestContext, name: str, raw: msgspec.Raw | None, channel: Channel) -> EnvelopeCoroutine:
-    return exchange.front.dispatch(CallRequest(name, raw, exchange.caller), channel=channel)
-
-
-def _sorted(raw: msgspec.Raw | None) -> bytes:
-    """Return arguments so that equal ones are equal text; what cannot be read is refused by the call itself."""
-    try:
-        return encode_sorted(None if raw is None else msgspec.json.decode(raw))
-    except msgspec.DecodeError:
-        return bytes(raw or b"")
-
-
-async def _parked(exchange: RequestContext, work: Work, state: str | None) -> Envelope | Asked:
-    check_token(exchange.meta.get("progressToken"))  # before a call that is parked goes on in its name
-    try:
-        return await exchange.front.parking.run(work, exchange, state)
-    except ToolError as error:
-        return exchange.front.yard.dispatcher.refuse(work.name, error, caller=exchange.caller, channel=exchange.front.silent_door)
-
-
-def _refuse_incapable(exchange: RequestContext, envelope: Envelope) -> None:
-    """Raise the fault that the newer era has for a client that cannot be asked what a call must know."""
-    error = envelope.error
-    if error is None or error.code != "not_supported" or not exchange.answers.version.modern:
-        return
-    missing = _missing(error)
-    if missing and not any(_has(exchange.capabilities, name, modes) for name, modes in missing.items()):
-        raise Fault(MISSING_CAPABILITY, error.message, {"requiredCapabilities": missing})
-
-
-def _missing(error: Failure) -> dict[str, dict[str, Any]]:
-    """Return what a client would have to have, if that is why a call failed; a tool may say something else under the same name."""
-    names: object = error.details.get("capabilities") if error.code == "not_supported" else None
-    known = cast("list[object]", names) if isinstance(names, list | tuple) else []
-    parts = [name.partition(".") for name in known if isinstance(name, str)]
-    return {name: {mode: {}} if mode else {} for name, _, mode in parts if name in ASKABLE}
-
-
-def _has(capabilities: Mapping[str, Any], name: str, modes: Mapping[str, Any]) -> bool:
-    """Return whether a client says that it has a capability, and the modes of it."""
-    return name in capabilities and all(mode in capabilities[name] for mode in modes)
-
-
-async def read_resource(exchange: RequestContext, params: given.ReadResource) -> bytes:
-    """Read a resource."""
-    yard = exchange.front.yard
-    work = Work("resources/read", params.uri, b"", lambda channel: yard.read(params.uri, caller=exchange.caller, channel=channel))
-    answer = await _run(exchange, work, params.request_state)
-    if isinstance(answer, bytes):
-        return answer
-    if answer.error is not None:
-        raise _fault_of(answer, {"uri": params.uri}, answer.meta.call_id)
-    return exchange.answers.complete(encode(answer.data), cacheable=True)
-
-
-async def get_prompt(exchange: RequestContext, params: given.GetPrompt) -> bytes:
-    """Fill in a prompt."""
-    yard = exchange.front.yard
-    arguments = params.arguments or {}
-
-    def start(channel: Channel) -> Awaitable[Envelope]:
-        return yard.prompt(params.name, arguments, caller=exchange.caller, channel=channel)
-
-    answer = await _run(exchange, Work("prompts/get", params.name, encode_sorted(arguments), start), params.request_state)
-    if isinstance(answer, bytes):
-        return answer
-    if answer.error is not None:
-        raise _fault_of(answer, {"name": params.name}, answer.meta.call_id)
-    return exchange.answers.messages(answer.data)
-
-
-async def _run(exchange: RequestContext, work: Work, state: str | None) -> Envelope | bytes:
-    """Return what came of it, or the question as a whole result."""
-    if not exchange.may_ask and (state is None or not exchange.answers.version.modern):
-        return await work.start(exchange.channel())
-    outcome = await _parked(exchange, work, state)
-    return exchange.answers.input_required(outcome.asks, outcome.state) if isinstance(outcome, Asked) else outcome
-
-
-def _fault_of(envelope: Envelope, data: dict[str, Any], call_id: str) -> Fault:
-    """Return a failure of what is no tool: such answers have no place for an envelope, so the fault carries it."""
-    error = envelope.error
-    assert error is not None  # noqa: S101 - asked only of failures
-    if missing := _missing(error):
-        return Fault(MISSING_CAPABILITY, error.message, {"requiredCapabilities": missing})
-    code = INVALID_PARAMS if error.code in {"not_found", "invalid_input"} else INTERNAL
-    return Fault(code, error.message, {**data, "error": error, **({"call_id": call_id} if call_id else {})})
-
-
-async def complete(exchange: RequestContext, params: given.Complete) -> bytes:
-    """Complete what was typed so far."""
-    known = {"ref/prompt": ("prompt", params.ref.name), "ref/resource": ("resource", params.ref.uri)}.get(params.ref.type)
-    if known is None or known[1] is None:
-        raise Fault(INVALID_PARAMS, "The 'ref' must be a 'ref/prompt' with a name or a 'ref/resource' with a URI.")
-    kind = cast("Any", known[0])
-    context = {} if params.context is None else params.context.arguments
-    try:
-        found = await exchange.front.yard.dispatcher.complete(
-            kind, known[1], argument=params.argument.name, value=params.argument.value, settled=context, caller=exchange.caller
-        )
-    except ToolError as error:
-        raise _fault_of(Envelope.fail(error), {"argument": params.argument.name}, str(error.details.get("call_id", ""))) from error
-    values = list(found)[:_COMPLETIONS]
-    told = {"values": values, "total": len(found), "hasMore": len(found) > len(values)}
-    return exchange.answers.complete(encode({"completion": told}))
-
-
-async def discover(exchange: RequestContext, _: Bare) -> bytes:
-    """Tell a client of the newer era what there is."""
-    front = exchange.front
-    profile = front.profile_of(exchange.caller)
-    return exchange.answers.discover(front.capabilities(profile), front.instructions(profile))
-
-
-async def ping(exchange: RequestContext, _: Bare) -> bytes:
-    """Say that somebody is there."""
-    return exchange.answers.empty
-
-
-def _lister(kind: Kind) -> Reply:
-    async def listed(exchange: RequestContext, params: given.Page) -> bytes:
-        front = exchange.front
-        return front.lists.page(kind, front.profile_of(exchange.caller), exchange.answers, params.cursor)
-
-    return listed
-
-
-_REPLIES: Final[dict[str, tuple[type[msgspec.Struct], Reply]]] = {
-    "tools/call": (given.CallTool, call_tool),
-    "tools/list": (given.Page, _lister("tools")),
-    "resources/list": (given.Page, _lister("resources")),
-    "resources/templates/list": (given.Page, _lister("templates")),
-    "resources/read": (given.ReadResource, read_resource),
-    "prompts/list": (given.Page, _lister("prompts")),
-    "prompts/get": (given.GetPrompt, get_prompt),
-    "completion/complete": (given.Complete, complete),
-    "server/discover": (Bare, discover),
-    "subscriptions/listen": (given.SubscriptionsListen, listen),
-    "ping": (Bare, ping),
-}
-
-_DECODE: Final[dict[str, Callable[[bytes], Any]]] = {}
-"""By method what reads its params, once it was needed."""
-
-
-def params_of(method: str, raw: msgspec.Raw) -> Any:
-    """Return the params of a request as its method takes them, or of a method that is not here as nothing but `_meta`.
-
-    Raises:
-        Fault: They are something else.
-    """
-    decode = _DECODE.get(method)
-    if decode is None:
-        known = _REPLIES.get(method)
-        decode = given.params_decoder(Bare if known is None else known[0])
-        if known is not None:
-            _DECODE[method] = decode
-    try:
-        return decode(raw or b"{}")
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise given.invalid_params(error) from error
-
-
-def name_of(params: object) -> str | None:
-    """Return the name or URI that the params are about, if they are about one."""
-    return getattr(params, "name", None) or getattr(params, "uri", None)
-
-
-def reply(exchange: RequestContext, method: str, params: Any) -> Awaitable[bytes]:
-    """Return the result of a request, to be awaited.
-
-    Raises:
-        Fault: There is no such method in the client's version.
-    """
-    known = _REPLIES.get(method)
-    if known is None or method not in exchange.answers.version.methods:
+    entry = _METHODS.get(method)
+    if entry is None or method not in context.encoder.version.methods:
         raise Fault(METHOD_NOT_FOUND, f"There is no method '{method}' here.")
     if getattr(params, "input_responses", None):
-        exchange.responses = params.input_responses
-    return known[1](exchange, params)
-
-
-_METHODS: Final = frozenset({"server/discover", "subscriptions/listen"})
-_log = logging.getLogger(__name__)
+        context.input_responses = params.input_responses
+    return entry[1](context, params)
 
 
 def is_modern(method: str | None, params: Any) -> bool:
-    """Return whether a request is of the newer era: it says so, or asks for what only that has."""
+    """Return whether a request is of the 2026-07-28 era: its `_meta` says so, or only that era has its method."""
     meta = params.meta
-    return method in _METHODS or (meta is not None and PROTOCOL_VERSION in meta)
+    return method in _MODERN_METHODS or (meta is not None and PROTOCOL_VERSION in meta)
 
 
 def open_request(
-    front: ServerContext, message: Message | CallMessage, params: Any, caller: Caller, *, notify: Notify | None, headers: Mapping[str, str]
+    server: ServerContext, request_id: Id, params: Any, *, caller: Caller, notify: Notify | None, headers: Mapping[str, str]
 ) -> RequestContext:
-    """Return the exchange that a request of the newer era is.
+    """Return the context of a request of the 2026-07-28 era.
 
     Raises:
-        Fault: It does not say what it must.
+        Fault: Its `_meta` is incomplete or wrong.
     """
     meta: dict[str, Any] | None = params.meta
     version = version_of(meta)
     assert meta is not None  # noqa: S101 - 'version_of' has seen it
-    exchange = RequestContext(
-        front=front,
-        id=message.id,  # pyright: ignore[reportArgumentType] - a request has one
-        answers=front.answers(version),
-        caller=front.caller(caller, meta.get(CLIENT)),
+    context = RequestContext(
+        server=server,
+        id=request_id,
+        encoder=server.encoder(version),
+        caller=server.caller(caller, meta.get(CLIENT)),
         capabilities=meta[CAPABILITIES],
         meta=meta,
         headers=headers,
         notify=notify,
     )
     if LOG_LEVEL in meta:
-        exchange.log_level = _level(meta[LOG_LEVEL])
-    return exchange
+        context.log_level = level_index(meta[LOG_LEVEL])
+    return context
 
 
-async def answer(exchange: RequestContext, method: str, params: Any) -> bytes:
-    """Return the whole answer to a request whose exchange is open."""
-    try:
-        result = await reply(exchange, method, params)
-    except Fault:
-        raise
-    except Exception:  # noqa: BLE001 - a defect of ours must not end the conversation
-        _log.exception("request_failed method=%s", method)
-        return encode_fault(exchange.id, Fault(INTERNAL, "The server could not answer; the reason is in its log."))
-    return encode_result(exchange.id, result)
+def level_index(level: object) -> int:
+    """Return the rank of a log level.
 
-
-def _level(level: object) -> int:
+    Raises:
+        Fault: There is no such level.
+    """
     if level not in LEVELS:
         raise Fault(INVALID_PARAMS, f"There is no level {level!r}. Known: {', '.join(LEVELS)}.")
     return LEVELS.index(str(level))
+
+
+async def call_tool(context: RequestContext, params: wire.CallTool) -> bytes:
+    """Call a tool that may answer with `input_required`; `answer` makes all other calls."""
+    raw = None if params.arguments == _NULL else params.arguments
+
+    def start(channel: Channel) -> EnvelopeCoroutine:
+        return context.server.dispatch(CallRequest(params.name, raw, context.caller), channel=channel)
+
+    invocation = Invocation(method="tools/call", name=params.name, arguments=_sorted(raw), start=start)
+    outcome = await _run_detached(context, invocation, params.request_state)
+    return outcome if isinstance(outcome, bytes) else _encode_outcome(context, outcome)
+
+
+def _encode_outcome(context: RequestContext, outcome: Envelope) -> bytes:
+    """Return the outcome of a call as a result, in the shape of its tool.
+
+    Raises:
+        Fault: The client lacks a capability that the call needs, and its era has a fault for that.
+    """
+    if outcome.error is not None:
+        _check_capabilities(context, outcome.error)
+        return context.encoder.envelope(outcome)
+    return context.encoder.plain(outcome) if outcome.has_plain_shape else context.encoder.envelope(outcome)
+
+
+def _sorted(raw: msgspec.Raw | None) -> bytes:
+    """Return arguments in a canonical encoding; the call itself refuses those that are no JSON."""
+    try:
+        return encode_sorted(None if raw is None else msgspec.json.decode(raw))
+    except msgspec.DecodeError:
+        return bytes(raw or b"")
+
+
+async def _run_detached(context: RequestContext, invocation: Invocation, state: str | None) -> Envelope | bytes:
+    """Return the outcome of a call, or its questions as an encoded result."""
+    check_progress_token(context.meta.get("progressToken"))  # before a waiting call continues with it
+    server = context.server
+    try:
+        outcome = await server.input_required.run(invocation, context, state)
+    except ToolError as error:
+        return server.yard.dispatcher.refuse(invocation.name, error, caller=context.caller, channel=server.default_channel)
+    return context.encoder.input_required(outcome.asks, outcome.state) if isinstance(outcome, InputRequest) else outcome
+
+
+def _check_capabilities(context: RequestContext, error: Failure) -> None:
+    """Raise the fault of the 2026-07-28 era if a call failed because the client lacks a capability."""
+    if error.code != "not_supported" or not context.encoder.version.modern:
+        return
+    missing = _missing_capabilities(error)
+    if missing and not any(_has(context.capabilities, name, modes) for name, modes in missing.items()):
+        raise Fault(MISSING_CAPABILITY, error.message, {"requiredCapabilities": missing})
+
+
+def _missing_capabilities(error: Failure) -> dict[str, dict[str, Any]]:
+    """Return the client capabilities that a failure names; a tool may use the same key for something else."""
+    listed: object = error.details.get("capabilities") if error.code == "not_supported" else None
+    names = cast("list[object]", listed) if isinstance(listed, list | tuple) else []
+    parts = [name.partition(".") for name in names if isinstance(name, str)]
+    return {name: {mode: {}} if mode else {} for name, _, mode in parts if name in CLIENT_CAPABILITIES}
+
+
+def _has(capabilities: Mapping[str, Any], name: str, modes: Mapping[str, Any]) -> bool:
+    """Return whether a client has a capability with these modes."""
+    return name in capabilities and all(mode in capabilities[name] for mode in modes)
+
+
+async def read_resource(context: RequestContext, params: wire.ReadResource) -> bytes:
+    """Read a resource."""
+
+    def start(channel: Channel) -> Awaitable[Envelope]:
+        return context.server.yard.read(params.uri, caller=context.caller, channel=channel)
+
+    invocation = Invocation(method="resources/read", name=params.uri, arguments=b"", start=start)
+    outcome = await _run(context, invocation, params.request_state)
+    if isinstance(outcome, bytes):
+        return outcome
+    if outcome.error is not None:
+        raise _fault_of(outcome, {"uri": params.uri}, outcome.meta.call_id)
+    return context.encoder.complete(encode(outcome.data), cacheable=True)
+
+
+async def get_prompt(context: RequestContext, params: wire.GetPrompt) -> bytes:
+    """Return the messages of a prompt."""
+    arguments = params.arguments or {}
+
+    def start(channel: Channel) -> Awaitable[Envelope]:
+        return context.server.yard.prompt(params.name, arguments, caller=context.caller, channel=channel)
+
+    invocation = Invocation(method="prompts/get", name=params.name, arguments=encode_sorted(arguments), start=start)
+    outcome = await _run(context, invocation, params.request_state)
+    if isinstance(outcome, bytes):
+        return outcome
+    if outcome.error is not None:
+        raise _fault_of(outcome, {"name": params.name}, outcome.meta.call_id)
+    return context.encoder.messages(outcome.data)
+
+
+async def _run(context: RequestContext, invocation: Invocation, state: str | None) -> Envelope | bytes:
+    """Return the outcome, or the questions as an encoded result."""
+    if not context.may_ask and (state is None or not context.encoder.version.modern):
+        return await invocation.start(context.channel())
+    return await _run_detached(context, invocation, state)
+
+
+def _fault_of(envelope: Envelope, data: dict[str, Any], call_id: str) -> Fault:
+    """Return the failure of a resource or a prompt as a fault, because their results cannot carry an envelope."""
+    error = envelope.error
+    assert error is not None  # noqa: S101 - called for failures only
+    if missing := _missing_capabilities(error):
+        return Fault(MISSING_CAPABILITY, error.message, {"requiredCapabilities": missing})
+    code = INVALID_PARAMS if error.code in {"not_found", "invalid_input"} else INTERNAL
+    return Fault(code, error.message, {**data, "error": error, **({"call_id": call_id} if call_id else {})})
+
+
+async def complete(context: RequestContext, params: wire.Complete) -> bytes:
+    """Complete an argument of a prompt or of a resource template."""
+    references = {"ref/prompt": ("prompt", params.ref.name), "ref/resource": ("resource", params.ref.uri)}
+    kind, name = references.get(params.ref.type, ("", None))
+    if name is None:
+        raise Fault(INVALID_PARAMS, "The 'ref' must be a 'ref/prompt' with a name or a 'ref/resource' with a URI.")
+    try:
+        completions = await context.server.yard.dispatcher.complete(
+            cast("Any", kind),
+            name,
+            argument=params.argument.name,
+            value=params.argument.value,
+            settled={} if params.context is None else params.context.arguments,
+            caller=context.caller,
+        )
+    except ToolError as error:
+        raise _fault_of(Envelope.fail(error), {"argument": params.argument.name}, str(error.details.get("call_id", ""))) from error
+    values = list(completions)[:_MAX_COMPLETIONS]
+    completion = {"values": values, "total": len(completions), "hasMore": len(completions) > len(values)}
+    return context.encoder.complete(encode({"completion": completion}))
+
+
+async def discover(context: RequestContext, _: "NoParams") -> bytes:
+    """Return the server's capabilities and instructions."""
+    server = context.server
+    profile = server.profile_of(context.caller)
+    return context.encoder.discover(server.capabilities(profile), server.instructions(profile))
+
+
+async def ping(context: RequestContext, _: "NoParams") -> bytes:
+    """Return an empty result."""
+    return context.encoder.empty
+
+
+def _list_handler(kind: Kind) -> Handler:
+    async def list_page(context: RequestContext, params: wire.Page) -> bytes:
+        server = context.server
+        return server.lists.page(kind, server.profile_of(context.caller), context.encoder, params.cursor)
+
+    return list_page
+
+
+def _session_of(context: RequestContext) -> "ServerSession":
+    assert context.session is not None  # noqa: S101 - every transport gives one to the requests of `SESSION_METHODS`
+    return context.session
+
+
+async def initialize(context: RequestContext, params: "_Initialize") -> bytes:
+    """Begin a session."""
+    if not params.protocol_version:
+        raise Fault(INVALID_PARAMS, "The params of 'initialize' lack the 'protocolVersion'.")
+    return _session_of(context).initialize(params)
+
+
+async def set_level(context: RequestContext, params: "_SetLevel") -> bytes:
+    """Set the lowest level of log messages that the session gets."""
+    _session_of(context).set_level(params.level)
+    return context.encoder.empty
+
+
+async def subscribe(context: RequestContext, params: wire.ReadResource) -> bytes:
+    """Subscribe the session to a resource."""
+    await _session_of(context).subscribe(params.uri)
+    return context.encoder.empty
+
+
+async def unsubscribe(context: RequestContext, params: wire.ReadResource) -> bytes:
+    """Unsubscribe the session from a resource."""
+    _session_of(context).unsubscribe(params.uri)
+    return context.encoder.empty
+
+
+class NoParams(msgspec.Struct, gc=False):
+    """The params of methods that take none, and of unknown methods."""
+
+    meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
+
+
+class _Initialize(wire.Initialize):
+    """The params of `initialize`; nothing is required, because a client of the other era must learn that there is no such method."""
+
+    protocol_version: str = ""
+    meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
+
+
+class _SetLevel(wire.SetLevel):
+    """The params of `logging/setLevel`; as above."""
+
+    level: str = ""
+    meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
+
+
+_METHODS: Final[dict[str, tuple[type[msgspec.Struct], Handler]]] = {
+    "tools/call": (wire.CallTool, call_tool),
+    "tools/list": (wire.Page, _list_handler("tools")),
+    "resources/list": (wire.Page, _list_handler("resources")),
+    "resources/templates/list": (wire.Page, _list_handler("templates")),
+    "resources/read": (wire.ReadResource, read_resource),
+    "resources/subscribe": (wire.ReadResource, subscribe),
+    "resources/unsubscribe": (wire.ReadResource, unsubscribe),
+    "prompts/list": (wire.Page, _list_handler("prompts")),
+    "prompts/get": (wire.GetPrompt, get_prompt),
+    "completion/complete": (wire.Complete, complete),
+    "server/discover": (NoParams, discover),
+    "subscriptions/listen": (wire.SubscriptionsListen, listen),
+    "initialize": (_Initialize, initialize),
+    "logging/setLevel": (_SetLevel, set_level),
+    "ping": (NoParams, ping),
+}
+
+_DECODERS: Final[dict[str, Callable[[bytes], Any]]] = {}
+"""By method the decoder of its params; filled on first use, because building one takes time at start-up."""
+
+
+def params_of(method: str, raw: msgspec.Raw) -> Any:
+    """Return the decoded params of a request; for an unknown method only `_meta`.
+
+    Raises:
+        Fault: They do not fit the method.
+    """
+    decode = _DECODERS.get(method)
+    if decode is None:
+        entry = _METHODS.get(method)
+        decode = wire.params_decoder(NoParams if entry is None else entry[0])
+        if entry is not None:
+            _DECODERS[method] = decode
+    try:
+        return decode(raw or b"{}")
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise wire.invalid_params(error) from error
+
+
+def params_of_message(message: Message | CallMessage) -> Any:
+    """Return the decoded params of a message; those of a `CallMessage` are decoded already.
+
+    Raises:
+        Fault: They do not fit the method.
+    """
+    return message.params if type(message) is CallMessage else params_of(str(message.method), cast("msgspec.Raw", message.params))
+
+
+def name_of(params: object) -> str | None:
+    """Return the tool or prompt name, or the URI, in the params."""
+    return getattr(params, "name", None) or getattr(params, "uri", None)

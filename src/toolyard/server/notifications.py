@@ -1,26 +1,29 @@
-"""Changes: clients are told that their own list changed, once for each burst of changes."""
+"""Change notifications: a client learns that one of its own lists changed, once for each burst of changes."""
 
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from toolyard.model.errors import ToolError
 from toolyard.model.profile import Profile
 from toolyard.server.lists import Kind, Lists
-from toolyard.server.request import RequestContext
 from toolyard.wire.messages import INVALID_PARAMS, INVALID_REQUEST, Fault, Id, encode_notification
 from toolyard.wire.params import SUBSCRIPTION, SubscriptionFilter, SubscriptionsListen
 from toolyard.yard import Yard
 
-__all__ = ["URIS", "ChangeNotifier", "Subscription", "check_uri", "listen"]
+if TYPE_CHECKING:
+    from toolyard.server.context import RequestContext
+
+__all__ = ["MAX_URIS", "ChangeNotifier", "Subscription", "check_uri", "listen"]
 
 
-URIS: Final = 1000
-"""How many resources one client of the older era may subscribe to, and one of the newer era with each request."""
-_DEBOUNCE: Final = 0.15
-_LONGEST_WAIT: Final = 1.0
-_SETTLED: Final = 2.0
+MAX_URIS: Final = 1000
+"""Resources that one session, or one `subscriptions/listen`, may subscribe to."""
+_URI_CHARACTERS: Final = 8192
+_DEBOUNCE_S: Final = 0.15
+_LONGEST_WAIT_S: Final = 1.0
+_CONFIRM_S: Final = 2.0
 _METHODS: Final[dict[Kind, str]] = {
     "tools": "notifications/tools/list_changed",
     "resources": "notifications/resources/list_changed",
@@ -31,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 class Subscription:
-    """One client that wants to hear of changes: of which, and how it is told."""
+    """The lists and resources that one client follows, and how to notify it."""
 
     __slots__ = ("_seen", "kinds", "pending", "profile", "send", "sources", "subscription_id", "uris")
 
@@ -43,31 +46,31 @@ class Subscription:
         self.kinds = kinds
         self.uris = uris
         self.sources: dict[str, str] = {}
-        """By URI who publishes the resource, if he is told of the subscription."""
+        """By URI the provider that was asked to report changes of the resource."""
         self.subscription_id = subscription_id
         self.pending: set[asyncio.Future[None]] = set()
-        """What is done once whoever publishes them tells of all of these resources."""
+        """Done once the providers report changes of these resources."""
         self._seen: dict[Kind, str] = {}
 
     def changed(self, lists: Lists) -> set[str]:
-        """Return what this client must be told now: the methods of the lists that changed since it was last told."""
-        told: set[str] = set()
+        """Return the notification methods of the lists that changed since the last time."""
+        methods: set[str] = set()
         for kind in self.kinds:
             fingerprint = lists.fingerprint(kind, self.profile)
             if self._seen.get(kind, fingerprint) != fingerprint:
-                told.add(_METHODS[kind])
+                methods.add(_METHODS[kind])
             self._seen[kind] = fingerprint
-        return told
+        return methods
 
-    def tell(self, method: str, params: dict[str, Any] | None = None) -> None:
-        """Send a notification, under the subscription's id if it has one."""
+    def notify(self, method: str, params: dict[str, Any] | None = None) -> None:
+        """Send a notification, with the subscription's id if it has one."""
         if self.subscription_id is not None:
             params = {**(params or {}), "_meta": {SUBSCRIPTION: self.subscription_id}}
         self.send(encode_notification(method, params))
 
 
 class ChangeNotifier:
-    """Watches the registry of a yard and tells whoever wants to know."""
+    """Watches the registry of a yard and notifies the subscriptions."""
 
     def __init__(self, yard: Yard, lists: Lists) -> None:
         self._lists = lists
@@ -75,37 +78,37 @@ class ChangeNotifier:
         self._subscriptions: set[Subscription] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._latest = 0.0
-        self._stops = [yard.registry.watch(lambda _: self._note()), yard.registry.watch_updates(self._updated)]
+        self._unwatch = [yard.registry.watch(lambda _: self._schedule()), yard.registry.watch_updates(self._updated)]
 
     def add(self, subscription: Subscription) -> Callable[[], None]:
-        """Tell this client from now on; return what stops that."""
+        """Notify a subscription from now on; return a function that removes it."""
         subscription.changed(self._lists)
         self._subscriptions.add(subscription)
-        subscription.pending.update(self._pass_on(subscription, subscription.uris))
+        subscription.pending.update(self._subscribe(subscription, subscription.uris))
         return lambda: self._remove(subscription)
 
     def follow(self, subscription: Subscription, uri: str) -> None:
-        """Tell a client of one more resource."""
+        """Add a resource to a subscription."""
         subscription.uris.add(uri)
-        subscription.pending.update(self._pass_on(subscription, {uri}))
+        subscription.pending.update(self._subscribe(subscription, {uri}))
 
     def unfollow(self, subscription: Subscription, uri: str) -> None:
-        """Tell a client no more of a resource."""
+        """Remove a resource from a subscription."""
         subscription.uris.discard(uri)
         source = subscription.sources.pop(uri, None)
         if source is not None:
             self._registry.subscriptions.remove({uri: source})
 
     async def settle(self, subscription: Subscription) -> None:
-        """Wait, but not for long, until all that a client subscribed to is told to it."""
+        """Wait a short time until the providers report changes of the subscription's resources."""
         pending, subscription.pending = subscription.pending, set()
         if pending:
-            await asyncio.wait(pending, timeout=_SETTLED)
+            await asyncio.wait(pending, timeout=_CONFIRM_S)
 
     def close(self) -> None:
-        """Tell nobody any more."""
-        for stop in self._stops:
-            stop()
+        """Remove all subscriptions, and stop watching the registry."""
+        for unwatch in self._unwatch:
+            unwatch()
         if self._timer is not None:
             self._timer.cancel()
         for subscription in tuple(self._subscriptions):
@@ -116,30 +119,30 @@ class ChangeNotifier:
         sources, subscription.sources = subscription.sources, {}
         self._registry.subscriptions.remove(sources)
 
-    def _pass_on(self, subscription: Subscription, uris: set[str]) -> "tuple[asyncio.Future[None], ...]":
-        """Tell whoever publishes them of the resources that somebody subscribed to; return what is done once that holds."""
+    def _subscribe(self, subscription: Subscription, uris: set[str]) -> "tuple[asyncio.Future[None], ...]":
+        """Ask the providers to report changes of resources; return the futures of their confirmations."""
         subscribed = self._registry.subscribe(uris - subscription.sources.keys(), subscription.profile)
         subscription.sources.update(subscribed.sources)
         return subscribed.ready
 
-    def _note(self) -> None:
-        """Wait until the burst is over, but not for ever."""
+    def _schedule(self) -> None:
+        """Notify once no change has come for a moment, and at the latest after `_LONGEST_WAIT_S`."""
         if not self._subscriptions:
             return
         loop = asyncio.get_running_loop()
         now = loop.time()
         if self._timer is None:
-            self._latest = now + _LONGEST_WAIT
+            self._latest = now + _LONGEST_WAIT_S
         else:
             self._timer.cancel()
-        self._timer = loop.call_at(min(now + _DEBOUNCE, self._latest), self._tell)
+        self._timer = loop.call_at(min(now + _DEBOUNCE_S, self._latest), self._notify_all)
 
-    def _tell(self) -> None:
+    def _notify_all(self) -> None:
         self._timer = None
         for subscription in tuple(self._subscriptions):
-            self._pass_on(subscription, subscription.uris)  # what was not there yet may be now, and nobody waits for that
+            self._subscribe(subscription, subscription.uris)  # resources may have appeared; nobody waits for their confirmation
             for method in sorted(subscription.changed(self._lists)):
-                _quietly(subscription, method, None)
+                _notify_safely(subscription, method, None)
 
     def _exists(self, uri: str, profile: Profile) -> bool:
         try:
@@ -151,64 +154,61 @@ class ChangeNotifier:
     def _updated(self, uri: str) -> None:
         for subscription in tuple(self._subscriptions):
             if uri in subscription.uris and self._exists(uri, subscription.profile):
-                _quietly(subscription, "notifications/resources/updated", {"uri": uri})
+                _notify_safely(subscription, "notifications/resources/updated", {"uri": uri})
 
 
-def _quietly(subscription: Subscription, method: str, params: dict[str, Any] | None) -> None:
+def _notify_safely(subscription: Subscription, method: str, params: dict[str, Any] | None) -> None:
     try:
-        subscription.tell(method, params)
-    except Exception:  # noqa: BLE001 - one client that cannot be told must not keep the others from it
+        subscription.notify(method, params)
+    except Exception:  # noqa: BLE001 - a client that cannot be notified must not keep the others from it
         _log.exception("notice_failed method=%s", method)
 
 
-_URI_CHARACTERS: Final = 8192
-
-
-async def listen(exchange: RequestContext, params: SubscriptionsListen) -> bytes:
-    """Tell a client of changes for as long as it listens; the answer comes only when the server ends first."""
-    front = exchange.front
-    if exchange.notify is None:
-        raise Fault(INVALID_REQUEST, "This request needs a way to be told of changes: accept 'text/event-stream'.")
-    wanted = params.notifications
-    if len(wanted.resource_subscriptions) > URIS:
-        raise Fault(INVALID_PARAMS, f"At most {URIS} resources can be subscribed to.")
-    for uri in wanted.resource_subscriptions:
+async def listen(context: "RequestContext", params: SubscriptionsListen) -> bytes:
+    """Send notifications until the request is cancelled; return a result when the server shuts down."""
+    server = context.server
+    if context.notify is None:
+        raise Fault(INVALID_REQUEST, "Notifications need a stream: accept 'text/event-stream'.")
+    filters = params.notifications
+    if len(filters.resource_subscriptions) > MAX_URIS:
+        raise Fault(INVALID_PARAMS, f"At most {MAX_URIS} resources can be subscribed to.")
+    for uri in filters.resource_subscriptions:
         check_uri(uri)
-    if not front.serving.notify_changes:
-        wanted = SubscriptionFilter(resource_subscriptions=wanted.resource_subscriptions)
+    if not server.serving.notify_changes:
+        filters = SubscriptionFilter(resource_subscriptions=filters.resource_subscriptions)
     subscription = Subscription(
-        front.profile_of(exchange.caller),
-        exchange.notify,
-        kinds=_kinds(wanted),
-        uris=set(wanted.resource_subscriptions),
-        subscription_id=exchange.id,
+        server.profile_of(context.caller),
+        context.notify,
+        kinds=_kinds(filters),
+        uris=set(filters.resource_subscriptions),
+        subscription_id=context.id,
     )
-    stop = front.changes.add(subscription)
+    remove = server.notifier.add(subscription)
     try:
-        await front.changes.settle(subscription)
-        subscription.tell("notifications/subscriptions/acknowledged", {"notifications": wanted})
-        await front.closing.wait()
+        await server.notifier.settle(subscription)
+        subscription.notify("notifications/subscriptions/acknowledged", {"notifications": filters})
+        await server.closing.wait()
     finally:
-        stop()
-    return exchange.answers.with_meta(SUBSCRIPTION, exchange.id)
+        remove()
+    return context.encoder.with_meta(SUBSCRIPTION, context.id)
 
 
 def check_uri(uri: str) -> None:
-    """Check that a URI is not too long to be kept.
+    """Check the length of a URI that will be stored.
 
     Raises:
-        Fault: It is.
+        Fault: It is too long.
     """
     if len(uri) > _URI_CHARACTERS:
         raise Fault(INVALID_PARAMS, f"A URI that is subscribed to has at most {_URI_CHARACTERS} characters.")
 
 
-def _kinds(wanted: SubscriptionFilter) -> set[Kind]:
+def _kinds(filters: SubscriptionFilter) -> set[Kind]:
     kinds: set[Kind] = set()
-    if wanted.tools_list_changed:
+    if filters.tools_list_changed:
         kinds.add("tools")
-    if wanted.prompts_list_changed:
+    if filters.prompts_list_changed:
         kinds.add("prompts")
-    if wanted.resources_list_changed:
+    if filters.resources_list_changed:
         kinds |= {"resources", "templates"}
     return kinds

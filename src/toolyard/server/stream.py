@@ -1,111 +1,110 @@
-"""A duplex: a conversation over a line that carries messages both ways, such as a pipe.
+"""A message stream: a session over a connection that carries messages both ways, such as a pipe.
 
-It takes messages as bytes, answers each, and keeps the number of those it works on within bounds. It does no I/O: it is handed
-what writes, and says whether it can take more.
+It takes messages as bytes, answers each, and bounds the number of requests in flight. It does no I/O: the transport gives it a
+function that writes, and reads no more while it is full.
 """
 
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Final, cast
+from typing import Final
 
 import msgspec
 from msgspec import UNSET
 
 from toolyard.dispatch.call import Caller
-from toolyard.server.context import ServerContext
-from toolyard.server.request import Notify
-from toolyard.server.session import ServerSession
+from toolyard.server.context import Notify, ServerContext
+from toolyard.server.session import InFlight, Respond, ServerSession
 from toolyard.wire.messages import INTERNAL, INVALID_REQUEST, WHITESPACE, Fault, Id, Message, decode, decode_batch, encode_fault, id_of
 from toolyard.wire.params import CallMessage, Cancelled, decode_call, decode_params
 
-__all__ = ["MessageStream", "Said"]
+__all__ = ["MessageHeaders", "MessageStream"]
 
-Settle = Callable[[bytes | None], None]
-"""Takes the answer to a request of a batch, or that there is none because it was cancelled."""
-
-_NAME: Final = "toolyard request"
-_WAITING: Final = 4
-_LEAST: Final = 10_000  # more than one reading of a pipe can bring
+_TASK_NAME: Final = "toolyard request"
+_QUEUE_FACTOR: Final = 4
+_MIN_QUEUE: Final = 10_000  # more than one read from a pipe can bring
 
 
-class Said(msgspec.Struct, frozen=True):
-    """What is said beside a message: the headers that handlers may see, and the trace that it is part of."""
+class MessageHeaders(msgspec.Struct, frozen=True):
+    """The HTTP headers of a message that handlers may see, and its trace."""
 
     headers: Mapping[str, str] = {}
     trace: Mapping[str, str] = {}
 
 
-_NOTHING: Final = Said()
-
-
-class _Work(asyncio.Task[None]):
-    """What works on a request, which it knows in case that it does not end."""
-
-    __slots__ = ("message", "settle")
+class _Request(InFlight, kw_only=True):
+    """A request that is queued or in flight."""
 
     message: Message | CallMessage
-    settle: Settle | None
+    respond: Respond | None
+    """Takes the response to a request of a batch."""
+    sent_with: MessageHeaders
+
+
+_NO_HEADERS: Final = MessageHeaders()
 
 
 class MessageStream:
-    """One client on one line."""
+    """One client on one connection."""
 
-    def __init__(self, front: ServerContext, write: Notify, *, caller: Caller) -> None:
-        self.conversation = ServerSession(front, caller=caller, send=write)
+    def __init__(self, server: ServerContext, write: Notify, *, caller: Caller) -> None:
+        self.session = ServerSession(server, caller=caller, send=write)
         self._write = write
         self.on_room: Callable[[], None] = lambda: None
-        self.conversation.questions.on_ask = lambda: self.on_room()  # noqa: PLW0108 - it is set later
-        self._depth = front.serving.message_depth
-        self._limit = front.serving.in_flight
-        self._bytes = front.serving.message_bytes
-        self._in_flight = self.conversation.in_flight
-        self._quiet: asyncio.Event | None = None
-        """There while somebody waits until nothing is in flight."""
-        self._waiting: OrderedDict[Id, tuple[Message | CallMessage, Settle | None, Said]] = OrderedDict()
-        self._said = _NOTHING
-        """What is said beside the message that is being taken."""
+        self.session.client_requests.on_request = lambda: self.on_room()  # noqa: PLW0108 - it is set later
+        self._depth = server.serving.message_depth
+        self._limit = server.serving.in_flight
+        self._bytes = server.serving.message_bytes
+        self._in_flight = self.session.in_flight
+        self._drained: asyncio.Event | None = None
+        """Set when nothing is in flight; exists while `drain` waits."""
+        self._queue: OrderedDict[Id, _Request] = OrderedDict()
+        self._headers = _NO_HEADERS
+        """The headers of the message that is being taken."""
         self._loop = asyncio.get_running_loop()
 
     @property
     def is_full(self) -> bool:
-        """Return whether no more should be read for now: never while the client owes an answer that a call waits for."""
-        return len(self._waiting) >= self._limit * _WAITING and not self.conversation.is_asking
+        """Return whether to read no more for now; never while a call waits for a response of the client."""
+        return len(self._queue) >= self._limit * _QUEUE_FACTOR and not self.session.client_requests
 
     def receive(self, data: bytes) -> None:
-        """Take one message, or one batch; whatever it is, it is answered if an answer is owed."""
+        """Take one message, or one batch, and answer it if it needs an answer."""
         call = decode_call(data, depth=self._depth)
         if call is not None:
             self._take_request(call)
             return
         try:
-            if data[:1] != b"{" and self._took_other(data):
+            if data[:1] != b"{" and self._take_other(data):
                 return
             message = decode(data, depth=self._depth)
         except Fault as fault:
             self._write(encode_fault(id_of(data) if fault.code == INVALID_REQUEST else None, fault))
             return
+        if message.method is not None and message.id is not UNSET:
+            self._take_request(message)
+            return
         self._take(message)
 
-    def receive_with(self, said: Said, data: bytes) -> None:
-        """Take one message, or one batch, that something is said beside."""
-        self._said = said
+    def receive_with(self, headers: MessageHeaders, data: bytes) -> None:
+        """Take one message, or one batch, that came with HTTP headers."""
+        self._headers = headers
         try:
             self.receive(data)
         finally:
-            self._said = _NOTHING
+            self._headers = _NO_HEADERS
 
     def refuse_length(self) -> None:
         """Answer a message that is too long to be read."""
         self._write(encode_fault(None, Fault(INVALID_REQUEST, f"The message has more than {self._bytes} bytes.")))
 
     async def end(self, seconds: float) -> None:
-        """Let calls finish for so long, then interrupt them, so that each is answered, and close."""
+        """Let calls finish within a time, then cancel the rest, so that each is answered, and close."""
         try:
             await self.drain(seconds)
         finally:
-            closing = asyncio.ensure_future(self.conversation.front.interrupt())
+            closing = asyncio.ensure_future(self.session.server.cancel_calls())
             with suppress(asyncio.CancelledError):
                 await asyncio.shield(closing)
             await self.drain(1.0)
@@ -113,127 +112,97 @@ class MessageStream:
             self.close()
 
     async def drain(self, seconds: float) -> None:
-        """Wait until everything that came in is answered, or the time is up."""
+        """Wait until nothing is in flight, or the time is up."""
         if self._in_flight:
-            quiet = self._quiet = asyncio.Event()
+            drained = self._drained = asyncio.Event()
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await quiet.wait()
+                    await drained.wait()
 
     def give_up(self) -> None:
-        """Answer those calls that do not end although they were interrupted; what comes of them later is told to nobody."""
-        for work in tuple(self._in_flight.values()):
-            if isinstance(work, _Work) and work.message.method == "tools/call":
-                self._answer(self.conversation.refuse_unended(work.message), work.settle)
+        """Answer the calls that do not end although they were cancelled; their outcome is dropped later."""
+        for request in tuple(self._in_flight.values()):
+            if isinstance(request, _Request) and not request.is_cancelled and request.message.method == "tools/call":
+                self._respond(self.session.refuse_unfinished(request.message), request.respond)
 
     def close(self) -> None:
-        """Drop what waits, and interrupt what runs."""
-        self._waiting.clear()
-        self.conversation.close()
+        """Drop the queue, and cancel what is in flight."""
+        self._queue.clear()
+        self.session.close()
 
-    def _answer(self, answer: bytes | None, settle: Settle | None) -> None:
-        if settle is not None:
-            settle(answer)
-        elif answer is not None:
-            self._write(answer)
+    def _respond(self, response: bytes | None, respond: Respond | None = None) -> None:
+        if respond is not None:
+            respond(response)
+        elif response is not None:
+            self._write(response)
 
-    def _take(self, message: Message, settle: Settle | None = None) -> None:
-        if message.method is None:
-            self.conversation.settle(message)
-        elif message.id is UNSET:
-            self._take_note(message)
+    def _take_request(self, message: Message | CallMessage, respond: Respond | None = None) -> None:
+        request_id: Id = message.id  # pyright: ignore[reportAssignmentType] - a request has one, and `cast` is a call
+        if len(self._in_flight) < self._limit:  # then the queue is empty
+            self._start(_Request(message=message, respond=respond, sent_with=self._headers))
+        elif request_id in self._queue or self._is_running(request_id):
+            self._respond(self.session.refuse_duplicate(message), respond)
+        elif len(self._queue) < max(self._limit * _QUEUE_FACTOR * _QUEUE_FACTOR, _MIN_QUEUE):
+            self._queue[request_id] = _Request(message=message, respond=respond, sent_with=self._headers)
         else:
-            self._take_request(message, settle)
+            self._respond(encode_fault(request_id, Fault(INTERNAL, "Too many requests are waiting already.")), respond)
 
-    def _take_request(self, message: Message | CallMessage, settle: Settle | None = None) -> None:
-        if len(self._in_flight) < self._limit:  # then nothing waits
-            self._begin(message, settle, self._said)
-        elif message.id in self._waiting or self._in_flight.get(message.id):  # one that was cancelled before it began is no twin
-            self._answer(self.conversation.refuse_twin(message), settle)
-        elif len(self._waiting) < max(self._limit * _WAITING * _WAITING, _LEAST):
-            self._waiting[cast("Id", message.id)] = (message, settle, self._said)
-        else:
-            self._answer(encode_fault(cast("Id", message.id), Fault(INTERNAL, "Too many requests are waiting already.")), settle)
+    def _is_running(self, request_id: Id) -> bool:
+        """Return whether a request is in flight; the id of one that was cancelled before it started may be used again."""
+        request = self._in_flight.get(request_id)
+        return request is not None and not request.is_cancelled
 
-    def _take_note(self, message: Message) -> None:
-        if message.method == "notifications/cancelled" and self._waiting:
-            self._cancel_waiting(message)
-        self.conversation.note(message)
+    def _take(self, message: Message) -> None:
+        if self._queue and message.method == "notifications/cancelled":
+            self._cancel_queued(message)
+        self.session.take(message)
 
-    def _cancel_waiting(self, message: Message) -> None:
+    def _cancel_queued(self, message: Message) -> None:
         with suppress(Fault):
-            request_id = decode_params(message.params, Cancelled).request_id
-            waiting = self._waiting.pop(request_id, None)
-            if waiting is not None:
-                self._answer(None, waiting[1])
+            request = self._queue.pop(decode_params(message.params, Cancelled).request_id, None)
+            if request is not None:
+                self._respond(None, request.respond)
 
-    def _begin(self, message: Message | CallMessage, settle: Settle | None, said: Said) -> None:
-        request_id = message.id
+    def _start(self, request: _Request) -> None:
+        request_id: Id = request.message.id  # pyright: ignore[reportAssignmentType] - a request has one, and `cast` is a call
         if request_id in self._in_flight:
-            self._answer(self.conversation.refuse_twin(message), settle)
+            self._respond(self.session.refuse_duplicate(request.message), request.respond)
             return
-        # a task for each: what tools keep by task, such as a database session, must not reach the next caller;
-        # made here and with a name, because a loop would first make up one
-        work = self._in_flight[request_id] = _Work(self._serve(message, settle, said), loop=self._loop, name=_NAME)
-        work.message, work.settle = message, settle
+        self._in_flight[request_id] = request
+        # A task for each: what tools store by task, such as a database session, must not reach the next caller.
+        # It has a name, because making one up takes longer.
+        request.task = self._loop.create_task(self._serve(request, request_id), name=_TASK_NAME)
 
-    async def _serve(self, message: Message | CallMessage, settle: Settle | None, said: Said) -> None:
-        in_flight = self._in_flight
-        answer: bytes | None = None
+    async def _serve(self, request: _Request, request_id: Id) -> None:
+        response: bytes | None = None
         try:
-            if in_flight[message.id]:
-                answer = await self.conversation.serve(message, notify=self._write, headers=said.headers, trace=said.trace)
+            if not request.is_cancelled:
+                request.has_started = True
+                sent_with = request.sent_with
+                response = await self.session.serve(request.message, notify=self._write, headers=sent_with.headers, trace=sent_with.trace)
         finally:
-            del in_flight[message.id]
-            if answer is not None and settle is None:  # the everyday case of what '_answer' does
-                self._write(answer)
+            del self._in_flight[request_id]
+            if response is not None and request.respond is None:  # as `_respond`, without the call
+                self._write(response)
             else:
-                self._answer(answer, settle)
-            if self._waiting or self._quiet is not None:
-                self._go_on()
+                self._respond(response, request.respond)
+            if self._queue or self._drained is not None:
+                self._continue()
 
-    def _go_on(self) -> None:
-        while self._waiting and len(self._in_flight) < self._limit:
-            self._begin(*self._waiting.popitem(last=False)[1])
-        if self._quiet is not None and not self._in_flight:
-            self._quiet.set()
+    def _continue(self) -> None:
+        """Start queued requests, and resume reading."""
+        while self._queue and len(self._in_flight) < self._limit:
+            self._start(self._queue.popitem(last=False)[1])
+        if self._drained is not None and not self._in_flight:
+            self._drained.set()
         if not self.is_full:
             self.on_room()
 
-    def _took_other(self, data: bytes) -> bool:
-        """Take what is no single message: nothing at all, or a batch; return whether it was."""
+    def _take_other(self, data: bytes) -> bool:
+        """Take a blank line or a batch; return False if it is neither."""
         if not data.strip(WHITESPACE):
             return True
         batch = decode_batch(data, depth=self._depth)
         if batch is not None:
-            self._take_batch(batch)
+            self.session.take_batch(batch, depth=self._depth, take=self._take, start=self._take_request, respond=self._respond)
         return batch is not None
-
-    def _take_batch(self, batch: list[bytes]) -> None:
-        version = self.conversation.version
-        if version is None or not version.batches:
-            raise Fault(INVALID_REQUEST, "Batches are no part of the version that is spoken here.")
-        answers: list[bytes] = []
-        owed = [len(batch)]
-
-        def settle(answer: bytes | None) -> None:
-            owed[0] -= 1
-            if answer is not None:
-                answers.append(answer)
-            if not owed[0] and answers:
-                self._write(b"[%b]" % b",".join(answers))
-
-        for item in batch:
-            self._take_item(item, settle)
-
-    def _take_item(self, item: bytes, settle: Settle) -> None:
-        try:
-            message = decode(item, depth=self._depth)
-        except Fault as fault:
-            settle(encode_fault(id_of(item), fault))
-            return
-        if message.is_request:
-            self._take(message, settle)
-        else:
-            self._take(message)
-            settle(None)

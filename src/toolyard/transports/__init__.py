@@ -1,4 +1,4 @@
-"""Transports: ways in from outside the process, and what opens one."""
+"""Transports: how clients outside the process reach a yard."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,35 +12,35 @@ __all__ = ["Address", "Transport", "fastest_loop"]
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Where a transport listens: its name, and the address that a client is given."""
+    """The name of a transport, and the address for clients."""
 
     name: str
     address: str
 
 
 class Transport(Protocol):
-    """A way in: bytes to conversations and back."""
+    """Serves a yard to clients."""
 
     @property
     def name(self) -> str:
-        """Return what the transport is chosen by."""
+        """Return the name of the transport in the settings."""
         ...
 
     def info(self) -> Address:
-        """Return where it listens, as it really is."""
+        """Return the address, with the real port."""
         ...
 
     async def serve(self, yard: Yard) -> None:
-        """Serve an open yard until it is closed, cancelled, or its client goes."""
+        """Serve an open yard until `close` is called, it is cancelled, or its only client goes."""
         ...
 
     async def close(self) -> None:
-        """End; may be called more than once."""
+        """Stop; may be called more than once."""
         ...
 
 
 def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return what makes the fastest loop there is, or nothing for asyncio's own."""
+    """Return uvloop's factory of event loops if it is installed, else None for asyncio's own."""
     try:
         import uvloop  # noqa: PLC0415 - not there on every platform
     except ImportError:

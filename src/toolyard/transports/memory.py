@@ -1,4 +1,4 @@
-"""The memory transport: a client in the same process, which speaks the protocol all the same."""
+"""The memory transport: a client in the same process that speaks MCP."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -15,7 +15,7 @@ __all__ = ["Memory"]
 
 
 class Memory:
-    """One client, which hands in messages and takes those that come back."""
+    """One client: `send` takes its messages, and `received` has those of the server."""
 
     name = "memory"
 
@@ -24,44 +24,44 @@ class Memory:
         """The messages of the server, in order."""
         self._serving = serving or Serving()
         self._caller = caller
-        self._duplex: MessageStream | None = None
+        self._stream: MessageStream | None = None
         self._ended = asyncio.Event()
         self._ready = asyncio.Event()
 
     def info(self) -> Address:
-        """Return where it listens."""
+        """Return the address."""
         return Address(self.name, "memory")
 
     def send(self, message: bytes) -> None:
-        """Hand in a message.
+        """Send a message to the server.
 
         Raises:
-            RuntimeError: Nobody serves.
+            RuntimeError: The transport serves no yard now.
         """
-        if self._duplex is None:
-            raise RuntimeError("Nobody serves here.")
-        self._duplex.receive(message)
+        if self._stream is None:
+            raise RuntimeError("The transport serves no yard now.")
+        self._stream.receive(message)
 
     async def serve(self, yard: Yard) -> None:
-        """Serve the open yard until it is closed."""
-        front = ServerContext(yard, self._serving, channel=self.name)
-        self._duplex = MessageStream(front, self.received.put_nowait, caller=self._caller)
+        """Serve the open yard until `close` is called."""
+        server = ServerContext(yard, self._serving, channel=self.name)
+        self._stream = MessageStream(server, self.received.put_nowait, caller=self._caller)
         self._ready.set()
         try:
             await self._ended.wait()
         finally:
-            front.end_listeners()
-            await self._duplex.end(self._serving.shutdown_seconds)
-            self._duplex = None
-            front.close()
+            server.end_listeners()
+            await self._stream.end(self._serving.shutdown_seconds)
+            self._stream = None
+            server.close()
 
     async def close(self) -> None:
-        """End as if the client had gone."""
+        """Stop, as if the client had gone."""
         self._ended.set()
 
     @asynccontextmanager
     async def open(self, yard: Yard) -> AsyncGenerator["Memory"]:
-        """Serve the open yard meanwhile."""
+        """Serve the open yard inside the context."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.serve(yard))
             await self._ready.wait()

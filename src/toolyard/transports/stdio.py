@@ -1,7 +1,7 @@
-"""The stdio transport: a client that started us speaks on our stdin and listens on our stdout.
+"""The stdio transport: the client started this process, and speaks MCP on its stdin and stdout.
 
-The protocol alone goes to stdout: before anything runs, the two descriptors are put aside, and whatever prints, here or in a child
-process, prints to stderr.
+Nothing but MCP may reach stdout. So both descriptors are duplicated first, and whatever prints, here or in a child process, prints
+to stderr.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _STDERR: Final = 2
 
 
 class Stdio:
-    """One client, on the pipes that this process was started with."""
+    """One client, on the standard streams of this process."""
 
     name = "stdio"
 
@@ -37,48 +37,48 @@ class Stdio:
         self._ended = asyncio.Event()  # not bound to a loop until it is waited for
 
     def info(self) -> Address:
-        """Return where it listens."""
+        """Return the address."""
         return Address(self.name, "stdio")
 
     async def serve(self, yard: Yard) -> None:
-        """Serve the open yard until the client goes or the server is closed."""
-        with _put_aside() as (source, sink):
-            front = ServerContext(yard, self._serving, channel=self.name)
+        """Serve the open yard until the client closes stdin or `close` is called."""
+        with _reserved_streams() as (source, sink):
+            server = ServerContext(yard, self._serving, channel=self.name)
             writer = Writer(sink, limit=self._serving.message_bytes, terminator=b"\n")
-            duplex = MessageStream(front, writer.write, caller=ANYONE)
-            lines = LineSplitter(duplex.receive, limit=self._serving.message_bytes, on_too_long=duplex.refuse_length)
-            reader = Reader(source, lines.feed, is_full=lambda: duplex.is_full or writer.is_full, on_end=self._ended.set)
-            duplex.on_room = writer.on_room = reader.resume
+            stream = MessageStream(server, writer.write, caller=ANYONE)
+            lines = LineSplitter(stream.receive, limit=self._serving.message_bytes, on_too_long=stream.refuse_length)
+            reader = Reader(source, lines.feed, is_full=lambda: stream.is_full or writer.is_full, on_end=self._ended.set)
+            stream.on_room = writer.on_room = reader.resume
             try:
                 await self._ended.wait()
             finally:
                 reader.close()
                 lines.flush()
-                front.end_listeners()
-                await duplex.end(self._serving.shutdown_seconds)
-                front.close()
+                server.end_listeners()
+                await stream.end(self._serving.shutdown_seconds)
+                server.close()
                 await writer.close()
 
     async def close(self) -> None:
-        """End as if the client had gone."""
+        """Stop, as if the client had closed stdin."""
         self._ended.set()
 
 
 @contextmanager
-def _put_aside() -> Generator[tuple[int, int]]:
-    """Keep stdin and stdout for the protocol; meanwhile what reads finds nothing and what prints goes to stderr."""
+def _reserved_streams() -> Generator[tuple[int, int]]:
+    """Yield descriptors of the real stdin and stdout; meanwhile stdin is empty and stdout is stderr for everything else."""
     source, sink = os.dup(_STDIN), os.dup(_STDOUT)
-    nothing = os.open(os.devnull, os.O_RDONLY)
+    empty = os.open(os.devnull, os.O_RDONLY)
     try:
-        os.dup2(nothing, _STDIN)
+        os.dup2(empty, _STDIN)
         os.dup2(_STDERR, _STDOUT)
-        _flush()  # what was printed before must not come out between messages
+        _flush()  # buffered text must not come out between messages
         yield source, sink
     finally:
         _flush()
         os.dup2(source, _STDIN)
         os.dup2(sink, _STDOUT)
-        for descriptor in (source, sink, nothing):
+        for descriptor in (source, sink, empty):
             os.close(descriptor)
 
 

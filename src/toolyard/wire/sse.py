@@ -1,4 +1,4 @@
-"""Server-sent events: how messages travel on an HTTP response that stays open."""
+"""Server-sent events: the encoding of messages on an HTTP response that stays open, and its decoder."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -8,11 +8,11 @@ import msgspec
 __all__ = ["KEEP_ALIVE", "Event", "Events", "encode_event", "encode_retry"]
 
 KEEP_ALIVE: Final = b": alive\r\n\r\n"
-_DIGITS: Final = 15
+_RETRY_DIGITS: Final = 15
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One event: what it holds, its id if it can be asked for again, and its kind."""
+    """One event: its data, its id, its type and the time to wait before a reconnect."""
 
     data: bytes
     id: str = ""
@@ -21,40 +21,40 @@ class Event(msgspec.Struct, frozen=True):
 
 
 def encode_event(message: bytes, *, event_id: str = "", kind: str = "message") -> bytes:
-    """Return a message, which has no line breaks, as an event."""
-    where = f"id: {event_id}\r\n" if event_id else ""
-    return b"".join((f"event: {kind}\r\n{where}data: ".encode(), message, b"\r\n\r\n"))
+    """Return a message, which must have no line breaks, as an event."""
+    id_line = f"id: {event_id}\r\n" if event_id else ""
+    return b"".join((f"event: {kind}\r\n{id_line}data: ".encode(), message, b"\r\n\r\n"))
 
 
 def encode_retry(event_id: str, milliseconds: int) -> bytes:
-    """Return an event without a message, which tells where to go on and how soon to come back."""
+    """Return an event without a message: the id to resume from, and the time to wait before a reconnect."""
     return b"id: %b\r\nretry: %d\r\ndata: \r\n\r\n" % (event_id.encode(), milliseconds)
 
 
 class Events:
-    """Reads events from the pieces of a stream, however it was cut."""
+    """Decodes the events of a stream from pieces of any size."""
 
     def __init__(self, *, max_bytes: int) -> None:
         self._buffer = bytearray()
         self._searched = 0
-        self._held = b""
+        self._carriage_return = b""
         self._max_bytes = max_bytes
 
     def feed(self, piece: bytes) -> Iterator[Event]:
         """Yield the events that are complete now.
 
         Raises:
-            ValueError: One event is longer than it may be.
+            ValueError: An event is longer than `max_bytes`.
         """
-        piece = self._held + piece
-        self._held = b"\r" if piece.endswith(b"\r") else b""  # its other half may be in the next piece
-        self._buffer += piece.removesuffix(self._held).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        piece = self._carriage_return + piece
+        self._carriage_return = b"\r" if piece.endswith(b"\r") else b""  # a line feed may follow in the next piece
+        self._buffer += piece.removesuffix(self._carriage_return).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         while (end := self._buffer.find(b"\n\n", max(0, self._searched - 1))) >= 0:
             block = bytes(self._buffer[:end])
             del self._buffer[: end + 2]
             self._searched = 0
             self._check_length(end)
-            event = _event(block)
+            event = _decode(block)
             if event is not None:
                 yield event
         self._searched = len(self._buffer)
@@ -65,8 +65,8 @@ class Events:
             raise ValueError(f"An event is longer than {self._max_bytes} bytes.")
 
 
-def _event(block: bytes) -> Event | None:
-    """Return the event that a block of lines is, or nothing if it is only a comment."""
+def _decode(block: bytes) -> Event | None:
+    """Return the event of a block of lines, or None if it is only a comment."""
     data: list[bytes] = []
     fields: dict[bytes, bytes] = {}
     for line in block.split(b"\n"):
@@ -80,8 +80,8 @@ def _event(block: bytes) -> Event | None:
         return None
     retry = fields.get(b"retry", b"")
     return Event(
-        b"\n".join(data),
-        fields.get(b"id", b"").decode(errors="replace"),
-        fields.get(b"event", b"message").decode(errors="replace"),
-        int(retry) if retry.isdigit() and len(retry) <= _DIGITS else None,
+        data=b"\n".join(data),
+        id=fields.get(b"id", b"").decode(errors="replace"),
+        kind=fields.get(b"event", b"message").decode(errors="replace"),
+        retry=int(retry) if retry.isdigit() and len(retry) <= _RETRY_DIGITS else None,
     )

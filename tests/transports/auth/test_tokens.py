@@ -18,7 +18,7 @@ from toolyard.testing import FakeClock
 from toolyard.transports.auth import AnyOf, ApiKey, ApiKeys, Authenticator, IssuerUnreachableError, Refusal, Tokens, digest_of, new_key
 from toolyard.transports.auth.authenticator import Admitted
 from toolyard.transports.auth.jwks import KeySet
-from toolyard.transports.auth.tokens import Expectation, Remembered
+from toolyard.transports.auth.tokens import ClaimRules, TokenCache
 
 if TYPE_CHECKING:
     from tests.transports.auth.conftest import FakeIssuer
@@ -230,16 +230,16 @@ async def test_a_token_is_checked_again_after_five_minutes(issuer: "FakeIssuer",
 
 
 def test_remembered_tokens_are_bounded_and_a_clock_put_back_forgets_them() -> None:
-    remembered = Remembered(size=2)
+    cache = TokenCache(size=2)
     for token in ("a", "b", "c"):
-        remembered.keep(token, Admitted(identity=token), now=10, end=20)
+        cache.add(token, Admitted(identity=token), now=10, end=20)
 
-    assert len(remembered) == 2
-    assert remembered.find("a", 11) is None
-    assert remembered.find("c", 11) == Admitted(identity="c")
-    assert remembered.find("c", 9) is None
-    assert remembered.find("b", 20) is None
-    assert len(remembered) == 0
+    assert len(cache) == 2
+    assert cache.find("a", 11) is None
+    assert cache.find("c", 11) == Admitted(identity="c")
+    assert cache.find("c", 9) is None
+    assert cache.find("b", 20) is None
+    assert len(cache) == 0
 
 
 def test_the_document_of_the_resource_names_its_issuer() -> None:
@@ -288,7 +288,7 @@ def test_settings_that_are_not_safe_are_refused_without_repeating_secrets(change
 
 
 def test_an_expectation_needs_nothing() -> None:
-    assert Expectation().admitted({"sub": "ada", "exp": NOW + 1}, NOW).identity == "ada"
+    assert ClaimRules().admit({"sub": "ada", "exp": NOW + 1}, NOW).identity == "ada"
 
 
 def test_keys_that_cannot_check_a_signature_are_passed_over(public_jwk: Any, private_key: Any) -> None:
@@ -395,7 +395,7 @@ def test_the_document_is_that_of_the_tokens(make_tokens: Make) -> None:
 
 
 def test_no_guard_and_two_issuers_are_refused(make_tokens: Make) -> None:
-    with pytest.raises(ValueError, match="guards"):
+    with pytest.raises(ValueError, match="authenticators"):
         AnyOf([])
     with pytest.raises(ValueError, match="issuer"):
         AnyOf([make_tokens(), make_tokens()])

@@ -72,7 +72,7 @@ async def test_a_stateless_server_only_takes_posts(serve: Any) -> None:
     for method in ("GET", "DELETE"):
         reply = await server.request(method, "/mcp")
         assert (method, reply.status, reply.headers.get("allow")) == (method, 405, "POST")
-        assert reply.body == b"Only POST is taken here.\n"
+        assert reply.body == b"Only POST is allowed here.\n"
 
 
 async def test_a_body_that_is_not_said_to_be_json_is_415(serve: Any) -> None:

@@ -11,7 +11,7 @@ import uvicorn
 
 from toolyard import Yard, asgi, tool
 from toolyard.transports.auth import Admitted, Refusal
-from toolyard.transports.http.asgi import TooLargeError, read_body
+from toolyard.transports.http.request import TooLargeError, read_body
 
 if TYPE_CHECKING:
     from tests.transports.conftest import Gates

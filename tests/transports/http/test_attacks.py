@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from toolyard.transports.http import server as house
+from toolyard.transports.http import server as server_module
 from toolyard.transports.http.protocol import Connection
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ async def test_a_second_head_on_a_connection_has_the_same_deadline(serve: Any) -
 
 
 async def test_a_second_head_that_comes_later_has_the_same_deadline(serve: Any, until: Any, spy: Any) -> None:
-    looked = spy(Connection, "_see")
+    looked = spy(Connection, "_check_progress")
     server = await serve(header_seconds=0.05)
     wire = await server.connect()
     await wire.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -180,7 +180,7 @@ async def test_a_second_head_that_comes_later_has_the_same_deadline(serve: Any, 
 
 
 async def test_a_body_that_is_not_finished_in_time_ends_the_connection(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(house, "_BODY_SECONDS", 0.1)
+    monkeypatch.setattr(server_module, "_BODY_SECONDS", 0.1)
     server = await serve(header_seconds=0.05)
     wire = await server.connect()
 
@@ -191,7 +191,7 @@ async def test_a_body_that_is_not_finished_in_time_ends_the_connection(serve: An
 
 
 async def test_a_connection_that_is_idle_for_long_is_closed(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(house, "_IDLE_SECONDS", 0.1)
+    monkeypatch.setattr(server_module, "_IDLE_SECONDS", 0.1)
     server = await serve(header_seconds=0.05)
     wire = await server.connect()
     await wire.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -203,9 +203,9 @@ async def test_a_connection_that_is_idle_for_long_is_closed(serve: Any, monkeypa
 async def test_a_call_may_take_longer_than_the_deadlines_of_its_request(
     serve: Any, gates: "Gates", monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any
 ) -> None:
-    looked = spy(Connection, "_see")
+    looked = spy(Connection, "_check_progress")
     for name in ("_BODY_SECONDS", "_IDLE_SECONDS"):
-        monkeypatch.setattr(house, name, 0.02)
+        monkeypatch.setattr(server_module, name, 0.02)
     server = await serve(header_seconds=0.02)
     wire = await server.call("wait", headers={"Accept": "application/json"})
 
@@ -248,7 +248,7 @@ async def test_a_client_in_a_session_that_never_reads_costs_little(serve: Any, g
 
 async def test_a_client_that_does_not_take_its_answer_is_dropped(serve: Any, monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any) -> None:
     lost = spy(Connection, "connection_lost")
-    monkeypatch.setattr(house, "_UNREAD_SECONDS", 0.05)
+    monkeypatch.setattr(server_module, "_UNREAD_SECONDS", 0.05)
     server = await serve(message_bytes=20 * MEGABYTE)
     deaf = await server.connect()
     deaf.writer.transport.pause_reading()
@@ -318,7 +318,7 @@ async def test_what_comes_after_the_body_is_bounded(serve: Any, memory: Any) -> 
 
 
 async def test_who_sends_most_makes_room_for_the_others(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(house, "_BODIES", 2)
+    monkeypatch.setattr(server_module, "_MAX_BODIES", 2)
     server = await serve(message_bytes=100_000)
     head = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99000\r\n\r\n"
     greedy = [await server.connect() for _ in range(3)]

@@ -13,7 +13,8 @@ import pytest
 from toolyard import Serving
 from toolyard.transports.auth import ApiKey, ApiKeys, digest_of
 from toolyard.transports.http import Http
-from toolyard.transports.http.host_check import HostCheck, RefusedError
+from toolyard.transports.http.host_check import HostCheck
+from toolyard.transports.http.request import RefusedError
 
 
 async def test_a_server_on_any_free_port_tells_which(serve: Any) -> None:
@@ -330,11 +331,11 @@ async def test_a_page_may_use_the_public_server_it_came_from(serve: Any) -> None
 
 
 def test_a_gate_remembers_only_so_many_names() -> None:
-    gate = HostCheck(Serving(allowed_hosts=("*",)), None, host="127.0.0.1")
+    host_check = HostCheck(Serving(allowed_hosts=("*",)), None, host="127.0.0.1")
 
     for number in range(3000):
-        gate.check({b"host": b"h%d" % number})
+        host_check.check({b"host": b"h%d" % number})
 
-    assert len(gate._seen) == 1000  # pyright: ignore[reportPrivateUsage] - what it keeps cannot be seen from outside
+    assert len(host_check._checked) == 1000  # pyright: ignore[reportPrivateUsage] - what it keeps cannot be seen from outside
     with pytest.raises(RefusedError):
-        gate.check({b"host": b"h5000", b"origin": b"http://evil.example"})
+        host_check.check({b"host": b"h5000", b"origin": b"http://evil.example"})

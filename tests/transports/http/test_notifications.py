@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from toolyard import Yard, resource, tool
-from toolyard.server import notifications as changes
+from toolyard.server import notifications
 
 if TYPE_CHECKING:
     from tests.transports.conftest import Extra
@@ -33,7 +33,7 @@ def note() -> str:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "_DEBOUNCE", 0.01)
+    monkeypatch.setattr(notifications, "_DEBOUNCE_S", 0.01)
 
 
 async def test_a_session_hears_of_changes_on_its_own_stream(serve: Any, extra: "Extra") -> None:
@@ -221,14 +221,14 @@ async def test_when_the_server_ends_listeners_get_a_result_and_streams_end(serve
 
 async def test_a_listener_that_goes_away_is_forgotten(serve: Any, extra: "Extra", monkeypatch: pytest.MonkeyPatch, until: Any) -> None:
     alive: list[object] = []
-    add = changes.ChangeNotifier.add
+    add = notifications.ChangeNotifier.add
 
     def counted(self: Any, subscription: Any) -> Any:
         stop = add(self, subscription)
         alive.append(subscription)
         return lambda: (alive.remove(subscription), stop())
 
-    monkeypatch.setattr(changes.ChangeNotifier, "add", counted)
+    monkeypatch.setattr(notifications.ChangeNotifier, "add", counted)
     server = await serve()
     wire = await server.modern("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
     await wire.head()

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from toolyard.transports.http.cycle import Head, alone
-from toolyard.transports.http.protocol import Connection
+from toolyard.transports.http.protocol import Connection, Head, reusable_head
 
 START = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nMCP-Protocol-Version: 2025-11-25\r\n"
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
@@ -121,4 +120,13 @@ def test_a_head_that_may_mean_something_else_next_time_is_not_remembered(data: b
     lines = data.partition(b"\r\n\r\n")[0].split(b"\r\n")[1:]
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines)}
 
-    assert alone(Head("GET", b"/healthz", list(headers.items()), headers, keep_alive=True, is_old=False), data) is None
+    head = Head(
+        method="GET",
+        path="/healthz",
+        query=b"",
+        pairs=list(headers.items()),
+        headers=headers,
+        keep_alive=True,
+        is_http_1_0=False,
+    )
+    assert reusable_head(head, data) is None

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from toolyard import Call, Yard, tool
-from toolyard.transports.http import sessions as shelf
-from toolyard.transports.http import sessions as visits
+from toolyard.transports.http import sessions as http_sessions
 
 if TYPE_CHECKING:
     from tests.transports.conftest import Gates
@@ -159,8 +158,8 @@ async def test_a_gap_is_told_once(serve: Any, gates: "Gates", until: Any) -> Non
 
 
 async def test_events_are_kept_for_a_while_only(serve: Any, gates: "Gates", monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any) -> None:
-    monkeypatch.setattr(visits, "_SWEEP", 0.01)
-    forgotten = spy(visits.HttpSession, "forget")
+    monkeypatch.setattr(http_sessions, "_SWEEP_SECONDS", 0.01)
+    forgotten = spy(http_sessions.HttpSession, "forget")
     server = await serve(event_seconds=0.02, hold_back=0.0)
     session = await server.greet()
     wire = await session.call("wait")
@@ -193,7 +192,7 @@ async def test_a_stream_that_was_read_to_its_end_is_kept_only_until_its_last_byt
     session = await server.greet()
     replies: list[Any] = []
     for number, seconds in enumerate((1000.0, 0.0), start=1):
-        monkeypatch.setattr(shelf, "_READ_SECONDS", seconds)
+        monkeypatch.setattr(http_sessions, "_READ_SECONDS", seconds)
         wire = await session.call("chatter", id=number, token=1)
         await wire.head()
         assert len(await wire.messages()) == 4
@@ -216,8 +215,8 @@ async def _lost_by_each(server: Any, sessions: list[Any], gates: "Gates", until:
 async def test_what_all_sessions_keep_together_is_bounded_and_the_oldest_goes_first(
     serve: Any, gates: "Gates", monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any
 ) -> None:
-    monkeypatch.setattr(visits, "_WHOLE", 4)
-    left = spy(visits.HttpSession, "leave")
+    monkeypatch.setattr(http_sessions, "_BUFFERED_MESSAGES", 4)
+    left = spy(http_sessions.HttpSession, "detach")
     server = await serve(message_bytes=4000)
     sessions = [await server.greet() for _ in range(4)]
     await _lost_by_each(server, sessions, gates, until, left)
@@ -228,8 +227,8 @@ async def test_what_all_sessions_keep_together_is_bounded_and_the_oldest_goes_fi
 async def test_a_session_that_is_deleted_leaves_room_for_what_others_keep(
     serve: Any, gates: "Gates", monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any
 ) -> None:
-    monkeypatch.setattr(visits, "_WHOLE", 4)
-    left = spy(visits.HttpSession, "leave")
+    monkeypatch.setattr(http_sessions, "_BUFFERED_MESSAGES", 4)
+    left = spy(http_sessions.HttpSession, "detach")
     server = await serve(message_bytes=4000)
     sessions = [await server.greet() for _ in range(3)]
     await _lost_by_each(server, sessions[:2], gates, until, left)
@@ -245,8 +244,8 @@ async def test_a_session_that_is_deleted_leaves_room_for_what_others_keep(
 async def test_of_the_requests_of_one_session_that_are_over_only_so_many_are_kept(
     serve: Any, gates: "Gates", monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any
 ) -> None:
-    monkeypatch.setattr(visits, "_STREAMS", 2)
-    left = spy(visits.HttpSession, "leave")
+    monkeypatch.setattr(http_sessions, "_MAX_STREAMS", 2)
+    left = spy(http_sessions.HttpSession, "detach")
     server = await serve()
     session = await server.greet()
     for number in range(1, 4):

@@ -9,7 +9,7 @@ import pytest
 
 from toolyard import Call, Yard, asgi, tool
 from toolyard.transports.auth import ApiKey, ApiKeys, digest_of
-from toolyard.transports.http import sessions as visits
+from toolyard.transports.http import sessions as http_sessions
 from toolyard.transports.http.sessions import Stream
 
 if TYPE_CHECKING:
@@ -170,12 +170,12 @@ async def test_a_request_whose_session_is_deleted_before_it_begins_is_refused(to
 
 
 async def test_an_idle_session_is_ended(serve: Any, monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any) -> None:
-    monkeypatch.setattr(visits, "_SWEEP", 0.01)
-    ended, touched = spy(visits.HttpSession, "close"), spy(visits.HttpSession, "touch")
+    monkeypatch.setattr(http_sessions, "_SWEEP_SECONDS", 0.01)
+    ended, touched = spy(http_sessions.HttpSession, "close"), spy(http_sessions.HttpSession, "touch")
     server = await serve(session_timeout=1000)
 
     session = await server.greet()
-    touched[0].used -= 2000
+    touched[0]._used_at -= 2000
     await until(lambda: ended)
 
     assert [one.id for one in ended] == [session.id]
@@ -183,12 +183,12 @@ async def test_an_idle_session_is_ended(serve: Any, monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_session_that_was_idle_for_too_long_is_gone_before_anybody_sweeps(serve: Any, spy: Any) -> None:
-    touched = spy(visits.HttpSession, "touch")
+    touched = spy(http_sessions.HttpSession, "touch")
     server = await serve(session_timeout=1000)
 
     session = await server.greet()
     before = await session.ask("tools/list")
-    touched[0].used -= 2000
+    touched[0]._used_at -= 2000
 
     assert (before.status, (await session.ask("tools/list")).status) == (200, 404)
 
@@ -196,15 +196,15 @@ async def test_a_session_that_was_idle_for_too_long_is_gone_before_anybody_sweep
 async def test_a_session_is_not_idle_while_a_call_runs_or_somebody_listens(
     serve: Any, gates: "Gates", monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any
 ) -> None:
-    monkeypatch.setattr(visits, "_SWEEP", 0.01)
-    swept = spy(visits.HttpSession, "has_expired")
+    monkeypatch.setattr(http_sessions, "_SWEEP_SECONDS", 0.01)
+    swept = spy(http_sessions.HttpSession, "has_expired")
     server = await serve(session_timeout=1000)
     listens, works = await server.greet(), await server.greet()
     stream, call = await listens.stream(), await works.call("wait", Accept="application/json")
     await stream.head()
     await until(lambda: gates.running and len({one.id for one in swept}) == 2)
     for visit in swept:
-        visit.used = -10_000.0
+        visit._used_at = -10_000.0
     swept.clear()
 
     await until(lambda: min(sum(one.id == session.id for one in swept) for session in (listens, works)) >= 20)
@@ -215,8 +215,8 @@ async def test_a_session_is_not_idle_while_a_call_runs_or_somebody_listens(
 
 
 async def test_a_session_that_is_never_to_end_stays(serve: Any, monkeypatch: pytest.MonkeyPatch, until: Any, spy: Any) -> None:
-    monkeypatch.setattr(visits, "_SWEEP", 0.01)
-    swept = spy(visits.HttpSession, "has_expired")
+    monkeypatch.setattr(http_sessions, "_SWEEP_SECONDS", 0.01)
+    swept = spy(http_sessions.HttpSession, "has_expired")
     server = await serve(session_timeout=0)
     session = await server.greet()
 
@@ -424,7 +424,7 @@ def _gap(dropped: int) -> bytes:
 
 
 def _read(stream: Stream, after: int = 0) -> AsyncGenerator[bytes]:
-    return stream.read(after, keep_alive=0, primed=False, gap=_gap)
+    return stream.read(after, keep_alive=0, primed=False, report_gap=_gap)
 
 
 def _said(event: bytes) -> Any:
@@ -433,7 +433,7 @@ def _said(event: bytes) -> Any:
 
 
 async def test_what_comes_while_an_event_is_written_is_given_before_the_end() -> None:
-    stream = Stream(1, keep=10, keep_bytes=1000)
+    stream = Stream(1, max_events=10, max_bytes=1000)
     stream.push(b"1")
     events = _read(stream)
 
@@ -447,7 +447,7 @@ async def test_what_comes_while_an_event_is_written_is_given_before_the_end() ->
 
 
 async def test_whoever_is_let_go_while_an_event_is_written_is_given_what_came_before() -> None:
-    stream = Stream(1, keep=10, keep_bytes=1000)
+    stream = Stream(1, max_events=10, max_bytes=1000)
     stream.push(b"1")
     events = _read(stream)
 
@@ -462,7 +462,7 @@ async def test_whoever_is_let_go_while_an_event_is_written_is_given_what_came_be
 
 
 async def test_a_reader_whose_stream_is_taken_over_is_given_nothing_more() -> None:
-    stream = Stream(1, keep=10, keep_bytes=1000)
+    stream = Stream(1, max_events=10, max_bytes=1000)
     for number in (b"1", b"2", b"3"):
         stream.push(number)
     older, newer = _read(stream), _read(stream, after=1)
@@ -478,8 +478,8 @@ async def test_a_reader_whose_stream_is_taken_over_is_given_nothing_more() -> No
 
 
 async def test_for_somebody_who_reads_only_bytes_are_bounded_and_he_is_told_what_is_missing() -> None:
-    stream = Stream(1, keep=2, keep_bytes=10)
-    stream.attended = 1
+    stream = Stream(1, max_events=2, max_bytes=10)
+    stream.attached = 1
     for number in range(15):
         stream.push(b"%d" % (number % 10))
     stream.finish(b"7")
@@ -488,14 +488,14 @@ async def test_for_somebody_who_reads_only_bytes_are_bounded_and_he_is_told_what
 
 
 async def test_when_the_last_one_leaves_only_so_many_are_kept() -> None:
-    stream = Stream(1, keep=2, keep_bytes=1000)
-    stream.attended = 2
+    stream = Stream(1, max_events=2, max_bytes=1000)
+    stream.attached = 2
     for number in range(5):
         stream.push(b"%d" % number)
     before = stream.size
-    stream.leave()
+    stream.detach()
     still = stream.size
-    stream.leave()
+    stream.detach()
 
     assert (before == still, stream.size < before) == (True, True)
     stream.finish(b"9")
@@ -503,8 +503,8 @@ async def test_when_the_last_one_leaves_only_so_many_are_kept() -> None:
 
 
 async def test_what_was_given_already_counts_as_kept_for_somebody_away() -> None:
-    stream = Stream(1, keep=2, keep_bytes=1000)
-    stream.attended = 1
+    stream = Stream(1, max_events=2, max_bytes=1000)
+    stream.attached = 1
     events = _read(stream)
     for number in range(5):
         stream.push(b"%d" % number)
@@ -516,7 +516,7 @@ async def test_what_was_given_already_counts_as_kept_for_somebody_away() -> None
 
 
 async def test_a_stream_that_keeps_nothing_keeps_nothing() -> None:
-    stream = Stream(1, keep=0, keep_bytes=1000)
+    stream = Stream(1, max_events=0, max_bytes=1000)
     stream.finish(b"1")
 
     assert [event async for event in _read(stream)] == []

@@ -1,4 +1,4 @@
-"""Authentication: who may come in over HTTP, by API key or by the token of an issuer; knows no HTTP server."""
+"""Authentication over HTTP by API key or by the access token of an issuer; it knows no HTTP server."""
 
 from toolyard.transports.auth.api_keys import ApiKey, ApiKeys, digest_of, new_key
 from toolyard.transports.auth.authenticator import Admitted, Authenticator, IssuerUnreachableError, Refusal, check_exposure

@@ -1,6 +1,6 @@
-"""API keys: long random words, of which only digests are kept.
+"""API keys: long random strings, of which only digests are stored.
 
-A key has 256 random bits, so nobody can guess it from its digest, however fast the hash is. A slow hash protects words that people
+A key has 256 random bits, so nobody can find it by its digest, however fast the hash is. A slow hash is for passwords that people
 choose; here it would only slow down every request.
 """
 
@@ -22,17 +22,17 @@ _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}\Z")
 
 
 def new_key() -> str:
-    """Return a new random key, to be shown once and kept by its owner alone."""
+    """Return a new random key, to be shown once."""
     return f"ty_{secrets.token_urlsafe(32)}"
 
 
 def digest_of(key: str) -> str:
-    """Return what is kept of a key."""
+    """Return the digest of a key, which is all that is stored."""
     return f"sha256:{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
 class ApiKey(msgspec.Struct, frozen=True):
-    """The digest of a key, whose it is, and the profile it gives."""
+    """The name and the digest of a key, and the profile that it chooses."""
 
     name: str
     digest: str
@@ -42,12 +42,12 @@ class ApiKey(msgspec.Struct, frozen=True):
         if not is_identifier(self.name):
             raise ValueError("The name of an API key must be one plain word.")
         if _DIGEST.match(self.digest) is None:
-            # The digest is not repeated: somebody may have written the key itself there.
+            # The value is not repeated, because it may be the key itself.
             raise ValueError(f"The digest of the API key '{self.name}' must be 'sha256:' and 64 hexadecimal digits in small letters.")
 
 
 class ApiKeys:
-    """Admits who brings one of these keys; two keys of one name are one caller, so a key can be replaced without a gap."""
+    """Admits callers with one of these keys; two keys of one name are one caller, so that a key can be replaced without a gap."""
 
     def __init__(self, keys: Iterable[ApiKey]) -> None:
         self._keys = [(key.digest, Admitted(identity=f"{KEY_PREFIX}{key.name}", profile=key.profile)) for key in keys]
@@ -62,24 +62,24 @@ class ApiKeys:
                 raise ValueError(f"The API keys named '{name}' must have the same profile.")
 
     async def admit(self, authorization: str | None, api_key: str | None) -> Admitted:
-        """Return whose key came, in X-API-Key or as Bearer in Authorization.
+        """Return the owner of the key in `X-API-Key`, or in `Authorization` as Bearer.
 
         Raises:
-            Refusal: There is none, or it is not known.
+            Refusal: There is none, or it is unknown.
         """
-        given = (api_key or "").strip() or bearer_of(authorization)
-        if not given:
+        key = (api_key or "").strip() or bearer_of(authorization)
+        if not key:
             raise Refusal("An API key is needed, as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'.")
-        found = self._find(digest_of(given))
-        if found is None:
+        admitted = self._find(digest_of(key))
+        if admitted is None:
             raise Refusal("The API key is not known.", error="invalid_token")
-        return found
+        return admitted
 
-    def protected_resource(self, resource: str) -> dict[str, Any] | None:  # noqa: ARG002 - the shape of a guard
-        """Return nothing: keys have no issuer to point to."""
+    def protected_resource(self, resource: str) -> dict[str, Any] | None:  # noqa: ARG002 - the interface of `Authenticator`
+        """Return None: keys have no issuer."""
         return None
 
     def _find(self, digest: str) -> Admitted | None:
-        # All are compared, whichever fits, so that the time tells nothing of which keys there are.
-        fitting = [admitted for known, admitted in self._keys if hmac.compare_digest(known, digest)]
-        return fitting[0] if fitting else None
+        # All are compared, so that the time does not depend on which one matches.
+        matches = [admitted for stored, admitted in self._keys if hmac.compare_digest(stored, digest)]
+        return matches[0] if matches else None

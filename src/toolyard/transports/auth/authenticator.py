@@ -1,4 +1,4 @@
-"""Guards: what stands at the door, whom it admits and how it refuses."""
+"""The interface of authenticators: who is admitted, how others are refused, and the checks that all of them need."""
 
 from collections.abc import Iterable
 from ipaddress import IPv6Address, ip_address
@@ -11,19 +11,19 @@ __all__ = [
     "KEY_PREFIX",
     "Admitted",
     "Authenticator",
-    "Fault",
+    "ErrorCode",
+    "FetchError",
     "IssuerUnreachableError",
     "Refusal",
-    "UnreadError",
     "bearer_of",
-    "check_address",
     "check_exposure",
+    "check_url",
     "is_loopback",
 ]
 
 
-class UnreadError(Exception):
-    """What is at an address could not be had: a word for the log, and the end of a sentence for people."""
+class FetchError(Exception):
+    """A document of an issuer cannot be fetched: a word for the log, and the end of a sentence for people."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -32,7 +32,7 @@ class UnreadError(Exception):
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host can be reached from this machine only; a name that is not 'localhost' is never looked up."""
+    """Return whether a host can be reached from this machine only; no name but 'localhost' counts, and none is resolved."""
     bare = host.removeprefix("[").removesuffix("]")
     if bare.lower() == "localhost":
         return True
@@ -44,14 +44,14 @@ def is_loopback(host: str) -> bool:
     return (mapped or address).is_loopback
 
 
-def check_address(name: str, address: str) -> None:
-    """Check that keys may be asked for at an address, without repeating it: it may hold a password.
+def check_url(name: str, url: str) -> None:
+    """Check that keys may be fetched from a URL, without repeating it, because it may hold a password.
 
     Raises:
-        ValueError: It is no https address (or http of this machine), or it holds a user, a query or a fragment.
+        ValueError: It is no https URL (or http of this machine), or it holds a user, a query or a fragment.
     """
     try:
-        parts = urlsplit(address)
+        parts = urlsplit(url)
         host = parts.hostname or ""
         _ = parts.port
     except ValueError:
@@ -65,48 +65,48 @@ def check_address(name: str, address: str) -> None:
 
 
 KEY_PREFIX: Final = "key:"
-"""What the identity of every API key begins with, so that no token can name the same caller."""
-Fault = Literal["", "invalid_request", "invalid_token", "insufficient_scope"]
-"""What was wrong with the credentials, in the words of RFC 6750; empty if none came."""
-_PLAIN: Final = " !#$%&'()*+,-./:;<=>?@[]^_`{|}~"
+"""The prefix of the identity of every API key, so that no token can name the same caller."""
+ErrorCode = Literal["", "invalid_request", "invalid_token", "insufficient_scope"]
+"""The error codes of RFC 6750; empty if there were no credentials."""
+_UNQUOTED: Final = " !#$%&'()*+,-./:;<=>?@[]^_`{|}~"
 
 
 class Admitted(msgspec.Struct, frozen=True, kw_only=True):
-    """Who was let in, and which profile was chosen for them, if any."""
+    """The identity of an authenticated caller, and the profile that the credentials choose, if any."""
 
     identity: str
     claims: dict[str, Any] = {}
     profile: str | None = None
 
     def __repr__(self) -> str:
-        """Return who it is, without what is claimed of them."""
+        """Return the identity, without the claims."""
         return f"<Admitted '{self.identity}'>"
 
 
 class Refusal(Exception):  # noqa: N818 - an answer to a caller, not an error of the program
-    """Why somebody was not let in, as HTTP says it."""
+    """Credentials are missing, wrong or not enough; an HTTP 401 or 403."""
 
-    def __init__(self, message: str, *, status: Literal[401, 403] = 401, error: Fault = "", scopes: Iterable[str] = ()) -> None:
+    def __init__(self, message: str, *, status: Literal[401, 403] = 401, error: ErrorCode = "", scopes: Iterable[str] = ()) -> None:
         super().__init__(message)
         self.message = message
         self.status: Literal[401, 403] = status
-        self.error: Fault = error
+        self.error: ErrorCode = error
         self.scopes = tuple(scopes)
 
     def challenge(self, resource_metadata: str | None = None) -> str:
-        """Return the value of WWW-Authenticate; the address is where the RFC 9728 document is served."""
-        facts = {"realm": "toolyard"}
+        """Return the value of `WWW-Authenticate`, with the URL of the RFC 9728 metadata if there is any."""
+        fields = {"realm": "toolyard"}
         if self.error:
-            facts |= {"error": self.error, "error_description": self.message}
+            fields |= {"error": self.error, "error_description": self.message}
         if self.scopes:
-            facts["scope"] = " ".join(self.scopes)
+            fields["scope"] = " ".join(self.scopes)
         if resource_metadata is not None:
-            facts["resource_metadata"] = resource_metadata
-        return "Bearer " + ", ".join(f'{name}="{quote(value, safe=_PLAIN)}"' for name, value in facts.items())
+            fields["resource_metadata"] = resource_metadata
+        return "Bearer " + ", ".join(f'{name}="{quote(value, safe=_UNQUOTED)}"' for name, value in fields.items())
 
 
 class IssuerUnreachableError(Exception):
-    """The keys of the issuer cannot be had now, so nothing can be said about a token; HTTP calls this 503."""
+    """The keys of the issuer cannot be fetched now, so no token can be checked; an HTTP 503."""
 
     def __init__(self, message: str, *, retry_after: int) -> None:
         super().__init__(message)
@@ -115,27 +115,27 @@ class IssuerUnreachableError(Exception):
 
 
 class Authenticator(Protocol):
-    """Decides who comes in."""
+    """Authenticates HTTP requests."""
 
     async def admit(self, authorization: str | None, api_key: str | None) -> Admitted:
-        """Return who is calling, by the values of the headers Authorization and X-API-Key.
+        """Return the caller of a request from its headers `Authorization` and `X-API-Key`.
 
         Raises:
-            Refusal: The credentials are missing, wrong, or not enough.
-            IssuerUnreachableError: It cannot be decided now.
+            Refusal: The credentials are missing, wrong or not enough.
+            IssuerUnreachableError: They cannot be checked now.
         """
         ...
 
     def protected_resource(self, resource: str) -> dict[str, Any] | None:
-        """Return the RFC 9728 document for the resource at that address, or nothing if there is none to serve."""
+        """Return the RFC 9728 metadata of the resource at a URL, or None if there is no issuer."""
         ...
 
 
 def bearer_of(authorization: str | None) -> str | None:
-    """Return the credentials of the header Authorization, or nothing if it has none of the scheme Bearer.
+    """Return the credentials in a header `Authorization`, or None if its scheme is not Bearer.
 
     Raises:
-        Refusal: The scheme is Bearer, and what follows is not one word.
+        Refusal: The scheme is Bearer, and not one word follows.
     """
     scheme, _, rest = (authorization or "").strip().partition(" ")
     if scheme.lower() != "bearer":
@@ -147,10 +147,10 @@ def bearer_of(authorization: str | None) -> str | None:
 
 
 def check_exposure(host: str | None, authenticator: Authenticator | None) -> None:
-    """Check that a host may be served with this guard; no host is a Unix socket, which is local.
+    """Check that a host may be served; None is a Unix socket, which is local.
 
     Raises:
-        ValueError: Others can reach the host, and nothing guards it.
+        ValueError: Other machines can reach the host, and there is no authentication.
     """
     if authenticator is not None or host is None or is_loopback(host):
         return

@@ -1,4 +1,4 @@
-"""The HTTP transport: one endpoint for both protocol eras, as a server of its own or inside any ASGI application."""
+"""Streamable HTTP: one MCP endpoint for both protocol eras, on our own server or any ASGI server."""
 
 from toolyard.transports.http.app import App, asgi
 from toolyard.transports.http.server import Http

@@ -1,237 +1,211 @@
-"""Requests of the older era over HTTP: in a visit, where a call outlives its connection, or without one."""
+"""Requests of the handshake era over HTTP: in a session, where a call outlives its connection, or without one."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Mapping
+from functools import partial
 from typing import Any, Final, cast
 
-from toolyard.config.settings import Serving
 from toolyard.dispatch.call import Caller
 from toolyard.server import RequestContext, ServerContext, ServerSession
-from toolyard.server.methods import answer as answer_request
-from toolyard.transports.http.asgi import JSON, STREAM, Request, Send, respond, respond_fault, wait_until_gone
-from toolyard.transports.http.host_check import RefusedError
-from toolyard.transports.http.response import GAP, Response, StreamTimer
+from toolyard.server.methods import SESSION_METHODS
+from toolyard.server.session import InFlight, Respond
+from toolyard.transports.http.request import RefusedError, Request
+from toolyard.transports.http.response import GAP, JSON, Response, ResponseWriter, respond_fault
 from toolyard.transports.http.sessions import HttpSession, HttpSessions, Stream
-from toolyard.wire.messages import INTERNAL, INVALID_REQUEST, Fault, Id, Message, decode, encode_fault, id_of
+from toolyard.wire.messages import INTERNAL, INVALID_REQUEST, Fault, Id, Message, encode_fault
 from toolyard.wire.versions import HANDSHAKE, VERSIONS, Version
 
-__all__ = ["named_version", "read_stream", "serve_batch", "serve_batch_alone", "serve_in_session", "serve_stateless", "start_session"]
+__all__ = [
+    "read_stream",
+    "serve_batch",
+    "serve_in_session",
+    "serve_stateless",
+    "start_session",
+    "version_named",
+]
 
-_UNSAID: Final = VERSIONS["2025-03-26"]
-_NOTHING: Final[Mapping[str, Any]] = {}
-
-
-def named_version(name: str | None) -> Version:
-    """Return the version that a request outside a visit says it is of; those that came before the header do not say it."""
-    return VERSIONS[name] if name is not None and name in HANDSHAKE else _UNSAID
-
-
-async def serve_stateless(
-    front: ServerContext, request: Request, message: Message, *, params: Any, version: Version, patience: StreamTimer
-) -> None:
-    """Answer one request outside a visit."""
-    response = Response(request.send, request.receive, front.serving, patience=patience, streams=request.streams)
-    notify = response.notify if request.streams else None
-    response.watch()
-    try:
-        if message.method == "tools/call" and params is not None:  # what nearly all are; the rest may be about a state that is not there
-            exchange = RequestContext(
-                front=front,
-                id=cast("Id", message.id),
-                answers=front.answers(version),
-                caller=request.caller,
-                capabilities=_NOTHING,
-                stateless=True,
-                meta=request.traced(params.meta),
-                headers=request.shown,
-                notify=notify,
-            )
-            result = await answer_request(exchange, "tools/call", params)
-        else:
-            conversation = ServerSession(front, caller=request.caller, send=None, version=version)
-            result = await conversation.serve(message, notify=notify, headers=request.shown, trace=request.trace())
-    except Fault as fault:
-        result = encode_fault(cast("Id", message.id), fault)
-    except asyncio.CancelledError:
-        response.drop()
-        if response.is_gone:
-            return  # nobody is there to be answered
-        raise
-    if not response.finish_whole(result):
-        await response.finish(result)
+_DEFAULT_VERSION: Final = VERSIONS["2025-03-26"]
+"""The version of requests without the header, which came in with the next one."""
+_NO_CAPABILITIES: Final[Mapping[str, Any]] = {}
 
 
-async def start_session(visits: HttpSessions, message: Message, *, caller: Caller, send: Send) -> None:
-    """Shake hands with a client: its visit begins, whose id it sends along from now on."""
-    visit = visits.start(caller)
-    if visit is None:
+def version_named(name: str | None) -> Version:
+    """Return the version that the header of a request without a session names."""
+    return VERSIONS[name] if name is not None and name in HANDSHAKE else _DEFAULT_VERSION
+
+
+def serve_stateless(
+    server: ServerContext, request: Request, message: Message, params: Any, *, version: Version, response: Response
+) -> Awaitable[None]:
+    """Return the awaitable response to a request without a session."""
+    method = cast("str", message.method)
+    context = RequestContext(
+        server=server,
+        id=cast("Id", message.id),
+        encoder=server.encoder(version),
+        caller=request.caller,
+        capabilities=_NO_CAPABILITIES,
+        # Only methods about a session need one, and making it takes longer than a call.
+        session=ServerSession(server, caller=request.caller, send=None, version=version) if method in SESSION_METHODS else None,
+        stateless=True,
+        meta=request.traced(params.meta),
+        headers=request.visible_headers,
+        notify=response.notify if request.accepts_stream else None,
+    )
+    return response.serve(context, method, params)
+
+
+async def start_session(sessions: HttpSessions, message: Message, params: Any, *, caller: Caller, writer: ResponseWriter) -> None:
+    """Serve `initialize`: start a session, whose id the client sends from now on."""
+    http_session = sessions.start(caller)
+    if http_session is None:
         full = Fault(INTERNAL, "There are too many sessions, and none of them is idle: begin one later, or raise the setting 'sessions'.")
-        await respond(send, 503, encode_fault(_id_of(message), full), (JSON, (b"retry-after", b"1")))
+        await writer.respond(503, encode_fault(cast("Id", message.id), full), (JSON, (b"retry-after", b"1")))
         return
-    result = await visit.conversation.serve(message, notify=None)
-    if visit.conversation.version is None:
-        visits.end(visit)
-        await respond(send, 200, result)
+    result = await http_session.session.serve(message, notify=None, params=params)
+    if http_session.session.version is None:
+        sessions.end(http_session)
+        await writer.respond(200, result)
         return
-    await respond(send, 200, result, (JSON, (b"mcp-session-id", visit.id.encode())))
+    await writer.respond(200, result, (JSON, (b"mcp-session-id", http_session.id.encode())))
 
 
-async def serve_in_session(visit: HttpSession, request: Request, message: Message, serving: Serving) -> None:
-    """Answer one request of a visit; if the client goes away meanwhile, the call goes on and its messages are kept."""
-    conversation, send, streams = visit.conversation, request.send, request.streams
-    if message.id in conversation.in_flight:
-        await respond(send, 400, conversation.refuse_twin(message))
+async def serve_in_session(http_session: HttpSession, request: Request, writer: ResponseWriter, *, message: Message, params: Any) -> None:
+    """Serve a request of a session; if the client disconnects, the call goes on and its messages are stored."""
+    session, serving, streams = http_session.session, http_session.serving, request.accepts_stream
+    if message.id in session.in_flight:
+        await writer.respond(400, session.refuse_duplicate(message))
         return
-    if len(conversation.in_flight) >= serving.in_flight:
+    if len(session.in_flight) >= serving.in_flight:
         raise RefusedError(503, "This session has too many requests in flight.", ((b"retry-after", b"1"),))
-    stream = visit.open_stream()
-    conversation.in_flight[message.id] = visit.start(_serve(visit, message, stream, request))
-    visit.attend(stream)
+    stream = http_session.open_stream()
+    session.in_flight[message.id] = in_flight = InFlight()
+    in_flight.task = http_session.start(_serve(http_session, stream, request, message=message, params=params))
+    http_session.attach(stream)
     try:
         try:
             async with asyncio.timeout(serving.hold_back if streams else None):
-                await stream.spoke.wait()
+                await stream.has_events.wait()
         except TimeoutError:
             pass
         if stream.is_over and (stream.answer is None or stream.is_silent or not streams):
-            visit.forget(stream)
-            await (respond(send, 202, b"", ()) if stream.answer is None else respond(send, 200, stream.answer))
+            http_session.forget(stream)
+            await (writer.respond(202, b"", ()) if stream.answer is None else writer.respond(200, stream.answer))
             return
-        await _pump(visit, stream, 0, serving=serving, request=request, primed=_primes(visit))
+        await _pump(http_session, stream, 0, writer=writer, primed=_can_resume(session))
     finally:
-        visit.leave(stream)
+        http_session.detach(stream)
 
 
-async def serve_batch(conversation: ServerSession, batch: list[bytes], request: Request, *, depth: int) -> None:
-    """Answer several messages at once, in the versions that have that.
-
-    Raises:
-        Fault: The conversation's version has not.
-    """
-    version = conversation.version
-    if version is None or not version.batches:
-        raise Fault(INVALID_REQUEST, "Batches are no part of the version that is spoken here.")
-    items = (_item(conversation, item, request, depth=depth) for item in batch)
-    answers = [one for one in await asyncio.gather(*items) if one is not None]
-    await (respond(request.send, 200, b"[%b]" % b",".join(answers)) if answers else respond(request.send, 202, b"", ()))
-
-
-async def serve_batch_alone(
-    front: ServerContext, batch: list[bytes], request: Request, *, version: Version, patience: StreamTimer, depth: int
-) -> None:
-    """Answer several messages outside a visit; a client that goes away cancels them.
-
-    Raises:
-        Fault: The version has no batches.
-    """
-    response = Response(request.send, request.receive, front.serving, patience=patience, streams=False)
-    response.watch()
-    try:
-        await serve_batch(ServerSession(front, caller=request.caller, send=None, version=version), batch, request, depth=depth)
-    except asyncio.CancelledError:
-        if not response.is_gone:
-            raise
-    finally:
-        response.drop()
-
-
-async def _item(conversation: ServerSession, item: bytes, request: Request, *, depth: int) -> bytes | None:
-    """Return the answer to one message of a batch, if one is owed."""
-    try:
-        message = decode(item, depth=depth)
-    except Fault as fault:
-        return encode_fault(id_of(item), fault)
-    if message.method is None:
-        conversation.settle(message)
-    elif not message.is_request:
-        conversation.note(message)
-    elif message.id in conversation.in_flight:
-        return conversation.refuse_twin(message)
-    else:
-        work = asyncio.ensure_future(_serve_item(conversation, message, request))
-        conversation.in_flight[message.id] = work
-        try:
-            await asyncio.wait({work})
-            answer = None if work.cancelled() else work.result()
-            return answer or conversation.refuse_ended(message, begun=work.cancelled())
-        finally:
-            work.cancel()  # if it is not done, nobody waits for it any more
-            del conversation.in_flight[message.id]
-    return None
-
-
-async def _serve_item(conversation: ServerSession, message: Message, request: Request) -> bytes | None:
-    """Return the answer to a request of a batch, unless the same batch cancelled it before it began."""
-    if not conversation.in_flight[message.id]:
-        return None
-    return await conversation.serve(message, notify=None, headers=request.shown, trace=request.trace())
-
-
-async def read_stream(visit: HttpSession, request: Request, serving: Serving) -> None:
-    """Go on with a stream that the client lost, or begin the one that belongs to no request."""
-    event_id, send = request.text(b"last-event-id"), request.send
-    found = visit.stream_of(event_id) if event_id else (visit.standalone, visit.standalone.delivered)
-    if found is None:
-        # not 404, which would tell the client that its session is gone
-        await respond_fault(send, 400, Fault(INVALID_REQUEST, "There is nothing kept after that event."))
-        return
-    stream, after = found
-    if not event_id and stream.has_reader:
-        await respond_fault(send, 409, Fault(INVALID_REQUEST, "Somebody reads this session's stream already."))
-        return
-    visit.attend(stream)
-    try:
-        await _pump(visit, stream, after, serving=serving, request=request, primed=_primes(visit) and not event_id)
-    finally:
-        visit.leave(stream)
-
-
-async def _serve(visit: HttpSession, message: Message, stream: Stream, request: Request) -> None:
-    in_flight = visit.conversation.in_flight
-    begins = bool(in_flight[message.id])
+async def _serve(http_session: HttpSession, stream: Stream, request: Request, *, message: Message, params: Any) -> None:
+    session = http_session.session
+    started = session.begin(cast("Id", message.id))
     result: bytes | None = None
     try:
-        if begins:
-            hang_up = stream.hang_up if request.streams and _primes(visit) else None
-            notify = stream.push if request.streams else None
-            trace = request.trace()
-            result = await visit.conversation.serve(message, notify=notify, headers=request.shown, trace=trace, hang_up=hang_up)
+        if started:
+            streams = request.accepts_stream
+            result = await session.serve(
+                message,
+                notify=stream.push if streams else None,
+                params=params,
+                headers=request.visible_headers,
+                trace=request.trace(),
+                hang_up=stream.hang_up if streams and _can_resume(session) else None,
+            )
     finally:
-        del in_flight[message.id]
-        visit.finish(stream, result or visit.conversation.refuse_ended(message, begun=begins))
+        del session.in_flight[message.id]
+        http_session.finish(stream, result or session.refuse_ended(message, started=started))
 
 
-async def _pump(visit: HttpSession, stream: Stream, after: int, *, serving: Serving, request: Request, primed: bool) -> None:
-    """Write a stream's events until it ends or the client goes."""
+async def serve_batch(session: ServerSession, batch: list[bytes], request: Request, writer: ResponseWriter) -> None:
+    """Serve a batch.
 
-    def gap(dropped: int) -> bytes | None:
-        return visit.conversation.encode_log("warning", GAP, {"dropped": dropped})
+    Raises:
+        Fault: The session's version has no batches.
+    """
+    done: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+    tasks: set[asyncio.Task[bytes | None]] = set()
 
-    gone = asyncio.ensure_future(wait_until_gone(request.receive))
-    await request.send({"type": "http.response.start", "status": 200, "headers": list(STREAM)})
-    events = stream.read(after, keep_alive=serving.keep_alive, primed=primed, gap=gap)
-    pump = asyncio.ensure_future(_write(events, request.send))
+    def start(message: Message, respond: Respond) -> None:
+        if message.id in session.in_flight:
+            respond(session.refuse_duplicate(message))
+            return
+        task = asyncio.ensure_future(_serve_item(session, message, request))
+        session.in_flight[message.id] = InFlight(task=task)
+        tasks.add(task)
+        task.add_done_callback(partial(_finish_item, session, message, respond))
+
+    def finish(answer: bytes | None) -> None:
+        if not done.done():  # else the client is gone
+            done.set_result(answer)
+
+    session.take_batch(batch, depth=session.server.serving.message_depth, take=session.take, start=start, respond=finish)
     try:
-        await asyncio.wait({gone, pump}, return_when=asyncio.FIRST_COMPLETED)
+        answer = await done
     finally:
-        gone.cancel()
+        for task in tasks:
+            task.cancel()  # if it is not done, nobody waits for it any more
+    await (writer.respond(202, b"", ()) if answer is None else writer.respond(200, answer))
+
+
+async def _serve_item(session: ServerSession, message: Message, request: Request) -> bytes | None:
+    """Return the response to a request of a batch, unless the same batch cancelled it before it started."""
+    if not session.begin(cast("Id", message.id)):
+        return None
+    return await session.serve(message, notify=None, headers=request.visible_headers, trace=request.trace())
+
+
+def _finish_item(session: ServerSession, message: Message, respond: Respond, task: "asyncio.Task[bytes | None]") -> None:
+    del session.in_flight[message.id]
+    answer = None if task.cancelled() else task.result()
+    respond(answer or session.refuse_ended(message, started=task.cancelled()))
+
+
+async def read_stream(http_session: HttpSession, request: Request, writer: ResponseWriter) -> None:
+    """Resume a stream after `Last-Event-ID`, or open the session's standalone stream."""
+    event_id = request.text(b"last-event-id")
+    position = http_session.find_event(event_id) if event_id else (http_session.standalone, http_session.standalone.delivered)
+    if position is None:
+        # not 404, which would mean that the session is gone
+        await respond_fault(writer, 400, Fault(INVALID_REQUEST, "There is nothing stored after that event."))
+        return
+    stream, after = position
+    if not event_id and stream.has_reader:
+        await respond_fault(writer, 409, Fault(INVALID_REQUEST, "Another request reads this session's stream already."))
+        return
+    http_session.attach(stream)
+    try:
+        await _pump(http_session, stream, after, writer=writer, primed=_can_resume(http_session.session) and not event_id)
+    finally:
+        http_session.detach(stream)
+
+
+async def _pump(http_session: HttpSession, stream: Stream, after: int, *, writer: ResponseWriter, primed: bool) -> None:
+    """Write a stream's events until it ends or the client disconnects."""
+
+    def report_gap(dropped: int) -> bytes | None:
+        return http_session.session.encode_log("warning", GAP, {"dropped": dropped})
+
+    disconnected = asyncio.ensure_future(writer.wait_for_disconnect())
+    await writer.start_stream()
+    events = stream.read(after, keep_alive=http_session.serving.keep_alive, primed=primed, report_gap=report_gap)
+    pump = asyncio.ensure_future(_write(events, writer))
+    try:
+        await asyncio.wait({disconnected, pump}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        disconnected.cancel()
         if not pump.done():
             pump.cancel()
         await asyncio.wait({pump})
         await events.aclose()
 
 
-async def _write(events: AsyncGenerator[bytes], send: Send) -> None:
+async def _write(events: AsyncGenerator[bytes], writer: ResponseWriter) -> None:
     async for event in events:
-        await send({"type": "http.response.body", "body": event, "more_body": True})
-    await send({"type": "http.response.body", "body": b"", "more_body": False})
+        await writer.write(event)
+    await writer.write(b"", last=True)
 
 
-def _primes(visit: HttpSession) -> bool:
-    """Return whether streams begin with an event to come back to, which clients know since the version that has it."""
-    version = visit.conversation.version
-    return version is not None and version.modes
-
-
-def _id_of(message: Message) -> int | str | None:
-    return message.id if isinstance(message.id, int | str) else None
+def _can_resume(session: ServerSession) -> bool:
+    """Return whether streams begin with an event id to resume from, which clients know since the version that has `modes`."""
+    return session.version is not None and session.version.modes

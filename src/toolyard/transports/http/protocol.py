@@ -1,123 +1,350 @@
-"""A connection: HTTP/1.1 from bytes to the application and back, one request at a time.
+"""Our HTTP/1.1 server side: a connection from bytes to requests and back, one request at a time.
 
-A request is handed on when it is there whole, because none of ours is of use before. The parser is httptools; what is ours is when
-to begin, when to stop waiting, and to write an answer in one piece.
+The application gets a request when its body is complete, because none of ours is of use before. The parser is httptools; our own
+are the limits, the timeouts and a response that is written in one piece.
 """
 
 import asyncio
+import logging
 import re
+import time
 from collections import deque
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
 from math import inf
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
 import httptools
+import msgspec
 
-from toolyard.transports.http.cycle import Cycle, Head, alone, read, refusal
+from toolyard.transports.http.request import Request
+from toolyard.transports.http.response import JSON_HEADERS, OK, STREAM_HEADERS, Header, ResponseWriter
 from toolyard.transports.http.server import ServerState
+from toolyard.wire.sse import encode_event
 
-__all__ = ["Connection", "UpgradeStripper"]
+__all__ = ["Connection", "ConnectionWriter", "Head", "UpgradeStripper", "reusable_head"]
 
 
-_WISH: Final = b"\r\nupgrade:"
-_UPGRADE: Final = re.compile(_WISH, re.IGNORECASE)
+_UPGRADE: Final = b"\r\nupgrade:"
+_UPGRADE_HEADER: Final = re.compile(_UPGRADE, re.IGNORECASE)
 _END: Final = b"\r\n\r\n"
+_HEAD_BYTES: Final = 64 * 1024
+_REUSABLE_BYTES: Final = 4096
+_NOT_REUSABLE: Final = frozenset({b"transfer-encoding", b"expect"})
+_MAX_QUEUED: Final = 16
+_LENGTH_DIGITS: Final = 18
+_DROPPED_BYTES: Final = 16 * 1024 * 1024
+_LINGER_S: Final = 1.0
+_SLACK_S: Final = 0.1
+_STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+_log = logging.getLogger(__name__)
 
 
 class UpgradeStripper:
-    """Takes the wish out of the heads of one connection, because a parser that sees it takes the body for something else."""
+    """Renames the header `Upgrade` in the heads of one connection, because httptools stops parsing there."""
 
     def __init__(self) -> None:
-        self.cut = b""
-        """What a head that is not there whole ended with, and may become the wish."""
+        self.rest = b""
+        """The end of an incomplete head, which may be the start of the header."""
 
-    def take_out(self, data: bytes) -> bytes:
-        """Return what can be parsed of a piece that begins in a head."""
-        head, end, rest = (self.cut + data).partition(_END)
-        cut = 0 if end else _begun(head)
-        self.cut = head[len(head) - cut :]
-        return _UPGRADE.sub(b"\r\nx-upgrade:", head[: len(head) - cut]) + end + rest
-
-
-def _begun(head: bytes) -> int:
-    """Return how many bytes at the end may be the beginning of the wish, or of the end of the head."""
-    tail = head[1 - len(_WISH) :].lower()
-    return next((len(tail) - at for at in range(len(tail)) if _WISH.startswith(tail[at:]) or _END.startswith(tail[at:])), 0)
+    def strip(self, data: bytes) -> bytes:
+        """Return the part of the data, which begins in a head, that can be parsed."""
+        head, end, body = (self.rest + data).partition(_END)
+        cut = 0 if end else _partial_length(head)
+        self.rest = head[len(head) - cut :]
+        return _UPGRADE_HEADER.sub(b"\r\nx-upgrade:", head[: len(head) - cut]) + end + body
 
 
-_HEAD_BYTES: Final = 64 * 1024
-_QUEUED: Final = 16
-_DIGITS: Final = 18
-_DROPPED: Final = 16 * 1024 * 1024
-_LINGER: Final = 1.0
-_SLACK: Final = 0.1
+def _partial_length(head: bytes) -> int:
+    """Return how many bytes at the end may be the start of the header, or of the end of the head."""
+    tail = head[1 - len(_UPGRADE) :].lower()
+    return next((len(tail) - at for at in range(len(tail)) if _UPGRADE.startswith(tail[at:]) or _END.startswith(tail[at:])), 0)
+
+
+class Head(msgspec.Struct, frozen=True, eq=False, gc=False, kw_only=True):
+    """A parsed head, which the next request may share, so nobody changes it."""
+
+    method: str
+    path: str
+    query: bytes
+    pairs: list[Header]
+    """The headers as they came; a name may be there twice."""
+    headers: dict[bytes, bytes]
+    keep_alive: bool
+    is_http_1_0: bool
+    data: bytes = b""
+    """The bytes of the head, if it is reusable."""
+    request_size: int = 0
+    """The size of the head and its body."""
+
+    def starts(self, data: bytes) -> bool:
+        """Return whether the data are one whole request with exactly this head."""
+        return len(data) == self.request_size and data.startswith(self.data)
+
+
+def _parsed_head(parser: Any, url: bytes, pairs: list[Header], headers: dict[bytes, bytes]) -> Head:
+    return Head(
+        method=parser.get_method().decode("ascii"),
+        path=_path_of(url),
+        query=url.partition(b"?")[2],
+        pairs=pairs,
+        headers=headers,
+        keep_alive=parser.should_keep_alive(),
+        is_http_1_0=parser.get_http_version() == "1.0",
+    )
+
+
+def _path_of(url: bytes) -> str:
+    """Return the path of a request's URL; empty if the URL is invalid."""
+    if not url.startswith(b"/"):  # an absolute URL, as proxies get it
+        try:
+            url = urlsplit(url).path
+        except ValueError:
+            return ""
+    path = url.partition(b"?")[0].decode("latin-1")
+    return unquote(path) if "%" in path else path
+
+
+def reusable_head(head: Head, data: bytes) -> Head | None:
+    """Return the head so that it can be reused, if the data are exactly its request.
+
+    Skipping the parser is safe: the next data are compared byte by byte, the end of the head and the length of the body included.
+    The same bytes parse to the same head, and the rest is the body. Chunked bodies and `Expect` are left to the parser.
+    """
+    text, end, body = data.partition(_END)
+    if len(text) > _REUSABLE_BYTES or not _NOT_REUSABLE.isdisjoint(head.headers):
+        return None
+    if head.headers.get(b"content-length", b"0") != b"%d" % len(body):
+        return None
+    return msgspec.structs.replace(head, data=text + end, request_size=len(data))
+
+
+class ConnectionWriter(ResponseWriter):
+    """Writes the response to one request on our own connection."""
+
+    # Defaults are on the class, because setting each for every request takes measurable time.
+    _on_disconnect: Callable[[], object] | None = None
+    _started = False
+    _chunked = False
+    _is_over = False
+    _gone: "asyncio.Future[None] | None" = None
+
+    def __init__(self, connection: "Connection", head: Head, body: bytes) -> None:
+        self.keep_alive = head.keep_alive
+        self.request = Request(
+            method=head.method,
+            path=head.path,
+            pairs=head.pairs,
+            headers=head.headers,
+            query=head.query,
+            scheme=connection.server.scheme,
+            body=body,
+        )
+        self._connection = connection
+        self._is_http_1_0 = head.is_http_1_0
+
+    async def run(self) -> None:
+        """Let the application serve the request."""
+        try:
+            await self._connection.server.app.respond(self.request, self)
+        except Exception:  # noqa: BLE001 - a defect of ours must not end the connection without a response
+            _log.exception("request_failed method=%s", self.request.method)
+        finally:
+            self.fail()
+
+    async def respond(self, status: int, body: bytes = b"", headers: Iterable[Header] = JSON_HEADERS) -> None:
+        """Write a whole response in one piece."""
+        if self._connection.is_lost or self._is_over:
+            return
+        self._started = True
+        if self.extra_headers or self.requires_stream:
+            body, headers = self.adapt(status, body, headers)
+        head = self._encode_head(status, headers)
+        length = b"content-length: %d\r\n\r\n" % len(body)
+        self._connection.write(b"".join((head, length, b"" if self.request.method == "HEAD" else body)))
+        self.end()
+
+    async def start_stream(self) -> None:
+        """Write the head of an event stream, ahead of the first event, which may take long."""
+        if self._connection.is_lost or self._is_over:
+            return
+        self._started = True
+        self._chunked = not self._is_http_1_0
+        self.keep_alive = self.keep_alive and self._chunked
+        head = self._encode_head(OK, (*STREAM_HEADERS, *self.extra_headers))
+        self._connection.write(head + (b"transfer-encoding: chunked\r\n\r\n" if self._chunked else b"\r\n"))
+
+    async def write(self, data: bytes, *, last: bool = False) -> None:
+        """Write a part of the stream, and wait while the client reads too slowly."""
+        if self._connection.is_lost or self._is_over:
+            return
+        if self.request.method != "HEAD":
+            self._connection.write(self._encode_chunk(data, last=last))
+        if last:
+            self.end()
+        else:
+            await self._connection.wait_for_room()
+
+    def watch(self, on_disconnect: Callable[[], object]) -> None:
+        """Call a function if the client disconnects before the end of the response."""
+        self._on_disconnect = on_disconnect
+
+    def unwatch(self) -> None:
+        """Call it no longer."""
+        self._on_disconnect = None
+
+    async def wait_for_disconnect(self) -> None:
+        """Wait until the client disconnects, or has the whole response."""
+        if not self._is_over and not self._connection.is_lost:
+            self._gone = self._gone or asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._gone)
+
+    def end(self) -> None:
+        """End the response, and let the connection go on."""
+        if not self._is_over:
+            self._is_over = True
+            self._on_disconnect = None  # the client is still there
+            self.disconnect()
+            self._connection.finish(self)
+
+    def fail(self) -> None:
+        """Answer for an application that did not."""
+        if not self._is_over and not self._connection.is_lost:
+            self.keep_alive = False
+            if not self._started:
+                self._connection.write(_encode_refusal(500, "The server could not answer; the reason is in its log."))
+            self.end()
+
+    async def give_up(self, answer: bytes) -> None:
+        """Answer for a call that does not end; its outcome is dropped later."""
+        await (self.write(encode_event(answer), last=True) if self._started else self.respond(OK, answer))
+
+    def disconnect(self) -> None:
+        """Report that the client is gone, or needs nothing more."""
+        if self._on_disconnect is not None:
+            self._on_disconnect()
+            self.unwatch()
+        if self._gone is not None and not self._gone.done():
+            self._gone.set_result(None)
+
+    def _encode_chunk(self, data: bytes, *, last: bool) -> bytes:
+        if not self._chunked:
+            return data
+        chunk = b"".join((b"%x\r\n" % len(data), data, b"\r\n")) if data else b""
+        return chunk + b"0\r\n\r\n" if last else chunk
+
+    def _encode_head(self, status: int, headers: Iterable[Header]) -> bytes:
+        if status == OK and self.keep_alive and headers is JSON_HEADERS:  # nearly every response
+            return b"HTTP/1.1 200 OK\r\n%bcontent-type: application/json\r\n" % _date.line()
+        lines = [_status_line(status), _date.line()]
+        for name, value in headers:
+            lines.append(b"%b: %b\r\n" % (name, value))
+            if name == b"connection" and value == b"close":
+                self.keep_alive = False
+        if not self.keep_alive:
+            lines.append(b"connection: close\r\n")
+        return b"".join(lines)
+
+
+class _Date:
+    """The header `Date`, which is encoded once a second."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._line = b""
+
+    def line(self) -> bytes:
+        """Return the header."""
+        now = int(time.time())
+        if now != self._second:
+            self._second = now
+            self._line = time.strftime("date: %a, %d %b %Y %H:%M:%S GMT\r\n", time.gmtime(now)).encode()
+        return self._line
+
+
+_date: Final = _Date()
+
+
+def _status_line(status: int) -> bytes:
+    return _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
+
+
+def _encode_refusal(status: int, sentence: str) -> bytes:
+    """Return a whole response to a request that the application does not get."""
+    body = sentence.encode() + b"\n"
+    head = b"content-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+    return _status_line(status) + _date.line() + head + body
 
 
 class Connection(asyncio.Protocol):
     """One client's connection."""
 
-    def __init__(self, house: ServerState) -> None:
-        self.house = house
+    def __init__(self, server: ServerState) -> None:
+        self.server = server
         self.is_lost = False
-        self.cycle: Cycle | None = None
+        self.response: ConnectionWriter | None = None
+        """The response to the request that is being served."""
         self._parser: Any = httptools.HttpRequestParser(self)
         self._transport: Any = None
-        self._queue: deque[Cycle] = deque()
-        self._pairs: list[tuple[bytes, bytes]] = []
+        self._queue: deque[ConnectionWriter] = deque()
+        self._pairs: list[Header] = []
         self._headers: dict[bytes, bytes] = {}
         self._head: Head | None = None
-        """Of the last request, if it may be known again."""
+        """The head of the last request, if it is reusable."""
         self._url = b""
-        self._wishes = UpgradeStripper()
+        self._upgrade = UpgradeStripper()
         self._body: bytes | bytearray = b""
-        self.held = 0
-        """Bytes of bodies that are not worked on yet."""
+        self.buffered = 0
+        """Bytes of bodies that are incomplete or queued."""
         self._size = 0
         self._since = 0.0
         self._state = "idle"
         self._is_refused = False
-        self._looks_at = inf
-        self._look: asyncio.TimerHandle | None = None
-        self._unread: asyncio.TimerHandle | None = None
+        self._check_at = inf
+        self._check_timer: asyncio.TimerHandle | None = None
+        self._unread_timer: asyncio.TimerHandle | None = None
         self._room: asyncio.Future[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to wait for the first request."""
+        """Wait for the first request."""
         self._transport = transport
-        if self.house.is_closing:
+        if self.server.is_closing:
             self._transport.abort()
             return
-        self.house.connections.add(self)
+        self.server.connections.add(self)
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's own interface
-        """Tell whoever works for the client that it is gone."""
+        """Report the disconnect to the response."""
         self.is_lost = True
-        self.house.connections.discard(self)
-        for timer in (self._look, self._unread):
+        self.server.connections.discard(self)
+        for timer in (self._check_timer, self._unread_timer):
             if timer is not None:
                 timer.cancel()
         self.resume_writing()
-        self._release(self.held)
+        self._release(self.buffered)
         self._queue.clear()
-        if self.cycle is not None:
-            self.cycle.lose()
+        if self.response is not None:
+            self.response.disconnect()
         self._parser = None
 
     def data_received(self, data: bytes) -> None:
-        """Take what came."""
+        """Take data from the client."""
         head = self._head
         if self._is_refused:
             self._size += len(data)
-            if self._size > _DROPPED:
+            if self._size > _DROPPED_BYTES:
                 self._transport.abort()
         elif self._state != "idle":
             self._parse(data)
-        elif head is not None and self.cycle is None and head.begins(data):
-            self._begin(Cycle(self, head, data[len(head.text) :]))
+        elif head is not None and self.response is None and head.starts(data):
+            # Clients send the same head again and again; `reusable_head` says why skipping the parser is safe.
+            self._start(ConnectionWriter(self, head, data[len(head.data) :]))
         else:
             self._expect_head()
             self._parse(data)
-            self._head = None if self._head is None else alone(self._head, data)
+            self._head = None if self._head is None else reusable_head(self._head, data)
 
     def _parse(self, data: bytes) -> None:
         self._head = None
@@ -126,8 +353,8 @@ class Connection(asyncio.Protocol):
             if self._size + (len(data) if end < 0 else end) > _HEAD_BYTES:
                 self._refuse(431, "The head of the request is too long.")
                 return
-            if data.find(b"pgrade") >= 0 or end < 0 or self._wishes.cut:  # 'in' would try it as a number first
-                data = self._wishes.take_out(data)
+            if data.find(b"pgrade") >= 0 or end < 0 or self._upgrade.rest:  # `in` is slower: it tries the bytes as a number first
+                data = self._upgrade.strip(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -135,7 +362,7 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError:
             self._refuse(400, "This is no HTTP request.")
         if self._state == "head":
-            self._size = self._size + len(data) if self._head is None else 0  # the piece may hold other requests, too
+            self._size = self._size + len(data) if self._head is None else 0  # the data may hold other requests, too
 
     def on_message_begin(self) -> None:
         """Begin a request."""
@@ -146,85 +373,85 @@ class Connection(asyncio.Protocol):
         self._state = "head"
 
     def on_url(self, url: bytes) -> None:
-        """Take a piece of the address."""
+        """Take a part of the URL."""
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; what comes after the body is dropped, because nobody looks at it who should."""
+        """Take a header; trailers are dropped, because every check of headers comes before them."""
         if self._state == "head":
             self._pairs.append((name.lower(), value))
             return
         self._size += len(name) + len(value)
-        if self._size > self.house.serving.message_bytes + _HEAD_BYTES:
-            self._refuse(431, "What comes after the body is too long.")
+        if self._size > self.server.serving.message_bytes + _HEAD_BYTES:
+            self._refuse(431, "The trailers of the request are too long.")
 
     def on_headers_complete(self) -> None:
-        """Look at the head before the body comes."""
+        """Check the head before the body comes."""
         self._state = "body"
         self._size = 0
         self._headers = headers = dict(self._pairs)
         length = headers.get(b"content-length", b"0")
-        if len(length) > _DIGITS or int(length or b"0") > self.house.serving.message_bytes:
-            self._refuse(413, f"The message has more than {self.house.serving.message_bytes} bytes.")
-        elif b"expect" in headers and self.cycle is None and not self._is_refused:
+        if len(length) > _LENGTH_DIGITS or int(length or b"0") > self.server.serving.message_bytes:
+            self._refuse_length()
+        elif b"expect" in headers and self.response is None and not self._is_refused:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of the body."""
-        house = self.house
+        """Take a part of the body."""
+        server = self.server
         self._size += len(body)
-        if self._size > house.serving.message_bytes:
-            self._refuse(413, f"The message has more than {house.serving.message_bytes} bytes.")
+        if self._size > server.serving.message_bytes:
+            self._refuse_length()
         elif not self._is_refused:
             if not self._body:
                 self._body = body
             else:
                 self._body = self._body if isinstance(self._body, bytearray) else bytearray(self._body)
                 self._body += body
-            self.held += len(body)
-            house.receiving += len(body)
-            if house.receiving > house.room:
-                house.make_room()
+            self.buffered += len(body)
+            server.buffered += len(body)
+            if server.buffered > server.max_buffered:
+                server.make_room()
 
     def refuse_body(self) -> None:
-        """End, because everybody together sends more than there is room for, and this one sends most."""
+        """End the connection, because all together send more than fits, and this one has sent most."""
         self._refuse(503, "Too much is being received already.")
-        self._release(self.held)
+        self._release(self.buffered)
 
     def _release(self, size: int) -> None:
-        self.held -= size
-        self.house.receiving -= size
+        self.buffered -= size
+        self.server.buffered -= size
 
     def on_message_complete(self) -> None:
-        """Hand the request on, or let it wait until the one before is answered."""
+        """Serve the request, or queue it until the one before is answered."""
         self._state = "idle"
-        self._since = self.house.loop.time()
+        self._since = self.server.loop.time()
         if self._is_refused:
             return
-        self._head = read(self._parser, self._url, self._pairs, self._headers)
-        cycle = Cycle(self, self._head, bytes(self._body))
-        if self.cycle is None:
-            self._begin(cycle)
+        self._head = _parsed_head(self._parser, self._url, self._pairs, self._headers)
+        response = ConnectionWriter(self, self._head, bytes(self._body))
+        if self.response is None:
+            self._start(response)
             return
-        self._queue.append(cycle)
-        if len(self._queue) == _QUEUED:
+        self._queue.append(response)
+        if len(self._queue) == _MAX_QUEUED:
             self._transport.pause_reading()
 
-    def finish(self, cycle: Cycle) -> None:
-        """Go on after an answer: with the next request, or to an end."""
-        self.cycle = None
+    def finish(self, response: ConnectionWriter) -> None:
+        """Go on after a response: with the next request, or to the end of the connection."""
+        self.response = None
         if self.is_lost:
             return
-        if not cycle.keep_alive or self.house.is_closing:
+        if not response.keep_alive or self.server.is_closing:
             self._transport.close()
         elif self._queue:
             if self._room is None:
-                self._begin_next()
+                self._start_next()
         else:
-            self._since = self.house.loop.time()
+            self._since = self.server.loop.time()
 
     def write(self, data: bytes) -> None:
-        """Send a piece."""
+        """Send data to the client."""
         if not self.is_lost:
             self._transport.write(data)
 
@@ -234,89 +461,92 @@ class Connection(asyncio.Protocol):
             await asyncio.shield(self._room)
 
     def pause_writing(self) -> None:
-        """Begin to wait for the client to read."""
+        """Wait for the client to read."""
         if self._room is None:
-            self._room = self.house.loop.create_future()
-            self._transport.pause_reading()  # who does not read is not worked for
-            self._unread = self.house.loop.call_later(self.house.unread_seconds, self._transport.abort)
+            self._room = self.server.loop.create_future()
+            self._transport.pause_reading()  # a client that does not read gets no more served
+            self._unread_timer = self.server.loop.call_later(self.server.unread_seconds, self._transport.abort)
 
     def resume_writing(self) -> None:
-        """Wait for the client no longer."""
+        """Go on, because the client has read."""
         room, self._room = self._room, None
         if room is not None and not room.done():
             room.set_result(None)
-        if self._unread is not None:
-            self._unread.cancel()
-            self._unread = None
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
         if room is not None and not self.is_lost:
-            if self.cycle is None and self._queue:
-                self._begin_next()
-            if len(self._queue) < _QUEUED:
+            if self.response is None and self._queue:
+                self._start_next()
+            if len(self._queue) < _MAX_QUEUED:
                 self._transport.resume_reading()
 
-    def _begin_next(self) -> None:
-        if len(self._queue) == _QUEUED:
+    def _start_next(self) -> None:
+        if len(self._queue) == _MAX_QUEUED:
             self._transport.resume_reading()
-        self._begin(self._queue.popleft())
+        self._start(self._queue.popleft())
 
     def close_when_done(self) -> None:
-        """End after the answer that is being worked on, or at once if there is none."""
-        if self.cycle is None:
+        """Close after the response that is being written, or at once if there is none."""
+        if self.response is None:
             self._transport.close()
         else:
-            self.cycle.keep_alive = False
+            self.response.keep_alive = False
 
     def abort(self) -> None:
-        """End at once."""
+        """Close at once."""
         self._transport.abort()
 
-    def _begin(self, cycle: Cycle) -> None:
-        self.cycle = cycle
-        if self.held:
-            self._release(min(self.held, len(cycle.body)))
-        cycle.task = self.house.loop.create_task(cycle.run())
+    def _start(self, response: ConnectionWriter) -> None:
+        self.response = response
+        if self.buffered:
+            self._release(min(self.buffered, len(response.request.body or b"")))
+        response.task = self.server.loop.create_task(response.run())
+
+    def _refuse_length(self) -> None:
+        self._refuse(413, f"The message has more than {self.server.serving.message_bytes} bytes.")
 
     def _refuse(self, status: int, sentence: str) -> None:
-        """Answer what is no request that can be handed on, and end, once the client has had the time to read that."""
+        """Answer a request that the application does not get, and close once the client had time to read that."""
         if self._is_refused:
             return
         self._is_refused = True
         self._size = 0
-        if self.cycle is None and self._transport.can_write_eof():
-            self._transport.write(refusal(status, sentence))
-            self._transport.write_eof()
-            self.house.loop.call_later(_LINGER, self._transport.close)
-        elif self.cycle is None:
-            self._transport.write(refusal(status, sentence))
-            self._transport.close()
-        else:
+        if self.response is not None:
             self._queue.clear()
-            self.cycle.keep_alive = False  # what was asked before is answered, and then it ends
+            self.response.keep_alive = False  # the request before is answered, and then the connection closes
+            return
+        self._transport.write(_encode_refusal(status, sentence))
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+            self.server.loop.call_later(_LINGER_S, self._transport.close)
+        else:
+            self._transport.close()
 
     def _expect_head(self) -> None:
-        """Begin to wait for the head of a request, and look in time whether it is there."""
-        self._since = self.house.loop.time()
+        """Wait for the head of a request, and check in time whether it has come."""
+        self._since = self.server.loop.time()
         self._state = "head"
         self._size = 0
-        seconds = self.house.head_seconds
-        if self._looks_at > self._since + seconds + _SLACK:
-            if self._look is not None:
-                self._look.cancel()
-            self._look_later(seconds)
+        seconds = self.server.head_seconds
+        if self._check_at > self._since + seconds + _SLACK_S:
+            if self._check_timer is not None:
+                self._check_timer.cancel()
+            self._schedule_check(seconds)
 
-    def _look_later(self, seconds: float) -> None:
-        self._looks_at = self.house.loop.time() + seconds
-        self._look = self.house.loop.call_later(seconds, self._see)
+    def _schedule_check(self, seconds: float) -> None:
+        self._check_at = self.server.loop.time() + seconds
+        self._check_timer = self.server.loop.call_later(seconds, self._check_progress)
 
-    def _see(self) -> None:
-        """End if the client dawdles: one timer now and then, since one for every request would cost more than it is worth."""
-        self._look = None
-        self._looks_at = inf
-        allowed = self.house.seconds_for(self._state)
-        is_busy = self.cycle is not None and self._state == "idle"
-        left = allowed if is_busy else self._since + allowed - self.house.loop.time()
+    def _check_progress(self) -> None:
+        """Close if the client is too slow; one timer now and then, because one for every request costs too much."""
+        self._check_timer = None
+        self._check_at = inf
+        allowed = self.server.seconds_for(self._state)
+        is_busy = self.response is not None and self._state == "idle"
+        left = allowed if is_busy else self._since + allowed - self.server.loop.time()
         if left > 0:
-            self._look_later(left)
+            self._schedule_check(left)
         elif self._state == "body" or (self._state == "head" and self._size):
             self._refuse(408, "The request did not come whole in time.")
         else:

@@ -1,197 +1,319 @@
-"""A response that is still open: plain JSON if the answer comes quickly and in silence, a stream of events otherwise.
+"""HTTP responses: what writes one, and a response that is JSON if it comes quickly and alone, and an event stream otherwise.
 
-Its head is held back until the answer, the first message or a while. Nothing is started for a quick call under our own server.
+The head of such a response is delayed until the answer, the first message or a timeout. Under our own server a quick call starts no
+task and no timer.
 """
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable
 from itertools import takewhile
 from typing import Any, Final, Protocol
 
 from toolyard.config.settings import Serving
-from toolyard.server.request import encode_log
-from toolyard.transports.http.asgi import JSON, PLAIN, STREAM, Receive, Send, respond, wait_until_gone
+from toolyard.server.context import RequestContext, encode_log
+from toolyard.server.methods import answer
+from toolyard.transports.http.request import Receive, RefusedError, Send
+from toolyard.wire.messages import Fault, encode_fault
 from toolyard.wire.sse import KEEP_ALIVE, encode_event
 
-__all__ = ["GAP", "Response", "StreamTimer"]
+__all__ = [
+    "GAP",
+    "JSON",
+    "JSON_HEADERS",
+    "OK",
+    "PREFLIGHT",
+    "STREAM_HEADERS",
+    "AsgiWriter",
+    "Header",
+    "Response",
+    "ResponseWriter",
+    "StreamTimer",
+    "cors_headers",
+    "respond_fault",
+    "respond_refusal",
+]
+
+Header = tuple[bytes, bytes]
+OK: Final = 200
+JSON: Final = (b"content-type", b"application/json")
+JSON_HEADERS: Final = (JSON,)
+"""The headers of nearly every response."""
+STREAM_HEADERS: Final = (
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+)
+PREFLIGHT: Final = (
+    (b"access-control-allow-methods", b"POST, GET, DELETE"),
+    (b"access-control-allow-headers", b"*, authorization"),
+    (b"access-control-max-age", b"600"),
+)
+GAP: Final = "Messages are missing here: more came than are kept for a client that does not read."
+_EXPOSED: Final = (b"access-control-expose-headers", b"mcp-session-id, www-authenticate")
+_TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
+_QUICK_S: Final = 0.05
 
 
-class Held(Protocol):
-    """What waits for its answer, and goes on without it when the time is up."""
+class ResponseWriter(ABC):
+    """Writes the response to one request: whole with `respond`, or as an event stream."""
+
+    extra_headers: tuple[Header, ...] = ()
+    """Headers for every response, such as those of CORS."""
+    requires_stream = False
+    """Whether the client takes event streams only, so that a JSON response becomes a stream of one event."""
+    task: "asyncio.Task[Any] | None" = None
+    """The task that serves the request."""
+
+    @abstractmethod
+    async def respond(self, status: int, body: bytes = b"", headers: Iterable[Header] = JSON_HEADERS) -> None:
+        """Write a whole response."""
+
+    @abstractmethod
+    async def start_stream(self) -> None:
+        """Write the head of an event stream."""
+
+    @abstractmethod
+    async def write(self, data: bytes, *, last: bool = False) -> None:
+        """Write a part of the stream, and wait while the client reads too slowly."""
+
+    @abstractmethod
+    def watch(self, on_disconnect: Callable[[], object]) -> None:
+        """Call a function if the client disconnects before the end of the response."""
+
+    @abstractmethod
+    def unwatch(self) -> None:
+        """Call it no longer."""
+
+    @abstractmethod
+    async def wait_for_disconnect(self) -> None:
+        """Wait until the client disconnects, or has the whole response."""
+
+    def adapt(self, status: int, body: bytes, headers: Iterable[Header]) -> tuple[bytes, tuple[Header, ...]]:
+        """Return body and headers of a whole response as `requires_stream` and `extra_headers` say."""
+        pairs = tuple(headers)
+        if self.requires_stream and status == OK and JSON in pairs:
+            body = encode_event(body)
+            pairs = (*STREAM_HEADERS, *(pair for pair in pairs if pair != JSON))
+        return body, (*pairs, *self.extra_headers)
+
+
+class AsgiWriter(ResponseWriter):
+    """Writes to the client of any ASGI server."""
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self._receive = receive
+        self._send = send
+        self.task = asyncio.current_task()
+        self._timer: asyncio.TimerHandle | None = None
+        self._watcher: asyncio.Task[None] | None = None
+
+    async def respond(self, status: int, body: bytes = b"", headers: Iterable[Header] = JSON_HEADERS) -> None:
+        """Write a whole response."""
+        self.unwatch()
+        body, pairs = self.adapt(status, body, headers)
+        length = () if STREAM_HEADERS[0] in pairs else ((b"content-length", b"%d" % len(body)),)
+        await self._send({"type": "http.response.start", "status": status, "headers": [*pairs, *length]})
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def start_stream(self) -> None:
+        """Write the head of an event stream."""
+        await self._send({"type": "http.response.start", "status": OK, "headers": [*STREAM_HEADERS, *self.extra_headers]})
+
+    async def write(self, data: bytes, *, last: bool = False) -> None:
+        """Write a part of the stream."""
+        if last:
+            self.unwatch()
+        await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+
+    def watch(self, on_disconnect: Callable[[], object]) -> None:
+        """Call a function on disconnect; ASGI needs a task for that, which a quick call does not start."""
+
+        def start() -> None:
+            self._watcher = asyncio.ensure_future(self._watch(on_disconnect))
+
+        self._timer = asyncio.get_running_loop().call_later(_QUICK_S, start)
+
+    async def _watch(self, on_disconnect: Callable[[], object]) -> None:
+        await self.wait_for_disconnect()
+        on_disconnect()
+
+    def unwatch(self) -> None:
+        """Call it no longer."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._watcher is not None:
+            self._watcher.cancel()
+
+    async def wait_for_disconnect(self) -> None:
+        """Wait until the client disconnects, or has the whole response."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+
+def cors_headers(origin: bytes) -> tuple[Header, ...]:
+    """Return the headers that let a page of an allowed origin read the response."""
+    return ((b"access-control-allow-origin", origin), (b"vary", b"origin"), _EXPOSED)
+
+
+async def respond_refusal(writer: ResponseWriter, refused: RefusedError) -> None:
+    """Write a refusal as plain text."""
+    await writer.respond(refused.status, refused.message.encode() + b"\n", (_TEXT, *refused.headers))
+
+
+async def respond_fault(writer: ResponseWriter, status: int, fault: Fault, request_id: int | str | None = None) -> None:
+    """Write a fault as a JSON-RPC error."""
+    await writer.respond(status, encode_fault(request_id, fault))
+
+
+class _Delayed(Protocol):
+    """A response whose head is delayed."""
 
     def start_stream(self) -> None:
-        """Wait no longer."""
+        """Delay it no longer."""
         ...
 
 
 class StreamTimer:
-    """Tells responses that waited for so many seconds to wait no longer."""
+    """Starts the streams of delayed responses after a time; one timer serves all, because one for each call costs more."""
 
     def __init__(self, seconds: float) -> None:
-        self.waiting: dict[Held, float] = {}
-        """Those that wait and until when; whoever has his answer leaves."""
+        self.waiting: dict[_Delayed, float] = {}
+        """The delayed responses and their deadlines, in order; a response that ends removes itself."""
         self._seconds = seconds
-        self._is_looking = False
+        self._is_scheduled = False
 
-    def hold(self, held: Held) -> None:
-        """Let it wait."""
-        self.waiting[held] = time.monotonic() + self._seconds
-        if not self._is_looking:
-            self._look_in(self._seconds)
+    def add(self, response: _Delayed) -> None:
+        """Start the stream of a response after the time."""
+        self.waiting[response] = time.monotonic() + self._seconds
+        if not self._is_scheduled:
+            self._schedule(self._seconds)
 
-    def _look_in(self, seconds: float) -> None:
-        self._is_looking = True
-        asyncio.get_running_loop().call_later(seconds, self._look)
+    def _schedule(self, seconds: float) -> None:
+        self._is_scheduled = True
+        asyncio.get_running_loop().call_later(seconds, self._expire)
 
-    def _look(self) -> None:
-        self._is_looking = False
+    def _expire(self) -> None:
+        self._is_scheduled = False
         waiting, now = self.waiting, time.monotonic()
-        for held in list(takewhile(lambda held: waiting[held] <= now, waiting)):
-            del waiting[held]
-            held.start_stream()
+        for response in list(takewhile(lambda response: waiting[response] <= now, waiting)):
+            del waiting[response]
+            response.start_stream()
         if waiting:
-            self._look_in(next(iter(waiting.values())) - now)
-
-
-GAP: Final = "Messages are missing here: more came than are kept for a client that does not read."
-_QUICK: Final = 0.05
+            self._schedule(next(iter(waiting.values())) - now)
 
 
 class Response:
-    """One response to one request."""
+    """One response to one MCP request."""
 
     is_gone = False
-    """Whether the client went away before the answer."""
+    """Whether the client disconnected before the answer."""
     log_level: int | None = None
-    """From which level on the client wants to be told."""
+    """The lowest level of log messages that the client gets."""
     _ended = False
     _size = 0
     _dropped = 0
     _wake: asyncio.Event | None = None
     _pump: asyncio.Task[None] | None = None
-    _watch: asyncio.Task[None] | None = None
-    _timer: asyncio.TimerHandle | None = None
-    _task: asyncio.Task[Any] | None = None
 
-    def __init__(self, send: Send, receive: Receive, serving: Serving, *, patience: StreamTimer, streams: bool) -> None:
-        self._send = send
-        self._receive = receive
+    def __init__(self, writer: ResponseWriter, serving: Serving, timer: StreamTimer, *, streams: bool) -> None:
+        self._writer = writer
         self._serving = serving
-        self._patience = patience
+        self._timer = timer
         self._streams = streams
         self._events: list[bytes] = []
 
+    async def serve(self, context: RequestContext, method: str, params: Any) -> None:
+        """Serve a request and write its answer; if the client disconnects, the request is cancelled."""
+        self.watch()
+        try:
+            message = await answer(context, context.id, method, params)
+        except asyncio.CancelledError:
+            self.drop()
+            if self.is_gone:
+                return
+            raise
+        # The handshake era has its faults in the body only.
+        fault = context.fault
+        await self.finish(message, OK if fault is None or not context.encoder.version.modern else fault.http)
+
     def watch(self) -> None:
-        """Cancel the work that goes on in this task if the client goes away."""
-        own: Any = self._send
-        if hasattr(own, "on_gone"):  # our own server says so itself
-            self._task = own.task
-            own.on_gone = self._gone
-            if self._streams:
-                self._patience.hold(self)
-        else:
-            self._task = asyncio.current_task()
-            self._timer = asyncio.get_running_loop().call_later(_QUICK, self._be_slow)
+        """Cancel the task that serves the request if the client disconnects."""
+        self._writer.watch(self._disconnected)
+        if self._streams:
+            self._timer.add(self)
 
     def notify(self, message: bytes) -> None:
-        """Send a message before the answer: from now on this is a stream."""
+        """Send a message ahead of the answer, which makes the response a stream."""
         if self._ended:
             return
         if self._size + len(message) > self._serving.message_bytes:
-            self._dropped += 1  # nobody reads, or too much is said at once; whoever reads nothing at all is found by the server
+            self._dropped += 1  # the client reads too slowly; the server closes the connection of one that reads nothing
         else:
             self._size += len(message)
             self._events.append(encode_event(message))
         self.start_stream()
 
-    def finish_whole(self, message: bytes) -> bool:
-        """Send a good answer at once, if it can be: nothing came before it, and our own server takes it in one piece."""
-        whole = getattr(self._send, "whole", None)
-        if self._pump is not None or whole is None:
-            return False
+    def finish(self, message: bytes, status: int = OK) -> Awaitable[None]:
+        """Write the answer, and end; the caller waits until it is written."""
         self._ended = True
-        self._patience.waiting.pop(self, None)
-        whole(200, message, PLAIN)
-        return True
-
-    async def finish(self, message: bytes, status: int = 200, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
-        """Send the answer, and end."""
-        self._ended = True
-        self._stop_watching()
+        self._timer.waiting.pop(self, None)
         if self._pump is None:
-            await respond(self._send, status, message, (JSON, *headers) if headers else PLAIN)
-            return
-        self._tell_dropped()
+            return self._writer.respond(status, message)
+        self._report_dropped()
         self._events.append(encode_event(message))
-        self._awake()
-        await self._pump
+        self._wake_pump()
+        return self._pump
 
     def drop(self) -> None:
-        """End without an answer: nobody wants it any more."""
+        """End without an answer."""
         self._ended = True
-        if self.is_gone and self._task is not None:
-            self._task.uncancel()  # it was our doing, and the task of another server may have other work
-        self._stop_watching()
+        if self.is_gone and self._writer.task is not None:
+            self._writer.task.uncancel()  # the cancellation was ours, and the task of another server may have more to do
+        self._timer.waiting.pop(self, None)
+        self._writer.unwatch()
         if self._pump is not None:
             self._pump.cancel()
 
-    def _stop_watching(self) -> None:
-        self._patience.waiting.pop(self, None)
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._watch is not None:
-            self._watch.cancel()
-
-    def _be_slow(self) -> None:
-        self._watch = asyncio.ensure_future(self._watch_client())
-        if self._streams:
-            wait = max(0.0, self._serving.hold_back - _QUICK)
-            self._timer = asyncio.get_running_loop().call_later(wait, self.start_stream)
-
-    async def _watch_client(self) -> None:
-        await wait_until_gone(self._receive)
-        self._gone()
-
-    def _gone(self) -> None:
+    def _disconnected(self) -> None:
         if not self._ended:
             self._ended = True
             self.is_gone = True
-            if self._task is not None:
-                self._task.cancel()
+            if self._writer.task is not None:
+                self._writer.task.cancel()
 
     def start_stream(self) -> None:
-        """Be a stream from now on."""
+        """Make the response an event stream."""
         if self._pump is None:
             self._wake = asyncio.Event()
-            self._pump = asyncio.ensure_future(self._write())
-        self._awake()
+            self._pump = asyncio.ensure_future(self._write(self._wake))
+        self._wake_pump()
 
-    def _tell_dropped(self) -> None:
-        """Tell the client how many messages are missing, if it wants to hear of it."""
+    def _report_dropped(self) -> None:
+        """Add a log message about the dropped messages, if the client gets warnings."""
         dropped, self._dropped = self._dropped, 0
         if dropped and self.log_level is not None:
-            told = encode_log("warning", GAP, {"dropped": dropped}, self.log_level)
-            if told is not None:
-                self._events.append(encode_event(told))
+            message = encode_log("warning", GAP, {"dropped": dropped}, self.log_level)
+            if message is not None:
+                self._events.append(encode_event(message))
 
-    def _awake(self) -> None:
+    def _wake_pump(self) -> None:
         if self._wake is not None:
             self._wake.set()
 
-    async def _write(self) -> None:
-        """Write events as they come, and a sign of life when none does."""
-        wake = self._wake
-        assert wake is not None  # noqa: S101 - made with the task
-        await self._send({"type": "http.response.start", "status": 200, "headers": list(STREAM)})
+    async def _write(self, wake: asyncio.Event) -> None:
+        """Write events as they come, and keep-alive comments in between."""
+        await self._writer.start_stream()
         while True:
             wake.clear()
             last = self._ended
-            self._tell_dropped()
+            self._report_dropped()
             if self._events:
                 body = b"".join(self._events)
                 self._events.clear()
                 self._size = 0
-                await self._send(_part(body, more=not last))
+                await self._writer.write(body, last=last)
             if last:
                 return
             if not self._events and not self._ended:
@@ -199,8 +321,4 @@ class Response:
                     async with asyncio.timeout(self._serving.keep_alive or None):
                         await wake.wait()
                 except TimeoutError:
-                    await self._send(_part(KEEP_ALIVE, more=True))
-
-
-def _part(body: bytes, *, more: bool) -> dict[str, Any]:
-    return {"type": "http.response.body", "body": body, "more_body": more}
+                    await self._writer.write(KEEP_ALIVE)

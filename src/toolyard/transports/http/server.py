@@ -1,4 +1,4 @@
-"""The HTTP server: a socket, the application on it, and an end in which every call is answered."""
+"""The HTTP transport: a listening socket, the application on it, and a shutdown in which every call is answered."""
 
 import asyncio
 import errno
@@ -18,70 +18,76 @@ if TYPE_CHECKING:
 __all__ = ["Http", "ServerState", "listen_on"]
 
 
-_TURNS: Final = 5
-_BODIES: Final = 64
-_TICK: Final = 0.01
+_LOOP_TURNS: Final = 5
+_MAX_BODIES: Final = 64
+_POLL_S: Final = 0.01
 _BODY_SECONDS: Final = 60.0
 _IDLE_SECONDS: Final = 75.0
 _UNREAD_SECONDS: Final = 30.0
+_SETTLE_SECONDS: Final = 1.0
+_BACKLOG: Final = 2048
 
 
 class ServerState:
     """The application, the settings and the connections of one server."""
 
-    def __init__(self, app: Any, serving: Serving, *, is_secure: bool) -> None:
+    def __init__(self, app: App, serving: Serving, *, is_secure: bool) -> None:
         self.app = app
         self.serving = serving
         self.scheme = "https" if is_secure else "http"
         self.is_closing = False
         self.loop = asyncio.get_running_loop()
         self.connections: set[Connection] = set()
-        self.receiving = 0
-        """Bytes of bodies that are not whole yet, or wait to be worked on."""
-        self.room = serving.message_bytes * _BODIES
+        self.buffered = 0
+        """Bytes of bodies that are incomplete or queued."""
+        self.max_buffered = serving.message_bytes * _MAX_BODIES
         self.unread_seconds = _UNREAD_SECONDS
         self.head_seconds = serving.header_seconds or _IDLE_SECONDS
 
     def seconds_for(self, state: str) -> float:
-        """Return how long a connection may be in a state: sending a head or a body, or idle."""
+        """Return how long a connection may stay in a state: 'head', 'body' or 'idle'."""
         if state == "head":
             return self.head_seconds
         return _BODY_SECONDS if state == "body" else _IDLE_SECONDS
 
     def make_room(self) -> None:
-        """End the connection that holds most of what is not worked on yet, so that it does not keep the others out."""
-        max(self.connections, key=lambda connection: connection.held).refuse_body()
+        """End the connection with the most buffered bytes, so that it does not keep the others out."""
+        max(self.connections, key=lambda connection: connection.buffered).refuse_body()
 
-    async def settle(self, seconds: float) -> None:
-        """Let answers be written, for so long, and then answer in the place of calls that do not end."""
+    async def finish(self, seconds: float) -> None:
+        """Shut down: let calls finish within a time, then cancel the rest; each is answered."""
         self.is_closing = True
+        self.app.end_listeners()
+        await self.app.finish(seconds)
+        await self._settle()
+        self.app.close()
+        await self._close()
+
+    async def _settle(self) -> None:
+        """Let responses be written for a moment, then answer for the calls that do not end."""
         for connection in tuple(self.connections):
             connection.close_when_done()
-        deadline = self.loop.time() + seconds
-        while any(map(_is_owed, self.connections)) and self.loop.time() < deadline:  # noqa: ASYNC110 - nobody tells when the last is done
-            await asyncio.sleep(_TICK)  # once, at the end
+        deadline = self.loop.time() + _SETTLE_SECONDS
+        while any(map(_is_answering, self.connections)) and self.loop.time() < deadline:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(_POLL_S)  # polling is good enough for something that happens once
         for connection in tuple(self.connections):
-            cycle = connection.cycle
-            if cycle is not None and (answer := self.app.answer_unended(cycle)) is not None:
-                cycle.give_up(answer)
+            response = connection.response
+            if response is not None and (answer := self.app.answer_unfinished(response.request)) is not None:
+                await response.give_up(answer)
 
-    async def close(self) -> None:
-        """End every connection, once what is written has gone out."""
-        for _ in range(_TURNS):
-            await asyncio.sleep(0)  # turns of the loop, in which it goes out
+    async def _close(self) -> None:
+        """Close every connection after what is written has gone out."""
+        for _ in range(_LOOP_TURNS):
+            await asyncio.sleep(0)  # the loop sends what is written
         for connection in tuple(self.connections):
             connection.abort()
-        for _ in range(_TURNS):
-            await asyncio.sleep(0)  # so that they hear of it, and whoever came in the last moment, too
+        for _ in range(_LOOP_TURNS):
+            await asyncio.sleep(0)  # the loop reports the ends, also those of connections from the last moment
 
 
-def _is_owed(connection: "Connection") -> bool:
-    """Return whether a client waits for the answer to a message; other streams end when the application does."""
-    return connection.cycle is not None and connection.cycle.method == "POST"
-
-
-_BACKLOG: Final = 2048
-_SETTLES: Final = 1.0
+def _is_answering(connection: "Connection") -> bool:
+    """Return whether a client waits for the answer to a message; other streams end with the application."""
+    return connection.response is not None and connection.response.request.method == "POST"
 
 
 class Http:
@@ -94,59 +100,60 @@ class Http:
         check_exposure(None if serving.socket is not None else serving.host, authenticator)
         self.serving = serving
         self.authenticator = authenticator
-        self._ssl = _tls(serving)
+        self._ssl = _tls_context(serving)
         self.listener = listener or listen_on(serving)
-        """The socket, which listens already."""
+        """The listening socket."""
         self._owns_socket = listener is None
-        self._address = Address(self.name, self._place())
+        self._address = Address(self.name, self._url())
         self._ended: asyncio.Event | None = None
         self._is_over = False
 
     def info(self) -> Address:
-        """Return where it listens, as it really is, or where it did."""
+        """Return the address with the real port, also after the end."""
         return self._address
 
     @property
     def host(self) -> str | None:
-        """Return the address that it listens on, or nothing on a unix socket."""
+        """Return the host of the settings, or None on a Unix socket."""
         return None if self.serving.socket is not None else self.serving.host
 
-    def make_app(self, yard: Yard) -> Any:
+    def make_app(self, yard: Yard) -> App:
         """Return the application."""
         return App(yard, self.serving, self.authenticator, host=self.host)
 
-    def _place(self) -> str:
+    def _url(self) -> str:
         if self.serving.socket is not None:
             return f"unix:{self.serving.socket}"
         host, port = self.listener.getsockname()[:2]
-        place = f"[{host}]" if ":" in host else host
+        netloc = f"[{host}]" if ":" in host else host
         scheme = "http" if self.serving.tls_cert is None else "https"
-        return f"{scheme}://{place}:{port}{self.endpoint}"
+        return f"{scheme}://{netloc}:{port}{self.endpoint}"
 
     async def serve(self, yard: Yard) -> None:
-        """Serve the open yard until the server is closed."""
-        from toolyard.transports.http.protocol import Connection  # noqa: PLC0415 - the parser is loaded by servers alone
+        """Serve the open yard until `close` is called."""
+        from toolyard.transports.http.protocol import Connection  # noqa: PLC0415 - only our own server needs the parser
 
         self._ended = asyncio.Event()
         if self._is_over:
             self._ended.set()
-        app = self.make_app(yard)
-        house = ServerState(app, self.serving, is_secure=self._ssl is not None)
-        loop = asyncio.get_running_loop()
-        patience = None if self._ssl is None else house.head_seconds
-        server = await loop.create_server(
-            lambda: Connection(house), sock=self.listener, ssl=self._ssl, backlog=_BACKLOG, ssl_handshake_timeout=patience
+        state = ServerState(self.make_app(yard), self.serving, is_secure=self._ssl is not None)
+        server = await state.loop.create_server(
+            lambda: Connection(state),
+            sock=self.listener,
+            ssl=self._ssl,
+            backlog=_BACKLOG,
+            ssl_handshake_timeout=None if self._ssl is None else state.head_seconds,
         )
         try:
             await self._ended.wait()
         finally:
             server.close()
-            await asyncio.shield(_finish(house, app, self.serving.shutdown_seconds))
+            await asyncio.shield(state.finish(self.serving.shutdown_seconds))
             self._ended = None
             await self.close()
 
     async def close(self) -> None:
-        """End; what still serves is told to, and cleans up after itself."""
+        """Stop; a running `serve` then shuts down and closes the socket."""
         self._is_over = True
         if self._ended is not None:
             self._ended.set()
@@ -157,33 +164,23 @@ class Http:
             Path(self.serving.socket).unlink(missing_ok=True)  # noqa: ASYNC240 - once, at the end
 
 
-async def _finish(house: ServerState, app: Any, seconds: float) -> None:
-    """Take no more, let calls finish, then interrupt them, so that each is answered."""
-    house.is_closing = True
-    app.end_listeners()
-    await app.finish(seconds)
-    await house.settle(_SETTLES)
-    app.close()
-    await house.close()
-
-
 def listen_on(serving: Serving) -> socket.socket:
-    """Return the socket that the settings name, listening.
+    """Return a listening socket for the settings.
 
     Raises:
-        OSError: It cannot be listened on.
+        OSError: The address cannot be listened on.
     """
     if serving.socket is not None:
-        family, place = socket.AF_UNIX, serving.socket
+        address: Any = serving.socket
         _remove_stale(Path(serving.socket))
-        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     else:
-        family, place = (socket.AF_INET6 if ":" in serving.host else socket.AF_INET), (serving.host, serving.port)
-        # the protocol is named because loops send small pieces at once only on sockets that say they are TCP
-        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        address = (serving.host, serving.port)
+        # With the protocol named, event loops set TCP_NODELAY, which sends small pieces at once.
+        listener = socket.socket(socket.AF_INET6 if ":" in serving.host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind(place)
+        listener.bind(address)
         if serving.socket is not None:
             Path(serving.socket).chmod(0o600)
         listener.listen(_BACKLOG)
@@ -195,10 +192,10 @@ def listen_on(serving: Serving) -> socket.socket:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove a socket that nobody listens on any more.
+    """Remove a Unix socket that no process listens on.
 
     Raises:
-        OSError: Somebody does.
+        OSError: A process does.
     """
     if not path.is_socket():
         return
@@ -211,15 +208,15 @@ def _remove_stale(path: Path) -> None:
             raise OSError(errno.EADDRINUSE, "Somebody listens there already", str(path))
 
 
-def _tls(serving: Serving) -> Any:
-    """Return what TLS is spoken with, read before anything listens for long, or nothing.
+def _tls_context(serving: Serving) -> Any:
+    """Return the TLS context of the settings, or None without TLS.
 
     Raises:
         OSError: The certificate or its key cannot be used.
     """
     if serving.tls_cert is None:
         return None
-    import ssl  # noqa: PLC0415 - only where TLS is spoken
+    import ssl  # noqa: PLC0415 - only servers with TLS need it
 
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2

@@ -1,6 +1,6 @@
-"""Visits: older clients over HTTP, each with a conversation under an id that it sends along, ended when idle for too long.
+"""HTTP sessions of the handshake era: each has an id that the client sends, and stores its streams for clients that reconnect.
 
-MCP calls a visit a session, and so do the words that a client is sent; ours are another thing.
+MCP calls them sessions; the yard's own sessions are something else.
 """
 
 import asyncio
@@ -10,86 +10,91 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from itertools import count
 from typing import Any, Final, NamedTuple
 
-from toolyard.config.settings import Serving
 from toolyard.dispatch.call import Caller
 from toolyard.server import ServerContext, ServerSession
 from toolyard.wire.sse import KEEP_ALIVE, encode_event, encode_retry
 
-__all__ = ["Gap", "HttpSession", "HttpSessions", "ReplayBuffer", "Stream"]
+__all__ = ["HttpSession", "HttpSessions", "ReplayBuffer", "ReportGap", "Stream"]
 
 
 _RETRY_MS: Final = 500
-_ITSELF: Final = 1024
-"""Bytes that a stream takes without its messages, about."""
-_EACH: Final = 128
-"""Bytes that a message takes besides its own, about."""
-Gap = Callable[[int], bytes | None]
-"""Returns the message that tells of so many that are no longer there, unless nobody wants to hear of it."""
+_STREAM_BYTES: Final = 1024
+"""Approximate memory of a stream without its messages."""
+_EVENT_BYTES: Final = 128
+"""Approximate memory of a message besides its own bytes."""
+_READ_SECONDS: Final = 10.0
+"""How long a stream is stored that was written whole: its last bytes may be lost on their way."""
+_SWEEP_SECONDS: Final = 30.0
+_MAX_STREAMS: Final = 64
+_BUFFERED_MESSAGES: Final = 16
+"""The replay buffer has room for so many messages of the largest size."""
+ReportGap = Callable[[int], bytes | None]
+"""Returns the message that reports so many dropped messages, or None if the client gets no such messages."""
 
 
 class Stream:
-    """The messages that belong to one request, or to none: each under a number."""
+    """The messages of one request, or of none, each with a number."""
 
-    def __init__(self, number: int, *, keep: int, keep_bytes: int) -> None:
+    def __init__(self, number: int, *, max_events: int, max_bytes: int) -> None:
         self.number = number
         self.answer: bytes | None = None
         self.is_over = False
         self.was_read = False
-        """Whether somebody was given all of it."""
-        self.attended = 0
-        """Requests that are answered with it now."""
+        """Whether a reader got the whole stream."""
+        self.attached = 0
+        """Responses that read it now."""
         self.delivered = 0
-        """The number of the last message that somebody was given."""
-        self.spoke = asyncio.Event()
-        """Set once there is something to tell: a message, or the end."""
+        """The number of the last message that a reader got."""
+        self.has_events = asyncio.Event()
+        """Set once there is a message, or the end."""
         self._events: deque[tuple[int, bytes]] = deque()
-        self._keep = keep
-        self._limit = self._room = keep_bytes
+        self._max_events = max_events
+        self._max_bytes = self._room = max_bytes
         self._last = 0
         self._reader: asyncio.Event | None = None
-        """What wakes whoever reads."""
+        """Wakes the current reader."""
         self._released = False
 
     def push(self, message: bytes) -> None:
         """Add a message."""
-        self._keep_message(message)
-        self._tell()
+        self._store(message)
+        self._signal()
 
     def finish(self, answer: bytes | None) -> None:
-        """Add the answer, if there is one; it is the last message."""
+        """End the stream, with the answer as its last message if there is one."""
         self.answer = answer
         self.is_over = True
         if answer is not None:
-            self._keep_message(answer)
-        self._tell()
+            self._store(answer)
+        self._signal()
 
-    def leave(self) -> None:
-        """Note that one of the requests is answered with it no longer; if that was the last, less is kept."""
-        self.attended -= 1
+    def detach(self) -> None:
+        """Note that a response reads it no longer; without readers, less is stored."""
+        self.attached -= 1
         self._trim()
 
     def hang_up(self) -> None:
-        """Let whoever reads now go; he comes back for the rest."""
+        """Let the current reader go; it reconnects for the rest."""
         self._released = True
-        self._tell()
+        self._signal()
 
     @property
     def has_reader(self) -> bool:
-        """Return whether somebody reads."""
+        """Return whether it is being read."""
         return self._reader is not None
 
     @property
     def size(self) -> int:
-        """Return how many bytes of memory it takes, about."""
-        return self._limit - self._room + _ITSELF + _EACH * len(self._events)
+        """Return its approximate memory in bytes."""
+        return self._max_bytes - self._room + _STREAM_BYTES + _EVENT_BYTES * len(self._events)
 
     @property
     def is_silent(self) -> bool:
-        """Return whether nothing but the answer was ever said."""
+        """Return whether the answer is its only message."""
         return self._last <= 1 and self.answer is not None
 
-    async def read(self, after: int, *, keep_alive: float, primed: bool, gap: Gap) -> AsyncGenerator[bytes]:
-        """Yield events after that number as they come, until the stream ends, the reader is let go or another one comes."""
+    async def read(self, after: int, *, keep_alive: float, primed: bool, report_gap: ReportGap) -> AsyncGenerator[bytes]:
+        """Yield events after a number as they come, until the stream ends, the reader is let go or another one comes."""
         wake = asyncio.Event()
         self._wake()
         self._reader = wake
@@ -101,8 +106,8 @@ class Stream:
                 ends, released = self.is_over, self._released
                 new = [(number, message) for number, message in self._events if number > after]
                 dropped = new[0][0] - after - 1 if new else 0
-                if dropped and (told := gap(dropped)) is not None:
-                    yield encode_event(told, event_id=f"{self.number}-{after + dropped}")
+                if dropped and (report := report_gap(dropped)) is not None:
+                    yield encode_event(report, event_id=f"{self.number}-{after + dropped}")
                 for number, message in new:
                     after = number
                     self.delivered = max(self.delivered, number)
@@ -124,21 +129,22 @@ class Stream:
             if self._reader is wake:
                 self._reader = None
 
-    def _keep_message(self, message: bytes) -> None:
-        """Keep a message, and those before it only as far as they may be."""
+    def _store(self, message: bytes) -> None:
         self._last += 1
         self._events.append((self._last, message))
         self._room -= len(message)
         self._trim()
 
     def _trim(self) -> None:
-        """Drop the oldest messages that there is no room for, and those that are too many and nobody is about to read."""
+        """Drop the oldest messages beyond the bytes, and beyond the number unless a reader is about to get them."""
         events = self._events
-        while (self._room < 0 and len(events) > 1) or (len(events) > self._keep and (not self.attended or events[0][0] <= self.delivered)):
+        while (self._room < 0 and len(events) > 1) or (
+            len(events) > self._max_events and (not self.attached or events[0][0] <= self.delivered)
+        ):
             self._room += len(events.popleft()[1])
 
-    def _tell(self) -> None:
-        self.spoke.set()
+    def _signal(self) -> None:
+        self.has_events.set()
         self._wake()
 
     def _wake(self) -> None:
@@ -146,216 +152,210 @@ class Stream:
             self._reader.set()
 
 
-_READ_SECONDS: Final = 10.0
-"""How long one is kept that was written whole: its last bytes may have been lost on their way."""
-
-
-class _Place(NamedTuple):
-    until: float
+class _Entry(NamedTuple):
+    expires_at: float
     size: int
     forget: Callable[[Stream], None]
 
 
 class ReplayBuffer:
-    """Keeps streams for so many seconds and within so many bytes; those that were read go first, and then the oldest."""
+    """Stores ended streams within a time and a size; those that were read are dropped first, then the oldest."""
 
-    def __init__(self, seconds: float, room: int) -> None:
+    def __init__(self, seconds: float, max_bytes: int) -> None:
         self._seconds = seconds
-        self._room = room
-        self._read: OrderedDict[Stream, _Place] = OrderedDict()
-        self._unread: OrderedDict[Stream, _Place] = OrderedDict()
+        self._room = max_bytes
+        self._read: OrderedDict[Stream, _Entry] = OrderedDict()
+        self._unread: OrderedDict[Stream, _Entry] = OrderedDict()
         self._loop = asyncio.get_running_loop()
 
-    def put(self, stream: Stream, forget: Callable[[Stream], None]) -> None:
-        """Keep a stream from now on, and say so when it is kept no longer."""
-        self.take(stream)
-        row, seconds = (self._read, min(self._seconds, _READ_SECONDS)) if stream.was_read else (self._unread, self._seconds)
-        row[stream] = _Place(self._loop.time() + seconds, stream.size, forget)
+    def add(self, stream: Stream, forget: Callable[[Stream], None]) -> None:
+        """Store a stream; `forget` is called when it is dropped."""
+        self.remove(stream)
+        entries, seconds = (self._read, min(self._seconds, _READ_SECONDS)) if stream.was_read else (self._unread, self._seconds)
+        entries[stream] = _Entry(self._loop.time() + seconds, stream.size, forget)
         self._room -= stream.size
         self.sweep()
 
-    def take(self, stream: Stream) -> None:
-        """Keep a stream no longer, if it is kept."""
-        place = self._read.pop(stream, None) or self._unread.pop(stream, None)
-        if place is not None:
-            self._room += place.size
+    def remove(self, stream: Stream) -> None:
+        """Store a stream no longer."""
+        entry = self._read.pop(stream, None) or self._unread.pop(stream, None)
+        if entry is not None:
+            self._room += entry.size
 
     def sweep(self) -> None:
-        """Forget those whose time is up, and as many more as there is no room for."""
+        """Drop the expired streams, and as many more as there is no room for."""
         now = self._loop.time()
-        for row in (self._read, self._unread):
-            while row and (self._room < 0 or next(iter(row.values())).until <= now):
-                stream, place = row.popitem(last=False)
-                self._room += place.size
-                place.forget(stream)
-
-
-_SWEEP: Final = 30.0
-_STREAMS: Final = 64
-_WHOLE: Final = 16
-"""How many streams as long as they may be are kept of all visits together."""
+        for entries in (self._read, self._unread):
+            while entries and (self._room < 0 or next(iter(entries.values())).expires_at <= now):
+                stream, entry = entries.popitem(last=False)
+                self._room += entry.size
+                entry.forget(stream)
 
 
 class HttpSession:
-    """One older client: its conversation and its streams."""
+    """One client of the handshake era: its session and its streams."""
 
-    def __init__(self, front: ServerContext, caller: Caller, serving: Serving, *, shelf: ReplayBuffer) -> None:
+    def __init__(self, server: ServerContext, caller: Caller, replay_buffer: ReplayBuffer) -> None:
         self.id = secrets.token_hex(16)
         self.identity = caller.identity
         self.profile = caller.profile
-        self.busy = 0
-        """Requests and streams that are open."""
+        self.serving = server.serving
+        self.open_responses = 0
         self._loop = asyncio.get_running_loop()
-        self._serving = serving
-        self._shelf = shelf
+        self._replay_buffer = replay_buffer
         self._numbers = count(1)
-        self.standalone = Stream(0, keep=serving.event_count, keep_bytes=serving.message_bytes)
+        self.standalone = self._new_stream(0)
+        """The stream for messages that belong to no request."""
         self._streams: dict[int, Stream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self.used = self._loop.time()
-        self.conversation = ServerSession(front, caller=caller, send=self.standalone.push)
+        self._used_at = self._loop.time()
+        self.session = ServerSession(server, caller=caller, send=self.standalone.push)
+
+    def _new_stream(self, number: int) -> Stream:
+        return Stream(number, max_events=self.serving.event_count, max_bytes=self.serving.message_bytes)
 
     def open_stream(self) -> Stream:
-        """Return a new stream, for one request."""
-        if len(self._streams) >= _STREAMS:
-            for old in [old for old in self._streams.values() if old.is_over][: len(self._streams) - _STREAMS + 1]:
-                self._shelf.take(old)
+        """Return a new stream for one request."""
+        if len(self._streams) >= _MAX_STREAMS:
+            for old in [old for old in self._streams.values() if old.is_over][: len(self._streams) - _MAX_STREAMS + 1]:
+                self._replay_buffer.remove(old)
                 self.forget(old)
-        stream = Stream(next(self._numbers), keep=self._serving.event_count, keep_bytes=self._serving.message_bytes)
+        stream = self._new_stream(next(self._numbers))
         self._streams[stream.number] = stream
         return stream
 
-    def stream_of(self, event_id: str) -> tuple[Stream, int] | None:
-        """Return the stream that an event was of and the event's number, if it is still kept."""
+    def find_event(self, event_id: str) -> tuple[Stream, int] | None:
+        """Return the stream and the number of an event, if it is still stored."""
         number, _, after = event_id.partition("-")
         if not number.isdecimal() or not after.isdecimal():
             return None
-        self._shelf.sweep()
+        self._replay_buffer.sweep()
         stream = self.standalone if number == "0" else self._streams.get(int(number[:18]))
         return None if stream is None else (stream, int(after[:18]))
 
     def start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Work on a request of the client's."""
+        """Start the task that serves a request, and keep a reference to it."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def attend(self, stream: Stream) -> None:
-        """Note that a request is answered with a stream from now on."""
-        self.busy += 1
-        stream.attended += 1
+    def attach(self, stream: Stream) -> None:
+        """Note that a response reads a stream from now on."""
+        self.open_responses += 1
+        stream.attached += 1
 
-    def leave(self, stream: Stream) -> None:
-        """Note that a request is answered with it no longer."""
-        self.busy -= 1
+    def detach(self, stream: Stream) -> None:
+        """Note that a response reads a stream no longer."""
+        self.open_responses -= 1
         self.touch()
-        stream.leave()
-        self._put_away(stream)
+        stream.detach()
+        self._store(stream)
 
     def finish(self, stream: Stream, answer: bytes | None) -> None:
         """End a stream with the answer, if there is one."""
         stream.finish(answer)
-        self._put_away(stream)
+        self._store(stream)
 
     def forget(self, stream: Stream) -> None:
-        """Forget a stream."""
+        """Drop a stream."""
         self._streams.pop(stream.number, None)
 
     def touch(self) -> None:
-        """Note that the client is there."""
-        self.used = self._loop.time()
+        """Note that the client is active."""
+        self._used_at = self._loop.time()
 
-    def _put_away(self, stream: Stream) -> None:
-        """Keep a stream that is over, and that nobody reads, for a client that may come back."""
-        if stream.is_over and not stream.attended and stream.number in self._streams:
-            self._shelf.put(stream, self.forget)
+    def _store(self, stream: Stream) -> None:
+        """Store a stream that is over and not being read, because the client may reconnect."""
+        if stream.is_over and not stream.attached and stream.number in self._streams:
+            self._replay_buffer.add(stream, self.forget)
 
     @property
     def is_idle(self) -> bool:
-        """Return whether nothing runs and nobody listens."""
-        return not self.busy and not self.conversation.in_flight
+        """Return whether no request and no response is open."""
+        return not self.open_responses and not self.session.in_flight
 
     def has_expired(self) -> bool:
-        """Return whether it was idle for longer than a visit may be."""
-        timeout = self._serving.session_timeout
-        return bool(timeout) and self.is_idle and self._loop.time() - self.used > timeout
+        """Return whether it was idle for longer than the timeout."""
+        timeout = self.serving.session_timeout
+        return bool(timeout) and self.is_idle and self._loop.time() - self._used_at > timeout
 
     def close(self) -> None:
-        """End: what runs is interrupted, and answered on its own stream, and whoever listens is let go."""
-        self.conversation.close()
+        """Cancel what is in flight, each answered on its own stream, and end the standalone stream."""
+        self.session.close()
         self.standalone.finish(None)
         for stream in self._streams.values():
-            self._shelf.take(stream)
+            self._replay_buffer.remove(stream)
         self._streams.clear()
 
 
 class HttpSessions:
-    """All visits, at most so many."""
+    """All sessions, up to a limit."""
 
-    def __init__(self, front: ServerContext, serving: Serving) -> None:
-        self._front = front
-        self._serving = serving
-        self._visits: OrderedDict[str, HttpSession] = OrderedDict()
-        """The one that was used last at the end."""
-        self._shelf = ReplayBuffer(serving.event_seconds, _WHOLE * serving.message_bytes)
+    def __init__(self, server: ServerContext) -> None:
+        self._server = server
+        self._serving = serving = server.serving
+        self._sessions: OrderedDict[str, HttpSession] = OrderedDict()
+        """The most recently used at the end."""
+        self._replay_buffer = ReplayBuffer(serving.event_seconds, _BUFFERED_MESSAGES * serving.message_bytes)
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
     def __len__(self) -> int:
-        return len(self._visits)
+        return len(self._sessions)
 
     def start(self, caller: Caller) -> HttpSession | None:
-        """Return a new visit, or nothing if there are too many that are not idle."""
-        if len(self._visits) >= self._serving.sessions and not self._make_room(caller):
+        """Return a new session, or None if there are too many and none is idle."""
+        if len(self._sessions) >= self._serving.sessions and not self._make_room(caller):
             return None
-        visit = HttpSession(self._front, caller, self._serving, shelf=self._shelf)
-        self._visits[visit.id] = visit
+        session = HttpSession(self._server, caller, self._replay_buffer)
+        self._sessions[session.id] = session
         if self._timer is None:
-            self._timer = self._loop.call_later(_SWEEP, self._sweep)
-        return visit
+            self._timer = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
+        return session
 
     def get(self, session_id: str, caller: Caller) -> HttpSession | None:
-        """Return the visit of that id, if it is this caller's and has not expired."""
-        visit = self._visits.get(session_id)
-        if visit is None or visit.identity != caller.identity or visit.profile is not caller.profile:
+        """Return the session of an id, if it is this caller's and has not expired."""
+        session = self._sessions.get(session_id)
+        if session is None or session.identity != caller.identity or session.profile is not caller.profile:
             return None
-        if visit.has_expired():
-            self.end(visit)
+        if session.has_expired():
+            self.end(session)
             return None
-        visit.conversation.renew(caller)  # what is claimed of him may be other than it was
-        visit.touch()
-        self._visits.move_to_end(session_id)
-        return visit
+        session.session.update_caller(caller)  # a renewed token may have other claims
+        session.touch()
+        self._sessions.move_to_end(session_id)
+        return session
 
-    def end(self, visit: HttpSession) -> None:
-        """End a visit."""
-        self._visits.pop(visit.id, None)
-        visit.close()
+    def end(self, session: HttpSession) -> None:
+        """End a session."""
+        self._sessions.pop(session.id, None)
+        session.close()
 
     def end_listeners(self) -> None:
-        """Let go of whoever reads a stream that belongs to no request."""
-        for visit in self._visits.values():
-            visit.standalone.finish(None)
+        """End the standalone streams."""
+        for session in self._sessions.values():
+            session.standalone.finish(None)
 
     def close(self) -> None:
-        """End them all."""
+        """End all sessions."""
         if self._timer is not None:
             self._timer.cancel()
-        for visit in tuple(self._visits.values()):
-            self.end(visit)
+        for session in tuple(self._sessions.values()):
+            self.end(session)
 
     def _make_room(self, caller: Caller) -> bool:
-        """End the visit that was idle for longest, one of the caller's own if there is one."""
-        own = (one for one in self._visits.values() if one.identity == caller.identity and one.is_idle)
-        idle = next(own, None) or next((one for one in self._visits.values() if one.is_idle), None)
-        if idle is not None:
-            self.end(idle)
-        return idle is not None
+        """End the session that was idle for longest, the caller's own if there is one; return whether there was one."""
+        idle = (session for session in self._sessions.values() if session.is_idle)
+        own = (session for session in self._sessions.values() if session.identity == caller.identity and session.is_idle)
+        oldest = next(own, None) or next(idle, None)
+        if oldest is not None:
+            self.end(oldest)
+        return oldest is not None
 
     def _sweep(self) -> None:
-        self._timer = self._loop.call_later(_SWEEP, self._sweep) if self._visits else None
-        self._shelf.sweep()
-        for visit in tuple(self._visits.values()):
-            if visit.has_expired():
-                self.end(visit)
+        self._timer = self._loop.call_later(_SWEEP_SECONDS, self._sweep) if self._sessions else None
+        self._replay_buffer.sweep()
+        for session in tuple(self._sessions.values()):
+            if session.has_expired():
+                self.end(session)

@@ -11,14 +11,14 @@ from toolyard.dispatch.progress import Progress
 from toolyard.model.elicitation import ClientRequest
 from toolyard.model.errors import ToolError
 from toolyard.server import RequestContext, ServerContext
-from toolyard.server.request import check_asks
+from toolyard.server.input_required import check_asks
 from toolyard.wire.versions import LATEST, LATEST_HANDSHAKE, VERSIONS, Version
 
 TRACE = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
 
 
 @pytest.fixture
-async def front() -> AsyncGenerator[ServerContext]:
+async def server() -> AsyncGenerator[ServerContext]:
     async with Yard() as yard:
         known = ServerContext(yard, Serving(), channel="test")
         yield known
@@ -29,10 +29,10 @@ def ignore(_: bytes) -> None:
     """Say nothing."""
 
 
-def exchange_of(front: ServerContext, **given: Any) -> RequestContext:
+def context_of(server: ServerContext, **given: Any) -> RequestContext:
     version: Version = given.pop("version", LATEST)
     capabilities: dict[str, Any] = given.pop("capabilities", {})
-    return RequestContext(front=front, id=1, answers=front.answers(version), caller=ANYONE, capabilities=capabilities, **given)
+    return RequestContext(server=server, id=1, encoder=server.encoder(version), caller=ANYONE, capabilities=capabilities, **given)
 
 
 def said_by(given: dict[str, Any]) -> list[Any]:
@@ -45,11 +45,11 @@ def said_by(given: dict[str, Any]) -> list[Any]:
     return said
 
 
-async def test_a_request_that_says_nothing_has_the_silent_door(front: ServerContext) -> None:
-    quiet = exchange_of(front, meta={"io.modelcontextprotocol/protocolVersion": "x"}, notify=ignore)
+async def test_a_request_that_says_nothing_has_the_default_channel(server: ServerContext) -> None:
+    quiet = context_of(server, meta={"io.modelcontextprotocol/protocolVersion": "x"}, notify=ignore)
 
-    assert quiet.channel() is front.silent_door
-    assert exchange_of(front, meta={"progressToken": 1}).channel() is front.silent_door
+    assert quiet.channel() is server.default_channel
+    assert context_of(server, meta={"progressToken": 1}).channel() is server.default_channel
 
 
 @pytest.mark.parametrize(
@@ -63,10 +63,10 @@ async def test_a_request_that_says_nothing_has_the_silent_door(front: ServerCont
     ],
     ids=["progress", "log", "headers", "trace", "meta"],
 )
-async def test_a_request_that_says_something_has_a_door_of_its_own(front: ServerContext, given: dict[str, Any]) -> None:
-    channel = exchange_of(front, **given).channel()
+async def test_a_request_that_says_something_has_a_door_of_its_own(server: ServerContext, given: dict[str, Any]) -> None:
+    channel = context_of(server, **given).channel()
 
-    assert channel is not front.silent_door
+    assert channel is not server.default_channel
     assert channel.name == "test"
     assert (channel.progress is not None) is ("progressToken" in given.get("meta", {}))
     assert (channel.log is not None) is ("log_level" in given)
@@ -89,31 +89,31 @@ async def test_a_request_that_says_something_has_a_door_of_its_own(front: Server
         (TRACE + "\n", None),
     ],
 )
-async def test_the_trace_of_a_request_is_told_on(front: ServerContext, trace: object, expected: str | None) -> None:
-    channel = exchange_of(front, meta={"traceparent": trace, "tracestate": "x=1", "mine": 2}).channel()
+async def test_the_trace_of_a_request_is_told_on(server: ServerContext, trace: object, expected: str | None) -> None:
+    channel = context_of(server, meta={"traceparent": trace, "tracestate": "x=1", "mine": 2}).channel()
 
     assert channel.trace == {"traceparent": str(trace), "tracestate": "x=1"}
     assert channel.trace_id == expected
     assert channel.meta == {"mine": 2}
 
 
-async def test_a_client_can_be_asked_by_an_answer_in_the_newer_era_alone(front: ServerContext) -> None:
+async def test_a_client_can_be_asked_by_an_answer_in_the_newer_era_alone(server: ServerContext) -> None:
     able: dict[str, Any] = {"elicitation": {}}
 
-    assert exchange_of(front, capabilities=able).may_ask
-    assert not exchange_of(front, capabilities={"other": {}}).may_ask
-    assert not exchange_of(front, capabilities=able, version=LATEST_HANDSHAKE).may_ask
+    assert context_of(server, capabilities=able).may_ask
+    assert not context_of(server, capabilities={"other": {}}).may_ask
+    assert not context_of(server, capabilities=able, version=LATEST_HANDSHAKE).may_ask
 
 
-async def test_progress_says_what_there_is_to_say(front: ServerContext) -> None:
+async def test_progress_says_what_there_is_to_say(server: ServerContext) -> None:
     given: dict[str, Any] = {"meta": {"progressToken": "t"}}
     said = said_by(given)
-    exchange = exchange_of(front, **given)
-    exchange.progress(Progress(1, None, ""))
-    exchange.progress(Progress(2, 4, "half"))
-    exchange_of(front, version=VERSIONS["2024-11-05"], **given).progress(Progress(3, 4, "more"))
-    exchange_of(front, **{**given, "meta": {}}).progress(Progress(4, 4, "unheard"))
-    exchange_of(front, meta={"progressToken": "t"}).progress(Progress(4, 4, "unheard"))
+    context = context_of(server, **given)
+    context.progress(Progress(1, None, ""))
+    context.progress(Progress(2, 4, "half"))
+    context_of(server, version=VERSIONS["2024-11-05"], **given).progress(Progress(3, 4, "more"))
+    context_of(server, **{**given, "meta": {}}).progress(Progress(4, 4, "unheard"))
+    context_of(server, meta={"progressToken": "t"}).progress(Progress(4, 4, "unheard"))
 
     assert [message["params"] for message in said] == [
         {"progressToken": "t", "progress": 1},
@@ -122,15 +122,15 @@ async def test_progress_says_what_there_is_to_say(front: ServerContext) -> None:
     ]
 
 
-async def test_a_line_of_the_log_is_told_from_its_level_on(front: ServerContext) -> None:
+async def test_a_line_of_the_log_is_told_from_its_level_on(server: ServerContext) -> None:
     given: dict[str, Any] = {"log_level": 3}
     said = said_by(given)
-    exchange = exchange_of(front, **given)
-    exchange.log("info", "unheard", {})
-    exchange.log("warning", "heard", {})
-    exchange.log("error", "heard", {"a": 1})
-    exchange.log("loud", "an info, then", {})
-    exchange_of(front, notify=given["notify"]).log("error", "unheard", {})
+    context = context_of(server, **given)
+    context.log("info", "unheard", {})
+    context.log("warning", "heard", {})
+    context.log("error", "heard", {"a": 1})
+    context.log("loud", "an info, then", {})
+    context_of(server, notify=given["notify"]).log("error", "unheard", {})
 
     assert [(message["params"]["level"], message["params"]["data"]) for message in said] == [
         ("warning", "heard"),
@@ -138,14 +138,14 @@ async def test_a_line_of_the_log_is_told_from_its_level_on(front: ServerContext)
     ]
 
 
-async def test_what_is_said_after_another_took_over_goes_to_it(front: ServerContext) -> None:
+async def test_what_is_said_after_another_took_over_goes_to_it(server: ServerContext) -> None:
     first_given: dict[str, Any] = {"meta": {"progressToken": "old"}}
     second_given: dict[str, Any] = {"meta": {"progressToken": "new"}, "log_level": 0}
     first_said, second_said = said_by(first_given), said_by(second_given)
-    exchange = exchange_of(front, **first_given)
-    exchange.take_over(exchange_of(front, **second_given))
-    exchange.progress(Progress(1, None, ""))
-    exchange.log("info", "words", {})
+    context = context_of(server, **first_given)
+    context.continue_as(context_of(server, **second_given))
+    context.progress(Progress(1, None, ""))
+    context.log("info", "words", {})
 
     assert first_said == []
     assert [message["method"] for message in second_said] == ["notifications/progress", "notifications/message"]
@@ -164,10 +164,10 @@ def test_what_a_client_cannot_be_asked_is_named() -> None:
     [(500, 500), (49_999, 49_999), (50_000, None), (10**9, None), (0, None), (-5, None), (True, None), ("500", None), (5.0, None)],
 )
 async def test_the_size_that_a_client_states_holds_where_it_is_the_smaller_one(
-    front: ServerContext, stated: object, expected: int | None
+    server: ServerContext, stated: object, expected: int | None
 ) -> None:
-    assert exchange_of(front, meta={"anthropic/maxResultSizeChars": stated}).channel().result_characters == expected
-    assert exchange_of(front, meta={"mine": 1}).channel().result_characters is None
+    assert context_of(server, meta={"anthropic/maxResultSizeChars": stated}).channel().result_characters == expected
+    assert context_of(server, meta={"mine": 1}).channel().result_characters is None
 
 
 def test_a_question_that_is_no_json_is_refused() -> None:
