@@ -532,7 +532,7 @@ def test_what_a_client_writes_in_the_same_moment_is_not_lost(mcp: Path, toolyard
     status, _, err = toolyard("connect", "cursor")
 
     assert status == 1
-    assert "changed by somebody else" in err
+    assert "changed by another program" in err
     assert mcp.read_text() == "{}"
     assert list(mcp.parent.iterdir()) == [mcp]
 

@@ -119,7 +119,7 @@ def test_a_name_that_only_the_keyring_can_tell_more_of_is_told_so(authority: Aut
 
     status, _, err = toolyard("login", "elsewhere")
 
-    assert (status, err) == (1, "toolyard: The login is kept in the keyring, which is not there now.\n")
+    assert (status, err) == (1, "toolyard: The login is stored in the keyring, which is not available now.\n")
     assert "There is no upstream '../elsewhere'." in toolyard("login", "../elsewhere")[2]
     assert not authority.asked("/authorize")
 

@@ -70,7 +70,7 @@ def test_who_wants_one_tool_waits_for_no_other_upstream(yard_file: str, toolyard
 def test_who_runs_a_tool_about_tools_waits_for_those_it_is_about(
     arguments: list[str], told: str, yard_file: str, toolyard: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolyard.yard._SETTLED", 0)  # it is open before any upstream is there
+    monkeypatch.setattr("toolyard.yard._READY_S", 0)  # it is open before any upstream is there
     status, out, _ = toolyard("call", yard_file, *arguments, "--json")
 
     assert (status, told in out) == (0, True)

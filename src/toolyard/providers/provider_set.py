@@ -59,7 +59,7 @@ class ProviderSet:
         self._notify = notify
         self._open: dict[str, tuple[Provider, AsyncExitStack]] = {}
         self._opening: set[str] = set()
-        self._forwarding: dict[str, Any] = {}
+        self.forwarding: dict[str, Any] = {}
 
     def get(self, name: str) -> Provider | None:
         """Return the open provider of that name, if there is one."""
@@ -72,7 +72,7 @@ class ProviderSet:
     @property
     def forward_headers(self) -> Sequence[str]:
         """Return the request headers that the providers pass on; read per request, because upstreams come and go."""
-        return [header for provider in self._forwarding.values() for header in provider.forward_headers] if self._forwarding else ()
+        return [header for provider in self.forwarding.values() for header in provider.forward_headers] if self.forwarding else ()
 
     async def add(self, provider: Provider, *, gives_way: bool = False) -> None:
         """Open a provider, which then publishes.
@@ -92,13 +92,13 @@ class ProviderSet:
                 self._open[name] = (provider, stack.pop_all())
                 forwarding = getattr(provider, "providers", provider)  # a mounted yard forwards the headers of its own providers
                 if hasattr(forwarding, "forward_headers"):
-                    self._forwarding[name] = forwarding
+                    self.forwarding[name] = forwarding
         finally:
             self._opening.discard(name)
 
     async def remove(self, name: str) -> None:
         """Close a provider, if it is open, and withdraw what it published."""
-        self._forwarding.pop(name, None)
+        self.forwarding.pop(name, None)
         entry = self._open.pop(name, None)
         if entry is not None:
             await entry[1].aclose()

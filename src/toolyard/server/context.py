@@ -130,7 +130,8 @@ class ServerContext:
 
     def header_names(self) -> tuple[bytes, ...]:
         """Return the names of the request headers that handlers may see or upstreams get; upstreams come and go."""
-        forwarded = self.yard.providers.forward_headers
+        providers = self.yard.providers
+        forwarded = providers.forward_headers if providers.forwarding else ()
         return (*self._visible_names, *(name.encode() for name in forwarded)) if forwarded else self._visible_names
 
     def visible_headers(self, headers: Mapping[str, str]) -> Mapping[str, str]:

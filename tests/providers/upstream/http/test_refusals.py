@@ -63,7 +63,7 @@ def guarded(*good: str, status: int = 401, challenge: str = "Bearer scope=x") ->
 
 
 @pytest.mark.parametrize(
-    ("status", "headers", "trouble", "sent"),
+    ("status", "headers", "kind", "sent"),
     [
         (400, {}, "refused", False),
         (401, {"www_authenticate": "Bearer"}, "unauthenticated", False),

@@ -78,7 +78,7 @@ async def test_messages_are_never_posted_to_another_server(serve: Serve, connect
 
 
 @pytest.mark.parametrize(
-    ("status", "trouble"), [(401, "unauthenticated"), (404, "refused"), (405, "refused"), (503, "unavailable"), (200, "refused")]
+    ("status", "kind"), [(401, "unauthenticated"), (404, "refused"), (405, "refused"), (503, "unavailable"), (200, "refused")]
 )
 async def test_a_stream_that_is_refused_cannot_be_opened(serve: Serve, connect: Connect, status: int, kind: str) -> None:
     async def refuse(request: Request) -> None:
@@ -159,7 +159,7 @@ async def test_the_end_of_the_stream_ends_the_link_once(serve: Serve, connect: C
     assert listener.calls.empty()
 
 
-@pytest.mark.parametrize(("status", "trouble"), [(404, "refused"), (429, "rate_limited"), (500, "refused")])
+@pytest.mark.parametrize(("status", "kind"), [(404, "refused"), (429, "rate_limited"), (500, "refused")])
 async def test_a_message_that_is_refused_is_lost(serve: Serve, connect: Connect, status: int, kind: str) -> None:
     server = await serve(SseServer(status=status))
     link, listener = await connect(server.url, kind=SseLink, transport="sse")

@@ -329,7 +329,7 @@ FINAL = [
 
 
 @pytest.mark.parametrize(
-    ("answer", "trouble"), [(answer, "unavailable") for answer in PASSING] + [(answer, "unauthenticated") for answer in FINAL]
+    ("answer", "kind"), [(answer, "unavailable") for answer in PASSING] + [(answer, "unauthenticated") for answer in FINAL]
 )
 async def test_only_final_errors_require_a_person(
     authority: Authority, log_in: SignIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, answer: tuple[int, Any], kind: str
