@@ -17,6 +17,7 @@ SOURCES = sorted((ROOT / "src" / "toolyard").rglob("*.py"))
 FILE_LINES = 600
 FUNCTION_LINES = 50
 CALL_FIELDS = 20
+POSITIONAL_ARGUMENTS = 5
 MODULES = [pytest.param(path, id=str(path.relative_to(ROOT / "src" / "toolyard"))) for path in SOURCES]
 
 
@@ -201,3 +202,22 @@ def test_no_text_names_a_path_of_a_machine_or_a_package_index(path: Path) -> Non
 
 def test_a_call_has_few_enough_fields_to_be_known_by_heart() -> None:
     assert len(toolyard.Call.__struct_fields__) <= CALL_FIELDS
+
+
+VARIADIC = {"_log", "_audit", "terminal"}
+
+
+def _is_variadic(call: ast.Call) -> bool:
+    """Return whether a call takes any number of equal arguments: the facts of a log line, the parts of a line on a terminal."""
+    return isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name) and call.func.value.id in VARIADIC
+
+
+@pytest.mark.parametrize("path", MODULES)
+def test_no_call_passes_more_than_five_positional_arguments(path: Path) -> None:
+    calls = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call) and not _is_variadic(node)]
+    places = [
+        f"{path.name}:{call.lineno} passes {len(call.args)}"
+        for call in calls
+        if len(call.args) > POSITIONAL_ARGUMENTS and not any(isinstance(argument, ast.Starred) for argument in call.args)
+    ]
+    assert not places

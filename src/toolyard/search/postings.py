@@ -135,7 +135,7 @@ class Postings:
         sequence = tuple(map(self.term_of.__getitem__, words))
         weighed = self._weigh(read)
         terms, weights = tuple(weighed), tuple(map(self._saturated.__getitem__, weighed.values()))
-        self.entries[number] = Entry(spec, terms, weights, words, sequence, len(read[_NAME]))
+        self.entries[number] = Entry(spec, terms, weights, words, sequence=sequence, name_words=len(read[_NAME]))
         self.tool_counts.update(terms)
         for term, level in zip(terms, map(self._level_of.__getitem__, weights), strict=True):
             level[term].append(number)

@@ -173,7 +173,7 @@ async def test_an_upstream_that_went_back_to_the_older_era_gets_a_handshake(refu
         await negotiated(ScriptedLink({**HANDSHAKE, "server/discover": refusal}), era="2026")
 
 
-@pytest.mark.parametrize("kind", [LinkError("refused", "Broken.", status=500), LinkError("unavailable", "Broken.")])
+@pytest.mark.parametrize("trouble", [LinkError("refused", "Broken.", status=500), LinkError("unavailable", "Broken.")])
 async def test_a_failing_modern_upstream_is_not_mistaken_for_an_older_one(trouble: LinkError) -> None:
     with pytest.raises(LinkError, match="Broken"):
         await negotiated(ScriptedLink({**HANDSHAKE, "server/discover": trouble}), last_version="2026-07-28")

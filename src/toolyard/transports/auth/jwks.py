@@ -20,7 +20,7 @@ from jwt.types import Options
 
 from toolyard._internal.logfmt import log_value
 from toolyard.state.store import Clock
-from toolyard.transports.auth.authenticator import FetchError, IssuerUnreachableError, Refusal, check_url
+from toolyard.transports.auth.authenticator import FetchError, IssuerUnreachableError, Refusal, check_url, is_loopback
 
 __all__ = ["ALGORITHMS", "MAX_BYTES", "FixedKeys", "Issuer", "KeySet", "Verifier", "claims_of", "fetch_object", "header_of"]
 
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 async def fetch_object(url: str) -> dict[str, Any]:
     """Return the JSON object at a URL that was checked before; the caller sets the timeout.
 
-    Only what was configured is trusted: redirects and proxies from the environment are not followed.
+    Only what was configured is trusted: redirects are not followed. An issuer on this machine is never behind a proxy.
 
     Raises:
         FetchError: There is none, or it is too large.
@@ -45,7 +45,7 @@ async def fetch_object(url: str) -> dict[str, Any]:
     body = bytearray()
     try:
         async with (
-            httpx2.AsyncClient(trust_env=False, verify=_tls_context(), timeout=None) as client,
+            httpx2.AsyncClient(trust_env=not is_loopback(urlsplit(url).hostname or ""), verify=_tls_context(), timeout=None) as client,
             client.stream("GET", url, headers=_HEADERS, follow_redirects=False) as response,
         ):
             if not response.is_success:
