@@ -92,6 +92,29 @@ def words(topic: str) -> str:
 EVERYTHING: dict[str, Any] = {"tools": [add, refuse, plain, paint], "resources": [page, broken, asks], "prompts": [words]}
 
 
+@pytest.mark.parametrize("method", ["resources/subscribe", "resources/unsubscribe", "logging/setLevel", "initialize"])
+async def test_a_method_that_the_2026_era_lacks_is_unknown_whatever_its_params_are(meet: "Meet", method: str) -> None:
+    async with meet(**EVERYTHING) as peer:
+        answer = await peer.ask(method, {"uri": 5, "level": 5})
+
+    assert answer["error"]["code"] == -32601
+
+
+@EVERY
+async def test_a_plain_tool_that_is_withdrawn_during_its_call_answers_in_its_own_shape(meet: "Meet", era: str) -> None:
+    @tool(shape="plain")
+    async def vanish(call: Call) -> str:
+        """Vanish."""
+        yard.registry.withdraw(call.spec.source)
+        return "words"
+
+    yard = Yard("met", tools=[vanish])
+    async with meet(yard, era=era) as peer:
+        result = (await peer.ask("tools/call", {"name": "vanish"}))["result"]
+
+    assert result["content"] == [{"type": "text", "text": "words"}]
+
+
 @EVERY
 async def test_a_tool_is_called(meet: "Meet", era: str) -> None:
     async with meet(era=era, **EVERYTHING) as peer:
