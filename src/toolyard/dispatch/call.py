@@ -77,7 +77,7 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because o
     name: str = "library"
     line: str = ""
     """The connection, where several clients share one identity and name."""
-    front: int = 0
+    server: int = 0
     """The number of the server context that the call belongs to; 0 is none."""
     progress: SendProgress | None = None
     log: Callable[[str, str, Mapping[str, object]], None] | None = None

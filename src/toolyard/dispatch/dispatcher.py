@@ -261,7 +261,7 @@ class Dispatcher:
         return tool
 
     def _check_nesting(self, call: Run) -> None:
-        if not self._closed.isdisjoint((0, call.channel.front)):
+        if not self._closed.isdisjoint((0, call.channel.server)):
             raise ToolError("overloaded", "The yard is closing.")
         if call.parent is not None and call.parent.finished:
             raise ToolError("state_error", "The call that this one belongs to is over.")

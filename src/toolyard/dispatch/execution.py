@@ -116,7 +116,7 @@ class Execution:
             self.threads.close()
 
     def _calls_of(self, server: int) -> list[Run]:
-        return [call for call in self.calls.values() if (not server or call.channel.front == server) and call not in self._abandoned]
+        return [call for call in self.calls.values() if (not server or call.channel.server == server) and call not in self._abandoned]
 
     async def _admit(self, call: Run, tool: Tool) -> Envelope | None:
         """Admit a call; a timeout that its caller set runs meanwhile."""

@@ -67,8 +67,8 @@ class ServerContext:
         self.dispatch = yard.dispatcher.dispatch
         self.number = next(_server_numbers)
         """Marks the calls that came in here, so that closing cancels these and no others."""
-        self.default_channel = Channel(name=channel, front=self.number)
-        self.stateless_channel = Channel(name=channel, front=self.number, stateless=True)
+        self.default_channel = Channel(name=channel, server=self.number)
+        self.stateless_channel = Channel(name=channel, server=self.number, stateless=True)
         self.lists = Lists(yard, serving, yard.signer)
         self.input_required = InputRequired(yard.signer, serving.ask_seconds)
         self.notifier = ChangeNotifier(yard, self.lists)
@@ -165,7 +165,7 @@ class ServerContext:
         calls = self.yard.dispatcher.in_flight
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        while loop.time() < deadline and any(call.channel.front == self.number for call in calls.values()):  # noqa: ASYNC110 - no event
+        while loop.time() < deadline and any(call.channel.server == self.number for call in calls.values()):  # noqa: ASYNC110 - no event
             await asyncio.sleep(_POLL_S)  # polling is good enough for something that happens once
         await self.cancel_calls()
 
@@ -240,7 +240,7 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
             name=self.server.channel,
             # without an identity and a session, each request is a client of its own
             line=self.line or (f"request {next(_request_numbers)}" if self.caller.identity == ANYONE.identity else ""),
-            front=self.server.number,
+            server=self.server.number,
             progress=self.progress if (notify is not None and token is not None) or resumes else None,
             log=self.log if (notify is not None and self.log_level is not None) or resumes else None,
             ask=ask,

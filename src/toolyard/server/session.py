@@ -172,7 +172,7 @@ class ServerSession:
         self._level = _INFO
         self._is_closed = False
         self._line = f"conversation {next(_session_numbers)}"
-        self._channel = Channel(name=server.channel, line=self._line, front=server.number, log=self._send_log)
+        self._channel = Channel(name=server.channel, line=self._line, server=server.number, log=self._send_log)
         self._shared_context: RequestContext | None = None
         """The context of all tool calls that have neither `_meta` nor headers, so that it is built once."""
         self._subscription: Subscription | None = None
