@@ -33,7 +33,8 @@ from toolyard.providers.mount import Mount
 from toolyard.providers.provider_set import ProviderSet, StaticProvider
 from toolyard.providers.upstream import LOCK_FILE
 from toolyard.search.settings import SearchSettings
-from toolyard.state.store import Clock, MemoryStore, Store
+from toolyard.state.memory import MemoryStore
+from toolyard.state.store import Clock, Store
 
 if TYPE_CHECKING:
     from toolyard.providers.upstream.settings import UpstreamSettings  # see below
