@@ -40,8 +40,8 @@ _MIGRATIONS: Final = (
         "CREATE INDEX entries_by_expiry ON entries (expires) WHERE expires IS NOT NULL",
         "CREATE TABLE counters (key TEXT PRIMARY KEY NOT NULL, expires REAL, number INTEGER NOT NULL) WITHOUT ROWID",
         # AUTOINCREMENT never gives a number twice, which makes them fencing tokens.
-        "CREATE TABLE leases (token INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT UNIQUE NOT NULL, "
-        "boot TEXT NOT NULL, expires REAL NOT NULL)",
+        """CREATE TABLE leases
+        (token INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT UNIQUE NOT NULL, boot TEXT NOT NULL, expires REAL NOT NULL)""",
         "CREATE TABLE messages (id INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, expires REAL NOT NULL, value BLOB NOT NULL)",
     ),
 )
