@@ -200,10 +200,19 @@ class Sessions:
                 await self._revive(self._store, key.removeprefix(prefix), owner, is_named=False)
         session = self.resolve(session_id, owner, required=required)
         if session is not None and session.stored is not None and not session.busy:
-            text = await self._store.get(_prefix(owner) + session.id)
-            if text is not None and text != session.stored and not session.busy:  # another process changed it
-                session.data, session.stored = _decode_stored(text).data, text
+            await self._refresh(self._store, session)
+            return self.get(session.id, owner)
         return session
+
+    async def _refresh(self, store: Store, session: Session) -> None:
+        """Take over what other processes did with a session: changed its data, or ended it."""
+        text = await store.get(_prefix(session.owner) + session.id)
+        if session.busy or text == session.stored:
+            return
+        if text is None:
+            await self.end(session.id)
+        else:
+            session.data, session.stored = _decode_stored(text).data, text
 
     async def _revive(self, store: Store, session_id: str, owner: str, *, is_named: bool = True) -> None:
         """Go on here with a session that another process stored, if there is one."""
@@ -245,10 +254,9 @@ class Sessions:
             if session.stored is None:
                 await self._store.put(key, text, ttl=ttl)
             elif not await self._store.compare_and_set(key, session.stored, text, ttl=ttl):
-                session.data = _decode_stored(session.stored).data
-                raise ToolError(
+                raise ToolError(  # the data stay as they are, so that other calls that changed them are told, too
                     "state_error",
-                    "The data of the session were changed by another process meanwhile; the changes of this call are dropped.",
+                    "Another process changed the data of the session meanwhile, so the changes of this call are dropped.",
                     may_have_run=True,
                     reason="session_changed",
                     session_id=session.id,

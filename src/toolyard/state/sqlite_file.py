@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 from toolyard._internal.files import make_private
 from toolyard.state.store import StoreUnavailableError
 
-__all__ = ["FAILURES", "Connection", "Work", "file_system_of", "open_connection", "read", "unavailable", "write"]
+__all__ = ["FAILURES", "Connection", "Work", "file_system_of", "is_full", "open_connection", "read", "unavailable", "write"]
 
 Connection = sqlite3.Connection
 Result = TypeVar("Result")
@@ -124,6 +124,11 @@ def unavailable(error: Exception, path: Path) -> StoreUnavailableError:
         reason = next((reason for prefix, reason in _REASONS if name.startswith(prefix)), "io_error")
         detail = f"{_SENTENCES.get(reason, 'It cannot be read or written.')} SQLite says: {error}."
     return StoreUnavailableError(f"The store '{path}' cannot be used. {detail}", reason=reason)
+
+
+def is_full(error: Exception) -> bool:
+    """Return whether a write failed because there is no more room."""
+    return getattr(error, "sqlite_errorname", "") == "SQLITE_FULL"
 
 
 def file_system_of(path: Path, mounts: str | None = None) -> str:
