@@ -65,10 +65,10 @@ _REASONS: Final = (
 )
 _ERRNOS: Final = {errno.ENOSPC: "full", errno.EDQUOT: "full", errno.EFBIG: "full", errno.EROFS: "read_only"}
 _SENTENCES: Final = {
-    "full": "The disk is full.",
+    "full": "The disk is full. Make room.",
     "read_only": "It is read-only.",
     "not_writable": "It cannot be opened for writing.",
-    "corrupt": "It is damaged, or no SQLite file.",
+    "corrupt": "It is damaged, or no SQLite file. Restore it, or move it away to start anew.",
     "locked": "Another process has locked it for too long.",
 }
 
@@ -154,7 +154,9 @@ def _prepare(path: Path) -> None:
     make_private(path.parent)
     kind = file_system_of(path.parent)
     if _NETWORK.match(kind):
-        message = f"The store '{path}' cannot be used. It is on a network file system ('{kind}'), where SQLite may lose data."
+        message = (
+            f"The store '{path}' cannot be used. It is on a network file system ('{kind}'), where SQLite may lose data. Use another path."
+        )
         raise StoreUnavailableError(message, reason="network_file_system")
     if not path.exists():
         with suppress(FileExistsError):  # another process was first
