@@ -158,6 +158,14 @@ class Dispatcher:
 
         return await self._answer(call, find)
 
+    def run(self, request: CallRequest, channel: Channel) -> Awaitable[Envelope]:
+        """Answer a request of any kind that came from outside."""
+        if request.kind == "resource":
+            return self.read(request.name, caller=request.caller, channel=channel)
+        if request.kind == "prompt":
+            return self.prompt(request.name, request.arguments, caller=request.caller, channel=channel)
+        return self.dispatch(request, channel=channel)
+
     async def complete(
         self,
         kind: Literal["resource", "prompt"],
