@@ -109,6 +109,7 @@ _SETTINGS: Final = (
     ("serve.tls_key", "FILE", "the private key of the certificate"),
     ("serve.workers", "NUMBER", "the number of processes (default: 1); more than one needs '--stateless'"),
     ("serve.reload", "", "restart when a '.py' or '.toml' file in the folder of the yard changes"),
+    ("store", "STORE", "where state is kept: 'memory', 'sqlite' or 'sqlite:PATH' (default: 'sqlite', in a file for each project)"),
     ("profile", "NAME", "the profile of callers without one of their own (default: the yard's own)"),
     ("allow_eval", "", "publish the tools that run code"),
 )

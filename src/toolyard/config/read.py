@@ -14,6 +14,7 @@ from unicodedata import normalize
 
 import msgspec
 
+from toolyard._internal.project import find_project
 from toolyard.config.convert import ConfigError, Location, Table, convert, parse_text, unknown_key
 from toolyard.config.profiles import PROFILES, TOOLSETS, read_profiles
 from toolyard.config.settings import PACKS, PREFIX, Setting, Settings, known_settings
@@ -184,6 +185,13 @@ class Config(NamedTuple):
         """Return whether upstreams or packs make a yard, so that no module is needed."""
         return _names_upstreams(self.settings.target) or (self.settings.target is None and bool(self.upstreams or self.settings.packs))
 
+    @property
+    def project(self) -> str:
+        """Return the project that these settings belong to; a URL that no file names is one of its own, wherever it is used."""
+        target = self.settings.target
+        is_stray_url = target is not None and "://" in target and self.origin("target").kind != "file"
+        return find_project(None if is_stray_url else self.path, target)
+
     def origin(self, key: str) -> Origin:
         """Return where the value of a setting came from."""
         return self.origins.get(key, Origin())
@@ -304,6 +312,9 @@ def _flat(document: Table, path: Path) -> Iterator[tuple[str, Any]]:
 
 def _relative_to_file(path: Path, key: str, value: Any) -> Any:
     """Return the value; a path is resolved against the folder of the file that has it."""
+    if key == "store":
+        kind, _, file = value.partition(":")
+        return f"{kind}:{path.parent / file}" if file and not file.startswith("~") else value
     is_target = key == "target" and "://" not in value and value.partition(":")[0].endswith((".py", *CLIENT_FILES))
     is_file = is_target or (key in _PATHS and not value.startswith("~"))
     return str(path.parent / value) if is_file else value

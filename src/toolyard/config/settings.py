@@ -175,6 +175,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The metatools: true for all, false for none, or their names; 'learning' can be one of the names."""
     state_dir: str | None = None
     """The directory for persistent state (default: 'toolyard' in '$XDG_STATE_HOME' or '~/.local/state')."""
+    store: str | None = None
+    """The store: 'memory', 'sqlite' or 'sqlite:PATH' (default: for 'toolyard serve' an SQLite file of the project, else 'memory')."""
     serve: Serving = msgspec.field(default_factory=Serving)
     """How the yard is served."""
     limits: Limits = msgspec.field(default_factory=Limits)

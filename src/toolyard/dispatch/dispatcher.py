@@ -45,6 +45,7 @@ from toolyard.model.errors import ToolError
 from toolyard.model.limits import Limits
 from toolyard.model.profile import Profile
 from toolyard.model.spec import unknown_spec
+from toolyard.state.store import StoreUnavailableError
 
 __all__ = ["Dispatcher"]
 
@@ -226,7 +227,7 @@ class Dispatcher:
         try:
             return outcome.cut(await self.results.store(encoded, call.request.caller.owner, call.profile, room=room))
         except BaseException as error:  # noqa: BLE001 - a store may raise anything
-            if outcome.error is not None and isinstance(error, ToolError):
+            if outcome.error is not None and isinstance(error, ToolError | StoreUnavailableError):
                 return outcome.cut(too_large(encoded))
             return self._failed(call, error)
 

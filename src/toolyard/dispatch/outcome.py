@@ -11,7 +11,7 @@ from toolyard.dispatch.call import Call
 from toolyard.dispatch.run import Run
 from toolyard.dispatch.tool import Tool
 from toolyard.model.content import Block, Text, block_from_bytes
-from toolyard.model.elicitation import OWN_REASONS
+from toolyard.model.elicitation import OWN_REASONS, STORE_UNAVAILABLE
 from toolyard.model.envelope import (
     WRAPPER_CHARACTERS,
     Content,
@@ -26,6 +26,7 @@ from toolyard.model.envelope import (
 )
 from toolyard.model.errors import CODES, Blame, CodeName, ToolError
 from toolyard.model.spec import UNKNOWN_TOOL, Kind
+from toolyard.state.store import RETRY_AFTER_MS, StoreUnavailableError
 
 __all__ = [
     "Observer",
@@ -39,6 +40,7 @@ __all__ = [
     "finish",
     "room_for_data",
     "stopped_by",
+    "store_unavailable",
     "to_outcome",
     "to_read_outcome",
 ]
@@ -333,9 +335,24 @@ def failure_from(error: ToolError, call: Call) -> Outcome:
 
 
 def defect_from(error: BaseException, call: Call) -> ToolError:
-    """Log an unexpected exception with its traceback, and return a failure without it."""
+    """Log an unexpected exception with its traceback, and return a failure without it; a store logs its own failures."""
+    if isinstance(error, StoreUnavailableError):
+        return store_unavailable(may_have_run=call.may_have_run)
     _log.error("defect tool=%s id=%s type=%s", call.tool, call.id, type(error).__name__, exc_info=error)
     return ToolError("internal_error", f"The {call.at_fault} failed in a way it did not foresee.", blame=call.at_fault)
+
+
+def store_unavailable(*, may_have_run: bool) -> ToolError:
+    """Return the failure of a call that needs the store while the store cannot be used."""
+    return ToolError(
+        "overloaded",
+        "The store of the yard cannot be used now.",
+        hint=None if may_have_run else "Wait for 'retry_after_ms', then call again.",
+        reason=STORE_UNAVAILABLE,
+        blame="yard",
+        may_have_run=may_have_run,
+        retry_after_ms=RETRY_AFTER_MS,
+    )
 
 
 def stopped_by(call: Run, seconds: float) -> ToolError:

@@ -1,16 +1,22 @@
 """From settings to a yard: reads the settings of a command or program and applies them to a yard that is not open yet."""
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
+from toolyard._internal.files import find_state_dir
+from toolyard._internal.logfmt import log_value
+from toolyard._internal.project import project_dir
 from toolyard.config import Authentication, Config, ConfigError, Setting, known_settings, read_config
 from toolyard.launch.errors import LaunchError, as_launch_error
 from toolyard.launch.notices import Notices
 from toolyard.model.profile import Profile
 from toolyard.providers import Provider
+from toolyard.state.memory import MemoryStore
+from toolyard.state.store import Store
 from toolyard.yard import LOCK_FILE, Yard, upstream_providers
 
 if TYPE_CHECKING:
@@ -69,14 +75,19 @@ def _authenticators(auth: Authentication) -> "Iterator[Authenticator]":
 _UPSTREAM_OF: Final = "_TOOLYARD_UPSTREAM_OF"
 """Variable with the files that have a server as an upstream, lest it reads one of them and starts itself for ever."""
 _APPLIED_SECTIONS: Final = frozenset({"", "limits", "search"})
+_log = logging.getLogger(__name__)
+_STORE_FILE: Final = "store.sqlite3"
+"""The name of a project's store in the folder of its state."""
 _YARD_OPTIONS: Final = ("profile", "allow_eval", "metatools", "packs", "state_dir")
 
 
-def apply_settings(yard: Yard, config: Config, notices: Notices) -> None:
+def apply_settings(yard: Yard, config: Config, notices: Notices, *, serves: bool = False) -> None:
     """Apply settings and upstreams to a yard that is not open yet; values that were not set stay as its code has them.
 
+    A yard that is served and has no store yet gets the one in the SQLite file of its project.
+
     Raises:
-        LaunchError: A profile, pack or metatool does not exist, or a variable or secret of an upstream is missing.
+        LaunchError: A profile, pack, metatool or store does not exist, or a variable or secret of an upstream is missing.
     """
     settings = config.settings
     yard.adopt(config.profiles.values())
@@ -84,12 +95,39 @@ def apply_settings(yard: Yard, config: Config, notices: Notices) -> None:
     applied = {key: setting for key, setting in known_settings().items() if setting.section in _APPLIED_SECTIONS and key != "target"}
     origins = {_yard_name(setting): str(config.origins[key]) for key, setting in applied.items() if key in config.origins}
     providers = make_providers(yard, config, resolve_upstreams(config, notices))
-    if not origins and not providers and not config.profiles:
+    stores = _make_store(yard, config, serves=serves)
+    if not origins and not providers and not config.profiles and not stores:
         return
-    options: dict[str, Any] = {name: getattr(settings, name) for name in _YARD_OPTIONS if name in config.origins}
+    options: dict[str, Any] = {**stores} | {name: getattr(settings, name) for name in _YARD_OPTIONS if name in config.origins}
     options |= {"profiles": config.profiles.values(), "providers": providers}
     with as_launch_error(ValueError):
         yard.configure(origins=origins, limits=config.explicit("limits"), search=config.explicit("search"), **options)
+
+
+def _make_store(yard: Yard, config: Config, *, serves: bool) -> dict[str, Store]:
+    """Return the store of the settings, or the default one, by its name in `Yard.configure`; nothing if the yard keeps its own.
+
+    Raises:
+        LaunchError: There is no such store.
+    """
+    chosen = config.settings.store
+    if chosen == "memory":
+        return {"store": MemoryStore(max_bytes=config.explicit("limits").get("store_bytes", yard.limits.store_bytes))}
+    if chosen is None and (yard.has_store or not serves):
+        return {}
+    kind, colon, path = (chosen or "sqlite").partition(":")
+    if kind != "sqlite" or bool(colon) is not bool(path):
+        raise LaunchError(f"There is no store '{chosen}'. Write 'memory', 'sqlite' or 'sqlite:PATH'.")
+    try:
+        file = path or project_dir(find_state_dir(config.settings.state_dir or yard.state_dir), config.project) / _STORE_FILE
+    except OSError as error:
+        if chosen is None:
+            _log.warning("store_in_memory reason=%s", log_value(error.strerror))
+            return {}
+        raise LaunchError(f"The store has no place: {error.strerror}. Set 'state_dir', or name a file with 'sqlite:PATH'.") from error
+    from toolyard.state.sqlite import SqliteStore  # noqa: PLC0415 - a yard without one starts sooner
+
+    return {"default_store" if chosen is None else "store": SqliteStore(file)}
 
 
 def _yard_name(setting: Setting) -> str:
