@@ -431,7 +431,7 @@ class Yard:
         self.signer = default_signer(self.state_dir)
         self.registry = Registry(self.limits, allow_eval=allow_eval, suggestions=SUGGESTIONS)
         self.providers = ProviderSet(self.registry, notify=self.notify_updated)
-        self.sessions = Sessions(self.limits, clock=self._clock)
+        self.sessions = Sessions(self.limits, clock=self._clock, store=self._own_store)
         self._store: Store = self._own_store or MemoryStore(max_bytes=self.limits.store_bytes, clock=self._clock)
 
     def _make_dispatcher(self) -> Dispatcher:

@@ -13,6 +13,7 @@ from toolyard._internal.project import project_dir
 from toolyard.config import Authentication, Config, ConfigError, Setting, known_settings, read_config
 from toolyard.launch.errors import LaunchError, as_launch_error
 from toolyard.launch.notices import Notices
+from toolyard.model.limits import Limits
 from toolyard.model.profile import Profile
 from toolyard.providers import Provider
 from toolyard.state.memory import MemoryStore
@@ -29,6 +30,7 @@ __all__ = [
     "find_profile",
     "make_authenticator",
     "make_providers",
+    "make_store",
     "read_settings",
     "resolve_upstreams",
 ]
@@ -95,7 +97,7 @@ def apply_settings(yard: Yard, config: Config, notices: Notices, *, serves: bool
     applied = {key: setting for key, setting in known_settings().items() if setting.section in _APPLIED_SECTIONS and key != "target"}
     origins = {_yard_name(setting): str(config.origins[key]) for key, setting in applied.items() if key in config.origins}
     providers = make_providers(yard, config, resolve_upstreams(config, notices))
-    stores = _make_store(yard, config, serves=serves)
+    stores = _store_options(yard, config, serves=serves)
     if not origins and not providers and not config.profiles and not stores:
         return
     options: dict[str, Any] = {**stores} | {name: getattr(settings, name) for name in _YARD_OPTIONS if name in config.origins}
@@ -104,30 +106,41 @@ def apply_settings(yard: Yard, config: Config, notices: Notices, *, serves: bool
         yard.configure(origins=origins, limits=config.explicit("limits"), search=config.explicit("search"), **options)
 
 
-def _make_store(yard: Yard, config: Config, *, serves: bool) -> dict[str, Store]:
-    """Return the store of the settings, or the default one, by its name in `Yard.configure`; nothing if the yard keeps its own.
+def make_store(config: Config, *, state_dir: str | None = None, max_bytes: int = Limits().store_bytes) -> Store:
+    """Return the store that a server with these settings uses: by default the SQLite file of the project.
 
     Raises:
-        LaunchError: There is no such store.
+        LaunchError: There is no such store, or no state directory.
     """
-    chosen = config.settings.store
+    chosen = config.settings.store or "sqlite"
     if chosen == "memory":
-        return {"store": MemoryStore(max_bytes=config.explicit("limits").get("store_bytes", yard.limits.store_bytes))}
-    if chosen is None and (yard.has_store or not serves):
-        return {}
-    kind, colon, path = (chosen or "sqlite").partition(":")
+        return MemoryStore(max_bytes=max_bytes)
+    kind, colon, path = chosen.partition(":")
     if kind != "sqlite" or bool(colon) is not bool(path):
         raise LaunchError(f"There is no store '{chosen}'. Write 'memory', 'sqlite' or 'sqlite:PATH'.")
     try:
-        file = path or project_dir(find_state_dir(config.settings.state_dir or yard.state_dir), config.project) / _STORE_FILE
+        file = path or project_dir(find_state_dir(config.settings.state_dir or state_dir), config.project) / _STORE_FILE
     except OSError as error:
-        if chosen is None:
-            _log.warning("store_in_memory reason=%s", log_value(error.strerror))
-            return {}
         raise LaunchError(f"The store has no place: {error.strerror}. Set 'state_dir', or name a file with 'sqlite:PATH'.") from error
     from toolyard.state.sqlite import SqliteStore  # noqa: PLC0415 - a yard without one starts sooner
 
-    return {"default_store" if chosen is None else "store": SqliteStore(file)}
+    return SqliteStore(file)
+
+
+def _store_options(yard: Yard, config: Config, *, serves: bool) -> dict[str, Store]:
+    """Return the store of a yard by its name in `Yard.configure`, or nothing if the yard keeps what it has."""
+    is_chosen = config.settings.store is not None
+    if not is_chosen and (yard.has_store or not serves):
+        return {}
+    max_bytes = config.explicit("limits").get("store_bytes", yard.limits.store_bytes)
+    try:
+        store = make_store(config, state_dir=yard.state_dir, max_bytes=max_bytes)
+    except LaunchError as error:
+        if is_chosen:
+            raise
+        _log.warning("store_in_memory reason=%s", log_value(error.message))
+        return {}
+    return {"store" if is_chosen else "default_store": store}
 
 
 def _yard_name(setting: Setting) -> str:

@@ -65,8 +65,8 @@ class SqliteStore:
         self.path: Final = Path(path).expanduser().absolute()
         self._clock = clock
         self._lease_clock = lease_clock
-        self._writer = _Access(self.path, max_bytes=max_bytes, writes=True)
-        self._reader = _Access(self.path, max_bytes=max_bytes, writes=False)
+        self._writer = _Access(self.path, max_bytes=max_bytes, sweep=self._sweep)
+        self._reader = _Access(self.path, max_bytes=max_bytes)
         self._sweep_at = 0.0
         self._poll = _Poll(self._reader)
 
@@ -159,13 +159,7 @@ class SqliteStore:
         await self._writer.close()
 
     async def _write(self, work: "Callable[[Connection], Result]") -> Result:
-        try:
-            result = await self._writer.run(work)
-        except StoreUnavailableError as error:
-            if error.reason != "full":
-                raise
-            await self._writer.run(self._sweep)
-            result = await self._writer.run(work)
+        result = await self._writer.run(work)
         if (now := time.monotonic()) >= self._sweep_at:
             self._sweep_at = now + _SWEEP_S
             self._writer.start(self._sweep)
@@ -186,12 +180,13 @@ class SqliteStore:
 
 
 class _Access:
-    """One connection to the file in a thread of its own, opened when first used."""
+    """One connection to the file in a thread of its own, opened when first used; it only reads if it has no `sweep`."""
 
-    def __init__(self, path: Path, *, max_bytes: int, writes: bool) -> None:
+    def __init__(self, path: Path, *, max_bytes: int, sweep: "Callable[[Connection], object] | None" = None) -> None:
         self._path = path
         self._max_bytes = max_bytes
-        self._writes = writes
+        self._sweep = sweep
+        self._name = "read" if sweep is None else "write"
         self._threads: ThreadPoolExecutor | None = None
         self._connection: Connection | None = None
         self._lock = threading.Lock()
@@ -222,41 +217,51 @@ class _Access:
     def _executor(self) -> ThreadPoolExecutor:
         with self._lock:
             if self._threads is None:
-                name = "toolyard-store-writer" if self._writes else "toolyard-store-reader"
-                self._threads = ThreadPoolExecutor(1, thread_name_prefix=name)
+                self._threads = ThreadPoolExecutor(1, thread_name_prefix=f"toolyard-store-{self._name}")
             return self._threads
 
     def _run(self, work: "Callable[[Connection], Result]") -> Result:
-        from toolyard.state.sqlite_file import FAILURES, read, unavailable, write  # noqa: PLC0415 - imports sqlite3
+        from toolyard.state.sqlite_file import FAILURES, unavailable  # noqa: PLC0415 - imports sqlite3
 
         last = self._failure
         if last is not None and self._connection is None and time.monotonic() < self._retry_at:
             raise StoreUnavailableError(str(last), reason=last.reason)
         try:
-            connection = self._open()
-            result = write(connection, work) if self._writes else read(connection, work)
+            result = self._transact(self._open(), work)
         except FAILURES as error:
             failure = unavailable(error, self._path)
             self._failed(failure)
             raise failure from None
         if last is not None:
             self._failure = None
-            _log.warning("store_available path=%s access=%s", log_value(self._path), "write" if self._writes else "read")
+            _log.warning("store_available path=%s access=%s", log_value(self._path), self._name)
         return result
+
+    def _transact(self, connection: "Connection", work: "Callable[[Connection], Result]") -> Result:
+        from toolyard.state.sqlite_file import is_full, read, write  # noqa: PLC0415 - imports sqlite3
+
+        if self._sweep is None:
+            return read(connection, work)
+        try:
+            return write(connection, work)
+        except Exception as error:
+            if not is_full(error):
+                raise
+        write(connection, self._sweep)  # makes room, unless nothing has expired
+        return write(connection, work)
 
     def _open(self) -> "Connection":
         if self._connection is None:
             from toolyard.state.sqlite_file import open_connection  # noqa: PLC0415 - imports sqlite3
 
-            self._connection = open_connection(self._path, max_bytes=self._max_bytes, writes=self._writes)
+            self._connection = open_connection(self._path, max_bytes=self._max_bytes, writes=self._sweep is not None)
         return self._connection
 
     def _failed(self, failure: StoreUnavailableError) -> None:
         """Log a failure unless the last one had the same reason, and open the file anew next time if that may help."""
         if self._failure is None or self._failure.reason != failure.reason:
-            access = "write" if self._writes else "read"
             path, reason = log_value(self._path), failure.reason
-            _log.error("store_unavailable path=%s access=%s reason=%s text=%s", path, access, reason, log_value(failure))
+            _log.error("store_unavailable path=%s access=%s reason=%s text=%s", path, self._name, reason, log_value(failure))
         self._failure = failure
         if failure.reason not in _KEPT:
             self._close()

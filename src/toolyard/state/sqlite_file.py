@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 from toolyard._internal.files import make_private
 from toolyard.state.store import StoreUnavailableError
 
-__all__ = ["FAILURES", "Connection", "Work", "file_system_of", "open_connection", "read", "unavailable", "write"]
+__all__ = ["FAILURES", "Connection", "Work", "file_system_of", "is_full", "open_connection", "read", "unavailable", "write"]
 
 Connection = sqlite3.Connection
 Result = TypeVar("Result")
@@ -65,10 +65,10 @@ _REASONS: Final = (
 )
 _ERRNOS: Final = {errno.ENOSPC: "full", errno.EDQUOT: "full", errno.EFBIG: "full", errno.EROFS: "read_only"}
 _SENTENCES: Final = {
-    "full": "The disk is full.",
+    "full": "The disk is full. Make room.",
     "read_only": "It is read-only.",
     "not_writable": "It cannot be opened for writing.",
-    "corrupt": "It is damaged, or no SQLite file.",
+    "corrupt": "It is damaged, or no SQLite file. Restore it, or move it away to start anew.",
     "locked": "Another process has locked it for too long.",
 }
 
@@ -126,6 +126,11 @@ def unavailable(error: Exception, path: Path) -> StoreUnavailableError:
     return StoreUnavailableError(f"The store '{path}' cannot be used. {detail}", reason=reason)
 
 
+def is_full(error: Exception) -> bool:
+    """Return whether a write failed because there is no more room."""
+    return getattr(error, "sqlite_errorname", "") == "SQLITE_FULL"
+
+
 def file_system_of(path: Path, mounts: str | None = None) -> str:
     """Return the type of the file system of an existing path, such as 'ext4', or an empty text if it cannot be known."""
     try:
@@ -149,7 +154,9 @@ def _prepare(path: Path) -> None:
     make_private(path.parent)
     kind = file_system_of(path.parent)
     if _NETWORK.match(kind):
-        message = f"The store '{path}' cannot be used. It is on a network file system ('{kind}'), where SQLite may lose data."
+        message = (
+            f"The store '{path}' cannot be used. It is on a network file system ('{kind}'), where SQLite may lose data. Use another path."
+        )
         raise StoreUnavailableError(message, reason="network_file_system")
     if not path.exists():
         with suppress(FileExistsError):  # another process was first
