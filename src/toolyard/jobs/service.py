@@ -8,10 +8,9 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from contextvars import Context
 from typing import Any, Final
-from uuid import uuid4
 
 import msgspec
 
@@ -25,7 +24,6 @@ from toolyard.jobs.job import (
     Job,
     JobCaller,
     JobOrder,
-    JobResult,
     JobStatus,
     cancelled,
     definition_of,
@@ -34,8 +32,9 @@ from toolyard.jobs.job import (
     started_data,
 )
 from toolyard.jobs.run import LEASE_S, TASKS, RunningJob
+from toolyard.jobs.stored import StoredJobs
 from toolyard.model.envelope import Envelope, encode
-from toolyard.model.errors import ToolError, not_found
+from toolyard.model.errors import ToolError
 from toolyard.model.limits import Limits
 from toolyard.model.profile import Profile
 from toolyard.model.spec import ToolSpec
@@ -49,12 +48,11 @@ _TICK_S: Final = 1.0
 _SCAN_S: Final = 10.0
 _TOOL_WAIT_S: Final = 60.0
 """How long after the start a job waits for a tool that is not there yet: upstreams may connect late."""
-_MAIL_S: Final = 3600.0
 _MAX_JOBS: Final = 1000
 _log = logging.getLogger(__name__)
 
 
-class Jobs:
+class Jobs(StoredJobs):
     """The jobs of one open yard."""
 
     def __init__(
@@ -67,7 +65,7 @@ class Jobs:
         find_profile: Callable[[str], Profile],
         needs_credentials: Callable[[str], bool],
     ) -> None:
-        self.store = store
+        super().__init__(store)
         self.dispatcher = dispatcher
         self.limits = limits
         self.is_closing = False
@@ -156,90 +154,38 @@ class Jobs:
         running.task = asyncio.get_running_loop().create_task(running.execute(request), context=Context())
         running.task.add_done_callback(lambda _: self._running.pop(running.job.id, None))
 
-    async def get(self, job_id: str, identity: str | None) -> Job:
-        """Return a job of an identity; None is an operator, who sees every job.
-
-        Raises:
-            ToolError: `not_found` if there is none, or it belongs to somebody else.
-        """
+    async def known(self, job_id: str) -> Job | None:
+        """Return a job, the newest state of which may not be stored yet."""
         running = self._running.get(job_id)
-        job = running.job if running is not None else await self._load(job_id)
-        if job is None or (identity is not None and job.owner != identity):
-            raise not_found("job", job_id, reason="unknown_job", may_have_run=False)
-        return job
+        return running.job if running is not None else await super().known(job_id)
 
     async def result(self, job: Job) -> Envelope | None:
         """Return the answer of a job that has ended."""
         running = self._running.get(job.id)
-        if running is not None and running.result is not None:
-            return running.result.to_envelope()
-        data = await self.store.get(keys.result(job.id)) if job.ended else None
-        return None if data is None else msgspec.json.decode(data, type=JobResult).to_envelope()
-
-    async def wait(self, job_id: str, identity: str | None, *, seconds: float) -> Job:
-        """Return a job once it has ended or asks something, or after so many seconds."""
-        job = await self.get(job_id, identity)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                if (running := self._running.get(job_id)) is not None:
-                    await running.settled.wait()
-                else:
-                    await self._wait_elsewhere(job)
-        return await self.get(job_id, identity)
-
-    async def _wait_elsewhere(self, job: Job) -> None:
-        """Wait for a job of another process, whose messages may get lost."""
-        async with self.store.subscribe(keys.topic(job.id)) as messages:
-            while not job.ended and job.status != "input_required":
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_TICK_S):
-                        await anext(messages)
-                job = await self.get(job.id, None)
+        return running.result.to_envelope() if running is not None and running.result is not None else await super().result(job)
 
     async def cancel(self, job_id: str, identity: str | None) -> Job:
         """Cancel a job, if it has not ended; return it as it was."""
-        job = await self.get(job_id, identity)
-        if not job.ended and not self._cancel_here(job_id):
-            await self._send(job_id, {"cancel": True})
-        return job
-
-    def _cancel_here(self, job_id: str) -> bool:
         running = self._running.get(job_id)
-        if running is not None:
-            running.cancel()
-        return running is not None
+        if running is None:
+            return await super().cancel(job_id, identity)
+        job = await self.get(job_id, identity)
+        running.cancel()
+        return job
 
     async def answer(self, job_id: str, identity: str | None, responses: Mapping[str, Any]) -> None:
         """Deliver answers of the client to questions of a job; answers to unknown questions are ignored."""
-        job = await self.get(job_id, identity)
         running = self._running.get(job_id)
-        if running is not None:
-            await running.answer(responses)
-        elif not job.ended:
-            await self._send(job_id, {"answers": dict(responses)})
+        if running is None:
+            await super().answer(job_id, identity, responses)
+            return
+        await self.get(job_id, identity)
+        await running.answer(responses)
 
-    async def of(self, owner: str, *, limit: int) -> list[Job]:
-        """Return the newest jobs of an identity and scope, the newest first."""
-        entries = await self.store.keys(keys.list_prefix(owner), limit=limit)
-        return [job for entry in entries if (job := await self._known(entry.rpartition("/")[2])) is not None]
-
-    async def all(self, *, limit: int) -> list[Job]:
-        """Return jobs of all callers, for an operator, the newest first."""
-        entries = await self.store.keys(keys.job(), limit=limit)
-        found = [job for entry in entries if (job := await self._known(entry.removeprefix(keys.job()))) is not None]
-        return sorted(found, key=lambda job: -job.created_at)
-
-    async def _known(self, job_id: str) -> Job | None:
-        running = self._running.get(job_id)
-        return running.job if running is not None else await self._load(job_id)
-
-    async def _load(self, job_id: str) -> Job | None:
-        data = await self.store.get(keys.job(job_id))
-        return None if data is None else msgspec.json.decode(data, type=Job)
-
-    async def _send(self, job_id: str, letter: dict[str, Any]) -> None:
-        """Leave a message for the process that runs a job."""
-        await self.store.put(keys.mail(job_id) + uuid4().hex, encode(letter), ttl=_MAIL_S)
+    async def wait_settled(self, job: Job) -> None:
+        """Wait until a job has ended or asks something."""
+        running = self._running.get(job.id)
+        await (running.settled.wait() if running is not None else super().wait_settled(job))
 
     async def _keep(self) -> None:
         """Renew leases, save progress, deliver messages of other processes, and settle abandoned jobs, as long as the yard is open."""
