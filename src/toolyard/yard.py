@@ -5,12 +5,13 @@ import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypedDict, Unpack, cast
 
 import msgspec
 
 from toolyard._internal.files import find_state_dir
 from toolyard._internal.lazy import PausedCollection
+from toolyard._internal.project import project_dir
 from toolyard._internal.signed_tokens import default_signer
 from toolyard._version import VERSION
 from toolyard.dispatch.call import ANYONE, LIBRARY, Caller, CallRequest, Channel, Limiter, Middleware, Policy
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Lifespan",
+    "ResolvedUpstream",
     "Yard",
     "YardOverrides",
     "all_providers",
@@ -119,10 +121,17 @@ def known_packs(packs: Iterable[str]) -> list[str]:
     return named
 
 
+class ResolvedUpstream(NamedTuple):
+    """The settings of an upstream with variables and secrets filled in, or the problem if one is missing."""
+
+    settings: "UpstreamSettings"
+    problem: str = ""
+
+
 def upstream_providers(
-    upstreams: Mapping[str, "UpstreamSettings"], *, state_dir: str | None, lock: Path | None, longest: int
+    upstreams: Mapping[str, ResolvedUpstream], *, state_dir: str | None, project: str, lock: Path | None, longest: int
 ) -> list[Provider]:
-    """Return the providers of upstreams; `lock` is the file of accepted definitions.
+    """Return the providers of a project's upstreams; `lock` is the file of accepted definitions.
 
     Raises:
         OSError: The state directory cannot be used.
@@ -132,9 +141,12 @@ def upstream_providers(
     from toolyard.providers.upstream.pins import Pins  # noqa: PLC0415 - the same
     from toolyard.providers.upstream.provider import make_upstream  # noqa: PLC0415 - a yard without upstreams starts sooner
 
-    state = find_state_dir(state_dir)
+    state = project_dir(find_state_dir(state_dir), project)
     pins = Pins(lock or state / LOCK_FILE, state=state)
-    return [make_upstream(name, settings, state=state, pins=pins, longest=longest) for name, settings in upstreams.items()]
+    return [
+        make_upstream(name, resolved.settings, state=state, pins=pins, longest=longest, problem=resolved.problem)
+        for name, resolved in upstreams.items()
+    ]
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from toolyard.cli.parser import Options
-from toolyard.cli.targets import config_from, state_dir_of
+from toolyard.cli.targets import config_from, project_dir_of
 from toolyard.cli.terminal import Terminal
 from toolyard.config import Config, ConfigError
 from toolyard.config.read import is_upstream_name
@@ -19,7 +19,7 @@ from toolyard.model.names import did_you_mean
 from toolyard.providers.upstream.catalogue import folder_of
 from toolyard.providers.upstream.oauth.credentials import load_signin
 from toolyard.providers.upstream.oauth.metadata import LoginError, StoredLogin
-from toolyard.providers.upstream.oauth.vault import Vault, stored_url
+from toolyard.providers.upstream.oauth.vault import Vault, is_known, stored_url
 from toolyard.providers.upstream.settings import Login, UpstreamSettings
 
 __all__ = ["run_login", "run_logout"]
@@ -38,12 +38,28 @@ def _find_upstream(options: Options, terminal: Terminal) -> _Upstream:
         options.target, options.name = options.name, ""
     config = config_from(options, terminal)
     name = options.name or next(iter(config.upstreams), "")
-    folder = folder_of(state_dir_of(config), name)
-    settings = _settings_after_refusal(folder) if is_upstream_name(name) and name not in config.upstreams else None
+    state = project_dir_of(config)
+    folder, settings = folder_of(state, name), None
+    if is_upstream_name(name) and name not in config.upstreams:
+        folder = _refused_folder(state, name) or folder
+        settings = _settings_after_refusal(folder)
     settings = settings or _settings(config, name, terminal)
     if settings.url is None:
         raise LaunchError(f"'{name}' is a program, which has no login.")
     return _Upstream(name, settings, folder)
+
+
+def _refused_folder(state: Path, name: str) -> Path | None:
+    """Return the folder of the only upstream of that name that any project has a login or a refusal of.
+
+    Raises:
+        LaunchError: Several projects have one.
+    """
+    own = folder_of(state, name)
+    found = [own] if is_known(own) else [folder for project in state.parent.glob("*") if is_known(folder := folder_of(project, name))]
+    if len(found) > 1:
+        raise LaunchError(f"Several projects have an upstream '{name}'. Run this in the folder of one, or name its file with '--config'.")
+    return found[0] if found else None
 
 
 def _settings_after_refusal(folder: Path) -> UpstreamSettings | None:
@@ -82,11 +98,17 @@ async def _sign_in(upstream: _Upstream, options: Options, terminal: Terminal) ->
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
     vault = Vault(upstream.folder, upstream.settings.url or "")
+
+    async def save(login: StoredLogin) -> None:
+        async with vault.locked():
+            await asyncio.to_thread(vault.write, login)
+
     before = await asyncio.to_thread(vault.read)
-    login: StoredLogin = await load_signin().sign_in(upstream.name, upstream.settings, before, show=show, seconds=options.timeout)
-    async with vault.locked():
-        await asyncio.to_thread(vault.write, login)
-    return login
+    signed_in: StoredLogin = await load_signin().sign_in(
+        upstream.name, upstream.settings, before, show=show, seconds=options.timeout, save=save
+    )
+    await save(signed_in)
+    return signed_in
 
 
 def _describe(upstream: _Upstream, login: StoredLogin) -> list[str]:

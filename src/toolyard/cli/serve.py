@@ -6,7 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from toolyard.cli.targets import config_from, file_of, load_yard
+from toolyard._internal.project import file_of
+from toolyard.cli.targets import config_from, load_yard
 from toolyard.cli.terminal import Terminal
 from toolyard.config import Config, known_settings
 from toolyard.launch.errors import LaunchError

@@ -14,6 +14,7 @@ from unicodedata import normalize
 
 import msgspec
 
+from toolyard._internal.project import find_project
 from toolyard.config.convert import ConfigError, Location, Table, convert, parse_text, unknown_key
 from toolyard.config.profiles import PROFILES, TOOLSETS, read_profiles
 from toolyard.config.settings import PACKS, PREFIX, Setting, Settings, known_settings
@@ -183,6 +184,13 @@ class Config(NamedTuple):
     def is_yard(self) -> bool:
         """Return whether upstreams or packs make a yard, so that no module is needed."""
         return _names_upstreams(self.settings.target) or (self.settings.target is None and bool(self.upstreams or self.settings.packs))
+
+    @property
+    def project(self) -> str:
+        """Return the project that these settings belong to; a URL that no file names is one of its own, wherever it is used."""
+        target = self.settings.target
+        is_stray_url = target is not None and "://" in target and self.origin("target").kind != "file"
+        return find_project(None if is_stray_url else self.path, target)
 
     def origin(self, key: str) -> Origin:
         """Return where the value of a setting came from."""
