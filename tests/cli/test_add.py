@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from toolyard._internal.project import find_project, project_dir
+
 Run = Callable[..., tuple[int, str, str]]
 
 WRITTEN = '# Mine.\nstate_dir = "state"\n'
@@ -54,7 +56,7 @@ def test_a_new_file_is_made_where_there_is_none(toolyard: Run) -> None:
 
 def test_a_secret_goes_to_a_file_and_goes_when_the_upstream_does(toolyard: Run, file: Path) -> None:
     _, out, err = toolyard("add", "git", "--env", "TOKEN=hunter2", "--", "npx")
-    secret = Path("state/secrets/git.TOKEN").absolute()
+    secret = project_dir(Path("state").absolute(), find_project(file)) / "secrets" / "git.TOKEN"
     assert secret.read_text() == "hunter2"
     assert str(secret) in err
     assert "hunter2" not in out + err + file.read_text()

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from toolyard._internal.project import find_project, project_dir
+
 Run = Callable[..., tuple[int, str, str]]
 Serve = Callable[..., None]
 
@@ -82,7 +84,8 @@ def test_on_a_terminal_there_are_colours(in_terminal: Callable[..., str], serve_
 @pytest.mark.usefixtures("accepted_shop")
 def test_without_the_accepted_words_the_fields_are_told(toolyard: Run, serve_once: Serve, tmp_path: Path) -> None:
     serve_once(pay="Pay later.", sell="Sell.")
-    (tmp_path / "state" / "upstreams" / "shop" / "accepted.json").unlink()
+    stored = project_dir(tmp_path / "state", find_project(tmp_path / "toolyard.toml"))
+    (stored / "upstreams" / "shop" / "accepted.json").unlink()
     status, out, _ = toolyard("diff")
 
     assert status == 1
@@ -92,7 +95,8 @@ def test_without_the_accepted_words_the_fields_are_told(toolyard: Run, serve_onc
 @pytest.mark.usefixtures("accepted_shop")
 def test_an_upstream_that_nobody_looked_at_here_is_said(toolyard: Run, serve_once: Serve, tmp_path: Path) -> None:
     serve_once("bank", lend="Lend.")
-    (tmp_path / "state" / "upstreams" / "bank" / "catalogue.json").unlink()
+    stored = project_dir(tmp_path / "state", find_project(tmp_path / "toolyard.toml"))
+    (stored / "upstreams" / "bank" / "catalogue.json").unlink()
 
     unknown = "The definitions of 'bank' are unknown on this machine. Serve it once, so that they are read.\n"
     assert toolyard("diff") == (0, "", f"{unknown}Nothing of 'shop' differs from what was accepted.\n")

@@ -181,7 +181,7 @@ async def _check(upstreams: Sequence[Upstream], terminal: Terminal, *, seconds: 
     terminal.show_progress(f"Checking {len(upstreams)} upstreams …")
     async with Yard("check", providers=upstreams, metatools=False):
         refreshes = {asyncio.create_task(upstream.supervisor.refresh()): upstream for upstream in upstreams}
-        _, late = await asyncio.wait(refreshes, timeout=seconds) if refreshes else (set(), set())
+        late = (await asyncio.wait(refreshes, timeout=seconds))[1] if refreshes else ()
         for refresh in late:
             refresh.cancel()
             name = refreshes[refresh].name

@@ -22,7 +22,6 @@ from toolyard.providers.upstream.catalogue import Catalogue, folder_of, load, pu
 from toolyard.providers.upstream.health import Status, read_status, restart_requested_at, write_status
 from toolyard.providers.upstream.link import NO_CREDENTIALS, Credentials, Link, LinkError
 from toolyard.providers.upstream.pins import Key, PinCheck, Pins
-from toolyard.providers.upstream.process_log import LOG_FILE, log_failure
 from toolyard.providers.upstream.settings import UpstreamSettings
 from toolyard.providers.upstream.supervisor import Observer, Supervisor
 from toolyard.providers.upstream.translate import UpstreamTool, prefix_of, prompts_of, resources_of, tools_of
@@ -283,7 +282,7 @@ def make_upstream(
     folder = folder_of(state or project_dir(find_state_dir(), find_project()), name)
     credentials = NO_CREDENTIALS if problem else _credentials(name, settings, folder)
     _tell_of_old_login(name, settings, folder)
-    link = partial(_refuse_link, name, problem, log=folder / LOG_FILE) if problem else _link_factory(name, settings, folder, credentials)
+    link = partial(_refuse_link, name, problem, folder=folder) if problem else _link_factory(name, settings, folder, credentials)
     return Upstream(name, settings, link=link, folder=folder, credentials=credentials, pins=pins, longest=longest, problem=problem)
 
 
@@ -304,9 +303,16 @@ def _credentials(name: str, settings: UpstreamSettings, folder: Path) -> Credent
     return OAuthCredentials(name, settings, folder)
 
 
-def _refuse_link(name: str, problem: str, *, log: Path) -> Link:
+def _refuse_link(name: str, problem: str, *, folder: Path) -> Link:
+    """Log the problem where 'toolyard logs' shows it.
+
+    Raises:
+        LinkError: Always.
+    """
+    from toolyard.providers.upstream.process_log import LOG_FILE, log_failure  # noqa: PLC0415 - listing needs no transport
+
     error = LinkError("unavailable", f"'{name}' cannot be used, because its settings are incomplete.", private=problem)
-    log_failure(log, error)
+    log_failure(folder / LOG_FILE, error)
     raise error
 
 
@@ -315,6 +321,7 @@ def _link_factory(name: str, settings: UpstreamSettings, folder: Path, credentia
 
     def make_link() -> Link:
         if settings.carrier == "stdio":
+            from toolyard.providers.upstream.process_log import LOG_FILE  # noqa: PLC0415 - listing needs no transport
             from toolyard.providers.upstream.stdio import StdioLink  # noqa: PLC0415 - listing needs no transport
 
             return StdioLink(name, settings, log=folder / LOG_FILE)

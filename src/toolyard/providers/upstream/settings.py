@@ -31,8 +31,8 @@ class Reshape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """What kind of thing it does; one that runs code is published only where that is allowed, and its code is checked."""
     code: str | None = None
     """The argument with the code, for the operation 'eval'."""
-    language: str = "python"
-    """The language of that code."""
+    language: str | None = None
+    """The language of that code; 'python' by default."""
     idempotent: bool | None = None
     """Whether it is safe to run it twice."""
     timeout: float | None = None

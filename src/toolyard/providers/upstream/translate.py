@@ -78,7 +78,7 @@ def _tool(source: str, item: Item, reshape: Reshape, *, published: str, settings
         input_schema=_without(schema, {*reshape.fixed, *reshape.hidden}),
         output_schema=cast("dict[str, Any]", output) if isinstance(output, dict) else None,
         operation=Operation(reshape.operation) if reshape.operation else _operation(annotations),
-        eval=None if reshape.code is None else EvalRule(reshape.code, reshape.language),
+        eval=None if reshape.code is None else EvalRule(reshape.code, reshape.language or "python"),
         requires_eval=reshape.code is not None,
         source=source,
         tags=(PINNED,) if reshape.pinned else (),
