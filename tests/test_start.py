@@ -9,6 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from toolyard._internal.project import find_project, project_dir
 from toolyard.providers.upstream.catalogue import Catalogue, endpoint_hash, folder_of, save
 from toolyard.providers.upstream.settings import UpstreamSettings
 
@@ -31,7 +32,6 @@ yard = Yard(tools=[add])
 """
 SERVED = """
 import sys
-from toolyard._internal.project import find_project, project_dir
 before = set(sys.modules)
 {yard}
 serve(yard)

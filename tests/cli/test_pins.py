@@ -286,3 +286,19 @@ def test_on_a_terminal_there_are_colours_in_scan(in_terminal: Callable[..., str]
     told = in_terminal("scan")
 
     assert "\x1b[1mmedium  \x1b[0mzero-width  shop: tool 'sell', description\r\n        Sell.\\u200b\r\n" in told
+
+
+def test_accepting_in_one_project_leaves_the_lock_of_another_alone(
+    toolyard: Run, serve_once: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve_once(first="ask", pay="Pay.")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "toolyard.toml").write_text(f"state_dir = {str(tmp_path / 'state')!r}\n")
+    monkeypatch.chdir(tmp_path / "other")
+
+    assert toolyard("accept", "shop", "--all")[0] == 2
+    assert not (tmp_path / "other" / "toolyard.lock").exists()
+
+    assert toolyard("accept", "shop", "--all", "--config", "../toolyard.toml")[0] == 0
+    assert '"pay"' in (tmp_path / "toolyard.lock").read_text()
+    assert not (tmp_path / "other" / "toolyard.lock").exists()

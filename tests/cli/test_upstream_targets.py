@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 
@@ -213,3 +214,32 @@ def test_without_a_home_the_place_must_be_named(yard_file: str, toolyard: Run, m
 
     assert status == 2
     assert "'state_dir'" in err
+
+
+@pytest.mark.parametrize("command", [["list"], ["search", "orders"], ["manifest"]])
+def test_lists_do_not_wait_for_one_that_hangs(command: list[str], yard_file: str, toolyard: Run) -> None:
+    toolyard("list", "--wait")
+    with_a_hanging_one(yard_file)
+    started = time.monotonic()
+    status, out, err = toolyard(*command)
+
+    assert (status, "shop__list_orders" in out) == (0, True)
+    assert "'hangs' offers nothing for now. It is being started. '--wait' waits until it answers." in err
+    assert time.monotonic() - started < 30  # two seconds, and much room for a busy machine; it sleeps for 600
+
+
+def test_a_variable_that_is_not_set_keeps_no_other_upstream_from_being_used(yard_file: str, toolyard: Run) -> None:
+    with Path(yard_file).open("a") as file:
+        file.write("[upstreams.poor]\ncommand = 'x'\nenv = {TOKEN = '${NOT_SET_HERE}'}\n")
+    status, out, err = toolyard("list", yard_file)
+
+    assert (status, "shop__list_orders" in names(out)) == (0, True)
+    assert "'NOT_SET_HERE'" in err
+    assert toolyard("call", yard_file, "shop__echo", "text=hello")[0] == 0
+
+
+def test_a_yard_whose_only_upstream_lacks_a_variable_says_why(toolyard: Run, write: Write) -> None:
+    write("[upstreams.poor]\ncommand = '${NOT_SET_HERE}'\n", "toolyard.toml")
+    status, out, err = toolyard("list")
+
+    assert (status, out, "'NOT_SET_HERE'" in err) == (2, "", True)

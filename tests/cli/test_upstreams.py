@@ -234,3 +234,77 @@ def test_lines_that_come_are_printed_until_it_is_interrupted(state_logs: Path) -
         following.send_signal(signal.SIGINT)
 
     assert following.returncode == 130
+
+
+def test_failures_that_a_check_finds_are_remembered_until_it_succeeds(state: Path, toolyard: Run) -> None:
+    crash = "[upstreams.good]\ncommand = 'sh'\nargs = ['-c', 'echo Nothing here >&2; exit 3']\n"
+    (state.parent / "toolyard.toml").write_text(crash)
+    assert toolyard("upstreams", "--check")[0] == 1
+
+    [line] = toolyard("upstreams")[1].splitlines()
+    [found] = json.loads(toolyard("upstreams", "--json")[1])
+
+    assert found["state"] == "cold"
+    assert found["failed"] > time.time() - 60
+    assert "exit code 3. Nothing here" in found["last_error"]
+    assert line.endswith("'toolyard logs good'.")
+    assert "Nothing here" in toolyard("logs", "good")[1]
+
+    (state.parent / "toolyard.toml").write_text(FILE.partition("[upstreams.lost]")[0])
+    assert toolyard("upstreams", "--check")[0] == 0
+    [found] = json.loads(toolyard("upstreams", "--json")[1])
+    assert (found["failed"], found["reason"]) == (None, "No running yard uses it.")
+
+
+def test_a_check_does_not_wait_long_for_one_that_hangs(state: Path, toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolyard.cli.upstreams._CHECK_S", 0.1)
+    (state.parent / "toolyard.toml").write_text(FILE.partition("[upstreams.lost]")[0].replace('"well"', '"never_answers"'))
+    status, out, _ = toolyard("upstreams", "--check", "--json")
+    [found] = json.loads(out)
+
+    assert (status, found["state"], "'--wait'" in found["reason"]) == (1, "degraded", True)
+    assert json.loads(toolyard("upstreams", "--json")[1])[0]["failed"] is not None
+
+
+def test_a_variable_that_is_not_set_is_the_reason_of_its_upstream_alone(state: Path, toolyard: Run) -> None:
+    good = FILE.partition("[upstreams.lost]")[0]
+    (state.parent / "toolyard.toml").write_text(f"{good}[upstreams.poor]\ncommand = 'x'\nenv = {{A = '${{NOT_SET_HERE}}'}}\n")
+
+    assert "NOT_SET_HERE" in toolyard("upstreams")[1].splitlines()[1]
+
+    status, out, _ = toolyard("upstreams", "--check", "--json")
+    found = {one["name"]: one for one in json.loads(out)}
+    assert (status, found["good"]["state"]) == (1, "ready")
+    assert (found["poor"]["state"], "'NOT_SET_HERE'" in found["poor"]["reason"]) == ("degraded", True)
+
+
+def test_logs_states_and_restarts_of_two_projects_are_separate(
+    state: Path, toolyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(state)
+    log = ProcessLog(log_path(project_dir(state, find_project()), "good"))
+    log.feed(b"here\n")
+    log.close()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "toolyard.toml").write_text(FILE)
+    monkeypatch.chdir(tmp_path / "other")
+
+    assert toolyard("upstreams")[1].splitlines()[0] == "good\tcold\t0\t-\t-\tIt was never started."
+    assert toolyard("restart", "good")[0] == 2
+    assert toolyard("logs", "good")[0] == 2
+    assert toolyard("logs", "good", "--config", "../toolyard.toml")[1].endswith("here\n")
+    assert toolyard("restart", "good", "--config", "../toolyard.toml")[0] == 0
+
+
+def test_the_state_of_a_clients_file_is_found_by_its_name(
+    state: Path, toolyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (state.parent / "toolyard.toml").unlink()
+    (tmp_path / "client").mkdir()
+    (tmp_path / "client" / "mcp.json").write_text(json.dumps({"mcpServers": {"good": {"command": "sh", "args": ["-c", "echo hi >&2"]}}}))
+    assert toolyard("upstreams", "client/mcp.json", "--check")[0] == 1
+
+    assert toolyard("logs", "good")[0] == 2
+    assert "hi" in toolyard("logs", "good", "--config", "client/mcp.json")[1]
+    monkeypatch.chdir(tmp_path / "client")
+    assert "hi" in toolyard("logs", "good", "--config", "mcp.json")[1]

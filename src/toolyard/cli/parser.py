@@ -275,7 +275,7 @@ def _add_key(parser: Parser) -> None:
 
 def _add_upstreams(parser: Parser) -> None:
     _add_target(parser)
-    parser.add_argument("--check", action="store_true", help="start or call each of them now, for at most 10 seconds")
+    parser.add_argument("--check", action="store_true", help="start or call each of them now, for at most 5 seconds")
     _add_wait(parser)
     _add_json_array(parser)
 

@@ -31,7 +31,7 @@ __all__ = ["StoredDefinitions", "read_definitions", "run_logs", "run_restart", "
 
 
 _POLL_S: Final = 0.2
-_CHECK_S: Final = 10.0
+_CHECK_S: Final = 5.0
 """How long a check waits: programs that are downloaded first need some seconds."""
 
 
@@ -256,7 +256,9 @@ def _row(status: Status, carrier: Carrier) -> tuple[str, ...]:
     notes = [f"{count} {what}" for count, what in ((status.withheld, "withheld"), (status.warned, "changed")) if count]
     note = f" ({', '.join(notes)})" if notes else ""
     why = status.reason or (f"Once: {status.last_error}" if status.last_error else "")
-    why = " ".join(f"{why} {_command(status, carrier)}".split())
+    command = _command(status, carrier)
+    ending = "." if command and why and not why.rstrip().endswith((".", "?", "!")) else ""
+    why = " ".join(f"{why}{ending} {command}".split())
     return (status.name, status.state, f"{status.tools}{note}", latency, seen, why)
 
 
