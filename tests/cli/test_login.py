@@ -189,3 +189,20 @@ def test_a_login_that_cannot_be_removed_is_told(authority: Authority, toolyard: 
     status, _, err = toolyard("logout", "shop")
 
     assert (status, "cannot be removed" in err) == (1, True)
+
+
+@pytest.mark.usefixtures("one_browser")
+def test_logins_of_two_projects_are_separate(authority: Authority, toolyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLYARD_STATE_DIR", str(tmp_path / "state"))
+    for project in ("a", "b", "c"):
+        (tmp_path / project).mkdir()
+        (tmp_path / project / "toolyard.toml").write_text(f'[upstreams.shop]\nurl = "{authority.url}"\n' if project != "c" else "")
+    monkeypatch.chdir(tmp_path / "a")
+    assert toolyard("login", "shop")[0] == 0
+
+    monkeypatch.chdir(tmp_path / "b")
+    assert toolyard("logout", "shop")[1] == "Nobody was signed in at 'shop'.\n"
+    monkeypatch.chdir(tmp_path / "c")
+    status, _, err = toolyard("logout", "shop")
+    assert (status, "Another project has one" in err) == (2, True)
+    assert toolyard("logout", "shop", "--config", "../a/toolyard.toml")[1].startswith("The login at 'shop' is deleted")

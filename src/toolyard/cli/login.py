@@ -39,27 +39,12 @@ def _find_upstream(options: Options, terminal: Terminal) -> _Upstream:
     config = config_from(options, terminal)
     name = options.name or next(iter(config.upstreams), "")
     state = project_dir_of(config)
-    folder, settings = folder_of(state, name), None
-    if is_upstream_name(name) and name not in config.upstreams:
-        folder = _refused_folder(state, name) or folder
-        settings = _settings_after_refusal(folder)
-    settings = settings or _settings(config, name, terminal)
+    folder = folder_of(state, name)
+    settings = _settings_after_refusal(folder) if is_upstream_name(name) and name not in config.upstreams else None
+    settings = settings or _settings(config, name, terminal, state=state)
     if settings.url is None:
         raise LaunchError(f"'{name}' is a program, which has no login.")
     return _Upstream(name, settings, folder)
-
-
-def _refused_folder(state: Path, name: str) -> Path | None:
-    """Return the folder of the only upstream of that name that any project has a login or a refusal of.
-
-    Raises:
-        LaunchError: Several projects have one.
-    """
-    own = folder_of(state, name)
-    found = [own] if is_known(own) else [folder for project in state.parent.glob("*") if is_known(folder := folder_of(project, name))]
-    if len(found) > 1:
-        raise LaunchError(f"Several projects have an upstream '{name}'. Run this in the folder of one, or name its file with '--config'.")
-    return found[0] if found else None
 
 
 def _settings_after_refusal(folder: Path) -> UpstreamSettings | None:
@@ -69,10 +54,12 @@ def _settings_after_refusal(folder: Path) -> UpstreamSettings | None:
     return None if address is None else UpstreamSettings(url=address)
 
 
-def _settings(config: Config, name: str, terminal: Terminal) -> UpstreamSettings:
+def _settings(config: Config, name: str, terminal: Terminal, *, state: Path) -> UpstreamSettings:
     entry = config.upstreams.get(name)
     if entry is None:
         meant = did_you_mean(name, list(config.upstreams)) if config.upstreams else " Name one of the configuration, or a URL."
+        if is_upstream_name(name) and any(is_known(folder_of(project, name)) for project in state.parent.glob("*")):
+            meant = " Another project has one: run this in its folder, or name its file with '--config'."
         raise LaunchError(f"There is no upstream '{name}'.{meant}")
     with as_launch_error(ConfigError):
         return entry.resolve(os.environ, terminal.say)
