@@ -33,7 +33,7 @@ def names(out: str) -> list[str]:
 
 @pytest.mark.parametrize("arguments", [["toolyard.toml"], [], ["--config", "toolyard.toml"]])
 def test_a_file_with_upstreams_alone_is_a_yard(arguments: list[str], yard_file: str, toolyard: Run) -> None:
-    status, out, _ = toolyard("list", *arguments)
+    status, out, _ = toolyard("list", *arguments, "--wait")
 
     assert status == 0
     assert "shop__list_orders" in names(out)
@@ -84,6 +84,7 @@ def test_who_describes_a_tool_about_tools_waits_for_nobody(yard_file: str, tooly
 
 
 def test_who_wants_the_whole_list_is_told_whom_it_waits_for(yard_file: str, toolyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    toolyard("list", yard_file, "--wait")
     with_a_hanging_one(yard_file)
     monkeypatch.setattr("toolyard.cli.targets._SILENT_S", 0.01)
     monkeypatch.setattr("toolyard.yard._READY_S", 0.01)
@@ -103,7 +104,7 @@ def test_who_lists_an_address_where_nobody_is_is_told_why_there_is_nothing(tooly
 def test_one_upstream_that_is_not_there_does_not_keep_the_others_from_being_listed(yard_file: str, toolyard: Run) -> None:
     with Path(yard_file).open("a") as file:
         file.write("[upstreams.gone]\nurl = 'http://127.0.0.1:1/mcp'\n")
-    status, out, err = toolyard("list", yard_file)
+    status, out, err = toolyard("list", yard_file, "--wait")
 
     assert (status, "shop__list_orders" in names(out)) == (0, True)
     assert "'gone' offers nothing for now. " in err
@@ -113,7 +114,7 @@ def test_one_upstream_that_is_not_there_does_not_keep_the_others_from_being_list
 def test_packs_and_profiles_of_the_file_hold(yard_file: str, toolyard: Run, write: Write) -> None:
     rules = "[toolsets.own]\nsources = ['system']\n[profiles.own]\ntoolsets = ['own']\nsurface = 'direct'\n"
     write(f"packs = ['system']\nprofile = 'own'\n{rules}{Path(yard_file).read_text()}", "toolyard.toml")
-    status, out, _ = toolyard("list")
+    status, out, _ = toolyard("list", "--wait")
 
     assert status == 0
     assert "ping" in names(out)
@@ -124,7 +125,7 @@ def test_upstreams_are_added_to_a_yard_that_is_written_in_python(yard_file: str,
     write(
         'from toolyard import Yard\n\ndef look() -> str:\n    """Look."""\n    return "x"\n\nyard = Yard("own", tools=[look])\n', "own.py"
     )
-    status, out, _ = toolyard("list", "own.py")
+    status, out, _ = toolyard("list", "own.py", "--wait")
 
     assert status == 0
     assert {"look", "shop__echo"} <= set(names(out))
@@ -133,7 +134,7 @@ def test_upstreams_are_added_to_a_yard_that_is_written_in_python(yard_file: str,
 def test_a_clients_file_is_a_target(shop: str, toolyard: Run, write: Write) -> None:
     server = {"command": sys.executable, "args": ["-m", "toolyard", "serve", shop, "--quiet"], "toolyard": {"tools": ["echo"]}}
     write(json.dumps({"mcpServers": {"Shop": server}}), "mcp.json")
-    status, out, err = toolyard("list", "mcp.json")
+    status, out, err = toolyard("list", "mcp.json", "--wait")
 
     assert status == 0
     assert names(out) == ["shop__echo"]
@@ -231,7 +232,7 @@ def test_lists_do_not_wait_for_one_that_hangs(command: list[str], yard_file: str
 def test_a_variable_that_is_not_set_keeps_no_other_upstream_from_being_used(yard_file: str, toolyard: Run) -> None:
     with Path(yard_file).open("a") as file:
         file.write("[upstreams.poor]\ncommand = 'x'\nenv = {TOKEN = '${NOT_SET_HERE}'}\n")
-    status, out, err = toolyard("list", yard_file)
+    status, out, err = toolyard("list", yard_file, "--wait")
 
     assert (status, "shop__list_orders" in names(out)) == (0, True)
     assert "'NOT_SET_HERE'" in err
