@@ -363,3 +363,18 @@ def test_a_name_can_be_made_of_everything(written: str) -> None:
 def test_names_that_differ_in_their_joints_alone_are_twins() -> None:
     assert colliding_name("a-b", ["a-b", "c", "a_b"]) == "a_b"
     assert colliding_name("a-b", ["a-b", "ab"]) is None
+
+
+def test_the_project_is_the_folder_of_the_file_but_a_url_that_no_file_names_is_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    url = "https://a.example/mcp"
+    assert read_config(environment={}).project == str(tmp_path)
+
+    (tmp_path / "toolyard.toml").write_text("")
+    assert read_config({"target": "elsewhere/yard.py"}, environment={}).project == str(tmp_path)
+    assert read_config({"target": url}, environment={}).project == url
+
+    (tmp_path / "toolyard.toml").write_text(f"target = '{url}'")
+    assert read_config(environment={}).project == str(tmp_path)
