@@ -212,7 +212,7 @@ def test_a_file_with_another_secret_or_one_that_cannot_be_read_is_left_alone(tmp
     assert {Path(path).name: text for path, text in found.secrets.items()} == {
         "git.TOKEN-2": "first",
         "git.MY_TOKEN": "a",
-        "git.TO_KEN-2": "b",
+        "git.MY_TOKEN-2": "b",
     }
     store_secrets(found.secrets)
     with pytest.raises(FileExistsError):
