@@ -400,9 +400,10 @@ class _Program:
         return len(declared) == 1 and not any(self._is_bound_at(place) for place in self._uses[name] if place != declared[0])
 
     def _check_element(self, place: int, name: str) -> None:
-        token = self._tokens[place + (2 if not name.endswith("NS") else 4)]
+        at = place + (2 if not name.endswith("NS") else 4)
+        token = self._tokens[min(at, len(self._tokens) - 2)]
         value = token.text.lower()
-        if self._text(place + 1) != "(" or token.kind != "string":
+        if self._text(place + 1) != "(" or token.kind != "string" or self._text(at + 1) not in {",", ")"}:
             raise _RefusedError(f"'{name}' with a computed name")
         if value in _BAD_ELEMENTS if name.startswith("create") else value.startswith(("on", "srcdoc")):
             raise _RefusedError("a script in a page")

@@ -25,6 +25,7 @@ from toolyard.model.envelope import (
     estimate_tokens,
 )
 from toolyard.model.errors import CODES, Blame, CodeName, ToolError
+from toolyard.model.schema import SchemaValidator
 from toolyard.model.spec import UNKNOWN_TOOL, Kind
 
 __all__ = [
@@ -102,7 +103,7 @@ def to_outcome(call: Run, tool: Tool, result: object) -> Outcome:
     if encoded.content:
         _check_blocks(encoded)
     if tool.fits_output is not None and not tool.fits_output(encoded.data):
-        raise _invalid(tool, "answered what its own schema forbids")
+        raise _misfit(call, tool, encoded.data)
     return Outcome(encoded.data, None, encoded.content, encoded)
 
 
@@ -159,12 +160,26 @@ def _check_blocks(encoded: Encoded) -> None:
         )
 
 
+def _misfit(call: Run, tool: Tool, data: object) -> ToolError:
+    """Log where a result does not fit its tool's schema, by types and not by contents, and return the failure."""
+    schema = tool.spec.output_schema
+    found = [] if schema is None else SchemaValidator(schema).mismatches(data)
+    issues = [
+        {"field": one.field, "expected": one.expected, "came": one.came, "message": f"'{one.field}': {one.came} came, not {one.expected}."}
+        for one in found
+    ]
+    for one in found:
+        _log.warning("invalid_output tool=%s id=%s field=%s expected=%r came=%s", call.tool, call.id, one.field, one.expected, one.came)
+    what = "answered what its own schema forbids" + (f": {issues[0]['message'].removesuffix('.')}" if issues else "")
+    return _invalid(tool, what, issues=issues)
+
+
 def _unwritable(tool: Tool) -> ToolError:
     return _invalid(tool, "answered what cannot be written as JSON")
 
 
-def _invalid(tool: Tool, what: str) -> ToolError:
-    return ToolError("invalid_output", f"'{tool.spec.name}' {what}.")
+def _invalid(tool: Tool, what: str, **details: object) -> ToolError:
+    return ToolError("invalid_output", f"'{tool.spec.name}' {what}.", **details)
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

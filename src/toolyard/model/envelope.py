@@ -142,6 +142,18 @@ class Envelope(msgspec.Struct, dict=True):
         envelope.content = data.content
         return envelope
 
+    def expect_error(self, code: CodeName | None = None) -> Failure:
+        """Return the failure, for a test that expects one.
+
+        Raises:
+            AssertionError: The call succeeded, or failed with another code.
+        """
+        if self.error is None:
+            raise AssertionError(f"The call succeeded, but '{code or 'a failure'}' was expected.")
+        if code is not None and self.error.code != code:
+            raise AssertionError(f"The call failed with '{self.error.code}', not with '{code}': {self.error.message}")
+        return self.error
+
     def to_json(self) -> bytes:
         """Return the envelope as compact JSON."""
         return encode_unchecked(self)
