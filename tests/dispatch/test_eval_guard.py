@@ -169,7 +169,9 @@ def test_code_that_does_not_parse_is_blocked(code: str) -> None:
     assert (error.code, error.details["kind"]) == ("eval_blocked", "construct")
 
 
-@pytest.mark.parametrize(("language", "code"), [("Python", "import os"), ("JavaScript", "require('child_process')"), ("SQL", "drop table x")])
+@pytest.mark.parametrize(
+    ("language", "code"), [("Python", "import os"), ("JavaScript", "require('child_process')"), ("SQL", "drop table x")]
+)
 def test_a_language_is_the_same_in_whatever_case(language: str, code: str) -> None:
     assert refused(code, EvalRule("code", language)).code == "eval_blocked"
 

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from toolyard.model.limits import Limits
+from toolyard.model.profile import Shape
 from toolyard.search.settings import SearchSettings
 
 __all__ = ["PACKS", "PREFIX", "Authentication", "Key", "Serving", "Setting", "Settings", "known_settings"]
@@ -180,6 +181,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The profile of callers without one of their own."""
     allow_eval: bool = False
     """Whether tools that run code are published."""
+    shape: Shape = "envelope"
+    """How successes are sent to MCP clients: 'envelope', or 'plain' for the result alone with its output schema listed."""
     packs: tuple[str, ...] = ()
     """Packs whose tools are published, such as 'system'."""
     metatools: bool | tuple[str, ...] = True

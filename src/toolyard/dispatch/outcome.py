@@ -63,10 +63,12 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     """The result of another MCP server, if it passes through."""
     held: bool = False
     """Whether a policy answered in place of the tool."""
+    shortened: bool = False
+    """Whether its data were too long and became a handle."""
 
     def cut(self, instead: dict[str, Any]) -> "Outcome":
         """Return the outcome with something short in place of its data."""
-        return Outcome(instead, self.error, self.content, held=self.held)
+        return Outcome(instead, self.error, self.content, held=self.held, shortened=True)
 
 
 class Query(NamedTuple):
@@ -271,8 +273,11 @@ def finish(call: Run, outcome: Outcome, *, slow: float) -> Envelope:
     error, encoded = outcome.error, outcome.encoded
     if error is not None and error.code in _DEFECTS:
         error = msgspec.structs.replace(error, details={"call_id": call.id, **error.details})
+    is_plain = error is None and (call.spec.shape == "plain" or call.profile.shape == "plain")
     tokens = (
-        -(-(WRAPPER_CHARACTERS + encoded.characters) // 4)
+        _plain_tokens(outcome)
+        if is_plain
+        else -(-(WRAPPER_CHARACTERS + encoded.characters) // 4)
         if encoded is not None and error is None
         else estimate_tokens(outcome.data, error)
     )
@@ -288,12 +293,26 @@ def finish(call: Run, outcome: Outcome, *, slow: float) -> Envelope:
         answer.passthrough = outcome.passed
     if outcome.held:
         answer.held = True
-    if call.spec.shape == "plain":
+    if is_plain:
         answer.has_plain_shape = True
+        if outcome.shortened:
+            answer.shortened_of = call.spec
     if elapsed - call.paused_s > slow:
         code = error.code if error is not None else "ok"
         _log.warning("slow tool=%s ms=%d code=%s id=%s", call.tool, elapsed * 1000, code, call.id)
     return answer
+
+
+def _plain_tokens(outcome: Outcome) -> int:
+    """Return an estimate of the tokens in a success that is sent without the envelope."""
+    texts = [block.text for block in outcome.content if isinstance(block, Text)]
+    if texts:
+        characters = sum(map(len, texts))
+    elif isinstance(outcome.data, str):
+        characters = len(outcome.data)
+    else:
+        characters = len(encode(outcome.data).decode()) if outcome.encoded is None else outcome.encoded.characters
+    return -(-characters // 4)
 
 
 def room_for_data(call: Call, characters: int) -> int:

@@ -69,7 +69,7 @@ def _authenticators(auth: Authentication) -> "Iterator[Authenticator]":
 _UPSTREAM_OF: Final = "_TOOLYARD_UPSTREAM_OF"
 """Variable with the files that have a server as an upstream, lest it reads one of them and starts itself for ever."""
 _APPLIED_SECTIONS: Final = frozenset({"", "limits", "search"})
-_YARD_OPTIONS: Final = ("profile", "allow_eval", "metatools", "packs", "state_dir")
+_YARD_OPTIONS: Final = ("profile", "allow_eval", "metatools", "packs", "shape", "state_dir")
 
 
 def apply_settings(yard: Yard, config: Config, notices: Notices) -> None:

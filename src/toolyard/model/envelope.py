@@ -86,7 +86,7 @@ class UpstreamResult(msgspec.Struct, frozen=True, gc=False):
 class Envelope(msgspec.Struct, dict=True):
     """What every call answers: success, data, error and `_meta`, all always present.
 
-    It also carries four attributes that are not fields, so that they are not written as JSON.
+    It also carries five attributes that are not fields, so that they are not written as JSON.
     """
 
     success: bool
@@ -101,6 +101,9 @@ class Envelope(msgspec.Struct, dict=True):
     """Whether a policy answered in place of the tool, or in place of a tool that it ran."""
     has_plain_shape = False
     """Whether the tool's spec says `shape="plain"`, which a transport needs even if the tool was withdrawn meanwhile."""
+
+    shortened_of = cast("Any", None)
+    """Spec of the plain tool whose result was too long and became a handle."""
 
     @classmethod
     def ok(cls, data: object, *, content: Sequence[Content] = ()) -> Self:
