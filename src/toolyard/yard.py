@@ -233,7 +233,7 @@ class Yard:
         """
         if self._dispatcher is not None:
             raise RuntimeError(f"The yard '{self.name}' is open: it can be configured only before.")
-        self._profiles.reshape(overrides.get("shape", self._profiles.shape))
+        self._profiles.reshape(cast("Shape", overrides.get("shape", self._profiles.shape)))
         self.adopt(overrides.get("profiles", ()), profile=overrides.get("profile"))
         self._packs = known_packs(dict.fromkeys([*self._packs, *overrides.get("packs", ())]))
         self._providers = all_providers(None, [*self._providers, *overrides.get("providers", ())], packs=self._packs)

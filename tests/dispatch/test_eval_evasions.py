@@ -451,7 +451,7 @@ SQL_PROGRAMS = [
     "insert into t (a) values (1) on conflict (a) do update set a = 2 returning a",
     "update t set a = 1, updated = now() where id = 5",
     "delete from t where id in (select id from old)",
-    "create table if not exists t (id integer primary key, name varchar(20) not null, price decimal(10, 2), x int references u(id) on delete cascade)",
+    "create table if not exists t (id integer primary key, name varchar(20), price decimal(9, 2), x int references u(id) on delete cascade)",
     "create temp table t as select * from u",
     "create unique index i on t (a, b)",
     "explain analyze select * from t where a = 1",

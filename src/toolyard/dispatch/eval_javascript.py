@@ -7,6 +7,8 @@ provably a number, or the object must be one that the code itself made of plain 
 import re
 from typing import Final, NamedTuple
 
+from toolyard.model.names import words_in
+
 __all__ = ["javascript_refusal"]
 
 
@@ -19,41 +21,40 @@ class _Token(NamedTuple):
     """`name`, `number`, `string`, `template`, `regex`, `mark` or `end`."""
     text: str
     """The text; of a string or template its value."""
-    newline: bool
+    newline: bool = False
     """Whether a line ends before it."""
 
 
 _NEWLINES: Final = "\n\r\u2028\u2029"
 _NAME: Final = re.compile(r"[#@]?[^\W\d][\w$]*|[#@]?\$[\w$]*")
 _NUMBER: Final = re.compile(r"0[xXbBoO][\da-fA-F_]+n?|(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:[eE][+-]?\d+)?n?")
-_MARK: Final = re.compile(r">>>=|\.\.\.|===|!==|\*\*=|<<=|>>=|>>>|&&=|\|\|=|\?\?=|=>|==|!=|<=|>=|&&|\|\||\?\?|\?\.(?!\d)|\+\+|--|\+=|-=|\*=|/=|%=|&=|\|=|\^=|<<|>>|\*\*|[-+*/%&|^!~<>=?:;,.(){}\[\]]")  # fmt: skip
-_KEYWORDS: Final = frozenset(
-    (
-        "break case catch class const continue debugger default delete do else export extends finally for function if import in "
-        "instanceof new return switch throw try typeof var void while with let"
-    ).split()
+_MARK: Final = re.compile(
+    r">>>=|\.\.\.|===|!==|\*\*=|<<=|>>=|>>>|&&=|\|\|=|\?\?=|=>|==|!=|<=|>=|&&|\|\||\?\?"
+    r"|\?\.(?!\d)|\+\+|--|\+=|-=|\*=|/=|%=|&=|\|=|\^=|<<|>>|\*\*|[-+*/%&|^!~<>=?:;,.(){}\[\]]"
 )
-_EXPRESSION_KEYWORDS: Final = frozenset("case delete do else in instanceof new return throw typeof void".split())
-_CONTEXTUAL: Final = frozenset("of yield await let async static get set".split())
-_CONDITIONS: Final = frozenset("if while for with switch".split())
-_BLOCKED: Final = frozenset(
-    (
-        "eval Function GeneratorFunction AsyncFunction AsyncGeneratorFunction Reflect Proxy WebAssembly Worker SharedWorker "
-        "serviceWorker ServiceWorker importScripts execScript globalThis global require process module exports child_process mainModule "
-        "getBuiltinModule Deno Bun callee caller getPrototypeOf setPrototypeOf getOwnPropertyDescriptor getOwnPropertyDescriptors "
-        "getOwnPropertyNames getOwnPropertySymbols ownKeys defineProperty defineProperties ShadowRealm Compartment prepareStackTrace "
-        "captureStackTrace getThis getFunction insertAdjacentHTML createContextualFragment setHTMLUnsafe parseHTMLUnsafe srcdoc "
-        "debugger import export with runInThisContext runInNewContext runInContext createRequire dlopen setImmediate"
-    ).split()
+_KEYWORDS: Final = words_in(
+    "break case catch class const continue debugger default delete do else export extends finally for function if import in "
+    "instanceof new return switch throw try typeof var void while with let"
+)
+_EXPRESSION_KEYWORDS: Final = words_in("case delete do else in instanceof new return throw typeof void")
+_CONTEXTUAL: Final = words_in("of yield await let async static get set")
+_CONDITIONS: Final = words_in("if while for with switch")
+_BLOCKED: Final = words_in(
+    "eval Function GeneratorFunction AsyncFunction AsyncGeneratorFunction Reflect Proxy WebAssembly Worker SharedWorker "
+    "serviceWorker ServiceWorker importScripts execScript globalThis global require process module exports child_process mainModule "
+    "getBuiltinModule Deno Bun callee caller getPrototypeOf setPrototypeOf getOwnPropertyDescriptor getOwnPropertyDescriptors "
+    "getOwnPropertyNames getOwnPropertySymbols ownKeys defineProperty defineProperties ShadowRealm Compartment prepareStackTrace "
+    "captureStackTrace getThis getFunction insertAdjacentHTML createContextualFragment setHTMLUnsafe parseHTMLUnsafe srcdoc "
+    "debugger import export with runInThisContext runInNewContext runInContext createRequire dlopen setImmediate"
 )
 _BLOCKED_KEYS: Final = (_BLOCKED - {"module", "global", "import", "export", "with", "debugger", "exports", "process"}) | {
     *("constructor", "prototype", "process", "setTimeout", "setInterval"),
     *("innerHTML", "outerHTML", "write", "writeln", "setAttribute", "createElement"),
 }
 """Texts that may not stand alone, because they are a property's name."""
-_ASSIGNMENTS: Final = frozenset("= += -= *= /= %= **= <<= >>= >>>= &= |= ^= &&= ||= ??=".split())
-_NUMERIC_ASSIGNMENTS: Final = frozenset("-= *= /= %= **= <<= >>= >>>= &= |= ^=".split())
-_ARITHMETIC: Final = frozenset("+ - * / % ** << >> >>> & | ^".split())
+_ASSIGNMENTS: Final = words_in("= += -= *= /= %= **= <<= >>= >>>= &= |= ^= &&= ||= ??=")
+_NUMERIC_ASSIGNMENTS: Final = words_in("-= *= /= %= **= <<= >>= >>>= &= |= ^=")
+_ARITHMETIC: Final = words_in("+ - * / % ** << >> >>> & | ^")
 _COERCING: Final = _ARITHMETIC - {"+"}
 _CLOSING: Final = {"(": ")", "[": "]", "{": "}"}
 _DATA_CALLS: Final = frozenset(
@@ -245,9 +246,9 @@ class _Scanner:
                 self.tokens, self._openers = outer, openers
                 self.tokens.append(_Token("template", "".join(value) if not parts else "\0", newline))
                 for part in parts:  # apart from each other, so that a template is neither called nor a key
-                    self.tokens += [_Token("mark", ";", False), _Token("mark", "(", False), *part, _Token("mark", ")", False)]
+                    self.tokens += [_Token("mark", ";"), _Token("mark", "("), *part, _Token("mark", ")")]
                 if parts:
-                    self.tokens += [_Token("mark", ";", False), _Token("template", "\0", False)]
+                    self.tokens += [_Token("mark", ";"), _Token("template", "\0")]
                 self._newline = False
                 return
             if character == "$" and self._text.startswith("{", self._at):
@@ -266,7 +267,7 @@ class _Program:
     """The tokens of one program, with the brackets that belong together."""
 
     def __init__(self, tokens: list[_Token]) -> None:
-        self._tokens = [*tokens, *([_Token("end", "", True)] * 4)]
+        self._tokens = [*tokens, *([_Token("end", "", newline=True)] * 4)]
         self._partner: dict[int, int] = {}
         self._inside: list[tuple[int, ...]] = []
         """The open brackets around each token."""
@@ -318,7 +319,7 @@ class _Program:
         return self._text(place - 1) in {".", "?."}
 
     def _check_name(self, place: int, name: str) -> None:
-        if name in _BLOCKED or name.startswith("__") or name.startswith("@"):
+        if name in _BLOCKED or name.startswith(("__", "@")):
             raise _RefusedError(f"'{name}'" if name in _BLOCKED else "a name in double underscores")
         following = self._text(place + 1)
         if name == "constructor" and not self._is_method(place):
@@ -371,7 +372,8 @@ class _Program:
                 return
             if self._tokens[first].kind == "name" and self._text(first + 1) == "=>":
                 return
-            if self._is_resolver(place, self._text(first)) or self._is_function(self._text(first)) and self._text(first + 1) in {",", ")"}:
+            is_declared = self._is_function(self._text(first)) and self._text(first + 1) in {",", ")"}
+            if is_declared or self._is_resolver(place, self._text(first)):
                 return
         raise _RefusedError("a timer without a function")
 
@@ -498,7 +500,7 @@ class _Program:
         before, after = self._text(place - 1), self._text(place + 1)
         if before in {"const", "let", "var", "function", "class"}:
             return True
-        if after in _ASSIGNMENTS or after in {"=>", "++", "--"} or before in {"++", "--"} or after in {"of"}:
+        if after in _ASSIGNMENTS or after in {"=>", "++", "--"} or before in {"++", "--"} or after == "of":
             return True
         if before in {",", ";", "(", "{"} and after == "in":
             return True
@@ -547,9 +549,9 @@ class _Program:
             text = self._text(place)
             if text in _CLOSING:
                 place = self._partner[place]
-            elif text in {")", "]", "}", ";", ","}:
-                return place
-            elif self._tokens[place].newline and self._tokens[place].kind == "name" and self._text(place - 1) not in _ARITHMETIC | {"="}:
+            elif text in {")", "]", "}", ";", ","} or (
+                self._tokens[place].newline and self._tokens[place].kind == "name" and self._text(place - 1) not in _ARITHMETIC | {"="}
+            ):
                 return place
             place += 1
         return place
@@ -576,7 +578,7 @@ class _Program:
             place, expects_value = after, False
         return not expects_value
 
-    def _after_number(self, place: int, end: int, numbers: frozenset[str]) -> int | None:
+    def _after_number(self, place: int, end: int, numbers: frozenset[str]) -> int | None:  # noqa: PLR0911 - one for each kind of number
         """Return the place after a value that is certainly a number, or none."""
         token, text = self._tokens[place], self._text(place)
         if token.kind == "number":
@@ -595,5 +597,5 @@ class _Program:
         last = place
         while self._text(last + 1) == "." and self._tokens[last + 2].kind == "name" and last + 2 < end:
             last += 2
-        is_coerced = self._text(last + 1) in _COERCING and last + 1 < end or self._text(place - 1) in _COERCING
+        is_coerced = (self._text(last + 1) in _COERCING and last + 1 < end) or self._text(place - 1) in _COERCING
         return last + 1 if is_coerced and self._text(last) == "length" else None

@@ -7,6 +7,8 @@ import re
 from typing import Final, NamedTuple
 from unicodedata import normalize
 
+from toolyard.model.names import words_in
+
 __all__ = ["sql_refusal"]
 
 
@@ -20,65 +22,57 @@ class _Token(NamedTuple):
     text: str
 
 
-_STATEMENTS: Final = frozenset("select with values explain show describe desc insert update delete create pragma".split())
-_CREATED: Final = frozenset("table view index".split())
-_BLOCKED: Final = frozenset(
-    (
-        "drop truncate alter attach detach grant revoke exec execute shutdown outfile dumpfile infile waitfor backup restore dbcc bulk "
-        "reconfigure openrowset opendatasource openquery xp_cmdshell program deny impersonate declare kill merge deallocate vacuum "
-        "reindex writetext updatetext language extension trigger procedure handler immediate"
-    ).split()
+_STATEMENTS: Final = words_in("select with values explain show describe desc insert update delete create pragma")
+_CREATED: Final = words_in("table view index")
+_BLOCKED: Final = words_in(
+    "drop truncate alter attach detach grant revoke exec execute shutdown outfile dumpfile infile waitfor backup restore dbcc bulk "
+    "reconfigure openrowset opendatasource openquery xp_cmdshell program deny impersonate declare kill merge deallocate vacuum "
+    "reindex writetext updatetext language extension trigger procedure handler immediate"
 )
 """Words that may not be used unquoted."""
 _CHANGES: Final = frozenset({"insert", "update", "delete"})
 _CHANGE_CLAUSES: Final = {"update": frozenset({"do", "key", "for", "on"}), "delete": frozenset({"on"}), "insert": frozenset[str]()}
 """Words before which a change is a clause and no statement."""
-_PRAGMAS: Final = frozenset("table_info table_xinfo table_list index_list index_info foreign_key_list database_list".split())
-_BEFORE_COLUMNS: Final = frozenset("into table exists with recursive as references view".split())
+_PRAGMAS: Final = words_in("table_info table_xinfo table_list index_list index_info foreign_key_list database_list")
+_BEFORE_COLUMNS: Final = words_in("into table exists with recursive as references view")
 """Words after which a name and a bracket are a table and its columns."""
-_WORDS: Final = frozenset(
-    (
-        "in and or not exists any all some over using as on select from where join left right full inner outer cross natural union except "
-        "intersect by having then else when case between like ilike similar is distinct values set filter group lateral unnest offset "
-        "limit fetch key unique check primary foreign conflict partition rows range interval array row end order returning sets "
-        "materialized default generated always identity references within ties only table with window for if index recursive return"
-    ).split()
+_WORDS: Final = words_in(
+    "in and or not exists any all some over using as on select from where join left right full inner outer cross natural union except "
+    "intersect by having then else when case between like ilike similar is distinct values set filter group lateral unnest offset "
+    "limit fetch key unique check primary foreign conflict partition rows range interval array row end order returning sets "
+    "materialized default generated always identity references within ties only table with window for if index recursive return"
 )
 """Keywords and types that a bracket may follow."""
-_TYPES: Final = frozenset(
-    (
-        "int integer bigint smallint tinyint numeric decimal number float double real char varchar nchar nvarchar character varying text "
-        "varchar2 nvarchar2 string date time timestamp timestamptz datetime datetime2 bit varbit binary varbinary boolean bool"
-    ).split()
+_TYPES: Final = words_in(
+    "int integer bigint smallint tinyint numeric decimal number float double real char varchar nchar nvarchar character varying text "
+    "varchar2 nvarchar2 string date time timestamp timestamptz datetime datetime2 bit varbit binary varbinary boolean bool"
 )
-_FUNCTIONS: Final = frozenset(
-    (
-        "abs acos array_agg array_append array_cat array_length array_position array_remove array_to_string ascii asin atan atan2 avg "
-        "bit_and bit_or bit_xor bit_length bool_and bool_or btrim cardinality cast cbrt ceil ceiling char char_length character_length "
-        "charindex chr coalesce concat concat_ws convert corr cos cot count covar_pop covar_samp cume_dist curdate current_date "
-        "current_time current_timestamp curtime date date_add date_diff date_format date_part date_sub date_trunc dateadd datediff "
-        "datename datepart datetime datetimeoffset day dayname dayofmonth dayofweek dayofyear decode degrees dense_rank elt encode "
-        "eomonth every exp extract field find_in_set first first_value floor format from_unixtime gen_random_uuid generate_series "
-        "getdate getutcdate greatest group_concat grouping hex hour if iff ifnull iif initcap instr isnull isnumeric json json_agg "
-        "json_array json_array_elements json_array_elements_text json_array_length json_arrayagg json_build_array json_build_object "
-        "json_contains json_each json_each_text json_extract json_extract_path json_extract_path_text json_group_array "
-        "json_group_object json_insert json_keys json_length json_object json_object_agg json_object_keys json_objectagg json_patch "
-        "json_query json_quote json_remove json_replace json_set json_table json_tree json_type json_typeof json_unquote json_valid "
-        "json_value jsonb_agg jsonb_array_elements jsonb_array_elements_text jsonb_array_length jsonb_build_array jsonb_build_object "
-        "jsonb_each jsonb_each_text jsonb_extract_path jsonb_extract_path_text jsonb_object_agg jsonb_object_keys jsonb_set "
-        "jsonb_typeof julianday lag last last_day last_insert_rowid last_value lcase lead least left len length ln localtime "
-        "localtimestamp locate log log10 log2 lower lpad ltrim make_date make_interval make_timestamp max md5 median microsecond mid "
-        "min minute mod mode month monthname newid now nth_value ntile nullif nvl nvl2 octet_length overlaps overlay parse_json patindex "
-        "percent_rank percentile_cont percentile_disc pi position pow power quarter quote quotename radians rand random rank regexp_count "
-        "regexp_instr regexp_like regexp_match regexp_matches regexp_replace regexp_split_to_array regexp_split_to_table "
-        "regexp_substr regr_slope repeat replace replicate reverse right round row_number row_to_json rpad rtrim safe_cast scope_identity "
-        "second sha1 sha2 sign sin soundex space split_part sqrt stddev stddev_pop stddev_samp str str_to_date strftime string_agg "
-        "string_split string_to_array strpos stuff substr substring substring_index subtime sum sysdate tan time time_bucket timediff "
-        "timestamp timestampadd timestampdiff to_char to_date to_json to_jsonb to_number to_timestamp total translate trim trunc truncate_date "
-        "try_cast try_convert typeof ucase unhex unicode unix_timestamp unixepoch upper utc_timestamp uuid uuid_generate_v4 var_pop var_samp "
-        "variance version week weekday width_bucket year yearweek pg_typeof pg_size_pretty pg_total_relation_size pg_relation_size "
-        "pragma_table_info pragma_index_list pragma_foreign_key_list st_distance st_within st_contains st_x st_y st_makepoint"
-    ).split()
+_FUNCTIONS: Final = words_in(
+    "abs acos array_agg array_append array_cat array_length array_position array_remove array_to_string ascii asin atan atan2 avg "
+    "bit_and bit_or bit_xor bit_length bool_and bool_or btrim cardinality cast cbrt ceil ceiling char char_length character_length "
+    "charindex chr coalesce concat concat_ws convert corr cos cot count covar_pop covar_samp cume_dist curdate current_date "
+    "current_time current_timestamp curtime date date_add date_diff date_format date_part date_sub date_trunc dateadd datediff "
+    "datename datepart datetime datetimeoffset day dayname dayofmonth dayofweek dayofyear decode degrees dense_rank elt encode "
+    "eomonth every exp extract field find_in_set first first_value floor format from_unixtime gen_random_uuid generate_series "
+    "getdate getutcdate greatest group_concat grouping hex hour if iff ifnull iif initcap instr isnull isnumeric json json_agg "
+    "json_array json_array_elements json_array_elements_text json_array_length json_arrayagg json_build_array json_build_object "
+    "json_contains json_each json_each_text json_extract json_extract_path json_extract_path_text json_group_array "
+    "json_group_object json_insert json_keys json_length json_object json_object_agg json_object_keys json_objectagg json_patch "
+    "json_query json_quote json_remove json_replace json_set json_table json_tree json_type json_typeof json_unquote json_valid "
+    "json_value jsonb_agg jsonb_array_elements jsonb_array_elements_text jsonb_array_length jsonb_build_array jsonb_build_object "
+    "jsonb_each jsonb_each_text jsonb_extract_path jsonb_extract_path_text jsonb_object_agg jsonb_object_keys jsonb_set "
+    "jsonb_typeof julianday lag last last_day last_insert_rowid last_value lcase lead least left len length ln localtime "
+    "localtimestamp locate log log10 log2 lower lpad ltrim make_date make_interval make_timestamp max md5 median microsecond mid "
+    "min minute mod mode month monthname newid now nth_value ntile nullif nvl nvl2 octet_length overlaps overlay parse_json patindex "
+    "percent_rank percentile_cont percentile_disc pi position pow power quarter quote quotename radians rand random rank regexp_count "
+    "regexp_instr regexp_like regexp_match regexp_matches regexp_replace regexp_split_to_array regexp_split_to_table "
+    "regexp_substr regr_slope repeat replace replicate reverse right round row_number row_to_json rpad rtrim safe_cast scope_identity "
+    "second sha1 sha2 sign sin soundex space split_part sqrt stddev stddev_pop stddev_samp str str_to_date strftime string_agg "
+    "string_split string_to_array strpos stuff substr substring substring_index subtime sum sysdate tan time time_bucket timediff "
+    "timestamp timestampadd timestampdiff to_char to_date to_json to_jsonb to_number to_timestamp total translate trim trunc truncate_date "
+    "try_cast try_convert typeof ucase unhex unicode unix_timestamp unixepoch upper utc_timestamp uuid uuid_generate_v4 var_pop var_samp "
+    "variance version week weekday width_bucket year yearweek pg_typeof pg_size_pretty pg_total_relation_size pg_relation_size "
+    "pragma_table_info pragma_index_list pragma_foreign_key_list st_distance st_within st_contains st_x st_y st_makepoint"
 )
 """Functions that code may call; others could read files, run programs, sleep or connect elsewhere."""
 _NUMBER: Final = re.compile(r"0[xX][\da-fA-F]+|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
@@ -235,7 +229,7 @@ def _check_function(tokens: list[_Token], place: int, verb: str) -> None:
     if name.kind not in {"word", "quoted"} and name != ("mark", "]"):
         return
     start = place - 1
-    while start >= 2 and tokens[start - 1] == ("mark", "."):
+    while start > 1 and tokens[start - 1] == ("mark", "."):
         start -= 2
     before = tokens[start - 1].text if start > 0 and tokens[start - 1].kind == "word" else ""
     if before in _BEFORE_COLUMNS or (verb == "create" and before == "on"):

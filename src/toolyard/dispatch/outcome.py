@@ -180,7 +180,7 @@ def _unwritable(tool: Tool) -> ToolError:
     return _invalid(tool, "answered what cannot be written as JSON")
 
 
-def _invalid(tool: Tool, what: str, **details: object) -> ToolError:
+def _invalid(tool: Tool, what: str, **details: Any) -> ToolError:
     return ToolError("invalid_output", f"'{tool.spec.name}' {what}.", **details)
 
 

@@ -278,10 +278,10 @@ class SchemaValidator:
         """Return the types that the schema expects at a path, and the keyword that was missed if it is another one."""
         node = subschema(self._schema, path)
         branches = [node, *(cast("dict[str, Any]", node).get("anyOf", ()) if isinstance(node, dict) else ())]
-        resolved = [cast("Any", resolve(self._schema, branch)) for branch in branches]
+        resolved = [resolve(self._schema, branch) for branch in branches]
         kinds = [cast("dict[str, Any]", branch).get("type") for branch in resolved if isinstance(branch, dict)]
-        names = [name for one in kinds if one for name in (one if isinstance(one, list) else [one])]
-        expected = " or ".join(dict.fromkeys(str(name) for name in names)) or "something else"
+        names = [str(name) for one in kinds if one for name in (cast("list[object]", one) if isinstance(one, list) else [one])]
+        expected = " or ".join(dict.fromkeys(names)) or "something else"
         return expected if kind in {"type", "anyOf", "oneOf"} else f"{expected} ({kind})"
 
     def _shown(self, path: Path) -> str:
@@ -289,7 +289,7 @@ class SchemaValidator:
         parts: list[str | int] = []
         for number, part in enumerate(path):
             node = subschema(self._schema, path[:number])
-            known = cast("dict[str, Any]", node).get("properties", {}) if isinstance(node, dict) else {}
+            known: dict[str, Any] = cast("dict[str, Any]", node).get("properties", {}) if isinstance(node, dict) else {}
             parts.append(part if isinstance(part, int) or part in known else "*")
         return field_name(parts)
 
