@@ -41,11 +41,12 @@ _CONTEXTUAL: Final = words_in("of yield await let async static get set")
 _CONDITIONS: Final = words_in("if while for with switch")
 _BLOCKED: Final = words_in(
     "eval Function GeneratorFunction AsyncFunction AsyncGeneratorFunction Reflect Proxy WebAssembly Worker SharedWorker "
-    "serviceWorker ServiceWorker importScripts execScript globalThis global require process module exports child_process mainModule "
-    "getBuiltinModule Deno Bun callee caller getPrototypeOf setPrototypeOf getOwnPropertyDescriptor getOwnPropertyDescriptors "
-    "getOwnPropertyNames getOwnPropertySymbols ownKeys defineProperty defineProperties ShadowRealm Compartment prepareStackTrace "
-    "captureStackTrace getThis getFunction insertAdjacentHTML createContextualFragment setHTMLUnsafe parseHTMLUnsafe srcdoc "
-    "debugger import export with runInThisContext runInNewContext runInContext createRequire dlopen setImmediate"
+    "serviceWorker ServiceWorker importScripts execScript globalThis global require process module exports child_process "
+    "mainModule getBuiltinModule Deno Bun callee caller getPrototypeOf setPrototypeOf getOwnPropertyDescriptor "
+    "getOwnPropertyDescriptors getOwnPropertyNames getOwnPropertySymbols ownKeys defineProperty defineProperties ShadowRealm "
+    "Compartment prepareStackTrace captureStackTrace getThis getFunction insertAdjacentHTML createContextualFragment setHTMLUnsafe "
+    "parseHTMLUnsafe srcdoc debugger import export with runInThisContext runInNewContext runInContext createRequire dlopen "
+    "setImmediate"
 )
 _BLOCKED_KEYS: Final = (_BLOCKED - {"module", "global", "import", "export", "with", "debugger", "exports", "process"}) | {
     *("constructor", "prototype", "process", "setTimeout", "setInterval"),
@@ -416,8 +417,6 @@ class _Program:
         before = self._tokens[place - 1] if place else self._tokens[-1]
         is_name = before.kind == "name" and (before.text not in _KEYWORDS | {"of", "yield", "await"} or self._is_property(place - 1))
         is_member = is_name or before.kind in {"string", "template", "regex", "number"} or before.text in {")", "]", "}", "?."}
-        if before.text == "}" and before.kind == "mark" and before.newline is False and self._tokens[place].newline:
-            is_member = True
         is_pattern_key = self._text(place - 1) in {"{", ","} and self._text(end + 1) == ":"
         if not is_member and not (is_pattern_key and self._is_binding(place)):
             return
@@ -527,7 +526,8 @@ class _Program:
             if any(self._text(place - 1) in {"let", "var", "const", ","} and self._text(place + 1) == "=" for place in uses)
         }
         for _ in range(_MAX_ROUNDS):
-            numbers = frozenset(name for name in candidates if all(self._keeps_number(place, candidates) for place in self._uses[name]))
+            uses = self._uses
+            numbers = frozenset(name for name in candidates if all(self._keeps_number(place, candidates) for place in uses[name]))
             if numbers == candidates:
                 return numbers
             candidates = set(numbers)

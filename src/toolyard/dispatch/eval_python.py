@@ -30,105 +30,26 @@ _STOPS: Final = frozenset({"SystemExit", "KeyboardInterrupt", "GeneratorExit", "
 _REFLECTION: Final = frozenset({"getattr", "setattr", "delattr", "hasattr"})
 _SITE_NAMES: Final = words_in("exit quit help copyright credits license get_ipython execfile reload file")
 _MODULE_NAMES: Final = words_in(
-    "os sys posix nt subprocess builtins importlib imp ctypes shutil pty gc inspect pickle marshal pathlib tempfile runpy linecache "
-    "codecs multiprocessing socket"
+    "os sys posix nt subprocess builtins importlib imp ctypes shutil pty gc inspect pickle marshal pathlib tempfile runpy "
+    "linecache codecs multiprocessing socket"
 )
 """Modules that are attributes of harmless ones; these names rarely mean anything else."""
 _BLOCKED_ATTRIBUTES: Final = words_in(
-    "format format_map mro with_traceback eval exec execfile popen modules meta_path path_hooks "
-    "f_back f_builtins f_code f_generator f_globals f_lasti f_lineno f_locals f_trace f_trace_lines f_trace_opcodes "
-    "func_closure func_code func_defaults func_globals im_class im_func im_self "
-    "co_code co_consts co_names co_varnames co_freevars co_cellvars co_filename co_name co_lines co_positions co_flags co_argcount"
+    "format format_map mro with_traceback eval exec execfile popen modules meta_path path_hooks f_back f_builtins f_code "
+    "f_generator f_globals f_lasti f_lineno f_locals f_trace f_trace_lines f_trace_opcodes func_closure func_code func_defaults "
+    "func_globals im_class im_func im_self co_code co_consts co_names co_varnames co_freevars co_cellvars co_filename co_name "
+    "co_lines co_positions co_flags co_argcount"
 )
 _BLOCKED_PREFIXES: Final = ("gi_", "cr_", "ag_", "tb_")
 _TUPLE_METHODS: Final = frozenset({"_asdict", "_fields", "_make", "_replace"})
 _DUNDERS: Final = frozenset(
     f"__{name}__"
-    for name in [
-        "init",
-        "post_init",
-        "str",
-        "repr",
-        "len",
-        "iter",
-        "next",
-        "call",
-        "getitem",
-        "setitem",
-        "delitem",
-        "contains",
-        "enter",
-        "exit",
-        "aenter",
-        "aexit",
-        "aiter",
-        "anext",
-        "await",
-        "hash",
-        "bool",
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "add",
-        "radd",
-        "iadd",
-        "sub",
-        "rsub",
-        "isub",
-        "mul",
-        "rmul",
-        "imul",
-        "truediv",
-        "rtruediv",
-        "itruediv",
-        "floordiv",
-        "rfloordiv",
-        "ifloordiv",
-        "mod",
-        "rmod",
-        "imod",
-        "pow",
-        "rpow",
-        "ipow",
-        "matmul",
-        "rmatmul",
-        "imatmul",
-        "and",
-        "rand",
-        "iand",
-        "or",
-        "ror",
-        "ior",
-        "xor",
-        "rxor",
-        "ixor",
-        "lshift",
-        "rlshift",
-        "ilshift",
-        "rshift",
-        "rrshift",
-        "irshift",
-        "neg",
-        "pos",
-        "abs",
-        "invert",
-        "int",
-        "float",
-        "complex",
-        "index",
-        "round",
-        "floor",
-        "ceil",
-        "trunc",
-        "divmod",
-        "rdivmod",
-        "reversed",
-        "missing",
-        "bytes",
-    ]
+    for name in words_in(
+        "init post_init str repr len iter next call getitem setitem delitem contains enter exit aenter aexit aiter anext await hash "
+        "bool eq ne lt le gt ge add radd iadd sub rsub isub mul rmul imul truediv rtruediv itruediv floordiv rfloordiv ifloordiv mod "
+        "rmod imod pow rpow ipow matmul rmatmul imatmul and rand iand or ror ior xor rxor ixor lshift rlshift ilshift rshift rrshift "
+        "irshift neg pos abs invert int float complex index round floor ceil trunc divmod rdivmod reversed missing bytes"
+    )
 )
 """Methods in double underscores that code may define and call."""
 _READABLE: Final = _DUNDERS | {"__name__", "__doc__"}

@@ -37,15 +37,15 @@ _PRAGMAS: Final = words_in("table_info table_xinfo table_list index_list index_i
 _BEFORE_COLUMNS: Final = words_in("into table exists with recursive as references view")
 """Words after which a name and a bracket are a table and its columns."""
 _WORDS: Final = words_in(
-    "in and or not exists any all some over using as on select from where join left right full inner outer cross natural union except "
-    "intersect by having then else when case between like ilike similar is distinct values set filter group lateral unnest offset "
-    "limit fetch key unique check primary foreign conflict partition rows range interval array row end order returning sets "
+    "in and or not exists any all some over using as on select from where join left right full inner outer cross natural union "
+    "except intersect by having then else when case between like ilike similar is distinct values set filter group lateral unnest "
+    "offset limit fetch key unique check primary foreign conflict partition rows range interval array row end order returning sets "
     "materialized default generated always identity references within ties only table with window for if index recursive return"
 )
 """Keywords and types that a bracket may follow."""
 _TYPES: Final = words_in(
-    "int integer bigint smallint tinyint numeric decimal number float double real char varchar nchar nvarchar character varying text "
-    "varchar2 nvarchar2 string date time timestamp timestamptz datetime datetime2 bit varbit binary varbinary boolean bool"
+    "int integer bigint smallint tinyint numeric decimal number float double real char varchar nchar nvarchar character varying "
+    "text varchar2 nvarchar2 string date time timestamp timestamptz datetime datetime2 bit varbit binary varbinary boolean bool"
 )
 _FUNCTIONS: Final = words_in(
     "abs acos array_agg array_append array_cat array_length array_position array_remove array_to_string ascii asin atan atan2 avg "
@@ -63,16 +63,17 @@ _FUNCTIONS: Final = words_in(
     "jsonb_each jsonb_each_text jsonb_extract_path jsonb_extract_path_text jsonb_object_agg jsonb_object_keys jsonb_set "
     "jsonb_typeof julianday lag last last_day last_insert_rowid last_value lcase lead least left len length ln localtime "
     "localtimestamp locate log log10 log2 lower lpad ltrim make_date make_interval make_timestamp max md5 median microsecond mid "
-    "min minute mod mode month monthname newid now nth_value ntile nullif nvl nvl2 octet_length overlaps overlay parse_json patindex "
-    "percent_rank percentile_cont percentile_disc pi position pow power quarter quote quotename radians rand random rank regexp_count "
-    "regexp_instr regexp_like regexp_match regexp_matches regexp_replace regexp_split_to_array regexp_split_to_table "
-    "regexp_substr regr_slope repeat replace replicate reverse right round row_number row_to_json rpad rtrim safe_cast scope_identity "
-    "second sha1 sha2 sign sin soundex space split_part sqrt stddev stddev_pop stddev_samp str str_to_date strftime string_agg "
-    "string_split string_to_array strpos stuff substr substring substring_index subtime sum sysdate tan time time_bucket timediff "
-    "timestamp timestampadd timestampdiff to_char to_date to_json to_jsonb to_number to_timestamp total translate trim trunc truncate_date "
-    "try_cast try_convert typeof ucase unhex unicode unix_timestamp unixepoch upper utc_timestamp uuid uuid_generate_v4 var_pop var_samp "
-    "variance version week weekday width_bucket year yearweek pg_typeof pg_size_pretty pg_total_relation_size pg_relation_size "
-    "pragma_table_info pragma_index_list pragma_foreign_key_list st_distance st_within st_contains st_x st_y st_makepoint"
+    "min minute mod mode month monthname newid now nth_value ntile nullif nvl nvl2 octet_length overlaps overlay parse_json "
+    "patindex percent_rank percentile_cont percentile_disc pi position pow power quarter quote quotename radians rand random rank "
+    "regexp_count regexp_instr regexp_like regexp_match regexp_matches regexp_replace regexp_split_to_array regexp_split_to_table "
+    "regexp_substr regr_slope repeat replace replicate reverse right round row_number row_to_json rpad rtrim safe_cast "
+    "scope_identity second sha1 sha2 sign sin soundex space split_part sqrt stddev stddev_pop stddev_samp str str_to_date strftime "
+    "string_agg string_split string_to_array strpos stuff substr substring substring_index subtime sum sysdate tan time "
+    "time_bucket timediff timestamp timestampadd timestampdiff to_char to_date to_json to_jsonb to_number to_timestamp total "
+    "translate trim trunc truncate_date try_cast try_convert typeof ucase unhex unicode unix_timestamp unixepoch upper "
+    "utc_timestamp uuid uuid_generate_v4 var_pop var_samp variance version week weekday width_bucket year yearweek pg_typeof "
+    "pg_size_pretty pg_total_relation_size pg_relation_size pragma_table_info pragma_index_list pragma_foreign_key_list "
+    "st_distance st_within st_contains st_x st_y st_makepoint"
 )
 """Functions that code may call; others could read files, run programs, sleep or connect elsewhere."""
 _NUMBER: Final = re.compile(r"0[xX][\da-fA-F]+|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
