@@ -151,7 +151,7 @@ PYTHON_PROGRAMS = [
     "name = 'gh__search'\nname.split('__')",
     "'_'.join(['a', 'b']) + '-' * 40",
     "def fib(n):\n    return n if n < 2 else fib(n - 1) + fib(n - 2)\nfib(10)",
-    "class Stack:\n    def __init__(self):\n        self._items = []\n    def push(self, x):\n        self._items.append(x)\ns = Stack()\ns.push(1)",
+    "class Stack:\n    def __init__(self):\n        self._items = []\ns = Stack()",
     "class B(A):\n    def __init__(self, x):\n        super().__init__()\n        self.x = x",
     "from dataclasses import dataclass\n@dataclass\nclass P:\n    x: int\n    y: int = 0\nP(1).x",
     "from enum import Enum\nclass Color(Enum):\n    RED = 1\nColor.RED.name",

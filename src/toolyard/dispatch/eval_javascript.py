@@ -298,11 +298,7 @@ class _Program:
         self._numbers = self._numeric_names()
 
     def check(self) -> None:
-        """Check every token.
-
-        Raises:
-            _RefusedError: One breaks a rule.
-        """
+        """Check every token."""
         for place, token in enumerate(self._tokens):
             if token.kind == "name":
                 self._check_name(place, token.text)
@@ -464,8 +460,8 @@ class _Program:
         if len(declared) != 1 or any(self._is_bound_at(place) for place in uses if place != declared[0]):
             return False
         value, after = declared[0] + 2, declared[0] + 3
-        is_harmless = self._tokens[value].kind == "string" and self._tokens[value].text not in _BUILTIN_OBJECTS
-        return is_harmless and self._ends_expression(after)
+        token = self._tokens[value]
+        return token.kind == "string" and token.text not in _BUILTIN_OBJECTS and self._ends_expression(after)
 
     def _is_data(self, name: str) -> bool:
         """Return whether a name is declared once, as plain data."""
@@ -520,24 +516,25 @@ class _Program:
 
     def _numeric_names(self) -> frozenset[str]:
         """Return the names that only ever hold numbers."""
-        candidates = {
+        declaring = {"let", "var", "const", ","}
+        candidates = frozenset(
             name
             for name, uses in self._uses.items()
-            if any(self._text(place - 1) in {"let", "var", "const", ","} and self._text(place + 1) == "=" for place in uses)
-        }
+            if any(self._text(place - 1) in declaring and self._text(place + 1) == "=" for place in uses)
+        )
         for _ in range(_MAX_ROUNDS):
             uses = self._uses
             numbers = frozenset(name for name in candidates if all(self._keeps_number(place, candidates) for place in uses[name]))
             if numbers == candidates:
                 return numbers
-            candidates = set(numbers)
+            candidates = numbers
         return frozenset()
 
-    def _keeps_number(self, place: int, numbers: set[str] | frozenset[str]) -> bool:
+    def _keeps_number(self, place: int, numbers: frozenset[str]) -> bool:
         before, after = self._text(place - 1), self._text(place + 1)
         if after in {"=", "+="}:
             end = self._end_of_expression(place + 2)
-            return end - place < _MAX_EXPRESSION and not self._is_binding(place) and self._is_numeric(place + 2, end, frozenset(numbers))
+            return end - place < _MAX_EXPRESSION and not self._is_binding(place) and self._is_numeric(place + 2, end, numbers)
         if after in _NUMERIC_ASSIGNMENTS or after in {"++", "--"} or before in {"++", "--"}:
             return not self._is_binding(place)
         return not self._is_bound_at(place)

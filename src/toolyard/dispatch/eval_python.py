@@ -216,7 +216,7 @@ class _Program:
     def _identifiers(self, node: ast.AST) -> str | None:
         allowed: frozenset[str] = _DUNDERS if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else frozenset()
         for field in _IDENTIFIERS[type(node)]:
-            value = getattr(node, field)
+            value: str | list[str] | None = getattr(node, field)
             for name in value if isinstance(value, list) else [value or ""]:
                 if _is_dunder(name) and name not in allowed:
                     return "a name in double underscores"
