@@ -27,7 +27,7 @@ from toolyard.dispatch.tool import Tool
 from toolyard.metatools import SUGGESTIONS, metatool_instructions, metatools_setting, select_metatools
 from toolyard.model.envelope import Envelope
 from toolyard.model.limits import Limits
-from toolyard.model.profile import EVERYTHING, METATOOLS, Profile, Profiles
+from toolyard.model.profile import EVERYTHING, METATOOLS, Profile, Profiles, Shape
 from toolyard.model.spec import PromptSpec, ResourceSpec, ToolSpec
 from toolyard.packs import make_pack
 from toolyard.providers import Provider, Publish
@@ -67,6 +67,7 @@ class YardOverrides(TypedDict, total=False):
     providers: Iterable[Provider]
     """More providers."""
     search: Mapping[str, Any]
+    shape: Shape
     state_dir: str | None
     store: Store
     default_store: Store
@@ -158,6 +159,7 @@ async def background_task(work: Any) -> AsyncGenerator[None]:
 def describe_settings(values: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Return settings with their origins; one without an origin is from code where it differs from the default."""
     own = {"name": "yard", "version": VERSION, "profile": EVERYTHING.name, "packs": list[str](), "allow_eval": False, "state_dir": None}
+    own |= {"shape": "envelope"}
     defaults = {**own, "search.strategy": SearchSettings().strategy, "metatools": True, **Limits().as_dict()}
     return {
         key: {"value": value, "from": origins.get(key, "default" if value == defaults[key] else "code")} for key, value in values.items()
@@ -190,6 +192,7 @@ class Yard:
         search: SearchSettings | None = None,
         profile: Profile = EVERYTHING,
         profiles: Iterable[Profile] = (),
+        shape: Shape = "envelope",
         lifespan: Lifespan | None = None,
         middleware: Sequence[Middleware] = (),
         sinks: Iterable[Sink] = (),
@@ -206,7 +209,8 @@ class Yard:
         self.name = name
         self.version = version
         self.instructions = instructions
-        self.profile = profile
+        self._profiles = Profiles(profile, profiles, shape=shape)
+        self.profile = self._profiles.find(None)
         self.limits = msgspec.structs.replace(limits or Limits())
         self.search = search or SearchSettings()
         self.origins: dict[str, str] = {}
@@ -217,7 +221,6 @@ class Yard:
         self._own_store = store
         self._store_is_optional = False
         self._equip(allow_eval=allow_eval)
-        self._profiles = Profiles(profile, profiles)
         self._packs = known_packs(packs)
         self._metatools = select_metatools(metatools)
         own = own_provider(name, tools, resources=resources, prompts=prompts)
@@ -240,6 +243,7 @@ class Yard:
         """
         if self._dispatcher is not None:
             raise RuntimeError(f"The yard '{self.name}' is open: it can be configured only before.")
+        self._profiles.reshape(cast("Shape", overrides.get("shape", self._profiles.shape)))
         self.adopt(overrides.get("profiles", ()), profile=overrides.get("profile"))
         self._packs = known_packs(dict.fromkeys([*self._packs, *overrides.get("packs", ())]))
         self._providers = all_providers(None, [*self._providers, *overrides.get("providers", ())], packs=self._packs)
@@ -397,6 +401,7 @@ class Yard:
         """Return every setting with its value and its origin."""
         own: dict[str, Any] = {"name": self.name, "version": self.version, "profile": self.profile.name, "packs": self._packs}
         own |= {"metatools": metatools_setting(self._metatools), "search.strategy": self.search.strategy, "state_dir": self.state_dir}
+        own |= {"shape": self._profiles.shape}
         return describe_settings({**own, "allow_eval": self.registry.allow_eval, **self.limits.as_dict()}, self.origins)
 
     def add_sink(self, sink: Sink) -> Callable[[], None]:

@@ -80,7 +80,7 @@ _APPLIED_SECTIONS: Final = frozenset({"", "limits", "search"})
 _log = logging.getLogger(__name__)
 _STORE_FILE: Final = "store.sqlite3"
 """The name of a project's store in the folder of its state."""
-_YARD_OPTIONS: Final = ("profile", "allow_eval", "metatools", "packs", "state_dir")
+_YARD_OPTIONS: Final = ("profile", "allow_eval", "metatools", "packs", "shape", "state_dir")
 
 
 def apply_settings(yard: Yard, config: Config, notices: Notices, *, serves: bool = False) -> None:
