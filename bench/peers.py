@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from environments import is_ready, node_folder, python_of
+from environments import BEFORE, is_ready, node_folder, python_of
 
 __all__ = ["BEHIND", "GATEWAYS", "LIMIT", "OURS", "PEERS", "Peer", "absent"]
 
@@ -60,6 +60,10 @@ PEERS: Final = {
     )
 }
 
+if BEFORE is not None:
+    _SCRIPT: Final = str(BEFORE / "bench" / "servers" / "toolyard_server.py")
+    PEERS["before"] = Peer("before", "Toolyard before", "before", _SCRIPT, ("--shape", "envelope"), answers="envelope")
+
 BEHIND: Final = PEERS["toolyard-plain"]
 """The server behind every gateway."""
 
@@ -70,6 +74,9 @@ GATEWAYS: Final = {
         Peer("fastmcp", "FastMCP 4.1.4, create_proxy", "fastmcp", "fastmcp_gateway.py"),
     )
 }
+
+if BEFORE is not None:
+    GATEWAYS["before"] = Peer("before", "Toolyard before", "before", str(BEFORE / "bench" / "servers" / "toolyard_gateway.py"))
 
 
 def absent(peers: Sequence[Peer]) -> dict[str, str]:

@@ -505,3 +505,43 @@ async def test_inside_an_event_loop_there_is_no_other(capsys: pytest.CaptureFixt
 
     assert ended.value.code == 2
     assert capsys.readouterr().err.startswith("toolyard: 'serve' runs an event loop of its own")
+
+
+LARGE = """
+from toolyard import Yard, tool
+
+@tool(operation="query")
+def large() -> str:
+    '''Return a large result.'''
+    return "x" * 100_000
+
+@tool(operation="query")
+def size(text: str) -> int:
+    '''Count characters.'''
+    return len(text)
+
+yard = Yard(tools=[large, size])
+"""
+
+
+def test_a_handle_survives_a_restart_of_the_server(write: Write, in_process: Process) -> None:
+    write(LARGE)
+
+    def answer(name: str, arguments: dict[str, Any]) -> Any:
+        call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": name, "arguments": arguments}}
+        messages = [HELLO, {"jsonrpc": "2.0", "method": "notifications/initialized"}, call]
+        done = in_process("serve", "app.py", stdin="".join(json.dumps(message) + "\n" for message in messages))
+        return json.loads(done.stdout.splitlines()[1])["result"]["structuredContent"]["data"]
+
+    handle = answer("large", {})["handle"]
+
+    assert answer("size", {"text": {"$ref": handle}}) == 100_000
+
+
+def test_a_store_that_was_asked_for_and_cannot_be_used_is_one_sentence(write: Write, toolyard: Run) -> None:
+    write(LARGE)
+    write("no database" * 1000, "broken.db")
+    status, _, said = toolyard("serve", "app.py", "--store", "sqlite:broken.db")
+
+    assert status == 2
+    assert "broken.db" in said.splitlines()[-1]

@@ -8,7 +8,7 @@ from ticket_tools import Bench, ask, failure
 
 from toolyard import Call, Caller, Envelope, Image, Limits, Profile, Toolset, Yard, tool
 from toolyard.dispatch.call import Handler
-from toolyard.state.store import MemoryStore
+from toolyard.state.memory import MemoryStore
 
 ADD: dict[str, Any] = {"tool_id": "add", "args": {"a": 1}}
 WIPE: dict[str, Any] = {"tool_id": "wipe"}

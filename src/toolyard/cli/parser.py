@@ -99,17 +99,19 @@ _SECRETS: Final = (
 )
 _NOTHING: Final[Mapping[str, str | bool]] = MappingProxyType({})
 _SETTINGS: Final = (
-    ("serve.transport", "NAME", "the transport: 'stdio' (default), 'http' or 'sse'"),
+    ("serve.transport", "NAME", "the transport: 'stdio' (default), 'http' (also 'streamable') or 'sse'"),
     ("serve.host", "ADDRESS", "the address to listen on (default: 127.0.0.1); any but a loopback address needs authentication"),
     ("serve.port", "PORT", "the port to listen on (default: 8321); 0 is any free port"),
     ("serve.socket", "PATH", "listen on this Unix socket instead"),
     ("serve.stateless", "", "give clients of the handshake era no HTTP session"),
     ("serve.json_response", "", "answer every request with one JSON document, without progress notifications"),
     ("serve.session_timeout", "SECONDS", "end an idle HTTP session after this time (default: 1800); 0 is never"),
+    ("serve.tls", "", "serve HTTPS, with '--tls-cert' and '--tls-key'"),
     ("serve.tls_cert", "FILE", "the certificate, which switches HTTPS on"),
     ("serve.tls_key", "FILE", "the private key of the certificate"),
     ("serve.workers", "NUMBER", "the number of processes (default: 1); more than one needs '--stateless'"),
     ("serve.reload", "", "restart when a '.py' or '.toml' file in the folder of the yard changes"),
+    ("store", "STORE", "where state is kept: 'memory', 'sqlite' or 'sqlite:PATH' (default: 'sqlite', in a file for each project)"),
     ("profile", "NAME", "the profile of callers without one of their own (default: the yard's own)"),
     ("allow_eval", "", "publish the tools that run code"),
 )

@@ -22,7 +22,7 @@ __all__ = ["run_serve"]
 
 
 _HTTP_ONLY: Final = ("stateless", "json_response", "session_timeout", "workers")
-_IGNORED: Final = {"stdio": ("host", "port", "socket", "tls_cert", "tls_key", *_HTTP_ONLY), "sse": _HTTP_ONLY}
+_IGNORED: Final = {"stdio": ("host", "port", "socket", "tls", "tls_cert", "tls_key", *_HTTP_ONLY), "sse": _HTTP_ONLY}
 """The settings that a transport ignores."""
 
 

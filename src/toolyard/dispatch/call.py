@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
+from hashlib import sha256
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeVar, cast
 
@@ -17,7 +18,7 @@ from toolyard._internal.logfmt import is_identifier, log_fields, log_value
 from toolyard.dispatch.progress import NOOP, Noop, Progress, SendProgress, call_safely, on_loop
 from toolyard.dispatch.sessions import Session, Sessions
 from toolyard.model.elicitation import ClientRequest, form_content, set_may_have_run, unsupported_by_client
-from toolyard.model.envelope import Envelope
+from toolyard.model.envelope import Envelope, encode_sorted
 from toolyard.model.errors import Blame, CodeName, ToolError
 from toolyard.model.profile import Profile
 from toolyard.model.spec import UNKNOWN_TOOL, Kind, ToolSpec
@@ -28,6 +29,7 @@ __all__ = [
     "LIBRARY",
     "REFS_RESOLVED",
     "Arguments",
+    "AskClient",
     "Call",
     "CallRequest",
     "Caller",
@@ -70,6 +72,9 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
 ANYONE: Final = Caller()
 
+AskClient = Callable[[Mapping[str, ClientRequest], bool], Awaitable[Mapping[str, Any]]]
+"""Sends requests to the client and returns its results by key; the flag says that nothing ran yet, so the client may start again."""
+
 
 class Channel(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because one is made for nearly every call
     """How a call came in, and what can be sent back while it runs."""
@@ -81,8 +86,7 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because o
     """The number of the server context that the call belongs to; 0 is none."""
     progress: SendProgress | None = None
     log: Callable[[str, str, Mapping[str, object]], None] | None = None
-    ask: Callable[[Mapping[str, ClientRequest], bool], Awaitable[Mapping[str, Any]]] | None = None
-    """Sends requests to the client and returns its results by key; the flag says that nothing ran yet, so the client may start again."""
+    ask: AskClient | None = None
     capabilities: frozenset[str] = frozenset()
     """The client requests that the client supports."""
     stateless: bool = False
@@ -132,6 +136,15 @@ class CallRequest(msgspec.Struct, frozen=True, gc=False):  # nothing in a reques
     parent_id: str | None = None
     trace: dict[str, str] | None = None
     """`traceparent`, `tracestate` and `baggage`."""
+
+    def fingerprint(self) -> str:
+        """Return a hash of what is called, with which arguments and for whom; the order of arguments does not matter."""
+        arguments = self.arguments
+        try:
+            data = encode_sorted(msgspec.json.decode(arguments) if isinstance(arguments, msgspec.Raw) else arguments)
+        except msgspec.DecodeError:  # the call itself refuses what is no JSON
+            data = bytes(arguments)
+        return sha256(b"\0".join([self.kind.encode(), self.name.encode(), data, self.caller.owner.encode()])).hexdigest()[:24]
 
 
 class InvokeOptions(msgspec.Struct, frozen=True, kw_only=True):

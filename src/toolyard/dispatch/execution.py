@@ -69,7 +69,10 @@ class Execution:
                     return held
             call.may_have_run = True
             own = call.spec.timeout
-            running = None if seconds else self._deadlines.start(call, self._limits.timeout if own is None else own)
+            timeout = (
+                0.0 if seconds else self._limits.timeout if own is None else own
+            )  # with a time of its caller it has a deadline already
+            running = self._deadlines.start(call, timeout) if timeout else None
             try:
                 result = await (call.handler(call) if self._wrapped is None else self._wrapped(call))
             except BaseException:

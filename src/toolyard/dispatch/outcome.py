@@ -11,7 +11,7 @@ from toolyard.dispatch.call import Call
 from toolyard.dispatch.run import Run
 from toolyard.dispatch.tool import Tool
 from toolyard.model.content import Block, Text, block_from_bytes
-from toolyard.model.elicitation import OWN_REASONS
+from toolyard.model.elicitation import OWN_REASONS, STORE_UNAVAILABLE
 from toolyard.model.envelope import (
     WRAPPER_CHARACTERS,
     Content,
@@ -25,7 +25,9 @@ from toolyard.model.envelope import (
     estimate_tokens,
 )
 from toolyard.model.errors import CODES, Blame, CodeName, ToolError
+from toolyard.model.schema import SchemaValidator
 from toolyard.model.spec import UNKNOWN_TOOL, Kind
+from toolyard.state.store import RETRY_AFTER_MS, StoreUnavailableError
 
 __all__ = [
     "Observer",
@@ -39,6 +41,7 @@ __all__ = [
     "finish",
     "room_for_data",
     "stopped_by",
+    "store_unavailable",
     "to_outcome",
     "to_read_outcome",
 ]
@@ -62,10 +65,12 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     """The result of another MCP server, if it passes through."""
     held: bool = False
     """Whether a policy answered in place of the tool."""
+    shortened: bool = False
+    """Whether its data were too long and became a handle."""
 
     def cut(self, instead: dict[str, Any]) -> "Outcome":
         """Return the outcome with something short in place of its data."""
-        return Outcome(instead, self.error, self.content, held=self.held)
+        return Outcome(instead, self.error, self.content, held=self.held, shortened=True)
 
 
 class Query(NamedTuple):
@@ -102,7 +107,7 @@ def to_outcome(call: Run, tool: Tool, result: object) -> Outcome:
     if encoded.content:
         _check_blocks(encoded)
     if tool.fits_output is not None and not tool.fits_output(encoded.data):
-        raise _invalid(tool, "answered what its own schema forbids")
+        raise _misfit(call, tool, encoded.data)
     return Outcome(encoded.data, None, encoded.content, encoded)
 
 
@@ -159,12 +164,26 @@ def _check_blocks(encoded: Encoded) -> None:
         )
 
 
+def _misfit(call: Run, tool: Tool, data: object) -> ToolError:
+    """Log where a result does not fit its tool's schema, by types and not by contents, and return the failure."""
+    schema = tool.spec.output_schema
+    found = [] if schema is None else SchemaValidator(schema).mismatches(data)
+    issues = [
+        {"field": one.field, "expected": one.expected, "came": one.came, "message": f"'{one.field}': {one.came} came, not {one.expected}."}
+        for one in found
+    ]
+    for one in found:
+        _log.warning("invalid_output tool=%s id=%s field=%s expected=%r came=%s", call.tool, call.id, one.field, one.expected, one.came)
+    what = "answered what its own schema forbids" + (f": {issues[0]['message'].removesuffix('.')}" if issues else "")
+    return _invalid(tool, what, issues=issues)
+
+
 def _unwritable(tool: Tool) -> ToolError:
     return _invalid(tool, "answered what cannot be written as JSON")
 
 
-def _invalid(tool: Tool, what: str) -> ToolError:
-    return ToolError("invalid_output", f"'{tool.spec.name}' {what}.")
+def _invalid(tool: Tool, what: str, **details: Any) -> ToolError:
+    return ToolError("invalid_output", f"'{tool.spec.name}' {what}.", **details)
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -256,8 +275,11 @@ def finish(call: Run, outcome: Outcome, *, slow: float) -> Envelope:
     error, encoded = outcome.error, outcome.encoded
     if error is not None and error.code in _DEFECTS:
         error = msgspec.structs.replace(error, details={"call_id": call.id, **error.details})
+    is_plain = error is None and (call.spec.shape == "plain" or call.profile.shape == "plain")
     tokens = (
-        -(-(WRAPPER_CHARACTERS + encoded.characters) // 4)
+        _plain_tokens(outcome)
+        if is_plain
+        else -(-(WRAPPER_CHARACTERS + encoded.characters) // 4)
         if encoded is not None and error is None
         else estimate_tokens(outcome.data, error)
     )
@@ -273,12 +295,26 @@ def finish(call: Run, outcome: Outcome, *, slow: float) -> Envelope:
         answer.passthrough = outcome.passed
     if outcome.held:
         answer.held = True
-    if call.spec.shape == "plain":
+    if is_plain:
         answer.has_plain_shape = True
+        if outcome.shortened:
+            answer.shortened_of = call.spec
     if elapsed - call.paused_s > slow:
         code = error.code if error is not None else "ok"
         _log.warning("slow tool=%s ms=%d code=%s id=%s", call.tool, elapsed * 1000, code, call.id)
     return answer
+
+
+def _plain_tokens(outcome: Outcome) -> int:
+    """Return an estimate of the tokens in a success that is sent without the envelope."""
+    texts = [block.text for block in outcome.content if isinstance(block, Text)]
+    if texts:
+        characters = sum(map(len, texts))
+    elif isinstance(outcome.data, str):
+        characters = len(outcome.data)
+    else:
+        characters = len(encode(outcome.data).decode()) if outcome.encoded is None else outcome.encoded.characters
+    return -(-characters // 4)
 
 
 def room_for_data(call: Call, characters: int) -> int:
@@ -333,9 +369,24 @@ def failure_from(error: ToolError, call: Call) -> Outcome:
 
 
 def defect_from(error: BaseException, call: Call) -> ToolError:
-    """Log an unexpected exception with its traceback, and return a failure without it."""
+    """Log an unexpected exception with its traceback, and return a failure without it; a store logs its own failures."""
+    if isinstance(error, StoreUnavailableError):
+        return store_unavailable(may_have_run=call.may_have_run)
     _log.error("defect tool=%s id=%s type=%s", call.tool, call.id, type(error).__name__, exc_info=error)
     return ToolError("internal_error", f"The {call.at_fault} failed in a way it did not foresee.", blame=call.at_fault)
+
+
+def store_unavailable(*, may_have_run: bool) -> ToolError:
+    """Return the failure of a call that needs the store while the store cannot be used."""
+    return ToolError(
+        "overloaded",
+        "The store of the yard cannot be used now.",
+        hint=None if may_have_run else "Wait for 'retry_after_ms', then call again.",
+        reason=STORE_UNAVAILABLE,
+        blame="yard",
+        may_have_run=may_have_run,
+        retry_after_ms=RETRY_AFTER_MS,
+    )
 
 
 def stopped_by(call: Run, seconds: float) -> ToolError:

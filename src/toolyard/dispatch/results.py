@@ -41,11 +41,13 @@ BACKSLASH: Final = ord("\\")
 """The byte that begins a JSON escape; a client may escape any character of the key."""
 
 _ESCAPED: Final = re.compile(rb"\\u00(?:24|72|65|66)")
-_HANDLE: Final = re.compile(r"r_[0-9]{1,18}\Z")
+_HANDLE: Final = re.compile(r"r_[1-9][0-9]{0,17}\Z", re.ASCII)
 _INDEX: Final = re.compile(r"(0|[1-9][0-9]{0,17})\Z", re.ASCII)
 _COUNTER_SECONDS: Final = 30 * 24 * 3600.0
 """How long the counter of an idle owner lives, so that an old handle never names a new result."""
 _REF_KEYS: Final = ({"$ref"}, {"$ref", "path"})
+_MAX_DROPPED: Final = 100
+"""Results that are dropped at one time, after the limit became smaller."""
 _MAX_DEPTH: Final = 128
 _MAX_KEYS: Final = 20
 _MAX_KEYS_READ: Final = 1000
@@ -78,8 +80,8 @@ class Results:
             )
         prefix = _prefix(owner)
         handle = f"r_{await self._store.count(prefix, ttl=max(_COUNTER_SECONDS, 2 * self._limits.stored_seconds))}"
-        await self._store.put(prefix + handle, encoded.text, ttl=self._limits.stored_seconds)
-        stored = await self._store.keys(prefix)
+        await self._store.put(_key(prefix, handle), encoded.text, ttl=self._limits.stored_seconds)
+        stored = await self._store.keys(prefix, limit=self._limits.stored_results + _MAX_DROPPED)
         for key in stored[: max(len(stored) - self._limits.stored_results, 0)]:
             await self._store.delete(key)
         read = "".join(f"Read parts of it with {action}. " for action in self.suggest_read(handle, profile))
@@ -100,7 +102,7 @@ class Results:
         Raises:
             ToolError: `not_found` if there is no such result, or no longer.
         """
-        text = await self._store.get(_prefix(owner) + handle) if _HANDLE.match(handle) else None
+        text = await self._store.get(_key(_prefix(owner), handle)) if _HANDLE.match(handle) else None
         if text is None:
             raise ToolError(
                 "not_found",
@@ -268,6 +270,11 @@ def shape_of(value: Any, depth: int = 2) -> Any:
 
 def _prefix(owner: str) -> str:
     return f"result/{sha256(owner.encode()).hexdigest()[:32]}/"
+
+
+def _key(prefix: str, handle: str) -> str:
+    """Return the key of a handle's result; keys in order are results by age."""
+    return f"{prefix}{int(handle[2:]):018}"
 
 
 def _is_ref(pairs: Mapping[str, object]) -> bool:

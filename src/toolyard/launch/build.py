@@ -1,16 +1,23 @@
 """From settings to a yard: reads the settings of a command or program and applies them to a yard that is not open yet."""
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
+from toolyard._internal.files import find_state_dir
+from toolyard._internal.logfmt import log_value
+from toolyard._internal.project import project_dir
 from toolyard.config import Authentication, Config, ConfigError, Setting, known_settings, read_config
 from toolyard.launch.errors import LaunchError, as_launch_error
 from toolyard.launch.notices import Notices
+from toolyard.model.limits import Limits
 from toolyard.model.profile import Profile
 from toolyard.providers import Provider
+from toolyard.state.memory import MemoryStore
+from toolyard.state.store import Store
 from toolyard.yard import LOCK_FILE, ResolvedUpstream, Yard, upstream_providers
 
 if TYPE_CHECKING:
@@ -22,6 +29,7 @@ __all__ = [
     "find_profile",
     "make_authenticator",
     "make_providers",
+    "make_store",
     "read_settings",
     "resolve_upstreams",
 ]
@@ -68,14 +76,19 @@ def _authenticators(auth: Authentication) -> "Iterator[Authenticator]":
 _UPSTREAM_OF: Final = "_TOOLYARD_UPSTREAM_OF"
 """Variable with the files that have a server as an upstream, lest it reads one of them and starts itself for ever."""
 _APPLIED_SECTIONS: Final = frozenset({"", "limits", "search"})
-_YARD_OPTIONS: Final = ("profile", "allow_eval", "metatools", "packs", "state_dir")
+_log = logging.getLogger(__name__)
+_STORE_FILE: Final = "store.sqlite3"
+"""The name of a project's store in the folder of its state."""
+_YARD_OPTIONS: Final = ("profile", "allow_eval", "metatools", "packs", "shape", "state_dir")
 
 
-def apply_settings(yard: Yard, config: Config, notices: Notices) -> None:
+def apply_settings(yard: Yard, config: Config, notices: Notices, *, serves: bool = False) -> None:
     """Apply settings and upstreams to a yard that is not open yet; values that were not set stay as its code has them.
 
+    A yard that is served and has no store yet gets the one in the SQLite file of its project.
+
     Raises:
-        LaunchError: A profile, pack or metatool does not exist.
+        LaunchError: A profile, pack, metatool or store does not exist.
     """
     settings = config.settings
     yard.adopt(config.profiles.values())
@@ -83,12 +96,50 @@ def apply_settings(yard: Yard, config: Config, notices: Notices) -> None:
     applied = {key: setting for key, setting in known_settings().items() if setting.section in _APPLIED_SECTIONS and key != "target"}
     origins = {_yard_name(setting): str(config.origins[key]) for key, setting in applied.items() if key in config.origins}
     providers = make_providers(yard, config, resolve_upstreams(config, notices))
-    if not origins and not providers and not config.profiles:
+    stores = _store_options(yard, config, serves=serves)
+    if not origins and not providers and not config.profiles and not stores:
         return
-    options: dict[str, Any] = {name: getattr(settings, name) for name in _YARD_OPTIONS if name in config.origins}
+    options: dict[str, Any] = {**stores} | {name: getattr(settings, name) for name in _YARD_OPTIONS if name in config.origins}
     options |= {"profiles": config.profiles.values(), "providers": providers}
     with as_launch_error(ValueError):
         yard.configure(origins=origins, limits=config.explicit("limits"), search=config.explicit("search"), **options)
+
+
+def make_store(config: Config, *, state_dir: str | None = None, max_bytes: int = Limits().store_bytes) -> Store:
+    """Return the store that a server with these settings uses: by default the SQLite file of the project.
+
+    Raises:
+        LaunchError: There is no such store, or no state directory.
+    """
+    chosen = config.settings.store or "sqlite"
+    if chosen == "memory":
+        return MemoryStore(max_bytes=max_bytes)
+    kind, colon, path = chosen.partition(":")
+    if kind != "sqlite" or bool(colon) is not bool(path):
+        raise LaunchError(f"There is no store '{chosen}'. Write 'memory', 'sqlite' or 'sqlite:PATH'.")
+    try:
+        file = path or project_dir(find_state_dir(config.settings.state_dir or state_dir), config.project) / _STORE_FILE
+    except OSError as error:
+        raise LaunchError(f"The store has no place: {error.strerror}. Set 'state_dir', or name a file with 'sqlite:PATH'.") from error
+    from toolyard.state.sqlite import SqliteStore  # noqa: PLC0415 - a yard without one starts sooner
+
+    return SqliteStore(file)
+
+
+def _store_options(yard: Yard, config: Config, *, serves: bool) -> dict[str, Store]:
+    """Return the store of a yard by its name in `Yard.configure`, or nothing if the yard keeps what it has."""
+    is_chosen = config.settings.store is not None
+    if not is_chosen and (yard.has_store or not serves):
+        return {}
+    max_bytes = config.explicit("limits").get("store_bytes", yard.limits.store_bytes)
+    try:
+        store = make_store(config, state_dir=yard.state_dir, max_bytes=max_bytes)
+    except LaunchError as error:
+        if is_chosen:
+            raise
+        _log.warning("store_in_memory reason=%s", log_value(error.message))
+        return {}
+    return {"store" if is_chosen else "default_store": store}
 
 
 def _yard_name(setting: Setting) -> str:

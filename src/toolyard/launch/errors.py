@@ -100,9 +100,10 @@ def explain_cause(error: BaseException) -> str:
 def explain_refusal(failure: BaseException, yard: "Yard") -> str:
     """Return why a yard cannot be opened: Toolyard's own message, or the cause with its place."""
     from toolyard.model.spec import PublishError  # noqa: PLC0415 - only failures need it
+    from toolyard.state.store import StoreUnavailableError  # noqa: PLC0415 - the same
 
     error = innermost(failure)
-    if isinstance(error, PublishError):
+    if isinstance(error, PublishError | StoreUnavailableError):
         return str(error)
     if isinstance(error, ValueError | ImportError) and is_own(error):
         return f"{error}{_origin(error, yard)}"

@@ -78,7 +78,7 @@ def serve_configured(
     Raises:
         LaunchError: The yard cannot be served with these settings, or serving failed.
     """
-    apply_settings(yard, config, notices)
+    apply_settings(yard, config, notices, serves=True)
     serving = config.settings.serve
     if authenticator is None and serving.transport != "stdio":
         authenticator = make_authenticator(config)

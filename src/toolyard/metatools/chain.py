@@ -19,6 +19,7 @@ from toolyard.metatools.run import APPROVAL_REQUIRED, DelayedProgress, is_pendin
 from toolyard.model.envelope import Content, Encoded, Envelope, Failure, encode_data, encode_uncopied
 from toolyard.model.errors import ToolError, shortened
 from toolyard.model.spec import Operation, Reason
+from toolyard.state.store import StoreUnavailableError
 
 __all__ = ["chain_metatool", "preview"]
 
@@ -255,7 +256,7 @@ class _ChainRun:
             if encoded.characters > least:
                 try:
                     result["data"] = await store.store(encoded, owner, profile)
-                except ToolError:
+                except (ToolError, StoreUnavailableError):
                     result["data"] = too_large(encoded)
 
     async def _failure(self, failed: list[tuple[PlannedStep, Envelope, Failure]], pending: list[dict[str, Any]]) -> ToolError:

@@ -5,16 +5,19 @@ Neither does I/O: a request context gets a function that sends messages to its c
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
 from toolyard.config.settings import Serving
-from toolyard.dispatch.call import ANYONE, Caller, Channel
+from toolyard.dispatch.call import ANYONE, AskClient, Caller, Channel
+from toolyard.dispatch.detached import DetachedCalls
 from toolyard.dispatch.progress import Progress
-from toolyard.model.elicitation import ClientRequest
+from toolyard.model.elicitation import ClientRequest, unsupported_by_client
+from toolyard.model.envelope import encode
+from toolyard.model.errors import ToolError
 from toolyard.model.profile import EVERYTHING, Profile
 from toolyard.server.input_required import InputRequired
 from toolyard.server.lists import Lists
@@ -31,18 +34,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CLIENT_CAPABILITIES",
-    "AskClient",
     "Notify",
     "ParamHeaders",
     "RequestContext",
     "ServerContext",
+    "check_asks",
     "check_progress_token",
     "encode_log",
     "relevant_capabilities",
 ]
 
 Notify = Callable[[bytes], None]
-AskClient = Callable[[Mapping[str, ClientRequest], bool], Awaitable[Mapping[str, Any]]]
 ParamHeaders = dict[tuple[str, ...], tuple[str, str]]
 
 CLIENT_CAPABILITIES: Final = frozenset({"elicitation", "sampling", "roots"})
@@ -70,7 +72,8 @@ class ServerContext:
         self.default_channel = Channel(name=channel, server=self.number)
         self.stateless_channel = Channel(name=channel, server=self.number, stateless=True)
         self.lists = Lists(yard, serving, yard.signer)
-        self.input_required = InputRequired(yard.signer, serving.ask_seconds)
+        self.detached_calls = DetachedCalls(yard.dispatcher.run, serving.ask_seconds)
+        self.input_required = InputRequired(self.detached_calls, yard.signer)
         self.notifier = ChangeNotifier(yard, self.lists)
         self.closing = asyncio.Event()
         """Set when the server shuts down, which answers open subscriptions."""
@@ -158,7 +161,7 @@ class ServerContext:
     def end_listeners(self) -> None:
         """Answer open subscriptions, and cancel calls that wait for input."""
         self.closing.set()
-        self.input_required.cancel_all()
+        self.detached_calls.cancel_all()
 
     async def finish(self, seconds: float) -> None:
         """Let calls finish within a time, then cancel the rest; each is answered, and no more are admitted."""
@@ -255,6 +258,10 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
             result_characters=None if quiet else self._result_characters(),
         )
 
+    def check_asks(self, asks: Mapping[str, ClientRequest]) -> None:
+        """Raise a `ToolError` if the client cannot be asked this."""
+        check_asks(asks, self.capabilities)
+
     def _result_characters(self) -> int | None:
         """Return the size limit that the client states for results, if it is below the yard's."""
         limit = self.meta.get(RESULT_SIZE)
@@ -282,6 +289,20 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
             message = encode_log(level, text, facts, self.log_level)
             if message is not None:
                 self.notify(message)
+
+
+def check_asks(asks: Mapping[str, ClientRequest], capabilities: Mapping[str, Any]) -> None:
+    """Check that the client supports all the requests, and that they can be encoded.
+
+    Raises:
+        ToolError: `not_supported` names the missing capabilities; `internal_error` if the params are no JSON.
+    """
+    if any(ask.missing_capability(capabilities) is not None for ask in asks.values()):
+        raise unsupported_by_client(asks, capabilities)
+    try:
+        encode({key: ask.params for key, ask in asks.items()})
+    except TypeError as error:
+        raise ToolError("internal_error", "The question of the tool cannot be written as JSON.", blame="tool") from error
 
 
 def check_progress_token(token: object) -> None:

@@ -18,8 +18,7 @@ from toolyard.dispatch.call import Caller, Channel
 from toolyard.model.elicitation import ClientRequest
 from toolyard.model.envelope import Envelope
 from toolyard.model.errors import ToolError
-from toolyard.server.context import Notify, RequestContext, ServerContext, encode_log, relevant_capabilities
-from toolyard.server.input_required import check_asks
+from toolyard.server.context import Notify, RequestContext, ServerContext, check_asks, encode_log, relevant_capabilities
 from toolyard.server.lists import Kind
 from toolyard.server.methods import answer, is_modern, level_index, open_request, params_of_message, refuse
 from toolyard.server.notifications import MAX_URIS, Subscription, check_uri

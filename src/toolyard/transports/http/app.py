@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, cast
 import msgspec
 from msgspec import UNSET
 
+from toolyard._internal.timer import SharedTimers
 from toolyard.config.settings import Serving
 from toolyard.dispatch.call import ANYONE, Caller
 from toolyard.model.envelope import encode
@@ -54,7 +55,6 @@ from toolyard.transports.http.response import (
     AsgiWriter,
     Response,
     ResponseWriter,
-    StreamTimer,
     cors_headers,
     respond_fault,
     respond_refusal,
@@ -263,7 +263,8 @@ class Endpoint:
         self._serving = server.serving
         self._sessions = HttpSessions(server)
         self._accepted: dict[bytes, Accepted] = {}
-        self._timer = StreamTimer(server.serving.hold_back)
+        self._timers = SharedTimers[Response](server.yard.dispatcher.loop, Response.start_stream)
+        """Starts the streams of responses that are held back for too long."""
 
     async def serve(self, request: Request, writer: ResponseWriter) -> None:
         """Serve one request.
@@ -359,7 +360,7 @@ class Endpoint:
             session = ServerSession(
                 self._server, caller=request.caller, send=None, version=LATEST if version in MODERN else version_named(version)
             )
-            response = Response(writer, self._serving, self._timer, streams=False)
+            response = Response(writer, self._serving, self._timers, streams=False)
             response.watch()  # without a session, a client that disconnects cancels the batch
             try:
                 await serve_batch(session, batch, request, writer)
@@ -399,7 +400,7 @@ class Endpoint:
             return self._serve_modern(request, writer, message, params)
         _check_version(version)
         if self._serving.stateless:
-            response = Response(writer, self._serving, self._timer, streams=request.accepts_stream)
+            response = Response(writer, self._serving, self._timers, streams=request.accepts_stream)
             return serve_stateless(self._server, request, message, params, version=version_named(version), response=response)
         if method == "initialize":
             return start_session(self._sessions, message, params, caller=request.caller, writer=writer)
@@ -425,7 +426,7 @@ class Endpoint:
             if not request.requires_stream():
                 raise RefusedError(406, "Listening needs 'text/event-stream' to be accepted.")
             streams = True
-        response = Response(writer, self._serving, self._timer, streams=streams)
+        response = Response(writer, self._serving, self._timers, streams=streams)
         _check_headers(request, method, params)
         notify = response.notify if streams else None
         request_id: Id = message.id  # pyright: ignore[reportAssignmentType] - a request has one, and `cast` is a call

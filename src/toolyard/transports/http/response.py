@@ -5,12 +5,11 @@ task and no timer.
 """
 
 import asyncio
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
-from itertools import takewhile
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from toolyard._internal.timer import SharedTimers
 from toolyard.config.settings import Serving
 from toolyard.server.context import RequestContext, encode_log
 from toolyard.server.methods import answer
@@ -29,7 +28,6 @@ __all__ = [
     "Header",
     "Response",
     "ResponseWriter",
-    "StreamTimer",
     "cors_headers",
     "respond_fault",
     "respond_refusal",
@@ -54,6 +52,8 @@ GAP: Final = "Messages are missing here: more came than are kept for a client th
 _EXPOSED: Final = (b"access-control-expose-headers", b"mcp-session-id, www-authenticate")
 _TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
 _QUICK_S: Final = 0.05
+_NOT_DELAYED: Final[dict[Any, float]] = {}
+"""Shared by responses that are not held back: it stays empty."""
 
 
 class ResponseWriter(ABC):
@@ -167,43 +167,6 @@ async def respond_fault(writer: ResponseWriter, status: int, fault: Fault, reque
     await writer.respond(status, encode_fault(request_id, fault))
 
 
-class _Delayed(Protocol):
-    """A response whose head is delayed."""
-
-    def start_stream(self) -> None:
-        """Delay it no longer."""
-        ...
-
-
-class StreamTimer:
-    """Starts the streams of delayed responses after a time; one timer serves all, because one for each call costs more."""
-
-    def __init__(self, seconds: float) -> None:
-        self.waiting: dict[_Delayed, float] = {}
-        """The delayed responses and their deadlines, in order; a response that ends removes itself."""
-        self._seconds = seconds
-        self._is_scheduled = False
-
-    def add(self, response: _Delayed) -> None:
-        """Start the stream of a response after the time."""
-        self.waiting[response] = time.monotonic() + self._seconds
-        if not self._is_scheduled:
-            self._schedule(self._seconds)
-
-    def _schedule(self, seconds: float) -> None:
-        self._is_scheduled = True
-        asyncio.get_running_loop().call_later(seconds, self._expire)
-
-    def _expire(self) -> None:
-        self._is_scheduled = False
-        waiting, now = self.waiting, time.monotonic()
-        for response in list(takewhile(lambda response: waiting[response] <= now, waiting)):
-            del waiting[response]
-            response.start_stream()
-        if waiting:
-            self._schedule(next(iter(waiting.values())) - now)
-
-
 class Response:
     """One response to one MCP request."""
 
@@ -217,10 +180,11 @@ class Response:
     _wake: asyncio.Event | None = None
     _pump: asyncio.Task[None] | None = None
 
-    def __init__(self, writer: ResponseWriter, serving: Serving, timer: StreamTimer, *, streams: bool) -> None:
+    def __init__(self, writer: ResponseWriter, serving: Serving, timers: "SharedTimers[Response]", *, streams: bool) -> None:
         self._writer = writer
         self._serving = serving
-        self._timer = timer
+        self._timers = timers
+        self._delayed: dict[Response, float] = _NOT_DELAYED
         self._streams = streams
         self._events: list[bytes] = []
 
@@ -242,7 +206,7 @@ class Response:
         """Cancel the task that serves the request if the client disconnects."""
         self._writer.watch(self._disconnected)
         if self._streams:
-            self._timer.add(self)
+            self._delayed = self._timers.start(self, self._serving.hold_back)
 
     def notify(self, message: bytes) -> None:
         """Send a message ahead of the answer, which makes the response a stream."""
@@ -258,7 +222,7 @@ class Response:
     def finish(self, message: bytes, status: int = OK) -> Awaitable[None]:
         """Write the answer, and end; the caller waits until it is written."""
         self._ended = True
-        self._timer.waiting.pop(self, None)
+        self._delayed.pop(self, None)
         if self._pump is None:
             return self._writer.respond(status, message)
         self._report_dropped()
@@ -271,7 +235,7 @@ class Response:
         self._ended = True
         if self.is_gone and self._writer.task is not None:
             self._writer.task.uncancel()  # the cancellation was ours, and the task of another server may have more to do
-        self._timer.waiting.pop(self, None)
+        self._delayed.pop(self, None)
         self._writer.unwatch()
         if self._pump is not None:
             self._pump.cancel()
