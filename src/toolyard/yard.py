@@ -41,6 +41,8 @@ from toolyard.state.memory import MemoryStore
 from toolyard.state.store import Clock, Store, StoreUnavailableError
 
 if TYPE_CHECKING:
+    from toolyard.policy.gate import DecisionPoint, Gate, Webhook  # a yard without rules starts sooner
+    from toolyard.policy.rules import Rule
     from toolyard.providers.upstream.settings import UpstreamSettings  # see below
 
 __all__ = [
@@ -75,6 +77,12 @@ class YardOverrides(TypedDict, total=False):
     store: Store
     default_store: Store
     """A store for a yard that has none; if it cannot be used, the yard opens nevertheless."""
+    rules: "Iterable[Rule]"
+    """More rules, which come before the yard's own."""
+    operators: Iterable[str]
+    """Who may decide about approvals."""
+    webhook: "Webhook"
+    decision_point: "DecisionPoint"
 
 
 def own_provider(name: str, tools: object, *, resources: object, prompts: object) -> Provider | None:
@@ -210,6 +218,7 @@ class Yard:
         middleware: Sequence[Middleware] = (),
         sinks: Iterable[Sink] = (),
         policies: Sequence[Policy] = (),
+        rules: "Iterable[Rule]" = (),
         limiters: Sequence[Limiter] = (),
         store: Store | None = None,
         limits: Limits | None = None,
@@ -242,6 +251,10 @@ class Yard:
         self._middleware = tuple(middleware)
         self._records = RecordSinks(sinks)
         self._policies = tuple(policies)
+        self._rules = tuple(rules)
+        self._asks_before_destroy = False
+        self._governance: YardOverrides = {}
+        self._gate: Gate | None = None
         self._limiters = tuple(limiters)
         self._dispatcher: Dispatcher | None = None
         self._jobs: Jobs | None = None
@@ -270,12 +283,27 @@ class Yard:
             self._store_is_optional = "store" not in overrides
             self._own_store = overrides.get("store") or overrides.get("default_store")
         self._equip(allow_eval=overrides.get("allow_eval", self.registry.allow_eval))
+        self._rules = (*overrides.get("rules", ()), *self._rules)
+        self._governance = overrides
 
     def adopt(self, profiles: Iterable[Profile], *, profile: str | None = None) -> None:
         """Add or replace profiles, and select the yard's own by name; also while the yard is open."""
         self.profile = self._profiles.adopt(profiles, own=profile)
         if self._dispatcher is not None:
             self._dispatcher.profile = self.profile
+
+    def ask_before_destroy(self) -> None:
+        """Ask for an approval before tools of the operation `destroy`, unless a rule decides; served yards do."""
+        self._asks_before_destroy = True
+        if self._dispatcher is not None:
+            self._govern(self._dispatcher)
+
+    def use_rules(self, rules: "Iterable[Rule]", *, instead_of: "Sequence[Rule]" = ()) -> None:
+        """Replace the rules that came from settings, also while the yard is open; the yard's own stay behind them."""
+        own = self._rules[len(instead_of) :]
+        self._rules = (*rules, *own)
+        if self._dispatcher is not None:
+            self._govern(self._dispatcher)
 
     async def __aenter__(self) -> Self:
         if self._dispatcher is not None:
@@ -323,6 +351,11 @@ class Yard:
         if self._jobs is None:
             raise RuntimeError(f"The yard '{self.name}' is not open: use 'async with'.")
         return self._jobs
+
+    @property
+    def gate(self) -> "Gate | None":
+        """Return the policy of rules and approvals, if the yard is open and has any."""
+        return self._gate
 
     @property
     def has_store(self) -> bool:
@@ -466,6 +499,26 @@ class Yard:
             dispatcher.observe(self._records)
         return dispatcher
 
+    def _govern(self, dispatcher: Dispatcher) -> None:
+        """Let the gate judge calls, if there are rules."""
+        overrides = self._governance
+        decision_point = overrides.get("decision_point")
+        if self._gate is None and not self._rules and not self._asks_before_destroy and decision_point is None:
+            return
+        from toolyard.policy.approvals import Approvals  # noqa: PLC0415 - a yard without rules starts sooner
+        from toolyard.policy.gate import Gate  # noqa: PLC0415 - the same
+        from toolyard.policy.rules import Rules  # noqa: PLC0415 - the same
+
+        gate = self._gate
+        if gate is None:
+            gate = self._gate = Gate(Approvals(self._store), self.limits, operators=overrides.get("operators", ()))
+            gate.rechecks, gate.park = bool(self._middleware), self.jobs.park
+            gate.webhook, gate.decision_point = overrides.get("webhook"), decision_point
+        gate.rules = Rules(self._rules)
+        if self._asks_before_destroy:
+            gate.ask_before_destroy()
+        dispatcher.admission.gate = gate
+
     async def _open_store(self) -> None:
         """Take the signing key from the store, or put it there, which also shows whether the store can be used.
 
@@ -486,6 +539,11 @@ class Yard:
         else:
             self.signer.use_secret(secret or b"")
 
+    async def _stop_governing(self) -> None:
+        gate, self._gate = self._gate, None
+        if gate is not None:
+            await gate.close()
+
     async def _assemble(self, stack: AsyncExitStack, dispatcher: Dispatcher) -> None:
         if self._own_store is not None:
             stack.push_async_callback(self._own_store.close)
@@ -498,6 +556,8 @@ class Yard:
             find_profile=self.profile_of,
             needs_credentials=self.providers.forwards,
         )
+        stack.push_async_callback(self._stop_governing)
+        self._govern(dispatcher)
         await stack.enter_async_context(background_task(self.sessions.sweep_forever()))
         if self._lifespan is not None:
             dispatcher.state = await stack.enter_async_context(self._lifespan(self))

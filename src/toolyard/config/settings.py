@@ -80,6 +80,8 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Whether lists of tools include output schemas, which cost an agent tokens."""
     notify_changes: bool = True
     """Whether clients are notified when their lists change."""
+    ask_before_destroy: bool = True
+    """Whether a person must approve calls of tools that destroy something, unless a rule decides about them."""
     ask_seconds: float = 600.0
     """Seconds that a call waits for the answer to an elicitation."""
     event_count: int = 256

@@ -179,6 +179,11 @@ class JobRun(Protocol):
         ...
 
     @property
+    def is_attached(self) -> bool:
+        """Return whether it runs in place of a call that passed everything already."""
+        ...
+
+    @property
     def confirmation(self) -> "Mapping[str, Any] | None":
         """Return what a person answered to the declared confirmation, if it was asked already."""
         ...

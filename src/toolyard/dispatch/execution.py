@@ -63,8 +63,15 @@ class Execution:
         seconds = call.options.seconds
         running: dict[Run, float] | None = None
         try:
-            options = call.options
-            if self.admission.applies_to_all or not tool.is_simple or seconds or options.job is not None or options.background:
+            options, gate = call.options, self.admission.gate
+            if (
+                self.admission.applies_to_all
+                or not tool.is_simple
+                or seconds
+                or options.job is not None
+                or options.background
+                or (gate is not None and gate.judges(call))
+            ):
                 held = await self._admit(call, tool)
                 if held is not None:
                     return held

@@ -35,6 +35,7 @@ class RunningJob:
     """One job in this process. It satisfies `JobRun`."""
 
     task: "asyncio.Task[None]"
+    is_attached = False
 
     def __init__(self, jobs: "Jobs", job: Job, order: JobOrder, *, lease: Lease, saved: bytes, is_admitted: bool) -> None:
         self._jobs = jobs

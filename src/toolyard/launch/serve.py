@@ -192,6 +192,8 @@ async def serve_forever(
         OSError: The address cannot be listened on.
     """
     transport = make_transport(serving, authenticator, listener=listener)
+    if serving.ask_before_destroy:
+        yard.ask_before_destroy()  # before it opens, because jobs of an earlier process may go on then
     try:
         async with yard, background():
             gc.freeze()  # the objects of an open yard live until the end, so collections can skip them

@@ -30,7 +30,7 @@ ClientMethod = Literal["elicitation/create", "sampling/createMessage", "roots/li
 
 STORE_UNAVAILABLE: Final = "store_unavailable"
 """The reason of `overloaded` while the store cannot be used."""
-OWN_REASONS: Final = frozenset({"declined", "dismissed", "session_changed", STORE_UNAVAILABLE})
+OWN_REASONS: Final = frozenset({"already_used", "arguments_changed", "declined", "dismissed", "session_changed", STORE_UNAVAILABLE})
 """Reasons that a tool need not declare, because the yard sets them."""
 
 _CAPABILITIES: Final[dict[str, str]] = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}

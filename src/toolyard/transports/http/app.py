@@ -114,6 +114,8 @@ class App:
         mounts: Mapping[str, Mount] | None = None,
     ) -> None:
         self.yard = yard
+        if serving.ask_before_destroy:
+            yard.ask_before_destroy()  # before it opens, because jobs of an earlier process may go on then
         self.serving = serving
         self.is_ready = True
         self._host_check = HostCheck(serving, authenticator, host=host)
