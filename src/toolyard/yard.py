@@ -6,13 +6,14 @@ import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypedDict, Unpack, cast
 
 import msgspec
 
 from toolyard._internal.files import find_state_dir
 from toolyard._internal.lazy import PausedCollection
 from toolyard._internal.logfmt import log_value
+from toolyard._internal.project import project_dir
 from toolyard._internal.signed_tokens import default_signer, environment_secret
 from toolyard._version import VERSION
 from toolyard.dispatch.call import ANYONE, LIBRARY, Caller, CallRequest, Channel, Limiter, Middleware, Policy
@@ -28,7 +29,7 @@ from toolyard.jobs.service import Jobs
 from toolyard.metatools import SUGGESTIONS, metatool_instructions, metatools_setting, select_metatools
 from toolyard.model.envelope import Envelope
 from toolyard.model.limits import Limits
-from toolyard.model.profile import EVERYTHING, METATOOLS, Profile, Profiles
+from toolyard.model.profile import EVERYTHING, METATOOLS, Profile, Profiles, Shape
 from toolyard.model.spec import PromptSpec, ResourceSpec, ToolSpec
 from toolyard.packs import make_pack
 from toolyard.providers import Provider, Publish
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Lifespan",
+    "ResolvedUpstream",
     "Yard",
     "YardOverrides",
     "all_providers",
@@ -68,6 +70,7 @@ class YardOverrides(TypedDict, total=False):
     providers: Iterable[Provider]
     """More providers."""
     search: Mapping[str, Any]
+    shape: Shape
     state_dir: str | None
     store: Store
     default_store: Store
@@ -126,10 +129,17 @@ def known_packs(packs: Iterable[str]) -> list[str]:
     return named
 
 
+class ResolvedUpstream(NamedTuple):
+    """The settings of an upstream with variables and secrets filled in, or the problem if one is missing."""
+
+    settings: "UpstreamSettings"
+    problem: str = ""
+
+
 def upstream_providers(
-    upstreams: Mapping[str, "UpstreamSettings"], *, state_dir: str | None, lock: Path | None, longest: int
+    upstreams: Mapping[str, ResolvedUpstream], *, state_dir: str | None, project: str, lock: Path | None, longest: int
 ) -> list[Provider]:
-    """Return the providers of upstreams; `lock` is the file of accepted definitions.
+    """Return the providers of a project's upstreams; `lock` is the file of accepted definitions.
 
     Raises:
         OSError: The state directory cannot be used.
@@ -139,9 +149,12 @@ def upstream_providers(
     from toolyard.providers.upstream.pins import Pins  # noqa: PLC0415 - the same
     from toolyard.providers.upstream.provider import make_upstream  # noqa: PLC0415 - a yard without upstreams starts sooner
 
-    state = find_state_dir(state_dir)
+    state = project_dir(find_state_dir(state_dir), project)
     pins = Pins(lock or state / LOCK_FILE, state=state)
-    return [make_upstream(name, settings, state=state, pins=pins, longest=longest) for name, settings in upstreams.items()]
+    return [
+        make_upstream(name, resolved.settings, state=state, pins=pins, longest=longest, problem=resolved.problem)
+        for name, resolved in upstreams.items()
+    ]
 
 
 @asynccontextmanager
@@ -159,6 +172,7 @@ async def background_task(work: Any) -> AsyncGenerator[None]:
 def describe_settings(values: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Return settings with their origins; one without an origin is from code where it differs from the default."""
     own = {"name": "yard", "version": VERSION, "profile": EVERYTHING.name, "packs": list[str](), "allow_eval": False, "state_dir": None}
+    own |= {"shape": "envelope"}
     defaults = {**own, "search.strategy": SearchSettings().strategy, "metatools": True, **Limits().as_dict()}
     return {
         key: {"value": value, "from": origins.get(key, "default" if value == defaults[key] else "code")} for key, value in values.items()
@@ -191,6 +205,7 @@ class Yard:
         search: SearchSettings | None = None,
         profile: Profile = EVERYTHING,
         profiles: Iterable[Profile] = (),
+        shape: Shape = "envelope",
         lifespan: Lifespan | None = None,
         middleware: Sequence[Middleware] = (),
         sinks: Iterable[Sink] = (),
@@ -207,7 +222,8 @@ class Yard:
         self.name = name
         self.version = version
         self.instructions = instructions
-        self.profile = profile
+        self._profiles = Profiles(profile, profiles, shape=shape)
+        self.profile = self._profiles.find(None)
         self.limits = msgspec.structs.replace(limits or Limits())
         self.search = search or SearchSettings()
         self.origins: dict[str, str] = {}
@@ -218,7 +234,6 @@ class Yard:
         self._own_store = store
         self._store_is_optional = False
         self._equip(allow_eval=allow_eval)
-        self._profiles = Profiles(profile, profiles)
         self._packs = known_packs(packs)
         self._metatools = select_metatools(metatools)
         own = own_provider(name, tools, resources=resources, prompts=prompts)
@@ -242,6 +257,7 @@ class Yard:
         """
         if self._dispatcher is not None:
             raise RuntimeError(f"The yard '{self.name}' is open: it can be configured only before.")
+        self._profiles.reshape(cast("Shape", overrides.get("shape", self._profiles.shape)))
         self.adopt(overrides.get("profiles", ()), profile=overrides.get("profile"))
         self._packs = known_packs(dict.fromkeys([*self._packs, *overrides.get("packs", ())]))
         self._providers = all_providers(None, [*self._providers, *overrides.get("providers", ())], packs=self._packs)
@@ -410,6 +426,7 @@ class Yard:
         """Return every setting with its value and its origin."""
         own: dict[str, Any] = {"name": self.name, "version": self.version, "profile": self.profile.name, "packs": self._packs}
         own |= {"metatools": metatools_setting(self._metatools), "search.strategy": self.search.strategy, "state_dir": self.state_dir}
+        own |= {"shape": self._profiles.shape}
         return describe_settings({**own, "allow_eval": self.registry.allow_eval, **self.limits.as_dict()}, self.origins)
 
     def add_sink(self, sink: Sink) -> Callable[[], None]:

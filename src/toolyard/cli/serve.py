@@ -6,7 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from toolyard.cli.targets import config_from, file_of, load_yard
+from toolyard._internal.project import file_of
+from toolyard.cli.targets import config_from, load_yard
 from toolyard.cli.terminal import Terminal
 from toolyard.config import Config, known_settings
 from toolyard.launch.errors import LaunchError
@@ -21,7 +22,7 @@ __all__ = ["run_serve"]
 
 
 _HTTP_ONLY: Final = ("stateless", "json_response", "session_timeout", "workers")
-_IGNORED: Final = {"stdio": ("host", "port", "socket", "tls_cert", "tls_key", *_HTTP_ONLY), "sse": _HTTP_ONLY}
+_IGNORED: Final = {"stdio": ("host", "port", "socket", "tls", "tls_cert", "tls_key", *_HTTP_ONLY), "sse": _HTTP_ONLY}
 """The settings that a transport ignores."""
 
 

@@ -140,6 +140,8 @@ FILE: Final = "toolyard.toml"
 VARIABLE: Final = f"{PREFIX}CONFIG"
 """The environment variable that names another file."""
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+_FORMER_PREFIX: Final = "METATOOLS_"
+"""Prefix of the variables of metatools-mcp, whose users come here."""
 _OTHERS: Final = frozenset({"SECRET"})  # read where it is used, because settings are shown and this must not be
 _PATHS: Final = frozenset({"state_dir", "serve.socket", "serve.tls_cert", "serve.tls_key"})
 Kind = Literal["flag", "code", "environment", "file", "default"]
@@ -375,6 +377,9 @@ def _source(sentence: str, section: str, origins: Mapping[str, Origin]) -> str:
 def _warnings(variables: Mapping[str, str]) -> Iterator[str]:
     """Yield a warning for each variable that is probably misspelt; other programs may use the prefix, too."""
     known = [name.removeprefix(PREFIX) for name in (VARIABLE, *(setting.variable for setting in known_settings().values()))]
+    former = [name for name in sorted(variables) if name.startswith(_FORMER_PREFIX)]
+    if former:
+        yield f"The variable '{former[0]}' sets nothing: variables of Toolyard begin with '{PREFIX}', not with '{_FORMER_PREFIX}'."
     for name in sorted(variables):
         rest = name.removeprefix(PREFIX)
         if rest == name or rest in known or rest in _OTHERS:

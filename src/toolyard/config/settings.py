@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from toolyard.model.limits import Limits
+from toolyard.model.profile import Shape
 from toolyard.search.settings import SearchSettings
 
 __all__ = ["PACKS", "PREFIX", "Authentication", "Key", "Serving", "Setting", "Settings", "known_settings"]
@@ -17,6 +18,8 @@ __all__ = ["PACKS", "PREFIX", "Authentication", "Key", "Serving", "Setting", "Se
 
 PACKS: Final = ("system",)
 """The first-party packs."""
+_TRANSPORT_NAMES: Final = {"streamable": "http", "streamable-http": "http"}
+"""Other names of transports, as other servers call them."""
 _MAX_PORT: Final = 65535
 _LISTS: Final = ("allowed_hosts", "allowed_origins", "request_headers")
 _CHECKED_TYPES: Final[Mapping[Any, tuple[str, Any]]] = {
@@ -30,7 +33,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """How a yard is served."""
 
     transport: str = "stdio"
-    """The transport: 'stdio', 'http', 'sse', or one of an installed package."""
+    """The transport: 'stdio', 'http' (also 'streamable'), 'sse', or one of an installed package."""
     host: str = "127.0.0.1"
     """The address to listen on; any but a loopback address needs authentication."""
     port: int = 8321
@@ -45,6 +48,8 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Seconds after which an idle HTTP session ends; 0 is never."""
     sessions: int = 10_000
     """Maximum number of HTTP sessions at one time."""
+    tls: bool | None = None
+    """Whether HTTPS is served; by default it is if there is a certificate."""
     tls_cert: str | None = None
     """The file with the certificate, which switches HTTPS on."""
     tls_key: str | None = None
@@ -97,6 +102,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             msgspec.structs.force_setattr(self, name, tuple(getattr(self, name)))
         if self.host.startswith("[") and self.host.endswith("]"):  # an IPv6 address as in a URL
             msgspec.structs.force_setattr(self, "host", self.host[1:-1])
+        msgspec.structs.force_setattr(self, "transport", _TRANSPORT_NAMES.get(self.transport, self.transport))
         self._check_types()
         for name, value in self.as_dict().items():
             if isinstance(value, int | float) and not value >= 0:
@@ -107,8 +113,14 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise ValueError("The settings 'workers', 'in_flight' and 'page_size' must be at least 1.")
         if self.workers > 1 and not self.stateless:
             raise ValueError("More than one worker needs 'stateless', because each keeps its own sessions.")
-        if (self.tls_cert is None) is not (self.tls_key is None):
-            raise ValueError("HTTPS needs both 'tls_cert' and 'tls_key'.")
+        self._check_tls()
+
+    def _check_tls(self) -> None:
+        if self.tls is False:
+            for name in ("tls_cert", "tls_key"):
+                msgspec.structs.force_setattr(self, name, None)
+        if (self.tls_cert is None) is not (self.tls_key is None) or (self.tls and self.tls_cert is None):
+            raise ValueError("HTTPS, which 'tls' switches on, needs both 'tls_cert' and 'tls_key'.")
 
     def _check_types(self) -> None:
         for setting in msgspec.structs.fields(self):
@@ -169,6 +181,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The profile of callers without one of their own."""
     allow_eval: bool = False
     """Whether tools that run code are published."""
+    shape: Shape = "envelope"
+    """How successes are sent to MCP clients: 'envelope', or 'plain' for the result alone with its output schema listed."""
     packs: tuple[str, ...] = ()
     """Packs whose tools are published, such as 'system'."""
     metatools: bool | tuple[str, ...] = True

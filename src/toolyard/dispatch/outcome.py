@@ -25,6 +25,7 @@ from toolyard.model.envelope import (
     estimate_tokens,
 )
 from toolyard.model.errors import CODES, Blame, CodeName, ToolError
+from toolyard.model.schema import SchemaValidator
 from toolyard.model.spec import UNKNOWN_TOOL, Kind
 from toolyard.state.store import RETRY_AFTER_MS, StoreUnavailableError
 
@@ -64,10 +65,12 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     """The result of another MCP server, if it passes through."""
     held: bool = False
     """Whether a policy answered in place of the tool."""
+    shortened: bool = False
+    """Whether its data were too long and became a handle."""
 
     def cut(self, instead: dict[str, Any]) -> "Outcome":
         """Return the outcome with something short in place of its data."""
-        return Outcome(instead, self.error, self.content, held=self.held)
+        return Outcome(instead, self.error, self.content, held=self.held, shortened=True)
 
 
 class Query(NamedTuple):
@@ -104,7 +107,7 @@ def to_outcome(call: Run, tool: Tool, result: object) -> Outcome:
     if encoded.content:
         _check_blocks(encoded)
     if tool.fits_output is not None and not tool.fits_output(encoded.data):
-        raise _invalid(tool, "answered what its own schema forbids")
+        raise _misfit(call, tool, encoded.data)
     return Outcome(encoded.data, None, encoded.content, encoded)
 
 
@@ -161,12 +164,26 @@ def _check_blocks(encoded: Encoded) -> None:
         )
 
 
+def _misfit(call: Run, tool: Tool, data: object) -> ToolError:
+    """Log where a result does not fit its tool's schema, by types and not by contents, and return the failure."""
+    schema = tool.spec.output_schema
+    found = [] if schema is None else SchemaValidator(schema).mismatches(data)
+    issues = [
+        {"field": one.field, "expected": one.expected, "came": one.came, "message": f"'{one.field}': {one.came} came, not {one.expected}."}
+        for one in found
+    ]
+    for one in found:
+        _log.warning("invalid_output tool=%s id=%s field=%s expected=%r came=%s", call.tool, call.id, one.field, one.expected, one.came)
+    what = "answered what its own schema forbids" + (f": {issues[0]['message'].removesuffix('.')}" if issues else "")
+    return _invalid(tool, what, issues=issues)
+
+
 def _unwritable(tool: Tool) -> ToolError:
     return _invalid(tool, "answered what cannot be written as JSON")
 
 
-def _invalid(tool: Tool, what: str) -> ToolError:
-    return ToolError("invalid_output", f"'{tool.spec.name}' {what}.")
+def _invalid(tool: Tool, what: str, **details: Any) -> ToolError:
+    return ToolError("invalid_output", f"'{tool.spec.name}' {what}.", **details)
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -258,8 +275,11 @@ def finish(call: Run, outcome: Outcome, *, slow: float) -> Envelope:
     error, encoded = outcome.error, outcome.encoded
     if error is not None and error.code in _DEFECTS:
         error = msgspec.structs.replace(error, details={"call_id": call.id, **error.details})
+    is_plain = error is None and (call.spec.shape == "plain" or call.profile.shape == "plain")
     tokens = (
-        -(-(WRAPPER_CHARACTERS + encoded.characters) // 4)
+        _plain_tokens(outcome)
+        if is_plain
+        else -(-(WRAPPER_CHARACTERS + encoded.characters) // 4)
         if encoded is not None and error is None
         else estimate_tokens(outcome.data, error)
     )
@@ -275,12 +295,26 @@ def finish(call: Run, outcome: Outcome, *, slow: float) -> Envelope:
         answer.passthrough = outcome.passed
     if outcome.held:
         answer.held = True
-    if call.spec.shape == "plain":
+    if is_plain:
         answer.has_plain_shape = True
+        if outcome.shortened:
+            answer.shortened_of = call.spec
     if elapsed - call.paused_s > slow:
         code = error.code if error is not None else "ok"
         _log.warning("slow tool=%s ms=%d code=%s id=%s", call.tool, elapsed * 1000, code, call.id)
     return answer
+
+
+def _plain_tokens(outcome: Outcome) -> int:
+    """Return an estimate of the tokens in a success that is sent without the envelope."""
+    texts = [block.text for block in outcome.content if isinstance(block, Text)]
+    if texts:
+        characters = sum(map(len, texts))
+    elif isinstance(outcome.data, str):
+        characters = len(outcome.data)
+    else:
+        characters = len(encode(outcome.data).decode()) if outcome.encoded is None else outcome.encoded.characters
+    return -(-characters // 4)
 
 
 def room_for_data(call: Call, characters: int) -> int:

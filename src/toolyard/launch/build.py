@@ -18,10 +18,9 @@ from toolyard.model.profile import Profile
 from toolyard.providers import Provider
 from toolyard.state.memory import MemoryStore
 from toolyard.state.store import Store
-from toolyard.yard import LOCK_FILE, Yard, upstream_providers
+from toolyard.yard import LOCK_FILE, ResolvedUpstream, Yard, upstream_providers
 
 if TYPE_CHECKING:
-    from toolyard.providers.upstream.settings import UpstreamSettings  # a yard without upstreams starts sooner
     from toolyard.transports.auth import Authenticator  # stdio needs none and starts sooner without
 
 __all__ = [
@@ -80,7 +79,7 @@ _APPLIED_SECTIONS: Final = frozenset({"", "limits", "search"})
 _log = logging.getLogger(__name__)
 _STORE_FILE: Final = "store.sqlite3"
 """The name of a project's store in the folder of its state."""
-_YARD_OPTIONS: Final = ("profile", "allow_eval", "metatools", "packs", "state_dir")
+_YARD_OPTIONS: Final = ("profile", "allow_eval", "metatools", "packs", "shape", "state_dir")
 
 
 def apply_settings(yard: Yard, config: Config, notices: Notices, *, serves: bool = False) -> None:
@@ -89,7 +88,7 @@ def apply_settings(yard: Yard, config: Config, notices: Notices, *, serves: bool
     A yard that is served and has no store yet gets the one in the SQLite file of its project.
 
     Raises:
-        LaunchError: A profile, pack, metatool or store does not exist, or a variable or secret of an upstream is missing.
+        LaunchError: A profile, pack, metatool or store does not exist.
     """
     settings = config.settings
     yard.adopt(config.profiles.values())
@@ -160,29 +159,28 @@ def check_profiles(yard: Yard, config: Config) -> None:
             find_profile(yard, name)
 
 
-def resolve_upstreams(config: Config, notices: Notices) -> "dict[str, UpstreamSettings]":
-    """Return the enabled upstreams with variables and secrets filled in, and write warnings.
-
-    Raises:
-        LaunchError: A variable or secret is missing.
-    """
+def resolve_upstreams(config: Config, notices: Notices) -> dict[str, ResolvedUpstream]:
+    """Return the enabled upstreams with variables and secrets filled in, and write warnings; one without them cannot be used."""
     warnings: list[str] = []
-    resolved: dict[str, UpstreamSettings] = {}
+    resolved: dict[str, ResolvedUpstream] = {}
     for name, entry in config.upstreams.items():
         files = os.environ.get(_UPSTREAM_OF, "").split(os.pathsep)
         file = os.path.realpath(entry.location.file or "")
         if entry.location.file is not None and file in files:
             warnings.append(f"{entry.location} is left out, because this server is itself an upstream of that file.")
         elif entry.settings.enabled:
-            with as_launch_error(ConfigError):
-                settings = entry.resolve(os.environ, warnings.append)
+            try:
+                settings, problem = entry.resolve(os.environ, warnings.append), ""
+            except ConfigError as error:  # it must not stop the others
+                settings, problem = entry.settings, str(error)
+                warnings.append(f"The upstream '{name}' cannot be used. {problem}")
             env = {**settings.env, _UPSTREAM_OF: os.pathsep.join([*filter(None, files), file])}
-            resolved[name] = replace(settings, env=env) if settings.command is not None else settings
+            resolved[name] = ResolvedUpstream(replace(settings, env=env) if settings.command is not None else settings, problem)
     _warn(warnings, notices)
     return resolved
 
 
-def make_providers(yard: Yard, config: Config, upstreams: "Mapping[str, UpstreamSettings]") -> Sequence[Provider]:
+def make_providers(yard: Yard, config: Config, upstreams: Mapping[str, ResolvedUpstream]) -> Sequence[Provider]:
     """Return the providers of upstreams, which keep state in the yard's state directory.
 
     Raises:
@@ -191,7 +189,9 @@ def make_providers(yard: Yard, config: Config, upstreams: "Mapping[str, Upstream
     lock = None if config.path is None else config.path.parent / LOCK_FILE
     longest = config.explicit("limits").get("name_characters", yard.limits.name_characters)
     try:
-        return upstream_providers(upstreams, state_dir=config.settings.state_dir or yard.state_dir, lock=lock, longest=longest)
+        return upstream_providers(
+            upstreams, state_dir=config.settings.state_dir or yard.state_dir, project=config.project, lock=lock, longest=longest
+        )
     except OSError as error:
         raise LaunchError(f"The state directory cannot be used: {error.strerror}. Set another with 'state_dir'.") from error
 

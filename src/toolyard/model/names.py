@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from difflib import SequenceMatcher
 
-__all__ = ["LIKE", "Likeness", "closest_name", "did_you_mean", "words_of"]
+__all__ = ["LIKE", "Likeness", "closest_name", "did_you_mean", "words_in", "words_of"]
 
 LIKE: Final = 0.6
 """Likeness from which a name may have been meant."""
@@ -58,3 +58,8 @@ def _ratio(matcher: "SequenceMatcher[str]", text: str) -> float:
     if matcher.real_quick_ratio() < LIKE or matcher.quick_ratio() < LIKE:
         return 0.0
     return matcher.ratio()
+
+
+def words_in(text: str) -> frozenset[str]:
+    """Return the words of a text, for long tables of names."""
+    return frozenset(text.split())

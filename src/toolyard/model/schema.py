@@ -4,6 +4,7 @@ It must not know tools; a schema is a dictionary.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
 __all__ = [
     "EXTRA",
     "MAX_ISSUES",
+    "MAX_MISMATCHES",
     "ROOT",
     "Issue",
+    "Mismatch",
     "Path",
     "Schema",
     "SchemaError",
@@ -30,6 +33,7 @@ __all__ = [
     "follow_reference",
     "inline_references",
     "is_simple_schema",
+    "json_type",
     "resolve",
     "subschema",
     "unknown_field_issue",
@@ -150,6 +154,8 @@ _KEYWORDS: Final[dict[str, Callable[[object], bool]]] = {
 
 MAX_ISSUES: Final = 50
 """Most issues that one answer reports."""
+MAX_MISMATCHES: Final = 10
+"""Most places that one answer names where a result does not fit."""
 EXTRA: Final = "extra_forbidden"
 """Code of an issue about an unknown field."""
 ROOT: Final = "(root)"
@@ -187,6 +193,19 @@ class Issue(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str
     expected: Any = None
     did_you_mean: str | None = None
+
+
+class Mismatch(msgspec.Struct, frozen=True):
+    """A place where a value does not fit a schema: what was expected there, and the type that came."""
+
+    field: str
+    expected: str
+    came: str
+
+
+def json_type(value: object) -> str:
+    """Return the name of a value's type in JSON."""
+    return next((name for name, kinds in _TYPES.items() if type(value) in kinds), "object")
 
 
 def check_schema(schema: object, *, max_bytes: int, max_depth: int) -> None:
@@ -241,6 +260,38 @@ class SchemaValidator:
             if len(found) >= MAX_ISSUES:
                 break
         return found[:MAX_ISSUES]
+
+    def mismatches(self, value: object, most: int = MAX_MISMATCHES) -> list[Mismatch]:
+        """Return the places where a value does not fit, by types and not by contents."""
+        found: list[Mismatch] = []
+        for error in islice((self._validator or self._compiled()).iter_errors(value), most):
+            path, kind = tuple(error.instance_path), str(cast("Any", error.kind).name)
+            here = _value_at(value, path)
+            if kind == "required":
+                name = str(cast("Any", error.kind).property)
+                found.append(Mismatch(self._shown((*path, name)), self._expected((*path, name)), "nothing"))
+            else:
+                found.append(Mismatch(self._shown(path), self._expected(path, kind), json_type(here)))
+        return found
+
+    def _expected(self, path: Path, kind: str = "type") -> str:
+        """Return the types that the schema expects at a path, and the keyword that was missed if it is another one."""
+        node = subschema(self._schema, path)
+        branches = [node, *(cast("dict[str, Any]", node).get("anyOf", ()) if isinstance(node, dict) else ())]
+        resolved = [resolve(self._schema, branch) for branch in branches]
+        kinds = [cast("dict[str, Any]", branch).get("type") for branch in resolved if isinstance(branch, dict)]
+        names = [str(name) for one in kinds if one for name in (cast("list[object]", one) if isinstance(one, list) else [one])]
+        expected = " or ".join(dict.fromkeys(names)) or "something else"
+        return expected if kind in {"type", "anyOf", "oneOf"} else f"{expected} ({kind})"
+
+    def _shown(self, path: Path) -> str:
+        """Return a path with '*' in place of keys that the schema does not name, because those are contents."""
+        parts: list[str | int] = []
+        for number, part in enumerate(path):
+            node = subschema(self._schema, path[:number])
+            known: dict[str, Any] = cast("dict[str, Any]", node).get("properties", {}) if isinstance(node, dict) else {}
+            parts.append(part if isinstance(part, int) or part in known else "*")
+        return field_name(parts)
 
     def _compiled(self) -> "jsonschema_rs.Draft202012Validator":
         self._validator = _compile(self._schema)
@@ -374,6 +425,12 @@ def unknown_field_issue(path: Path, known: Sequence[str]) -> Issue:
     meant = closest_name(name, known)
     text = f"'{field_name(path)}' is not known." + (f" Did you mean '{meant}'?" if meant else "")
     return Issue(field_name(path), EXTRA, text, did_you_mean=meant)
+
+
+def _value_at(value: Any, path: Path) -> Any:
+    for part in path:
+        value = value[part]
+    return value
 
 
 def _is_deeper_than(value: object, depth: int) -> bool:

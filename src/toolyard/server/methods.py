@@ -10,7 +10,7 @@ import msgspec
 from toolyard.dispatch.call import Caller, CallRequest
 from toolyard.dispatch.outcome import store_unavailable
 from toolyard.jobs.run import TASKS
-from toolyard.model.envelope import Envelope, Failure, encode
+from toolyard.model.envelope import Envelope, Failure, encode, estimate_tokens
 from toolyard.model.errors import ToolError
 from toolyard.server.context import CLIENT_CAPABILITIES, Notify, RequestContext, ServerContext, check_progress_token
 from toolyard.server.input_required import InputRequest
@@ -181,7 +181,22 @@ def _encode_outcome(context: RequestContext, outcome: Envelope) -> bytes:
     if outcome.error is not None:
         _check_capabilities(context, outcome.error)
         return context.encoder.envelope(outcome)
-    return context.encoder.outcome(outcome)
+    if not outcome.has_plain_shape:
+        return context.encoder.envelope(outcome)
+    if outcome.shortened_of is not None and context.server.lists.shows_schema(
+        outcome.shortened_of, context.server.profile_of(context.caller)
+    ):
+        return context.encoder.envelope(_too_large(outcome))
+    return context.encoder.plain(outcome)
+
+
+def _too_large(outcome: Envelope) -> Envelope:
+    """Return the failure in place of a plain result that became a handle, which would not fit the listed schema."""
+    name: str = outcome.shortened_of.name
+    error = ToolError("too_large", f"The result of '{name}' is too long; it is kept under the handle.", may_have_run=True, **outcome.data)
+    failed = Envelope.fail(error, tool_id=name)
+    failed.meta = msgspec.structs.replace(outcome.meta, estimated_tokens=estimate_tokens(None, failed.error))
+    return failed
 
 
 async def _run_detached(context: RequestContext, request: CallRequest, state: str | None) -> Envelope | bytes:

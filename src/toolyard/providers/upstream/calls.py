@@ -23,6 +23,7 @@ from toolyard.model.schema import Schema, SchemaValidator
 from toolyard.model.spec import PromptSpec, ResourceSpec
 from toolyard.model.uri_template import variables_of
 from toolyard.providers.upstream.catalogue import publish_uris, upstream_uri
+from toolyard.providers.upstream.health import more_command
 from toolyard.providers.upstream.link import LinkError
 from toolyard.providers.upstream.session import NO_CALLER, CallContext
 from toolyard.providers.upstream.settings import UpstreamSettings
@@ -60,7 +61,8 @@ def link_failure_of(name: str, error: LinkError, settings: UpstreamSettings) -> 
     if error.kind == "refused":
         ran = error.sent and (error.status or 0) >= _SERVER_ERROR
         return ToolError("upstream_error", error.message, may_have_run=ran, **details)
-    return ToolError("upstream_unavailable", error.message, may_have_run=error.sent, **details)
+    actions = [more_command(name, settings.carrier)] if error.private else ()
+    return ToolError("upstream_unavailable", error.message, may_have_run=error.sent, next_actions=actions, **details)
 
 
 def _unauthenticated(name: str, error: LinkError, settings: UpstreamSettings, details: dict[str, Any]) -> ToolError:

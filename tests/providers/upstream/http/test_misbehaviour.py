@@ -298,4 +298,4 @@ async def test_any_other_failure_to_connect_is_unavailable_too(connect: Connect,
     error = await failed_call(link, listener)
 
     assert (error.kind, error.sent) == ("unavailable", False)
-    assert "No route to host" in error.text
+    assert "No route to host" in error.private

@@ -525,7 +525,7 @@ class Pool:
             raise LinkError("unavailable", sentence) from None
         except (OSError, UnicodeError) as error:
             sentence = f"'{self.name}' cannot be reached: {_reason(error)}."
-            raise LinkError("unavailable", sentence, text=str(error)[:TEXT_CHARS]) from None
+            raise LinkError("unavailable", sentence, private=f"{str(error)[:TEXT_CHARS]}.") from None
         if not connection.is_alive:
             raise LinkError("unavailable", f"'{self.name}' closed a new connection at once.")
         return connection
