@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from toolyard import Call, Caller, Image, Limits, Profile, ToolError, Yard, tool
@@ -15,6 +16,7 @@ from toolyard.jobs.run import TASKS
 from toolyard.state.memory import MemoryStore
 from toolyard.state.sqlite import SqliteStore
 from toolyard.state.store import Store, StoreUnavailableError
+from toolyard.testing import FakeClock
 
 TASK_CLIENT = Channel(name="test", capabilities=frozenset({TASKS, "elicitation"}))
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
@@ -515,37 +517,27 @@ async def test_without_the_store_no_job_is_started_and_other_calls_go_on() -> No
     assert direct.data == 2
 
 
-async def test_a_handler_does_not_start_unless_that_can_be_noted() -> None:
+async def test_a_handler_does_not_start_unless_that_can_be_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolyard.jobs.run._RETRY_S", 0.001)
     store = Failing()
-    begun = asyncio.Event()
 
     async def hold(call: Call) -> Callable[[], None]:
-        if call.channel.job_id:
-            begun.set()
-            store.fails = True
-        return lambda: None
+        store.fails = bool(call.channel.job_id)
+        return lambda: setattr(store, "fails", False)
 
     @tool
     async def never() -> None:
         """Never run."""
         raise AssertionError
 
-    async with Yard(tools=[never], store=store, limiters=[hold], metatools=["run_tool"]) as yard:
-        answer = await yard.call("run_tool", {"tool_id": "never", "background": True})
-        await begun.wait()
-        while (await yard.jobs.get(answer.data["job_id"], None)).status == "working":  # noqa: ASYNC110 - a turn of the loop each
-            await asyncio.sleep(0)
-        result = await yard.jobs.result(await yard.jobs.get(answer.data["job_id"], None))
-        store.fails = False
+    async with Yard(tools=[never], store=store, limiters=[hold]) as yard:
+        job = await ended(yard, await started(yard, "never"))
 
-    assert result is not None
-    assert result.error is not None
-    assert (result.error.code, result.error.may_have_run) == ("overloaded", False)
+    error = job["result"]["error"]
+    assert (error["code"], error["details"]["reason"], error["may_have_run"]) == ("overloaded", "store_unavailable", False)
 
 
-async def test_the_result_of_a_job_is_kept_until_the_store_takes_it(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_job_works_until_its_result_is_stored(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr("toolyard.jobs.run._RETRY_S", 0.001)
     store = Failing()
 
@@ -557,15 +549,67 @@ async def test_the_result_of_a_job_is_kept_until_the_store_takes_it(
 
     async with Yard(tools=[work], store=store) as yard:
         job_id = await started(yard, "work")
-        seen = await ended(yard, job_id)
+        while "job_not_stored" not in caplog.text:  # noqa: ASYNC110 - a turn of the loop each
+            await asyncio.sleep(0)
+        seen = (await yard.call("get_job", {"job_id": job_id})).data
         store.fails = False
-        running = yard.jobs._running[job_id]  # pyright: ignore[reportPrivateUsage] - what is not stored yet is seen nowhere else
-        await running.task
-        stored = await store.get(f"job_result/{job_id}")
+        job = await ended(yard, job_id)
 
-    assert seen["result"]["data"] == "done"
+    assert (seen["status"], "result" in seen) == ("working", False)
+    assert (job["status"], job["result"]["data"]) == ("completed", "done")
+
+
+async def test_a_job_that_was_refused_because_of_the_store_never_runs(tmp_path: Path) -> None:
+    class Half(SqliteStore):
+        """A store whose disk is full after a few writes."""
+
+        left = 0
+
+        async def put(self, key: str, value: bytes, *, ttl: float | None = None) -> None:
+            self.left -= 1
+            if not self.left:
+                raise StoreUnavailableError("no room", reason="full")
+            await super().put(key, value, ttl=ttl)
+
+    @tool(operation="query")
+    async def never() -> None:
+        """Never run."""
+        raise AssertionError
+
+    path = tmp_path / "store.sqlite3"
+    store = Half(path)
+    async with Yard(tools=[never], store=store) as yard:
+        for store.left in (1, 2, 3, 4):
+            answer = await yard.call("run_tool", {"tool_id": "never", "background": True})
+            assert answer.error is not None
+            assert answer.error.details["reason"] == "store_unavailable"
+    async with Yard(tools=[never], store=SqliteStore(path)) as yard:
+        await yard.jobs._scan()  # pyright: ignore[reportPrivateUsage] - it comes every ten seconds
+        jobs = (await yard.call("list_jobs")).data["jobs"]
+
+    assert jobs == []
+
+
+async def test_progress_does_not_undo_a_claim_that_is_being_stored() -> None:
+    class Slow(MemoryStore):
+        """A store that takes its time to change a value."""
+
+        async def compare_and_set(self, key: str, expected: bytes | None, value: bytes, *, ttl: float | None = None) -> bool:
+            await asyncio.sleep(0)
+            return await super().compare_and_set(key, expected, value, ttl=ttl)
+
+    ran: list[str] = []
+    store = Slow()
+    async with Yard(tools=[waiting(ran, operation="command")], store=store) as yard:
+        job_id = await started(yard, "work")
+        running = yard.jobs._running[job_id]  # pyright: ignore[reportPrivateUsage] - it comes every second
+        while not ran:
+            await asyncio.gather(running.save_progress(), asyncio.sleep(0))
+        await running.save_progress()
+        stored = await store.get(f"job/{job_id}")
+
     assert stored is not None
-    assert "job_not_stored" in caplog.text
+    assert msgspec.json.decode(stored)["claimed"]
 
 
 async def test_a_job_that_lost_its_lease_is_stopped_and_writes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -575,9 +619,302 @@ async def test_a_job_that_lost_its_lease_is_stopped_and_writes_nothing(tmp_path:
         job_id = await hung(yard, ran)
         running = yard.jobs._running[job_id]  # pyright: ignore[reportPrivateUsage] - a lost lease is not in the interface
         await store.release(running._lease)  # pyright: ignore[reportPrivateUsage] - the same
+        assert await store.acquire(f"job/{job_id}", ttl=60)  # another process
         await running.renew()
         await asyncio.wait([running.task])
         stored = (await yard.jobs.get(job_id, None)).status
 
     assert stored == "working"
     assert "job_lost" in caplog.text
+
+
+async def test_a_job_takes_a_lease_again_that_ended_while_the_store_failed(tmp_path: Path) -> None:
+    ran: list[str] = []
+    clock = FakeClock()
+    store = SqliteStore(tmp_path / "store.sqlite3", lease_clock=clock)
+    async with Yard(tools=[waiting(ran, operation="command")], store=store) as yard:
+        job_id = await hung(yard, ran)
+        running = yard.jobs._running[job_id]  # pyright: ignore[reportPrivateUsage] - it comes every few seconds
+        clock.advance(60)
+        await running.renew()
+        other = await store.acquire(f"job/{job_id}", ttl=60)
+        await running.renew()
+        status = (await yard.jobs.get(job_id, None)).status
+
+    assert (other, status, len(ran)) == (None, "working", 1)
+
+
+async def test_a_process_that_slept_does_not_overwrite_what_another_one_reported(tmp_path: Path) -> None:
+    go = asyncio.Event()
+    ran: list[str] = []
+
+    @tool(operation="command")
+    async def work() -> str:
+        """Work for long."""
+        ran.append("work")
+        await go.wait()
+        return "done"
+
+    clock, path = FakeClock(), tmp_path / "store.sqlite3"
+    stores = [SqliteStore(path, lease_clock=clock) for _ in range(2)]
+    async with Yard(tools=[work], store=stores[0]) as first, Yard(tools=[work], store=stores[1]) as second:
+        job_id = await hung(first, ran)
+        task = first.jobs._running[job_id].task  # pyright: ignore[reportPrivateUsage] - the end of a job that nobody sees
+        clock.advance(60)
+        await second.jobs._scan()  # pyright: ignore[reportPrivateUsage] - it comes every ten seconds
+        go.set()
+        await task
+        seen = [(await yard.call("get_job", {"job_id": job_id})).data for yard in (first, second)]
+
+    assert [job["status"] for job in seen] == ["interrupted"] * 2
+    assert [job["result"]["error"]["may_have_run"] for job in seen] == [True] * 2
+
+
+async def test_a_job_outlives_a_clock_that_jumps_forward(tmp_path: Path) -> None:
+    go = asyncio.Event()
+    ran: list[str] = []
+
+    @tool(operation="command")
+    async def work() -> str:
+        """Work for long."""
+        ran.append("work")
+        await go.wait()
+        return "done"
+
+    clock = FakeClock()
+    async with Yard(tools=[work], store=SqliteStore(tmp_path / "store.sqlite3", clock=clock), limits=Limits(job_ttl=60)) as yard:
+        job_id = await hung(yard, ran)
+        task = yard.jobs._running[job_id].task  # pyright: ignore[reportPrivateUsage] - it tidies up after its end
+        clock.advance(100_000)
+        go.set()
+        job = await ended(yard, job_id)
+        await task
+        clock.advance(100)
+        gone = await yard.call("get_job", {"job_id": job_id})
+        listed = (await yard.call("list_jobs")).data["jobs"]
+        left = await yard.store.keys("job")
+
+    assert (job["status"], job["result"]["data"]) == ("completed", "done")
+    assert gone.error is not None
+    assert (gone.error.code, gone.error.details["reason"], listed, left) == ("not_found", "unknown_job", [], [])
+
+
+async def test_an_entry_that_cannot_be_read_does_not_keep_others_from_being_settled(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ran: list[str] = []
+    work, path = waiting(ran, operation="query"), tmp_path / "store.sqlite3"
+    async with crashing(Yard(tools=[work], store=SqliteStore(path))) as yard:
+        for key in ("job_running/j_0", "job/j_0", "job_order/j_0"):
+            await yard.store.put(key, b"{}")
+        await yard.store.put("job_running/j_1", b"")
+        job_id = await hung(yard, ran)
+    async with Yard(tools=[work], store=SqliteStore(path)) as yard:
+        job = await ended(yard, job_id)
+
+    assert (job["status"], "job_unreadable" in caplog.text) == ("completed", True)
+
+
+async def test_a_job_that_ended_just_before_its_process_is_tidied_up(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite3"
+    async with Yard(tools=[add], store=SqliteStore(path)) as yard:
+        job_id = await started(yard, "add", {"a": 1})
+        order = await yard.store.get(f"job_order/{job_id}")
+        await ended(yard, job_id)
+    assert order is not None
+    store = SqliteStore(path)
+    await store.put(f"job_order/{job_id}", order)
+    await store.put(f"job_running/{job_id}", b"")
+    async with Yard(tools=[add], store=store) as yard:
+        await yard.jobs._scan()  # pyright: ignore[reportPrivateUsage] - it comes every ten seconds
+        left = [await store.get(f"{kind}/{job_id}") for kind in ("job_order", "job_running")]
+        job = await ended(yard, job_id)
+
+    assert (left, job["result"]["data"]) == ([None, None], 2)
+
+
+async def test_a_cancelled_job_is_not_resumed(tmp_path: Path) -> None:
+    ran: list[str] = []
+    work, path = waiting(ran, operation="query"), tmp_path / "store.sqlite3"
+    async with crashing(Yard(tools=[work], store=SqliteStore(path))) as yard:
+        job_id = await hung(yard, ran)
+        running = yard.jobs._running[job_id]  # pyright: ignore[reportPrivateUsage] - the same
+        running.stop = lambda: None  # its handler takes its time
+        await yard.jobs.cancel(job_id, None)
+        running.stop = type(running).stop.__get__(running)
+    async with Yard(tools=[work], store=SqliteStore(path)) as yard:
+        job = await ended(yard, job_id)
+
+    assert (job["status"], len(ran)) == ("cancelled", 1)
+
+
+# What a job has that a call has not
+
+
+async def test_a_job_has_its_own_timeout() -> None:
+    @tool
+    async def wait() -> None:
+        """Wait for ever."""
+        await asyncio.Event().wait()
+
+    @tool
+    async def work() -> str:
+        """Work a little longer than a call may."""
+        await asyncio.sleep(0.05)
+        return "done"
+
+    async with Yard(tools=[wait, work], limits=Limits(timeout=0.01, job_timeout=0.3)) as yard:
+        direct = await yard.call("work")
+        jobs = [await yard.jobs.wait(await started(yard, name), None, seconds=20) for name in ("wait", "work")]
+        results = [await yard.jobs.result(job) for job in jobs]
+
+    assert direct.error is not None
+    assert direct.error.code == "timeout"
+    assert [job.status for job in jobs] == ["completed", "completed"]
+    assert [result and (result.error and result.error.code, result.data) for result in results] == [("timeout", None), (None, "done")]
+
+
+async def test_a_chain_in_the_background_resolves_references() -> None:
+    @tool(operation="query")
+    async def much() -> str:
+        """Say much."""
+        return "x" * 60_000
+
+    @tool(operation="query")
+    async def length(text: str) -> int:
+        """Count characters."""
+        return len(text)
+
+    async with Yard(tools=[much, length]) as yard:
+        handle = (await yard.call("much")).data["handle"]
+        args = {"text": {"$ref": handle}}
+        direct = await ended(yard, await started(yard, "length", args))
+        chain = await ended(yard, await started(yard, "run_chain", {"steps": [{"tool_id": "length", "args": args}]}))
+
+    assert (direct["result"]["data"], chain["result"]["data"]["final"]) == (60_000, 60_000)
+
+
+async def test_a_job_keeps_the_session_that_its_call_found() -> None:
+    @tool(operation="query", session="required")
+    async def look(call: Call) -> str:
+        """Look into the session."""
+        assert call.session is not None
+        return call.session.id
+
+    @tool
+    async def begin(call: Call) -> str:
+        """Begin a session."""
+        return call.start_session().id
+
+    async with Yard(tools=[look, begin]) as yard:
+        session = (await yard.call("begin")).data
+        job_id = await started(yard, "look")
+        await yard.call("begin")
+        job = await ended(yard, job_id)
+
+    assert job["result"]["data"] == session
+
+
+async def test_each_question_of_a_job_has_a_name_of_its_own() -> None:
+    @tool
+    async def greet(call: Call) -> list[str]:
+        """Ask again and again."""
+        return [(await call.ask(FORM, "Who?", key="who"))["name"] for _ in range(3)]
+
+    names: list[str] = []
+    async with Yard(tools=[greet]) as yard:
+        job_id = await started(yard, "greet", channel=TASK_CLIENT)
+        while (job := await ended(yard, job_id))["status"] == "input_required":
+            names += job["questions"]
+            answers = {name: {"action": "accept", "content": {"name": name}} for name in job["questions"]}
+            await yard.jobs.answer(job_id, "local", answers)
+            await yard.jobs.answer(job_id, "local", answers)  # too late
+
+    assert len(set(names)) == 3
+    assert job["result"]["data"] == names
+
+
+async def test_answers_to_a_job_that_has_ended_change_nothing(store: Store) -> None:
+    async with Yard(tools=[add], store=store) as yard:
+        job_id = await started(yard, "add", {"a": 1})
+        await ended(yard, job_id)
+        await yard.jobs.answer(job_id, "local", {"who": {"action": "accept"}})
+        job = await ended(yard, job_id)
+
+    assert job["status"] == "completed"
+
+
+async def test_a_question_that_nobody_answers_ends_with_the_time_that_jobs_are_kept() -> None:
+    @tool
+    async def greet(call: Call) -> str:
+        """Ask."""
+        return str(await call.ask(FORM, "Who?"))
+
+    async with Yard(tools=[greet], limits=Limits(job_ttl=0.05)) as yard:
+        job_id = await started(yard, "greet", channel=TASK_CLIENT)
+        await ended(yard, job_id)
+        running = yard.jobs._running[job_id]  # pyright: ignore[reportPrivateUsage] - waiting for it ends at its question
+        await running.task
+        job = await ended(yard, job_id)
+
+    assert (job["status"], job["result"]["error"]["details"]["reason"]) == ("completed", "dismissed")
+
+
+async def test_many_calls_at_once_start_no_more_jobs_than_one_identity_may_have(tmp_path: Path) -> None:
+    go = asyncio.Event()
+
+    @tool
+    async def wait() -> None:
+        """Wait."""
+        await go.wait()
+
+    async with Yard(tools=[wait], limits=Limits(jobs=2), store=SqliteStore(tmp_path / "store.sqlite3")) as yard:
+        answers = await asyncio.gather(*(yard.call("run_tool", {"tool_id": "wait", "background": True}) for _ in range(5)))
+        go.set()
+
+    assert sorted(answer.success for answer in answers) == [False, False, False, True, True]
+
+
+async def test_a_yard_that_closes_does_not_wait_for_ever_for_a_job(caplog: pytest.LogCaptureFixture) -> None:
+    ran: list[str] = []
+    go = asyncio.Event()
+
+    @tool
+    async def work() -> None:
+        """Ignore that it is cancelled."""
+        ran.append("work")
+        while not go.is_set():
+            try:
+                await go.wait()
+            except asyncio.CancelledError:
+                continue
+
+    async with Yard(tools=[work], limits=Limits(cleanup=0.01)) as yard:
+        job_id = await hung(yard, ran)
+        task = yard.jobs._running[job_id].task  # pyright: ignore[reportPrivateUsage] - to end it in this test
+    go.set()
+    await asyncio.wait([task])
+
+    assert "jobs_left_behind" in caplog.text
+
+
+async def test_a_job_that_the_server_interrupts_when_it_closes_says_so(tmp_path: Path) -> None:
+    ran: list[str] = []
+    path = tmp_path / "store.sqlite3"
+    async with Yard(tools=[waiting(ran, operation="command")], store=SqliteStore(path)) as yard:
+        job_id = await hung(yard, ran)
+    async with Yard(tools=[add], store=SqliteStore(path)) as yard:
+        job = await ended(yard, job_id)
+
+    assert (job["status"], job["result"]["error"]["may_have_run"]) == ("interrupted", True)
+
+
+async def test_a_job_that_can_run_twice_goes_on_in_the_next_process_at_once(tmp_path: Path) -> None:
+    ran: list[str] = []
+    work, path = waiting(ran, operation="query"), tmp_path / "store.sqlite3"
+    async with Yard(tools=[work], store=SqliteStore(path)) as yard:
+        job_id = await hung(yard, ran)
+    async with Yard(tools=[work], store=SqliteStore(path)) as yard:
+        job = await ended(yard, job_id)
+
+    assert (job["status"], len(ran)) == ("completed", 2)

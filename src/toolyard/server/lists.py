@@ -122,11 +122,11 @@ class Lists:
     def _may_answer_otherwise(self, spec: ToolSpec, profile: Profile) -> bool:
         """Return whether a plain success may be something else than the tool's schema says, which clients would refuse.
 
-        That is a call that is held for a person, and the result of a tool that is not checked against its schema.
+        That is a call that is held for a person or becomes a job, and the result of a tool that is not checked against its schema.
         """
         gate = self._yard.gate
         is_asked = gate is not None and gate.needs_approval(spec, profile.name, ANYONE) is not False
-        if is_asked or spec.confirmation is not None or self._yard.dispatcher.admission.policies:
+        if is_asked or spec.confirmation is not None or spec.job is not None or self._yard.dispatcher.admission.policies:
             return True
         tool = self._yard.registry.get(spec.name)
         return spec.shape != "plain" and (tool is None or tool.fits_output is None)
