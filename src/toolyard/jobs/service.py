@@ -135,6 +135,9 @@ class Jobs(StoredJobs):
             self._starting -= Counter([call.caller.identity])
         return Envelope.ok(started_data(job))
 
+    async def park(self, job_id: str, approval_id: str) -> None:
+        """Answer the caller of an attached job, which goes on by itself; a job whose caller was answered already just goes on."""
+
     def _check(self, call: Call) -> None:
         """Check that a call can become a job."""
         if self._needs_credentials(call.spec.source):

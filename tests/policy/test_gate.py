@@ -1,0 +1,138 @@
+"""Calls that a rule asks about wait for a person, and run exactly once when they are approved."""
+
+import asyncio
+from typing import Any
+
+from toolyard import Call, Caller, Envelope, Limits, Yard, tool
+from toolyard.policy.approvals import Approvals
+from toolyard.policy.rules import Predicate, Rule
+
+ASK = Rule(decision="ask", operations=("destroy",), reason="It deletes something.")
+QUICK = Limits(approval_hold_s=0.01)
+
+
+class Bin:
+    """A tool that destroys, and what it destroyed."""
+
+    def __init__(self) -> None:
+        self.gone: list[Any] = []
+
+    def tool(self) -> Any:
+        @tool(operation="destroy", aliases=("wipe",))
+        async def delete(name: str, count: int = 1) -> str:
+            """Delete something."""
+            self.gone.append((name, count))
+            return f"deleted {name}"
+
+        return delete
+
+
+async def approve_next(yard: Yard, *, decision: Any = "approve", reason: str = "") -> str:
+    """Decide about the next pending approval, as an operator."""
+    approvals = Approvals(yard.store)
+    approval = await approvals.watch(set())
+    await approvals.decide(approval.id, decision, by="user:test", reason=reason)
+    return approval.id
+
+
+async def test_an_asked_call_is_held_and_resumes_with_the_real_result() -> None:
+    bin_ = Bin()
+    async with Yard(tools=[bin_.tool()], rules=[ASK]) as yard:
+        call = asyncio.create_task(yard.call("delete", {"name": "a"}))
+        await approve_next(yard)
+        answer = await call
+
+    assert answer.data == "deleted a"
+    assert bin_.gone == [("a", 1)]
+
+
+async def test_after_the_hold_the_same_call_runs_once_it_is_approved() -> None:
+    bin_ = Bin()
+    async with Yard(tools=[bin_.tool()], rules=[ASK], limits=QUICK) as yard:
+        first = await yard.call("delete", {"name": "a"})
+        again = await yard.call("delete", {"count": 1, "name": "a"})
+        assert first.data["status"] == again.data["status"] == "approval_required"
+        assert first.data["approval_id"] == again.data["approval_id"]
+        assert bin_.gone == []
+        await Approvals(yard.store).decide(first.data["approval_id"], "approve", by="user:test")
+        assert (await yard.call("delete", {"name": "a"})).data == "deleted a"
+        assert (await yard.call("delete", {"name": "a"})).data["status"] == "approval_required"
+
+    assert bin_.gone == [("a", 1)]
+
+
+async def test_a_denied_call_is_denied_with_the_reason_until_the_denial_expires() -> None:
+    bin_ = Bin()
+    async with Yard(tools=[bin_.tool()], rules=[ASK]) as yard:
+        call = asyncio.create_task(yard.call("delete", {"name": "a"}))
+        await approve_next(yard, decision="deny", reason="Not on a Friday.")
+        answers = [await call, await yard.call("delete", {"name": "a"})]
+
+    for answer in answers:
+        assert answer.error is not None
+        assert (answer.error.code, answer.error.details["reason"], answer.error.may_have_run) == ("approval_denied", "denied", False)
+        assert "Not on a Friday." in answer.error.message
+    assert bin_.gone == []
+
+
+async def test_run_tool_and_a_background_job_take_the_same_approval() -> None:
+    bin_ = Bin()
+    async with Yard(tools=[bin_.tool()], rules=[ASK], limits=QUICK) as yard:
+        held = await yard.call("run_tool", {"tool_id": "wipe", "args": {"name": "a"}})
+        await Approvals(yard.store).decide(held.data["approval_id"], "approve", by="user:test")
+        started = await yard.call("run_tool", {"tool_id": "delete", "args": {"name": "a"}, "background": True})
+        job = await yard.call("wait_job", {"job_id": started.data["job_id"]})
+
+    assert job.data["result"]["data"] == "deleted a"
+    assert bin_.gone == [("a", 1)]
+
+
+async def test_a_rule_may_allow_by_argument_and_caller_before_another_asks() -> None:
+    bin_ = Bin()
+    rules = [
+        Rule(decision="deny", callers=("guest*",)),
+        Rule(decision="allow", tools=("del*",), when=(Predicate(pointer="/count", less_than=3),)),
+        ASK,
+    ]
+    async with Yard(tools=[bin_.tool()], rules=rules, limits=QUICK) as yard:
+        allowed = await yard.call("delete", {"name": "a", "count": 2})
+        asked = await yard.call("delete", {"name": "a", "count": 3})
+        denied = await yard.call("delete", {"name": "a"}, caller=Caller(identity="guest7"))
+
+    assert allowed.data == "deleted a"
+    assert asked.data["status"] == "approval_required"
+    assert denied.error is not None
+    assert (denied.error.code, denied.error.details["reason"]) == ("permission_denied", "denied_by_rule")
+
+
+async def test_middleware_that_rewrites_arguments_is_refused_and_the_approval_is_not_spent() -> None:
+    bin_ = Bin()
+
+    def rewrite(handler: Any) -> Any:
+        async def changed(call: Call) -> object:
+            call.arguments = {**call.arguments, "name": "everything"}
+            return await handler(call)
+
+        return changed
+
+    async with Yard(tools=[bin_.tool()], rules=[ASK], middleware=[rewrite]) as yard:
+        call = asyncio.create_task(yard.call("delete", {"name": "a"}))
+        approval_id = await approve_next(yard)
+        answer = await call
+        approval = await Approvals(yard.store).get(approval_id)
+
+    assert answer.error is not None
+    assert (answer.error.code, answer.error.details["reason"], answer.error.may_have_run) == ("approval_denied", "arguments_changed", False)
+    assert approval.status == "approved"
+    assert bin_.gone == []
+
+
+async def test_two_retries_at_once_run_once() -> None:
+    bin_ = Bin()
+    async with Yard(tools=[bin_.tool()], rules=[ASK], limits=QUICK) as yard:
+        held = await yard.call("delete", {"name": "a"})
+        await Approvals(yard.store).decide(held.data["approval_id"], "approve", by="user:test")
+        answers: list[Envelope] = await asyncio.gather(*(yard.call("delete", {"name": "a"}) for _ in range(10)))
+
+    assert sum(answer.data == "deleted a" for answer in answers) == 1
+    assert bin_.gone == [("a", 1)]
