@@ -30,6 +30,7 @@ from toolyard.metatools import SUGGESTIONS, metatool_instructions, metatools_set
 from toolyard.model.envelope import Envelope
 from toolyard.model.limits import Limits
 from toolyard.model.profile import EVERYTHING, METATOOLS, Profile, Profiles, Shape
+from toolyard.model.rule import Rule
 from toolyard.model.spec import PromptSpec, ResourceSpec, ToolSpec
 from toolyard.packs import make_pack
 from toolyard.providers import Provider, Publish
@@ -42,7 +43,6 @@ from toolyard.state.store import Clock, Store, StoreUnavailableError
 
 if TYPE_CHECKING:
     from toolyard.policy.gate import DecisionPoint, Gate, Webhook  # a yard without rules starts sooner
-    from toolyard.policy.rules import Rule
     from toolyard.providers.upstream.settings import UpstreamSettings  # see below
 
 __all__ = [
@@ -77,7 +77,7 @@ class YardOverrides(TypedDict, total=False):
     store: Store
     default_store: Store
     """A store for a yard that has none; if it cannot be used, the yard opens nevertheless."""
-    rules: "Iterable[Rule]"
+    rules: Iterable[Rule]
     """More rules, which come before the yard's own."""
     operators: Iterable[str]
     """Who may decide about approvals."""
@@ -218,7 +218,7 @@ class Yard:
         middleware: Sequence[Middleware] = (),
         sinks: Iterable[Sink] = (),
         policies: Sequence[Policy] = (),
-        rules: "Iterable[Rule]" = (),
+        rules: Iterable[Rule] = (),
         limiters: Sequence[Limiter] = (),
         store: Store | None = None,
         limits: Limits | None = None,
@@ -298,7 +298,7 @@ class Yard:
         if self._dispatcher is not None:
             self._govern(self._dispatcher)
 
-    def use_rules(self, rules: "Iterable[Rule]", *, instead_of: "Sequence[Rule]" = ()) -> None:
+    def use_rules(self, rules: Iterable[Rule], *, instead_of: Sequence[Rule] = ()) -> None:
         """Replace the rules that came from settings, also while the yard is open; the yard's own stay behind them."""
         own = self._rules[len(instead_of) :]
         self._rules = (*rules, *own)

@@ -5,7 +5,7 @@ from typing import Any
 
 from toolyard import Call, Caller, Envelope, Limits, Yard, tool
 from toolyard.policy.approvals import Approvals
-from toolyard.policy.rules import Predicate, Rule
+from toolyard.model.rule import Predicate, Rule
 
 ASK = Rule(decision="ask", operations=("destroy",), reason="It deletes something.")
 QUICK = Limits(approval_hold_s=0.01)

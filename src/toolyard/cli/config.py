@@ -22,7 +22,7 @@ _MAX_WIDTH: Final = 40
 def run_config(options: Options, terminal: Terminal) -> int:
     """Print the settings that `toolyard serve` would use with the same flags."""
     config = config_from(options, terminal)
-    rows = {key: (_masked(config.value(key)), config.origin(key)) for key in (*known_settings(), *config.tables)}
+    rows = {key: ("…" if key.endswith("_secret") and config.value(key) else _masked(config.value(key)), config.origin(key)) for key in (*known_settings(), *config.tables)}
     if options.json:
         settings = {key: {"value": value, "from": origin.kind, "name": origin.name} for key, (value, origin) in rows.items()}
         terminal.write_json(encode(settings))

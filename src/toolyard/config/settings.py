@@ -13,7 +13,7 @@ from toolyard.model.limits import Limits
 from toolyard.model.profile import Shape
 from toolyard.search.settings import SearchSettings
 
-__all__ = ["PACKS", "PREFIX", "Authentication", "Key", "Serving", "Setting", "Settings", "known_settings"]
+__all__ = ["PACKS", "PREFIX", "Approving", "Authentication", "Deciding", "Key", "Serving", "Setting", "Settings", "known_settings"]
 
 
 PACKS: Final = ("system",)
@@ -151,6 +151,8 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """The digest of the key, printed by 'toolyard key'."""
     profile: str | None = None
     """The profile of its owner."""
+    operator: bool = False
+    """Whether its owner may decide about approvals, apart from those for calls of their own."""
 
 
 class Authentication(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -172,6 +174,26 @@ class Authentication(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """The claim that selects the profile; without it the scopes do."""
     profiles: dict[str, str] = {}
     """The profile for each scope or value of the claim; '*' is for every caller."""
+
+
+class Approving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who decides about approvals, and who is told of them."""
+
+    operators: tuple[str, ...] = ()
+    """Identities that may decide, or 'claim:NAME=VALUE' for every caller whose token has that claim."""
+    webhook: str | None = None
+    """The URL that is sent each new approval; its answer may be the decision."""
+    webhook_secret: str | None = None
+    """The secret that signs what is sent, or a reference to it, such as 'secretref:env:NAME'; required with 'webhook'."""
+
+
+class Deciding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A service that decides about calls."""
+
+    url: str | None = None
+    """The URL that decides about each call that no rule decides about."""
+    seconds: float = 2.0
+    """Seconds that the decision may take; after that the call is denied."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -201,6 +223,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How tools are found."""
     auth: Authentication = msgspec.field(default_factory=Authentication)
     """Authentication over HTTP."""
+    approvals: Approving = msgspec.field(default_factory=Approving)
+    """Who decides about approvals, and who is told of them."""
+    policy: Deciding = msgspec.field(default_factory=Deciding)
+    """A service that decides about calls."""
 
 
 class Setting(NamedTuple):

@@ -12,6 +12,7 @@ from toolyard._internal.logfmt import log_value
 from toolyard._internal.project import project_dir
 from toolyard.config import Authentication, Config, ConfigError, Setting, known_settings, read_config
 from toolyard.launch.errors import LaunchError, as_launch_error
+from toolyard.launch.governance import governance_options
 from toolyard.launch.notices import Notices
 from toolyard.model.limits import Limits
 from toolyard.model.profile import Profile
@@ -96,10 +97,11 @@ def apply_settings(yard: Yard, config: Config, notices: Notices, *, serves: bool
     applied = {key: setting for key, setting in known_settings().items() if setting.section in _APPLIED_SECTIONS and key != "target"}
     origins = {_yard_name(setting): str(config.origins[key]) for key, setting in applied.items() if key in config.origins}
     providers = make_providers(yard, config, resolve_upstreams(config, notices))
-    stores = _store_options(yard, config, serves=serves)
-    if not origins and not providers and not config.profiles and not stores:
+    governance = governance_options(config, notices)
+    stores = _store_options(yard, config, serves=serves or bool(config.rules))  # an approval must outlive the process that asks
+    if not origins and not providers and not config.profiles and not stores and not governance:
         return
-    options: dict[str, Any] = {**stores} | {name: getattr(settings, name) for name in _YARD_OPTIONS if name in config.origins}
+    options: dict[str, Any] = {**stores, **governance} | {name: getattr(settings, name) for name in _YARD_OPTIONS if name in config.origins}
     options |= {"profiles": config.profiles.values(), "providers": providers}
     with as_launch_error(ValueError):
         yard.configure(origins=origins, limits=config.explicit("limits"), search=config.explicit("search"), **options)

@@ -64,9 +64,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
-_SECRET: Final = re.compile(
-    r"passw|passphrase|secret|token|api_?key|^key$|_key$|authorization|credential|cookie|^pin$", re.IGNORECASE
-)
+_SECRET: Final = re.compile(r"passw|passphrase|secret|token|api_?key|^key$|_key$|authorization|credential|cookie|^pin$", re.IGNORECASE)
 _TEXT_CHARACTERS: Final = 200
 _ARGUMENT_CHARACTERS: Final = 2000
 _DEPTH: Final = 6

@@ -20,9 +20,10 @@ from toolyard.model.envelope import Envelope
 from toolyard.model.errors import ToolError
 from toolyard.model.limits import Limits
 from toolyard.model.profile import METATOOLS
+from toolyard.model.rule import ASK_BEFORE_DESTROY, Rule
 from toolyard.model.spec import Operation, ToolSpec
 from toolyard.policy.approvals import Approval, Approvals, Binding, arguments_hash, binding_of, make_card
-from toolyard.policy.rules import ALLOWED, ASK_BEFORE_DESTROY, Candidates, Rule, Rules, Verdict, judge
+from toolyard.policy.rules import ALLOWED, Candidates, Rules, Verdict, judge
 from toolyard.state.store import StoreUnavailableError
 
 __all__ = ["APPROVAL_REQUIRED", "DecisionPoint", "Gate", "Park", "Webhook"]
@@ -250,9 +251,7 @@ class Gate:
                 raise store_unavailable(may_have_run=False) from None
             if not is_spent:
                 message = "The approval is used up or has expired."
-                raise ToolError(
-                    "approval_denied", message, reason="already_used", hint="Call again, which asks anew.", may_have_run=False
-                )
+                raise ToolError("approval_denied", message, reason="already_used", hint="Call again, which asks anew.", may_have_run=False)
             return await handler(call)
 
         return run
@@ -277,10 +276,7 @@ class Gate:
         if entry is not None and entry.spec is spec:
             return entry
         candidates = self._rules.of(spec, profile)
-        if candidates:
-            certain = candidates[0].verdict if candidates[0].is_certain else None
-        else:
-            certain = self._default(spec)
+        certain = (candidates[0].verdict if candidates[0].is_certain else None) if candidates else self._default(spec)
         if len(self._entries) >= _MAX_ENTRIES:
             self._entries.clear()
         entry = self._entries[key] = _Entry(spec, candidates, certain)
@@ -340,7 +336,7 @@ def _required(call: Call, approval: Approval) -> Envelope:
     )
 
 
-_AGAIN: Final = "Tell the person that the call waits for approval. Once it is given, make exactly the same call again; the id is not needed."
+_AGAIN: Final = "Tell the person that the call waits for approval. Once it is given, make the same call again; the id is not needed."
 
 
 def _refused(approval: Approval) -> ToolError:
