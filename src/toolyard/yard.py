@@ -81,6 +81,8 @@ class YardOverrides(TypedDict, total=False):
     """More rules, which come before the yard's own."""
     operators: Iterable[str]
     """Who may decide about approvals."""
+    approval_store: Store
+    """Where approvals are kept, if not in the yard's own store."""
     webhook: "Webhook"
     decision_point: "DecisionPoint"
 
@@ -511,7 +513,8 @@ class Yard:
 
         gate = self._gate
         if gate is None:
-            gate = self._gate = Gate(Approvals(self._store), self.limits, operators=overrides.get("operators", ()))
+            approvals = Approvals(overrides.get("approval_store", self._store))
+            gate = self._gate = Gate(approvals, self.limits, operators=overrides.get("operators", ()))
             gate.rechecks, gate.park = bool(self._middleware), self.jobs.park
             gate.webhook, gate.decision_point = overrides.get("webhook"), decision_point
         gate.rules = Rules(self._rules)
@@ -543,6 +546,8 @@ class Yard:
         gate, self._gate = self._gate, None
         if gate is not None:
             await gate.close()
+        if "approval_store" in self._governance:
+            await self._governance["approval_store"].close()
 
     async def _assemble(self, stack: AsyncExitStack, dispatcher: Dispatcher) -> None:
         if self._own_store is not None:

@@ -103,7 +103,7 @@ def _read_tables(document: Table, path: Path | None, target: str | None) -> _Tab
     Raises:
         ConfigError: A table is wrong.
     """
-    found = _Tables({}, {}, (), {}, {}, ())
+    found = _Tables(upstreams={}, profiles={}, rules=(), shown={}, sources={}, warnings=())
     if path is not None:
         found.profiles.update(read_profiles(document, path))
         found = found._replace(rules=read_rules(document, path))

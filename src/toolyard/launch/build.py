@@ -98,7 +98,9 @@ def apply_settings(yard: Yard, config: Config, notices: Notices, *, serves: bool
     origins = {_yard_name(setting): str(config.origins[key]) for key, setting in applied.items() if key in config.origins}
     providers = make_providers(yard, config, resolve_upstreams(config, notices))
     governance = governance_options(config, notices)
-    stores = _store_options(yard, config, serves=serves or bool(config.rules))  # an approval must outlive the process that asks
+    stores = _store_options(yard, config, serves=serves)
+    if config.rules and not stores and not yard.has_store:  # a command: an approval must outlive its process, and nothing else does
+        governance["approval_store"] = make_store(config, state_dir=yard.state_dir)
     if not origins and not providers and not config.profiles and not stores and not governance:
         return
     options: dict[str, Any] = {**stores, **governance} | {name: getattr(settings, name) for name in _YARD_OPTIONS if name in config.origins}

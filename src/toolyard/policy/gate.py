@@ -341,11 +341,10 @@ _AGAIN: Final = "Tell the person that the call waits for approval. Once it is gi
 
 def _refused(approval: Approval) -> ToolError:
     """Return the failure of a call whose approval was denied or has expired."""
-    facts = {"approval_id": approval.id}
     if approval.status == "expired":
         hint = "Call again, which asks anew, if somebody is there to decide."
         message = f"Nobody approved '{approval.card.tool}' in time."
-        return ToolError("approval_denied", message, reason="expired", hint=hint, may_have_run=False, **facts)
+        return ToolError("approval_denied", message, reason="expired", hint=hint, may_have_run=False, approval_id=approval.id)
     said = f" {approval.reason}" if approval.reason else ""
     message = f"A person denied '{approval.card.tool}'.{said}"
-    return ToolError("approval_denied", message, reason="denied", may_have_run=False, **facts)
+    return ToolError("approval_denied", message, reason="denied", may_have_run=False, approval_id=approval.id)
