@@ -918,3 +918,10 @@ async def test_a_job_that_can_run_twice_goes_on_in_the_next_process_at_once(tmp_
         job = await ended(yard, job_id)
 
     assert (job["status"], len(ran)) == ("completed", 2)
+
+
+async def test_the_answer_of_a_job_that_was_started_is_not_wrapped() -> None:
+    async with Yard(tools=[add]) as yard:
+        answer = await yard.call("run_tool", {"tool_id": "add", "args": {"a": 1}, "background": True, "include": ["tool"]})
+
+    assert answer.data["status"] == "working"

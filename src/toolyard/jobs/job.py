@@ -165,7 +165,7 @@ class JobResult(msgspec.Struct, frozen=True, omit_defaults=True):
         if passed is None:
             return cls(text, blocks, is_plain)
         handshake = msgspec.Raw(passed.handshake_result) if passed.handshake_result else None
-        return cls(text, blocks, is_plain, msgspec.Raw(passed.result), passed.meta, handshake)
+        return cls(text, blocks, is_plain, passed=msgspec.Raw(passed.result), passed_meta=passed.meta, passed_handshake=handshake)
 
     def to_envelope(self) -> Envelope:
         """Return the answer as an envelope."""
@@ -174,7 +174,9 @@ class JobResult(msgspec.Struct, frozen=True, omit_defaults=True):
             envelope.content = tuple(Text(block["text"]) if block.get("type") == "text" else UpstreamBlock(block) for block in self.blocks)
         if self.passed is not None:
             handshake = bytes(self.passed_handshake or b"")
-            envelope.passthrough = UpstreamResult(envelope.data, bytes(self.passed), 0, (), self.passed_meta, handshake)
+            envelope.passthrough = UpstreamResult(
+                envelope.data, bytes(self.passed), 0, (), meta=self.passed_meta, handshake_result=handshake
+            )
         if self.is_plain:
             envelope.has_plain_shape = True
         return envelope

@@ -294,7 +294,7 @@ class Jobs(StoredJobs):
             self._launch(running, None if order.caller.profile is None else verdict)
             return True
         status, envelope = verdict
-        _log.warning("job_%s id=%s tool=%s may_have_run=%s", status, job_id, job.tool, job.claimed)
+        _log.warning("job_settled id=%s tool=%s status=%s may_have_run=%s", job_id, job.tool, status, job.claimed)
         await running.end(status, envelope)
         return False
 

@@ -182,12 +182,16 @@ def unwrap_arguments(args: Arguments, tool: Tool, *, repair: bool) -> tuple[Argu
 
 def is_pending(answer: Envelope) -> bool:
     """Return whether a call waits for the decision of a person."""
-    return answer.held and isinstance(answer.data, dict) and cast("dict[str, Any]", answer.data).get("status") == APPROVAL_REQUIRED
+    return _held_data(answer).get("status") == APPROVAL_REQUIRED
 
 
 def _is_unfinished(answer: Envelope) -> bool:
     """Return whether a call waits for the decision of a person, or became a job."""
-    return is_pending(answer) or (answer.held and "job_id" in cast("dict[str, Any]", answer.data))
+    return is_pending(answer) or "job_id" in _held_data(answer)
+
+
+def _held_data(answer: Envelope) -> dict[str, Any]:
+    return cast("dict[str, Any]", answer.data) if answer.held and isinstance(answer.data, dict) else {}
 
 
 def as_object(value: object) -> Arguments | None:
