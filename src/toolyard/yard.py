@@ -515,7 +515,7 @@ class Yard:
         if gate is None:
             approvals = Approvals(overrides.get("approval_store", self._store))
             gate = self._gate = Gate(approvals, self.limits, operators=overrides.get("operators", ()))
-            gate.rechecks, gate.park = bool(self._middleware), self.jobs.park
+            gate.rechecks = bool(self._middleware)
             gate.webhook, gate.decision_point = overrides.get("webhook"), decision_point
         gate.rules = Rules(self._rules)
         if self._asks_before_destroy:

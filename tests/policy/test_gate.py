@@ -26,6 +26,15 @@ class Bin:
 
         return delete
 
+    def note(self) -> Any:
+        @tool
+        async def note(text: str) -> str:
+            """Note something."""
+            self.gone.append(text)
+            return text
+
+        return note
+
 
 async def approve_next(yard: Yard, *, decision: Any = "approve", reason: str = "") -> str:
     """Decide about the next pending approval, as an operator."""
@@ -136,3 +145,74 @@ async def test_two_retries_at_once_run_once() -> None:
 
     assert sum(answer.data == "deleted a" for answer in answers) == 1
     assert bin_.gone == [("a", 1)]
+
+
+async def test_a_chain_is_asked_about_known_steps_before_the_first_one_runs() -> None:
+    bin_ = Bin()
+    steps = [{"tool_id": "note", "args": {"text": "x"}}, {"tool_id": "delete", "args": {"name": "a"}}]
+    async with Yard(tools=[bin_.tool(), bin_.note()], rules=[ASK]) as yard:
+        call = asyncio.create_task(yard.call("run_chain", {"steps": steps}))
+        await Approvals(yard.store).watch(set())
+        assert bin_.gone == []
+        await approve_next(yard)
+        answer = await call
+
+    assert [result["data"] for result in answer.data["results"]] == ["x", "deleted a"]
+    assert bin_.gone == ["x", ("a", 1)]
+
+
+async def test_a_chain_held_at_a_step_becomes_a_job_and_is_not_run_again() -> None:
+    bin_ = Bin()
+    steps = [{"tool_id": "note", "args": {"text": "x"}}, {"tool_id": "delete", "args": {"name": {"$from": 0}}}]
+    async with Yard(tools=[bin_.tool(), bin_.note()], rules=[ASK], limits=QUICK) as yard:
+        answer = await yard.call("run_tool", {"tool_id": "run_chain", "args": {"steps": steps}})
+        assert answer.data["status"] == "approval_required"
+        job = await yard.call("get_job", {"job_id": answer.data["job_id"]})
+        assert job.data["status"] == "working"
+        assert bin_.gone == ["x"]
+        await Approvals(yard.store).decide(answer.data["approval_id"], "approve", by="user:test")
+        job = await yard.call("wait_job", {"job_id": answer.data["job_id"]})
+
+    assert job.data["result"]["data"]["final"] == "deleted x"
+    assert bin_.gone == ["x", ("x", 1)]
+
+
+async def test_a_chain_in_a_chain_is_held_as_one_job() -> None:
+    bin_ = Bin()
+    inner = {"steps": [{"tool_id": "run_tool", "args": {"tool_id": "delete", "args": {"name": "a"}}}]}
+    async with Yard(tools=[bin_.tool(), bin_.note()], rules=[ASK], limits=QUICK) as yard:
+        answer = await yard.call("run_chain", {"steps": [{"tool_id": "run_chain", "args": inner}]})
+        await Approvals(yard.store).decide(answer.data["approval_id"], "deny", by="user:test", reason="No.")
+        job = await yard.call("wait_job", {"job_id": answer.data["job_id"]})
+
+    assert job.data["result"]["error"]["code"] == "chain_step_failed"
+    assert bin_.gone == []
+
+
+async def test_a_caller_that_goes_away_takes_its_chain_along() -> None:
+    bin_ = Bin()
+    steps = [{"tool_id": "delete", "args": {"name": "a"}}]
+    async with Yard(tools=[bin_.tool()], rules=[ASK]) as yard:
+        call = asyncio.create_task(yard.call("run_chain", {"steps": steps}))
+        approval = await Approvals(yard.store).watch(set())
+        call.cancel()
+        await asyncio.wait({call})
+        await Approvals(yard.store).decide(approval.id, "approve", by="user:test")
+        assert yard.calls_in_flight == 0
+
+    assert bin_.gone == []
+
+
+async def test_a_dry_run_tells_which_steps_ask() -> None:
+    bin_ = Bin()
+    rules = [Rule(decision="allow", tools=("delete",), when=(Predicate(pointer="/name", equals="a"),)), ASK]
+    steps = [
+        {"tool_id": "note", "args": {"text": "x"}},
+        {"tool_id": "delete", "args": {"name": "a"}},
+        {"tool_id": "delete", "args": {"name": "b"}},
+        {"tool_id": "delete", "args": {"name": {"$from": 0}}},
+    ]
+    async with Yard(tools=[bin_.tool(), bin_.note()], rules=rules) as yard:
+        answer = await yard.call("run_chain", {"steps": steps, "dry_run": True})
+
+    assert [step["needs_approval"] for step in answer.data["plan"]] == [False, False, True, None]

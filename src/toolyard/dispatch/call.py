@@ -192,6 +192,14 @@ class JobRun(Protocol):
         """Note that the handler starts now, before it does."""
         ...
 
+    def keep_partial(self, partial: Callable[[], bytes]) -> None:
+        """Take a function that returns the results so far as JSON, for the case that the process ends."""
+        ...
+
+    async def park(self, approval_id: str) -> None:
+        """Let the caller be answered, if it still waits, because the job has to wait for an approval."""
+        ...
+
 
 DEFAULT_OPTIONS: Final = InvokeOptions()
 REFS_RESOLVED: Final = InvokeOptions(refs_resolved=True)

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, cast
 
 from toolyard._internal.logfmt import log_value
 from toolyard.dispatch.admission import is_first
-from toolyard.dispatch.call import Call, Caller, Handler
+from toolyard.dispatch.call import Call, Caller, Handler, JobRun
 from toolyard.dispatch.outcome import store_unavailable
 from toolyard.model.elicitation import ClientRequest
 from toolyard.model.envelope import Envelope
@@ -26,12 +26,10 @@ from toolyard.policy.approvals import Approval, Approvals, Binding, arguments_ha
 from toolyard.policy.rules import ALLOWED, Candidates, Rules, Verdict, judge
 from toolyard.state.store import StoreUnavailableError
 
-__all__ = ["APPROVAL_REQUIRED", "DecisionPoint", "Gate", "Park", "Webhook"]
+__all__ = ["APPROVAL_REQUIRED", "DecisionPoint", "Gate", "Webhook"]
 
 APPROVAL_REQUIRED: Final = "approval_required"
 """The status of a call that waits for the decision of a person."""
-Park = Callable[[str, str], Awaitable[None]]
-"""Takes the id of a job and of an approval: the caller of the job gets its first answer, and the job goes on waiting."""
 Webhook = Callable[[Approval], Awaitable[tuple[Literal["approve", "deny"], str] | None]]
 """Takes a new approval, and returns the decision and its reason, or None."""
 _FORM: Final = {"type": "object", "properties": {"reason": {"type": "string", "title": "Reason", "description": "May be left out."}}}
@@ -69,7 +67,6 @@ class Gate:
         self.decision_point: DecisionPoint | None = None
         self.webhook: Webhook | None = None
         self._announcements: set[asyncio.Task[None]] = set()
-        self.park: Park | None = None
         self._rules = Rules(rules)
         self._entries: dict[tuple[str, str], _Entry] = {}
 
@@ -192,8 +189,9 @@ class Gate:
             approval = await self._elicit(call, approval)
         if approval.status == "pending":
             approval = await call.funnel.wait_outside(call, self.approvals.wait(approval, self._limits.approval_hold_s))
-        if approval.status == "pending" and call.channel.job_id and self.park is not None:
-            await self.park(call.channel.job_id, approval.id)
+        job = _job_of(call) if approval.status == "pending" else None
+        if job is not None:
+            await job.park(approval.id)
             approval = await call.funnel.wait_outside(call, self.approvals.wait(approval, ttl))
         return approval
 
@@ -304,6 +302,13 @@ _DESTROY: Final = Verdict("ask", ASK_BEFORE_DESTROY, ASK_BEFORE_DESTROY.reason)
 def _announced(task: "asyncio.Task[None]") -> None:
     if not task.cancelled() and task.exception() is not None:
         _log.error("webhook_failed", exc_info=task.exception())
+
+
+def _job_of(call: Call) -> JobRun | None:
+    """Return the job that a call runs in: only such a call can wait for longer than its client."""
+    while call.parent is not None:
+        call = call.parent
+    return call.options.job
 
 
 def _has_claim(claim: object, value: str) -> bool:
