@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from toolyard import Call, Caller, Envelope, Limits, Profile, Yard, tool
+from toolyard import Call, Caller, Envelope, Limits, Operation, Profile, Yard, tool
 from toolyard.dispatch.call import Handler
 from toolyard.model.rule import Rule
 from toolyard.policy.approvals import Approvals
 from toolyard.testing import FakeClock, FakeProvider
 
-ASK = Rule(decision="ask", operations=("destroy",))
+ASK = Rule(decision="ask", operations=(Operation.DESTROY,))
 LIMITS = Limits(approval_hold_s=0.001, jobs=10_000, approval_ttl_s=7200)
 OTHER_PROFILE = Profile(name="other")
 Arguments = dict[str, Any]
@@ -83,6 +83,12 @@ class Target:
         if spelling == "escaped":
             text = text.replace('"a"', '"\\u0061"')
         return await self.yard.call(tool_id, msgspec.Raw(text.encode()), caller=caller)
+
+    async def finish(self, answer: Envelope, caller: Caller) -> None:
+        """Wait for the job that an attempt started, if it did."""
+        data: Any = answer.data
+        if isinstance(data, dict) and "job_id" in data:
+            await self.yard.call("wait_job", {"job_id": data["job_id"], "timeout_s": 1}, caller=caller)
 
 
 def tools_of(gone: list[Any], text: str = "Delete something.") -> list[Any]:
@@ -201,8 +207,7 @@ async def test_without_the_rule_every_attempt_runs() -> None:
     async with target(rules=[]) as aim:
         for spelling, name, wrap in ATTEMPTS:
             answer = await aim.attempt(Caller(identity="agent"), spelling, name, wrap)
-            if answer.data["status"] == "working" if isinstance(answer.data, dict) and "job_id" in answer.data else False:
-                await aim.yard.call("wait_job", {"job_id": answer.data["job_id"]}, caller=Caller(identity="agent"))
+            await aim.finish(answer, Caller(identity="agent"))
 
     assert len(aim.gone) == len(ATTEMPTS)
 
@@ -250,8 +255,7 @@ async def test_arguments_that_middleware_rewrites_do_not_run(change: Callable[[C
         caller = Caller(identity="agent")
         approval_id = await aim.approve(caller)
         answer = await aim.attempt(caller, "as it is", "delete", wrap)
-        if isinstance(answer.data, dict) and "job_id" in answer.data:
-            await aim.yard.call("wait_job", {"job_id": answer.data["job_id"]}, caller=caller)
+        await aim.finish(answer, caller)
         approval = await aim.approvals.get(approval_id)
 
     assert aim.gone == []

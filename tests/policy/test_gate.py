@@ -3,11 +3,11 @@
 import asyncio
 from typing import Any
 
-from toolyard import Call, Caller, Envelope, Limits, Yard, tool
+from toolyard import Call, Caller, Envelope, Limits, Operation, Yard, tool
 from toolyard.model.rule import Predicate, Rule
 from toolyard.policy.approvals import Approvals
 
-ASK = Rule(decision="ask", operations=("destroy",), reason="It deletes something.")
+ASK = Rule(decision="ask", operations=(Operation.DESTROY,), reason="It deletes something.")
 QUICK = Limits(approval_hold_s=0.01)
 
 
