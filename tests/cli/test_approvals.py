@@ -51,10 +51,21 @@ def folder(tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch) -> Pat
     return tmp_path
 
 
+@pytest.fixture
+def run(in_process: Callable[..., subprocess.CompletedProcess[str]]) -> Run:
+    """Return what runs a command and returns its status and what it wrote."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        done = in_process(*arguments)
+        return done.returncode, done.stdout, done.stderr
+
+    return run
+
+
 def served(arguments: dict[str, Any]) -> Any:
     """Return the data of a call over stdio, of a server of its own."""
-    meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
-    params = {"name": "delete", "arguments": arguments, "_meta": meta}
+    meta: dict[str, Any] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
+    params: dict[str, Any] = {"name": "delete", "arguments": arguments, "_meta": meta}
     line = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
     command = [sys.executable, "-m", "toolyard", "serve", "--quiet"]
     done = subprocess.run(command, input=line + "\n", capture_output=True, text=True, check=True)  # noqa: S603 - our own program

@@ -12,6 +12,7 @@ from toolyard.policy.approvals import Approval, Approvals
 from toolyard.testing import FakeClock
 
 ASK = Rule(decision="ask", operations=(Operation.DESTROY,))
+SECRET = {"token": "t0p"}
 QUICK = Limits(approval_hold_s=0.001)
 
 
@@ -178,7 +179,7 @@ async def test_every_decision_is_a_line_of_the_audit_log(caplog: pytest.LogCaptu
     gone: list[Any] = []
     with caplog.at_level(logging.INFO, logger="toolyard.audit"):
         async with Yard(tools=make_tools(gone), rules=[ASK], limits=QUICK) as yard:
-            approval = await asked(yard, name="a", token="t0p")
+            approval = await asked(yard, name="a", **SECRET)
             await Approvals(yard.store).decide(approval.id, "approve", by="user:ada")
             await yard.call("delete", {"name": "a", "token": "t0p"})
 

@@ -49,6 +49,7 @@ class Server:
         self._command = [sys.executable, str(PROGRAM), str(folder / "store"), str(folder / "notes"), str(self.port)]
         self._log = (folder / "log").open("ab")
         self._process: subprocess.Popen[bytes] | None = None
+        self.is_over = False
 
     def start(self) -> None:
         self._process = subprocess.Popen(self._command, stderr=self._log)  # noqa: S603 - our own program
@@ -58,6 +59,8 @@ class Server:
                 socket.create_connection(("127.0.0.1", self.port), 1).close()
             except OSError:
                 threading.Event().wait(0.02)  # until it listens
+                if self._process.poll() is not None:  # another program had the port for a moment
+                    self._process = subprocess.Popen(self._command, stderr=self._log)  # noqa: S603 - our own program
             else:
                 return
         raise AssertionError("The server does not start.")
@@ -68,6 +71,7 @@ class Server:
         self._process.wait()
 
     def close(self) -> None:
+        self.is_over = True
         self.kill()
         self._log.close()
 
@@ -101,7 +105,7 @@ def burn_all(server: Server, numbers: range, asked: set[str]) -> None:
 
 
 def burn_until_settled(server: Server, number: int, asked: set[str]) -> None:
-    while True:
+    while not server.is_over:
         answer = server.burn(number)
         if answer is None:
             threading.Event().wait(0.02)  # the server starts again
@@ -123,24 +127,32 @@ async def decide_all(approvals: Approvals, decided: dict[str, int]) -> None:
         decided[approval.id] = number
 
 
+async def kill_until_done(server: Server, work: "list[asyncio.Task[None]]", deciding: "asyncio.Task[None]") -> int:
+    """Kill the server at random moments while there is work; return how often."""
+    dice, kills = random.Random(3), 0  # noqa: S311 - a moment, not a secret
+    while not all(task.done() for task in work):
+        await asyncio.wait([*work, deciding], timeout=dice.uniform(0.05, 0.5))  # the moment of a kill is what varies
+        if deciding.done():
+            await deciding  # nobody decides any more, and this says why
+        if kills < APPROVALS // 2:
+            kills += 1
+            await asyncio.to_thread(server.kill)
+            await asyncio.to_thread(server.start)
+    return kills
+
+
 async def test_kills_lose_no_approval_and_run_nothing_without_a_decision(tmp_path: Path) -> None:
     server, store = Server(tmp_path), SqliteStore(tmp_path / "store")
     server.start()
     asked, decided = set[str](), dict[str, int]()
     deciding = asyncio.create_task(decide_all(Approvals(store), decided))
     work = [asyncio.create_task(asyncio.to_thread(burn_all, server, range(first, APPROVALS, 3), asked)) for first in range(3)]
-    dice = random.Random(3)  # noqa: S311 - a moment, not a secret
-    kills = 0
-    while not all(task.done() for task in work):
-        await asyncio.wait(work, timeout=dice.uniform(0.05, 0.5))  # the moment of a kill is what varies
-        if kills < APPROVALS // 2:
-            kills += 1
-            await asyncio.to_thread(server.kill)
-            await asyncio.to_thread(server.start)
+    try:
+        kills = await kill_until_done(server, work, deciding)
+    finally:
+        server.close()
+        deciding.cancel()
     await asyncio.gather(*work)
-    deciding.cancel()
-    server.close()
-
     stored = {key.removeprefix("approval/"): await store.get(key) for key in await store.keys("approval/")}
     known = {key: msgspec.json.decode(data, type=Approval) for key, data in stored.items() if data is not None}
     await store.close()

@@ -18,10 +18,8 @@ def spec(**facts: Any) -> ToolSpec:
     return ToolSpec(**{**settings, **facts})
 
 
-def decision(
-    rules: list[Rule], tool: ToolSpec, arguments: Any = None, *, caller: Caller = ANYONE, profile: str = "everything"
-) -> str | None:
-    verdict = judge(Rules(rules).of(tool, profile), arguments or {}, caller)
+def decision(rules: list[Rule], tool: ToolSpec, arguments: Any = None, *, profile: str = "everything") -> str | None:
+    verdict = judge(Rules(rules).of(tool, profile), arguments or {}, ANYONE)
     return None if verdict is None else verdict.decision
 
 
