@@ -225,7 +225,7 @@ async def test_a_tool_that_is_always_a_job_is_one_over_every_way_in(way_in: str)
 
 
 async def test_a_task_is_followed_over_http_with_its_id_as_the_name_of_the_request() -> None:
-    capabilities = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
+    capabilities: dict[str, Any] = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
     meta = {**META, "io.modelcontextprotocol/clientCapabilities": capabilities}
 
     async def sent(port: int, method: str, params: dict[str, Any], name: str) -> Any:

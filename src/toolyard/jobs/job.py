@@ -155,9 +155,9 @@ class JobResult(msgspec.Struct, frozen=True, omit_defaults=True):
     blocks: tuple[dict[str, Any], ...] = ()
     is_plain: bool = False
     """Whether its tool has the shape `plain`."""
-    passed: msgspec.Raw | None = None
+    passed: str = ""
     passed_meta: dict[str, Any] = {}
-    passed_handshake: msgspec.Raw | None = None
+    passed_handshake: str = ""
 
     @classmethod
     def of(cls, envelope: Envelope) -> "JobResult":
@@ -166,18 +166,28 @@ class JobResult(msgspec.Struct, frozen=True, omit_defaults=True):
         text, is_plain = msgspec.Raw(envelope.to_json()), envelope.has_plain_shape
         if passed is None:
             return cls(text, blocks, is_plain)
-        handshake = msgspec.Raw(passed.handshake_result) if passed.handshake_result else None
-        return cls(text, blocks, is_plain, passed=msgspec.Raw(passed.result), passed_meta=passed.meta, passed_handshake=handshake)
+        return cls(
+            text,
+            blocks,
+            is_plain,
+            passed=passed.result.decode(),
+            passed_meta=passed.meta,
+            passed_handshake=passed.handshake_result.decode(),
+        )
 
     def to_envelope(self) -> Envelope:
         """Return the answer as an envelope."""
         envelope = Envelope.from_json(bytes(self.envelope))
         if self.blocks:
             envelope.content = tuple(Text(block["text"]) if block.get("type") == "text" else UpstreamBlock(block) for block in self.blocks)
-        if self.passed is not None:
-            handshake = bytes(self.passed_handshake or b"")
+        if self.passed:
             envelope.passthrough = UpstreamResult(
-                envelope.data, bytes(self.passed), 0, (), meta=self.passed_meta, handshake_result=handshake
+                envelope.data,
+                self.passed.encode(),
+                0,
+                (),
+                meta=self.passed_meta,
+                handshake_result=self.passed_handshake.encode(),
             )
         if self.is_plain:
             envelope.has_plain_shape = True
