@@ -19,7 +19,7 @@ from toolyard.model.limits import Limits
 from toolyard.model.schema import EXTRA, MAX_ISSUES, ROOT, Issue, Schema, SchemaValidator, fits_simple_schema, is_simple_schema
 from toolyard.model.spec import PublishError, ToolSpec, check_spec
 
-__all__ = ["Check", "Complete", "InvalidArgumentsError", "Tool", "check_by_schema", "check_tool", "decode_arguments", "encode_arguments"]
+__all__ = ["Check", "Complete", "InvalidArgumentsError", "Tool", "check_by_schema", "check_tool", "decode_arguments", "encode_arguments", "is_quickly_decoded"]
 
 Check = Callable[[bytes], Arguments]
 """Takes arguments as JSON text; returns the handler's arguments or raises `InvalidArgumentsError`."""
@@ -30,6 +30,8 @@ Complete = Callable[[str, dict[str, str]], Sequence[str] | Awaitable[Sequence[st
 _MAX_EXPECTED_BYTES: Final = 1500
 _MAX_NAMED_FIELDS: Final = 5
 _MAX_COERCED: Final = 50
+_QUICK_BYTES: Final = 256 * 1024
+_decode_parts: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class InvalidArgumentsError(Exception):
@@ -89,7 +91,7 @@ class Tool:
         reading = None
         if enabled:
             with suppress(msgspec.DecodeError):  # a number out of range, which the issues name
-                reading = self.find_reading(msgspec.json.decode(text))
+                reading = self.find_reading(msgspec.json.decode(text)) if is_quickly_decoded(text) else None
         if reading is None:
             raise self._invalid_input(issues, suggestions)
         return RepairedArguments(self.check(encode(reading.value)), reading.changed)
@@ -142,6 +144,18 @@ def decode_arguments(text: bytes) -> Any:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
         raise ToolError("invalid_input", "The arguments are no JSON, or hold a number that is too large.", issues=[]) from None
+
+
+def is_quickly_decoded(text: bytes) -> bool:
+    """Return whether arguments have no list or object so large that decoding it once more would be felt by other callers.
+
+    Raises:
+        msgspec.DecodeError: They are no JSON object.
+    """
+    if len(text) <= _QUICK_BYTES:
+        return True
+    parts = _decode_parts(text).values()
+    return all(len(part) <= _QUICK_BYTES or bytes(part[:1]) == b'"' for part in map(memoryview, parts))
 
 
 def encode_arguments(arguments: object, max_bytes: int) -> bytes:

@@ -20,12 +20,14 @@ from toolyard.model.envelope import Envelope, encode
 from toolyard.model.schema import (
     EXTRA,
     MAX_ISSUES,
+    ROOT,
     Issue,
     Path,
     Schema,
     SchemaValidator,
     field_name,
     fits_simple_schema,
+    has_more_values,
     inline_references,
     subschema,
     unknown_field_issue,
@@ -36,22 +38,39 @@ from toolyard.providers.functions.signature import REQUIRED, ArgumentSchema, Fac
 if TYPE_CHECKING:
     from pydantic_core import CoreSchema, ErrorDetails, ValidationError  # loaded when the first check runs
 
-__all__ = ["Input", "Output", "SimpleType", "input_of", "issues_of", "output_of", "simple_type"]
+__all__ = ["Input", "Output", "SimpleType", "input_of", "issues_of", "make_validate", "output_of", "simple_type"]
 
 
 _EXTRA = frozenset({EXTRA, "unexpected_keyword_argument"})
+_UNCUT: Final[Mapping[Path, int]] = {}
 
 
-def issues_of(error: "ValidationError", schema: Schema, arguments: object) -> list[Issue]:
-    """Return one issue for each invalid field; for a union it has the message of every type."""
+def issues_of(error: "ValidationError", schema: Schema, arguments: object, *, first: Mapping[Path, int] = _UNCUT) -> list[Issue]:
+    """Return one issue for each invalid field; for a union it has the message of every type.
+
+    `first` has the index of the first item of each list that was cut. Without the arguments, the schema gives the paths.
+    """
     by_path: dict[Path, list[ErrorDetails]] = {}
     for fault in error.errors(include_url=False, include_input=False):
         names_a_field = fault["type"] == "missing" or fault["type"] in _EXTRA
-        path = _path(fault["loc"], arguments, names_a_field=names_a_field)
+        if arguments is None:
+            path = _path_by_schema(fault["loc"], schema, names_a_field=names_a_field)
+        else:
+            path = _path(fault["loc"], arguments, names_a_field=names_a_field)
+        if path in first:
+            continue  # it may be too short only because it was cut
         if len(by_path) == MAX_ISSUES and path not in by_path:
             break
         by_path.setdefault(path, []).append(fault)
-    return [_issue(path, faults, schema) for path, faults in by_path.items()]
+    return [_issue(_shifted(path, first), faults, schema) for path, faults in by_path.items()]
+
+
+def _shifted(path: Path, first: Mapping[Path, int]) -> Path:
+    """Return a path in arguments with cut lists as the path in the whole arguments."""
+    for length in range(len(path)):
+        if path[:length] in first:
+            return (*path[:length], cast("int", path[length]) + first[path[:length]], *path[length + 1 :])
+    return path
 
 
 def _issue(path: Path, faults: "list[ErrorDetails]", schema: Schema) -> Issue:
@@ -94,6 +113,16 @@ def _path(location: Sequence[str | int], value: object, *, names_a_field: bool) 
             path.append(part)
             value = cast("list[object]", value)[part]
     return tuple(path)
+
+
+def _path_by_schema(location: Sequence[str | int], schema: Schema, *, names_a_field: bool) -> Path:
+    """Return the path of an invalid value without the union members, which are no fields of the schema."""
+    path: Path = ()
+    for number, part in enumerate(location):
+        is_last = number == len(location) - 1
+        if isinstance(part, int) or subschema(schema, (*path, part)) is not None or (is_last and names_a_field):
+            path = (*path, part)
+    return path
 
 
 class SimpleType(NamedTuple):
@@ -167,6 +196,14 @@ def _literal(values: tuple[str, ...]) -> SimpleType:
 
 
 Validate = Callable[..., Arguments]
+_LARGE: Final = 8 * 1024
+"""Bytes of arguments from which wrong ones could have too many errors to make: each takes some microseconds."""
+_HUGE: Final = 256 * 1024
+"""Bytes of arguments that are not decoded to explain what is wrong with them: that alone could take a quarter of a second."""
+_MAX_ERRORS: Final = 1000
+_REPEATING: Final = frozenset({"list", "set", "frozenset", "tuple", "dict"})
+_NO_SCHEMAS: Final = frozenset({"metadata", "default", "expected", "members", "config", "cls", "function", "serialization", "ref", "type"})
+"""Keys of a schema of pydantic-core whose values contain no schemas."""
 _IMMUTABLE: Final = (str, int, float, bool, bytes, type(None), Enum)
 _SESSION_ID: Final = Parameter("session_id", str | None, None)
 _SESSION_DESCRIPTION: Final = "The session to use; may be left out when there is only one."
@@ -224,11 +261,30 @@ def _simple_arguments(parameters: tuple[Parameter, ...], simple: list[SimpleType
     return ArgumentSchema(schema, partial(_make_validate, fields), defaults, {name: name for name in properties}, is_simple=True)
 
 
-def _make_validate(fields: dict[str, Any]) -> Validate:
+def _make_validate(fields: dict[str, Any], *, fails_fast: bool = False) -> Validate:
+    core = {"type": "typed-dict", "fields": fields, "extra_behavior": "forbid"}
+    return make_validate(core, fails_fast=fails_fast)
+
+
+def make_validate(core: Mapping[str, Any], *, fails_fast: bool) -> Validate:
+    """Return the validation by a schema of pydantic-core; one that fails fast stops a list or mapping at its first wrong value."""
     from pydantic_core import SchemaValidator  # noqa: PLC0415 - slow to load, and listing tools never needs it
 
-    core = {"type": "typed-dict", "fields": fields, "extra_behavior": "forbid"}
-    return cast("Validate", SchemaValidator(cast("CoreSchema", core)).validate_json)
+    if not fails_fast:
+        return cast("Validate", SchemaValidator(cast("CoreSchema", core)).validate_json)
+    # without the validators that models have already, which do not fail fast
+    return cast("Validate", SchemaValidator(cast("CoreSchema", _failing_fast(core)), _use_prebuilt=False).validate_json)
+
+
+def _failing_fast(core: Any) -> Any:
+    """Return a copy of a schema of pydantic-core whose lists and mappings fail fast."""
+    if type(core) is list or type(core) is tuple:
+        return type(core)(map(_failing_fast, cast("list[Any]", core)))
+    if type(core) is not dict:
+        return core
+    node = cast("dict[str, Any]", core)
+    copied = {key: value if key in _NO_SCHEMAS else _failing_fast(value) for key, value in node.items()}
+    return {**copied, "fail_fast": True} if node.get("type") in _REPEATING else copied
 
 
 def _fill_defaults(what: str, built: ArgumentSchema) -> None:
@@ -259,24 +315,89 @@ def _check_default(what: str, name: str, built: ArgumentSchema, text: bytes) -> 
 
 
 def _make_check(built: ArgumentSchema) -> Check:
-    schema, defaults = built.schema, built.defaults
+    defaults = built.defaults
     validate: Validate | None = None
     factories = {name: _factory(default) for name, default in defaults.items() if not isinstance(default, _IMMUTABLE)}
+    explain = _Explanation(built)
 
     def check(text: bytes) -> Arguments:
         nonlocal validate
         if validate is None:
             validate = built.make_validate()
         try:
-            checked = validate(text, strict=True)
+            checked = validate(text, strict=True) if len(text) < _LARGE else explain.validate_large(text)
         except ValueError as error:
-            raise InvalidArgumentsError(issues_of(cast("ValidationError", error), schema, _decode_invalid(text))) from None
+            raise InvalidArgumentsError(explain.issues(cast("ValidationError", error), text)) from None
         if not defaults:
             return checked
         fresh = {name: make() for name, make in factories.items() if name not in checked}
         return {**defaults, **fresh, **checked}
 
     return check
+
+
+class _Explanation:
+    """Names the first issues of invalid arguments, in bounded time.
+
+    pydantic makes every error: a million wrong items take seconds and half a gigabyte, a union a multiple of that.
+    So large arguments are validated by a schema whose lists stop at their first wrong item.
+    """
+
+    def __init__(self, built: ArgumentSchema) -> None:
+        self._built = built
+        self._validate: Validate | None = None
+
+    def validate_large(self, text: bytes) -> Arguments:
+        """Return large arguments, validated.
+
+        Raises:
+            ValueError: They do not fit.
+        """
+        if self._validate is None:
+            self._validate = self._built.make_validate(fails_fast=True)
+        return self._validate(text, strict=True)
+
+    def issues(self, error: "ValidationError", text: bytes) -> list[Issue]:
+        """Return the first issues of invalid arguments."""
+        schema = self._built.schema
+        if error.error_count() > _MAX_ERRORS:
+            found = SchemaValidator(schema).issues(_decode_invalid(text))
+            return found or [Issue(ROOT, "invalid", "The arguments do not fit in very many ways.")]
+        if len(text) > _HUGE:
+            return issues_of(error, schema, None)
+        arguments = _decode_invalid(text)
+        if len(text) < _LARGE:
+            return issues_of(error, schema, arguments)
+        cut, first = _cut_lists(error, arguments)
+        if first and not has_more_values(cut, _MAX_ERRORS):
+            try:
+                self._built.make_validate()(encode(cut), strict=True)
+            except ValueError as other:
+                found = issues_of(cast("ValidationError", other), schema, cut, first=first)
+                if found:
+                    return found
+        return issues_of(error, schema, arguments)
+
+
+def _cut_lists(error: "ValidationError", arguments: object) -> tuple[object, dict[Path, int]]:
+    """Return arguments whose invalid lists begin with the first wrong item and have no more than issues are reported.
+
+    The other value has the index of that item by the path of each list.
+    """
+    first: dict[Path, int] = {}
+    for fault in error.errors(include_url=False, include_input=False):
+        path = _path(fault["loc"], arguments, names_a_field=False)
+        place = next((place for place, part in enumerate(path) if isinstance(part, int)), None)
+        if place is not None:
+            first.setdefault(path[:place], cast("int", path[place]))
+    for path, index in first.items():
+        arguments = _with_items(arguments, path, slice(index, index + MAX_ISSUES))
+    return arguments, first
+
+
+def _with_items(value: Any, path: Path, kept: slice) -> Any:
+    """Return a copy of a value in which the list at a path, which leads through objects alone, has only some of its items."""
+    return {**value, path[0]: _with_items(value[path[0]], path[1:], kept)} if path else value[kept]
 
 
 def _decode_invalid(text: bytes) -> object:

@@ -173,7 +173,8 @@ class ArgumentSchema:
     """Schema of a function's parameters, a factory of their validator, their defaults, and their names in the schema."""
 
     schema: dict[str, Any]
-    make_validate: Callable[[], Callable[..., dict[str, Any]]]
+    make_validate: Callable[..., Callable[..., dict[str, Any]]]
+    """Takes `fails_fast`: whether a list or mapping is left at its first wrong value."""
     defaults: dict[str, Any]
     keys: dict[str, str]
     is_simple: bool = False
