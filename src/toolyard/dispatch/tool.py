@@ -19,7 +19,7 @@ from toolyard.model.limits import Limits
 from toolyard.model.schema import EXTRA, MAX_ISSUES, ROOT, Issue, Schema, SchemaValidator, fits_simple_schema, is_simple_schema
 from toolyard.model.spec import PublishError, ToolSpec, check_spec
 
-__all__ = ["Check", "Complete", "InvalidArgumentsError", "Tool", "check_by_schema", "check_tool", "decode_arguments", "encode_arguments", "is_quickly_decoded"]
+__all__ = ["Check", "Complete", "InvalidArgumentsError", "Tool", "check_by_schema", "check_tool", "decode_arguments", "encode_arguments"]
 
 Check = Callable[[bytes], Arguments]
 """Takes arguments as JSON text; returns the handler's arguments or raises `InvalidArgumentsError`."""
@@ -89,9 +89,9 @@ class Tool:
             ToolError: `invalid_input`, with every issue.
         """
         reading = None
-        if enabled:
+        if enabled and (len(text) <= _QUICK_BYTES or len(issues) < MAX_ISSUES):  # a large value with as many issues has too many values
             with suppress(msgspec.DecodeError):  # a number out of range, which the issues name
-                reading = self.find_reading(msgspec.json.decode(text)) if is_quickly_decoded(text) else None
+                reading = self.find_reading(msgspec.json.decode(text)) if _is_quickly_decoded(text) else None
         if reading is None:
             raise self._invalid_input(issues, suggestions)
         return RepairedArguments(self.check(encode(reading.value)), reading.changed)
@@ -146,7 +146,7 @@ def decode_arguments(text: bytes) -> Any:
         raise ToolError("invalid_input", "The arguments are no JSON, or hold a number that is too large.", issues=[]) from None
 
 
-def is_quickly_decoded(text: bytes) -> bool:
+def _is_quickly_decoded(text: bytes) -> bool:
     """Return whether arguments have no list or object so large that decoding it once more would be felt by other callers.
 
     Raises:

@@ -1,5 +1,6 @@
 """The plan of a chain: its steps, parsed and checked as far as possible before the first one runs."""
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, NamedTuple, cast
 
@@ -13,7 +14,7 @@ from toolyard.metatools.metatool import TEXT, YardParts, object_schema
 from toolyard.metatools.run import WRAPPERS, unwrap_arguments
 from toolyard.model.envelope import encode_unchecked
 from toolyard.model.errors import ToolError, shortened
-from toolyard.model.schema import Issue, Path, Schema, field_name, fits_simple_schema, inline_references, unknown_field_issue
+from toolyard.model.schema import MAX_ISSUES, Issue, Path, Schema, field_name, fits_simple_schema, inline_references, unknown_field_issue
 
 __all__ = ["INPUT_SCHEMA", "OUTPUT_SCHEMA", "PREVIOUS", "Plan", "PlannedStep", "Step", "chain_check", "resolve_references"]
 
@@ -283,6 +284,7 @@ def _replaced(container: Any, path: Sequence[str | int], value: Any) -> Any:
 PREVIOUS: Final = "previous"
 _POINTERS: Final = ("", "/")
 _ISSUES_SHOWN: Final = 20
+_LARGE_BYTES: Final = 64 * 1024
 _ISSUES_EXPLAINED: Final = 5
 _REPAIR_HINT: Final = "Mend what 'issues' names."
 _DEPTH: Final = 16  # of metatools in metatools that are planned; fewer may run in each other
@@ -352,6 +354,10 @@ class Plan:
                     stage.append(self._repaired(PlannedStep(index=index, step=step, tool=tool, seconds=step.timeout_s), error.issues))
             if step.id:
                 self._register_id(index, step)
+            if len(self.issues) >= MAX_ISSUES:
+                break
+            if len(text) > _LARGE_BYTES:  # so that other callers wait for one step and not for all
+                await asyncio.sleep(0)
         if self.issues:
             raise self._refusal()
 

@@ -303,7 +303,7 @@ class _IssueSearch:
                 self._found += _issues_of(error, self._root, path)
                 if len(self._found) >= MAX_ISSUES:
                     return
-        elif not path or not validator.is_valid(value):  # a value is searched only if it does not fit as a whole
+        elif not validator.is_valid(value):
             pointer, schema = self._followed(pointer, schema)
             before = len(self._found)
             if len(path) < _MAX_SEARCHED and isinstance(schema, dict):

@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 from toolyard.dispatch.call import Arguments
 from toolyard.model.spec import PublishError
 from toolyard.providers.functions.schema import make_validate
-from toolyard.providers.functions.signature import REQUIRED, ArgumentSchema, Factory, Parameter
+from toolyard.providers.functions.signature import REQUIRED, ArgumentSchema, Errors, Factory, Parameter
 
 __all__ = ["pydantic_arguments", "pydantic_schema"]
 
@@ -63,10 +63,10 @@ def pydantic_arguments(what: str, parameters: tuple[Parameter, ...]) -> Argument
     return ArgumentSchema(schema, partial(_make_validate, adapter), defaults, keys)
 
 
-def _make_validate(adapter: "TypeAdapter[Arguments]", *, fails_fast: bool = False) -> Callable[..., Arguments]:
-    if fails_fast:
-        return make_validate(cast("Mapping[str, Any]", adapter.core_schema), fails_fast=True)
-    return cast("Callable[..., Arguments]", adapter.validator.validate_json)
+def _make_validate(adapter: TypeAdapter[Arguments], *, errors: Errors = "all") -> Callable[..., Arguments]:
+    if errors == "all":
+        return cast("Callable[..., Arguments]", adapter.validator.validate_json)
+    return make_validate(cast("Mapping[str, Any]", adapter.core_schema), errors=errors)
 
 
 def pydantic_schema(annotation: Any) -> dict[str, Any] | None:

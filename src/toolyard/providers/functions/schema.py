@@ -27,13 +27,12 @@ from toolyard.model.schema import (
     SchemaValidator,
     field_name,
     fits_simple_schema,
-    has_more_values,
     inline_references,
     subschema,
     unknown_field_issue,
 )
 from toolyard.model.spec import PublishError
-from toolyard.providers.functions.signature import REQUIRED, ArgumentSchema, Factory, Parameter
+from toolyard.providers.functions.signature import REQUIRED, ArgumentSchema, Errors, Factory, Parameter
 
 if TYPE_CHECKING:
     from pydantic_core import CoreSchema, ErrorDetails, ValidationError  # loaded when the first check runs
@@ -42,35 +41,18 @@ __all__ = ["Input", "Output", "SimpleType", "input_of", "issues_of", "make_valid
 
 
 _EXTRA = frozenset({EXTRA, "unexpected_keyword_argument"})
-_UNCUT: Final[Mapping[Path, int]] = {}
 
 
-def issues_of(error: "ValidationError", schema: Schema, arguments: object, *, first: Mapping[Path, int] = _UNCUT) -> list[Issue]:
-    """Return one issue for each invalid field; for a union it has the message of every type.
-
-    `first` has the index of the first item of each list that was cut. Without the arguments, the schema gives the paths.
-    """
+def issues_of(error: "ValidationError", schema: Schema, arguments: object) -> list[Issue]:
+    """Return one issue for each invalid field; for a union it has the message of every type."""
     by_path: dict[Path, list[ErrorDetails]] = {}
     for fault in error.errors(include_url=False, include_input=False):
         names_a_field = fault["type"] == "missing" or fault["type"] in _EXTRA
-        if arguments is None:
-            path = _path_by_schema(fault["loc"], schema, names_a_field=names_a_field)
-        else:
-            path = _path(fault["loc"], arguments, names_a_field=names_a_field)
-        if path in first:
-            continue  # it may be too short only because it was cut
+        path = _path(fault["loc"], arguments, names_a_field=names_a_field)
         if len(by_path) == MAX_ISSUES and path not in by_path:
             break
         by_path.setdefault(path, []).append(fault)
-    return [_issue(_shifted(path, first), faults, schema) for path, faults in by_path.items()]
-
-
-def _shifted(path: Path, first: Mapping[Path, int]) -> Path:
-    """Return a path in arguments with cut lists as the path in the whole arguments."""
-    for length in range(len(path)):
-        if path[:length] in first:
-            return (*path[:length], cast("int", path[length]) + first[path[:length]], *path[length + 1 :])
-    return path
+    return [_issue(path, faults, schema) for path, faults in by_path.items()]
 
 
 def _issue(path: Path, faults: "list[ErrorDetails]", schema: Schema) -> Issue:
@@ -113,16 +95,6 @@ def _path(location: Sequence[str | int], value: object, *, names_a_field: bool) 
             path.append(part)
             value = cast("list[object]", value)[part]
     return tuple(path)
-
-
-def _path_by_schema(location: Sequence[str | int], schema: Schema, *, names_a_field: bool) -> Path:
-    """Return the path of an invalid value without the union members, which are no fields of the schema."""
-    path: Path = ()
-    for number, part in enumerate(location):
-        is_last = number == len(location) - 1
-        if isinstance(part, int) or subschema(schema, (*path, part)) is not None or (is_last and names_a_field):
-            path = (*path, part)
-    return path
 
 
 class SimpleType(NamedTuple):
@@ -196,12 +168,14 @@ def _literal(values: tuple[str, ...]) -> SimpleType:
 
 
 Validate = Callable[..., Arguments]
-_LARGE: Final = 8 * 1024
-"""Bytes of arguments from which wrong ones could have too many errors to make: each takes some microseconds."""
-_HUGE: Final = 256 * 1024
-"""Bytes of arguments that are not decoded to explain what is wrong with them: that alone could take a quarter of a second."""
+_LARGE_BYTES: Final = 8 * 1024
+_MANY_VALUES: Final = 1000
 _MAX_ERRORS: Final = 1000
+_MAX_COPIED: Final = 1_000_000
+"""Most values that the errors of pydantic copy: a quarter of a second."""
+_ONE: Final = "invalid"
 _REPEATING: Final = frozenset({"list", "set", "frozenset", "tuple", "dict"})
+_UNIONS: Final = frozenset({"union", "tagged-union"})
 _NO_SCHEMAS: Final = frozenset({"metadata", "default", "expected", "members", "config", "cls", "function", "serialization", "ref", "type"})
 """Keys of a schema of pydantic-core whose values contain no schemas."""
 _IMMUTABLE: Final = (str, int, float, bool, bytes, type(None), Enum)
@@ -261,30 +235,36 @@ def _simple_arguments(parameters: tuple[Parameter, ...], simple: list[SimpleType
     return ArgumentSchema(schema, partial(_make_validate, fields), defaults, {name: name for name in properties}, is_simple=True)
 
 
-def _make_validate(fields: dict[str, Any], *, fails_fast: bool = False) -> Validate:
-    core = {"type": "typed-dict", "fields": fields, "extra_behavior": "forbid"}
-    return make_validate(core, fails_fast=fails_fast)
+def _make_validate(fields: dict[str, Any], *, errors: Errors = "all") -> Validate:
+    return make_validate({"type": "typed-dict", "fields": fields, "extra_behavior": "forbid"}, errors=errors)
 
 
-def make_validate(core: Mapping[str, Any], *, fails_fast: bool) -> Validate:
-    """Return the validation by a schema of pydantic-core; one that fails fast stops a list or mapping at its first wrong value."""
+def make_validate(core: Mapping[str, Any], *, errors: Errors) -> Validate:
+    """Return the validation by a schema of pydantic-core, with all errors, the first of each list, or only one."""
     from pydantic_core import SchemaValidator  # noqa: PLC0415 - slow to load, and listing tools never needs it
 
-    if not fails_fast:
+    if errors == "all":
         return cast("Validate", SchemaValidator(cast("CoreSchema", core)).validate_json)
+    core = cast("dict[str, Any]", _failing_fast(core))
+    if errors == "one":
+        core = {"type": "custom-error", "schema": core, "custom_error_type": _ONE, "custom_error_message": "Input should fit"}
     # without the validators that models have already, which do not fail fast
-    return cast("Validate", SchemaValidator(cast("CoreSchema", _failing_fast(core)), _use_prebuilt=False).validate_json)
+    return cast("Validate", SchemaValidator(cast("CoreSchema", core), _use_prebuilt=False).validate_json)
 
 
 def _failing_fast(core: Any) -> Any:
-    """Return a copy of a schema of pydantic-core whose lists and mappings fail fast."""
+    """Return a copy of a schema of pydantic-core whose lists stop at the first wrong item, and whose unions have one error."""
     if type(core) is list or type(core) is tuple:
         return type(core)(map(_failing_fast, cast("list[Any]", core)))
     if type(core) is not dict:
         return core
     node = cast("dict[str, Any]", core)
     copied = {key: value if key in _NO_SCHEMAS else _failing_fast(value) for key, value in node.items()}
-    return {**copied, "fail_fast": True} if node.get("type") in _REPEATING else copied
+    if node.get("type") in _REPEATING:
+        copied["fail_fast"] = True
+    elif node.get("type") in _UNIONS and "custom_error_type" not in node:
+        copied |= {"custom_error_type": "union", "custom_error_message": "Input should fit one of its types"}
+    return copied
 
 
 def _fill_defaults(what: str, built: ArgumentSchema) -> None:
@@ -315,19 +295,22 @@ def _check_default(what: str, name: str, built: ArgumentSchema, text: bytes) -> 
 
 
 def _make_check(built: ArgumentSchema) -> Check:
-    defaults = built.defaults
+    schema, defaults = built.schema, built.defaults
     validate: Validate | None = None
+    large = _LargeArguments(built)
     factories = {name: _factory(default) for name, default in defaults.items() if not isinstance(default, _IMMUTABLE)}
-    explain = _Explanation(built)
 
     def check(text: bytes) -> Arguments:
         nonlocal validate
         if validate is None:
             validate = built.make_validate()
-        try:
-            checked = validate(text, strict=True) if len(text) < _LARGE else explain.validate_large(text)
-        except ValueError as error:
-            raise InvalidArgumentsError(explain.issues(cast("ValidationError", error), text)) from None
+        if len(text) > _LARGE_BYTES and text.count(b",") > _MANY_VALUES:
+            checked = large.validate(text)
+        else:
+            try:
+                checked = validate(text, strict=True)
+            except ValueError as error:
+                raise InvalidArgumentsError(_first_issues(cast("ValidationError", error), schema, _decode_invalid(text))) from None
         if not defaults:
             return checked
         fresh = {name: make() for name, make in factories.items() if name not in checked}
@@ -336,68 +319,71 @@ def _make_check(built: ArgumentSchema) -> Check:
     return check
 
 
-class _Explanation:
-    """Names the first issues of invalid arguments, in bounded time.
+class _LargeArguments:
+    """Validates arguments of many values, and names the first issues of invalid ones in bounded time.
 
-    pydantic makes every error: a million wrong items take seconds and half a gigabyte, a union a multiple of that.
-    So large arguments are validated by a schema whose lists stop at their first wrong item.
+    pydantic makes every error, each with a copy of the value: a million wrong items take seconds, and thirty arguments that
+    are missing beside a large one take 4 GB. So a validator that makes one error says whether they fit, and the JSON Schema
+    explains why not. What only pydantic knows, such as the format of a date, is named once for each list.
     """
 
     def __init__(self, built: ArgumentSchema) -> None:
         self._built = built
+        self._by_schema = SchemaValidator(built.schema)
         self._validate: Validate | None = None
+        self._required = 1
 
-    def validate_large(self, text: bytes) -> Arguments:
-        """Return large arguments, validated.
+    def validate(self, text: bytes) -> Arguments:
+        """Return the arguments, validated.
 
         Raises:
-            ValueError: They do not fit.
+            InvalidArgumentsError: They do not fit.
         """
         if self._validate is None:
-            self._validate = self._built.make_validate(fails_fast=True)
-        return self._validate(text, strict=True)
+            self._validate = self._built.make_validate(errors="one")
+            self._required += _count_required(self._built.schema)
+        if text.count(b",") * self._required > _MAX_COPIED:  # a missing field may cost a copy, even inside one error
+            self._check_by_schema(_decode_invalid(text))
+        try:
+            return self._validate(text, strict=True)
+        except ValueError as error:
+            fault = cast("ValidationError", error).errors(include_url=False)[0]
+        if fault["type"] != _ONE or fault["loc"]:  # it is no JSON
+            raise InvalidArgumentsError([_issue((), [fault], self._built.schema)])
+        self._check_by_schema(fault["input"])
+        raise InvalidArgumentsError(self._issues_by_pydantic(text, fault["input"]))
 
-    def issues(self, error: "ValidationError", text: bytes) -> list[Issue]:
-        """Return the first issues of invalid arguments."""
-        schema = self._built.schema
-        if error.error_count() > _MAX_ERRORS:
-            found = SchemaValidator(schema).issues(_decode_invalid(text))
-            return found or [Issue(ROOT, "invalid", "The arguments do not fit in very many ways.")]
-        if len(text) > _HUGE:
-            return issues_of(error, schema, None)
-        arguments = _decode_invalid(text)
-        if len(text) < _LARGE:
-            return issues_of(error, schema, arguments)
-        cut, first = _cut_lists(error, arguments)
-        if first and not has_more_values(cut, _MAX_ERRORS):
-            try:
-                self._built.make_validate()(encode(cut), strict=True)
-            except ValueError as other:
-                found = issues_of(cast("ValidationError", other), schema, cut, first=first)
-                if found:
-                    return found
+    def _check_by_schema(self, arguments: object) -> None:
+        if not self._by_schema.fits(arguments):
+            raise InvalidArgumentsError(self._by_schema.issues(arguments))
+
+    def _issues_by_pydantic(self, text: bytes, arguments: object) -> list[Issue]:
+        try:
+            self._built.make_validate(errors="first")(text, strict=True)
+        except ValueError as error:
+            return _first_issues(cast("ValidationError", error), self._built.schema, arguments)
+        return _UNEXPLAINED
+
+
+def _count_required(node: Any) -> int:
+    """Return how many required fields all objects of a schema have."""
+    if isinstance(node, list):
+        return sum(map(_count_required, cast("list[Any]", node)))
+    if not isinstance(node, dict):
+        return 0
+    here = cast("dict[str, Any]", node)
+    required = here.get("required")
+    return (len(cast("list[Any]", required)) if isinstance(required, list) else 0) + sum(map(_count_required, here.values()))
+
+
+def _first_issues(error: "ValidationError", schema: Schema, arguments: object) -> list[Issue]:
+    """Return the issues of an error; the schema names the first ones where reading all of them would take long."""
+    if error.error_count() <= _MAX_ERRORS:
         return issues_of(error, schema, arguments)
+    return SchemaValidator(schema).issues(arguments) or _UNEXPLAINED
 
 
-def _cut_lists(error: "ValidationError", arguments: object) -> tuple[object, dict[Path, int]]:
-    """Return arguments whose invalid lists begin with the first wrong item and have no more than issues are reported.
-
-    The other value has the index of that item by the path of each list.
-    """
-    first: dict[Path, int] = {}
-    for fault in error.errors(include_url=False, include_input=False):
-        path = _path(fault["loc"], arguments, names_a_field=False)
-        place = next((place for place, part in enumerate(path) if isinstance(part, int)), None)
-        if place is not None:
-            first.setdefault(path[:place], cast("int", path[place]))
-    for path, index in first.items():
-        arguments = _with_items(arguments, path, slice(index, index + MAX_ISSUES))
-    return arguments, first
-
-
-def _with_items(value: Any, path: Path, kept: slice) -> Any:
-    """Return a copy of a value in which the list at a path, which leads through objects alone, has only some of its items."""
-    return {**value, path[0]: _with_items(value[path[0]], path[1:], kept)} if path else value[kept]
+_UNEXPLAINED: Final = [Issue(ROOT, _ONE, "The arguments do not fit.")]
 
 
 def _decode_invalid(text: bytes) -> object:
