@@ -161,6 +161,8 @@ ROOT: Final = "(root)"
 Schema = Mapping[str, Any]
 Path = tuple[str | int, ...]
 _MAX_REFERENCES: Final = 32
+_MAX_BRANCH_DEPTH: Final = 8
+"""How deep branches are searched in each other for a field; a cycle of them has no end."""
 _MAX_EXPLAINED: Final = 5000
 """Most values, times the subschemas that apply to each, whose errors the validator makes: 15 microseconds each."""
 _MAX_SEARCHED: Final = 16
@@ -495,8 +497,8 @@ def _retrieve(root: Schema | None, uri: str) -> Any:
     raise ValueError(f"a schema may not refer to '{uri}'")
 
 
-def _step(node: Any, part: str | int, root: Schema) -> Any:
-    if not isinstance(node, dict):
+def _step(node: Any, part: str | int, root: Schema, depth: int = 0) -> Any:
+    if not isinstance(node, dict) or depth > _MAX_BRANCH_DEPTH:
         return None
     here = cast("dict[str, Any]", node)
     if isinstance(part, int):
@@ -509,7 +511,7 @@ def _step(node: Any, part: str | int, root: Schema) -> Any:
     if isinstance(found, dict):
         return cast("dict[str, Any]", found)
     for branch in (*here.get("anyOf", ()), *here.get("oneOf", ()), *here.get("allOf", ())):
-        inner = _step(resolve(root, branch), part, root)
+        inner = _step(resolve(root, branch), part, root, depth + 1)
         if inner is not None:
             return inner
     return None
