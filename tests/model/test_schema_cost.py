@@ -20,37 +20,44 @@ def check(schema: dict[str, Any]) -> None:
     check_schema(schema, max_bytes=256 * 1024, max_depth=64)
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
-        levels(40),
-        {**levels(40), "unevaluatedProperties": False},
-        levels(18, 1, unevaluatedProperties={"$ref": "#/$defs/d18"}),
-        levels(1000, 1, unevaluatedProperties=False),
-        levels(500, 1),
-        {"anyOf": [{} for _ in range(6000)]},
-        {"properties": {f"p{index}": {"pattern": f"^{index}(a|b)*$"} for index in range(600)}},
-        {"$id": "https://a.test/root", "$defs": {"x": {"$id": "x", **levels(30)}}, "$ref": "x"},
-        {"$defs": {"x": {"$anchor": "here", "allOf": [{"$ref": "#/$defs/y"}] * 3}, "y": levels(20)["$defs"]["d0"]}, "$ref": "#here"}
-        | {"$defs": {**levels(20)["$defs"], "x": {"$anchor": "here", "allOf": [{"$ref": "#/$defs/d0"}]}}},
-    ],
-)
+BOMBS: list[dict[str, Any]] = [
+    levels(40),
+    {**levels(40), "unevaluatedProperties": False},
+    levels(18, 1, unevaluatedProperties={"$ref": "#/$defs/d18"}),
+    levels(1000, 1, unevaluatedProperties=False),
+    levels(500, 1),
+    {"anyOf": [{} for _ in range(6000)]},
+    {"properties": {f"p{index}": {"pattern": f"^{index}(a|b)*$"} for index in range(600)}},
+    {"$id": "https://a.test/root", "$defs": {"x": {"$id": "x", **levels(30)}}, "$ref": "x"},
+    {"$defs": {"x": {"$anchor": "here", "allOf": [{"$ref": "#/$defs/y"}] * 3}, "y": levels(20)["$defs"]["d0"]}, "$ref": "#here"}
+    | {"$defs": {**levels(20)["$defs"], "x": {"$anchor": "here", "allOf": [{"$ref": "#/$defs/d0"}]}}},
+]
+
+
+@pytest.mark.parametrize("schema", BOMBS)
 def test_a_schema_that_a_validator_would_not_finish_is_refused_at_once(schema: dict[str, Any]) -> None:
     with pytest.raises(SchemaError):
         check(schema)
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {"type": "object", "properties": {f"p{index}": {"$ref": "#/$defs/text"} for index in range(4000)}, "$defs": {"text": {"type": "string"}}},
-        {"$ref": "#/$defs/node", "$defs": {"node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}}},
-        {"oneOf": [{"$ref": f"#/$defs/r{index}"} for index in range(150)], "$defs": {f"r{index}": {"type": "object"} for index in range(150)}},
-        {"allOf": [{"properties": {"a": {"type": "string"}}}, {"properties": {"b": {}}}], "unevaluatedProperties": False},
-        {"$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}}, "$ref": "#/$defs/a"},
-        {"$ref": "#"},
-    ],
-)
+HONEST: list[dict[str, Any]] = [
+    {
+        "type": "object",
+        "properties": {f"p{index}": {"$ref": "#/$defs/text"} for index in range(4000)},
+        "$defs": {"text": {"type": "string"}},
+    },
+    {"$ref": "#/$defs/node", "$defs": {"node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}}},
+    {
+        "oneOf": [{"$ref": f"#/$defs/r{index}"} for index in range(150)],
+        "$defs": {f"r{index}": {"type": "object"} for index in range(150)},
+    },
+    {"allOf": [{"properties": {"a": {"type": "string"}}}, {"properties": {"b": {}}}], "unevaluatedProperties": False},
+    {"$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}}, "$ref": "#/$defs/a"},
+    {"$ref": "#"},
+]
+
+
+@pytest.mark.parametrize("schema", HONEST)
 def test_an_honest_schema_passes_however_large_or_recursive(schema: dict[str, Any]) -> None:
     check(schema)
 

@@ -194,9 +194,7 @@ class _ChainRun:
         args = planned.step.args
         if planned.references:
             limits = self._yard.limits
-            args = resolve_references(
-                args, planned.references, self._results, max_bytes=max(limits.argument_bytes, limits.stored_bytes)
-            )
+            args = resolve_references(args, planned.references, self._results, max_bytes=max(limits.argument_bytes, limits.stored_bytes))
         return {**args, PREVIOUS: self._results[-1]["data"]} if planned.step.use_previous else args
 
     def _time_left(self, step: Step) -> float:

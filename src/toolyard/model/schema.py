@@ -325,7 +325,7 @@ class _IssueSearch:
         elif isinstance(value, dict):
             self._search_members(pointer, schema, cast("dict[str, object]", value), path)
         if not self._found:
-            self._search_branches(pointer, schema, value, path)
+            self._search_branches(pointer, schema, cast("object", value), path)
 
     def _search_items(self, pointer: str, schema: dict[str, Any], items: list[object], path: Path) -> None:
         prefix = cast("list[Any]", schema.get("prefixItems", []))
@@ -368,7 +368,7 @@ class _IssueSearch:
                 branches = [branch for branch in branches if _allows_type(self._followed(*branch)[1], kind)]
             if keyword == "allOf" or len(branches) == 1:
                 for inner, branch in branches:
-                    self._search(inner, branch, value, path)
+                    self._search(inner, branch, cast("object", value), path)
 
     def _followed(self, pointer: str, schema: Any) -> tuple[str, Any]:
         """Return the pointer and the schema that a reference leads to."""
@@ -378,7 +378,7 @@ class _IssueSearch:
             if not isinstance(reference, str) or target is None:
                 break
             pointer, schema = reference.removeprefix("#"), target
-        return pointer, schema
+        return pointer, cast("Any", schema)
 
     def _validator(self, pointer: str) -> "jsonschema_rs.Draft202012Validator":
         if pointer not in self._validators:

@@ -101,10 +101,7 @@ class _Document:
         while True:
             node, children, total = stack[-1]
             key = id(node.schema)
-            if key in costs:
-                child = None
-            else:
-                child = next(children, None)
+            child = None if key in costs else next(children, None)
             if child is None:
                 done = costs.setdefault(key, _summed(node, total))
                 stack.pop()

@@ -254,8 +254,10 @@ def make_validate(core: Mapping[str, Any], *, errors: Errors) -> Validate:
 
 def _failing_fast(core: Any) -> Any:
     """Return a copy of a schema of pydantic-core whose lists stop at the first wrong item, and whose unions have one error."""
-    if type(core) is list or type(core) is tuple:
-        return type(core)(map(_failing_fast, cast("list[Any]", core)))
+    if type(core) is list:
+        return [_failing_fast(part) for part in cast("list[Any]", core)]
+    if type(core) is tuple:
+        return tuple(_failing_fast(part) for part in cast("tuple[Any, ...]", core))
     if type(core) is not dict:
         return core
     node = cast("dict[str, Any]", core)
