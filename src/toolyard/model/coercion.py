@@ -49,7 +49,7 @@ class IntegerConverter:
             return value
         nodes = self._expanded(schemas) if depth <= _MAX_DEPTH else []
         if not nodes:
-            return value
+            return cast("Any", value)
         if isinstance(value, float):
             return int(value) if value.is_integer() and _allows_only_integers(nodes) else value
         if isinstance(value, list):
