@@ -62,6 +62,7 @@ class Execution:
         token = ambient.set(call)
         seconds = call.options.seconds
         running: dict[Run, float] | None = None
+        partial: ToolError | None = None
         try:
             if self.admission.applies_to_all or seconds or not tool.is_simple:
                 held = await self._admit(call, tool)
@@ -85,6 +86,7 @@ class Execution:
         except BaseException as error:
             if not _is_own(call, task, error):
                 raise
+            partial = error if isinstance(error, ToolError) else None
         finally:
             if running is not None:
                 running.pop(call, None)
@@ -93,7 +95,7 @@ class Execution:
             call.finish()
             if seconds or call.paused_s or call.releases or self._ended is not None or self._abandoned:
                 self._leave(call)
-        raise stopped_by(call, self._timeout(call, tool))
+        raise stopped_by(call, self._timeout(call, tool), partial)
 
     async def stop(self, server: int) -> None:
         """Cancel every call, or those of one server, and wait until they are answered, at most as long as a clean-up may take."""

@@ -10,7 +10,7 @@ import msgspec
 from toolyard.dispatch.call import Call
 from toolyard.dispatch.run import Run
 from toolyard.dispatch.tool import Tool
-from toolyard.model.content import Block, Text, block_from_bytes
+from toolyard.model.content import MAX_BLOCKS, Block, Text, block_from_bytes
 from toolyard.model.elicitation import OWN_REASONS, STORE_UNAVAILABLE
 from toolyard.model.envelope import (
     WRAPPER_CHARACTERS,
@@ -157,6 +157,9 @@ def _encoded(tool: Tool, value: object) -> Encoded:
 
 
 def _check_blocks(encoded: Encoded) -> None:
+    if len(encoded.content) > MAX_BLOCKS:
+        message = f"The answer has {len(encoded.content)} content blocks; at most {MAX_BLOCKS} are sent."
+        raise ToolError("too_large", message, may_have_run=True, limit=MAX_BLOCKS)
     size = sum(len(block.data) for block in encoded.content if isinstance(block, Block))
     if size > _BLOCK_BYTES:
         raise ToolError(
@@ -389,20 +392,25 @@ def store_unavailable(*, may_have_run: bool) -> ToolError:
     )
 
 
-def stopped_by(call: Run, seconds: float) -> ToolError:
-    """Return the failure of a call that was stopped: `cancelled`, or `timeout` after so many seconds."""
+def stopped_by(call: Run, seconds: float, partial: ToolError | None = None) -> ToolError:
+    """Return the failure of a call that was stopped: `cancelled`, or `timeout` after so many seconds.
+
+    It keeps the data of the failure that the handler raised when it was stopped, and its hint.
+    """
     spec = call.spec
+    data, hint = (None, None) if partial is None or partial.data is None else (partial.data, partial.hint)
     if call.stopped == "cancelled":
         why = "The yard is closing" if call.stopped_by == "yard" else f"'{spec.name}' was cancelled"
-        return ToolError("cancelled", f"{why}.", blame=call.stopped_by)
+        return ToolError("cancelled", f"{why}.", hint=hint, blame=call.stopped_by, data=data)
     hurried = 0 < call.options.seconds <= seconds
     seconds = call.options.seconds if hurried else seconds
     return ToolError(
         "timeout",
         f"'{spec.name}' did not finish within {seconds:.3g} seconds.",
-        hint=spec.timeout_hint if not hurried else "Give it more time." if spec.safe or not call.may_have_run else None,
+        hint=hint or (spec.timeout_hint if not hurried else "Give it more time." if spec.safe or not call.may_have_run else None),
         blame="caller" if hurried else "upstream" if call.at_fault == "upstream" else "tool" if call.may_have_run else "yard",
         may_have_run=call.may_have_run,
+        data=data,
         timeout_ms=round(seconds * 1000),
     )
 

@@ -3,6 +3,7 @@
 A result belongs to its owner; for another owner its handle does not exist. Owners are opaque strings here.
 """
 
+import asyncio
 import re
 from collections.abc import Callable, Mapping
 from hashlib import sha256
@@ -45,10 +46,14 @@ _HANDLE: Final = re.compile(r"r_[1-9][0-9]{0,17}\Z", re.ASCII)
 _INDEX: Final = re.compile(r"(0|[1-9][0-9]{0,17})\Z", re.ASCII)
 _COUNTER_SECONDS: Final = 30 * 24 * 3600.0
 """How long the counter of an idle owner lives, so that an old handle never names a new result."""
+_READ_RESULTS: Final = 2
+_LARGE_BYTES: Final = 256 * 1024
 _REF_KEYS: Final = ({"$ref"}, {"$ref", "path"})
 _MAX_DROPPED: Final = 100
 """Results that are dropped at one time, after the limit became smaller."""
 _MAX_DEPTH: Final = 128
+_MAX_BRANCH_DEPTH: Final = 8
+"""How deep branches of a schema are searched in each other; a cycle of them has no end."""
 _MAX_KEYS: Final = 20
 _MAX_KEYS_READ: Final = 1000
 _MAX_POINTER_CHARACTERS: Final = 200
@@ -102,6 +107,14 @@ class Results:
         Raises:
             ToolError: `not_found` if there is no such result, or no longer.
         """
+        return msgspec.json.decode(await self.read_text(handle, owner))
+
+    async def read_text(self, handle: str, owner: str) -> bytes:
+        """Return the stored result of an owner's handle as JSON.
+
+        Raises:
+            ToolError: `not_found` if there is no such result, or no longer.
+        """
         text = await self._store.get(_key(_prefix(owner), handle)) if _HANDLE.match(handle) else None
         if text is None:
             raise ToolError(
@@ -113,7 +126,7 @@ class Results:
                 may_have_run=False,
                 handle=handle,
             )
-        return msgspec.json.decode(text)
+        return text
 
     def resolver(self, owner: str, profile: Profile) -> "RefResolver":
         """Return a resolver of the references in one call's arguments."""
@@ -128,7 +141,7 @@ def may_contain_refs(text: bytes) -> bool:
 class RefResolver:
     """Replaces references to stored results in one call's arguments.
 
-    It reads each result once, and inserts no more bytes in all than one result may have.
+    It reads each result once, no more bytes in all than two results may have, and inserts no more than one may have.
     """
 
     def __init__(self, results: Results, owner: str, profile: Profile, *, max_bytes: int) -> None:
@@ -136,6 +149,7 @@ class RefResolver:
         self._owner = owner
         self._profile = profile
         self._bytes_left = max_bytes
+        self._unread_bytes = _READ_RESULTS * max_bytes
         self._read: dict[str, Any] = {}
 
     async def resolve(self, arguments: object, schema: Schema) -> Any:
@@ -159,16 +173,27 @@ class RefResolver:
             result = await self._follow(pairs, path)
             self._bytes_left -= len(encode(result))
             if self._bytes_left < 0:
-                raise ToolError("too_large", "The results that the arguments refer to are too large together.")
+                raise _too_large_together()
             return result
         return {key: await self._resolve(item, (*path, key), schema) for key, item in pairs.items()}
+
+    async def _read_result(self, handle: str) -> Any:
+        text = await self._results.read_text(handle, self._owner)
+        self._unread_bytes -= len(text)  # counted before decoding, which takes a multiple of that in memory
+        if self._unread_bytes < 0:
+            raise _too_large_together()
+        if len(text) > _LARGE_BYTES:
+            await asyncio.sleep(0)  # so that other callers wait for one result and not for all
+        return msgspec.json.decode(text)
 
     async def _follow(self, reference: Mapping[str, Any], path: Path) -> Any:
         field, handle, pointer = field_name(path), reference["$ref"], reference.get("path", "")
         try:
             if handle not in self._read:
-                self._read[handle] = await self._results.read(handle, self._owner)
+                self._read[handle] = await self._read_result(handle)
         except ToolError as error:
+            if error.code != "not_found":
+                raise
             raise ToolError(
                 "invalid_input",
                 error.message,
@@ -189,6 +214,10 @@ class RefResolver:
                 issues=[{"field": field, "code": "unknown_path", "message": message}],
                 shape=shape_of(result, 1),
             ) from None
+
+
+def _too_large_together() -> ToolError:
+    return ToolError("too_large", "The results that the arguments refer to are too large together.")
 
 
 def too_large(encoded: Encoded) -> dict[str, Any]:
@@ -282,11 +311,11 @@ def _is_ref(pairs: Mapping[str, object]) -> bool:
     return set(pairs) in _REF_KEYS and isinstance(handle, str) and _HANDLE.match(handle) is not None and isinstance(path, str)
 
 
-def _declares_ref(root: Schema, node: Any) -> bool:
+def _declares_ref(root: Schema, node: Any, depth: int = 0) -> bool:
     """Return whether the schema itself declares a property `$ref` at this node."""
     resolved = resolve(root, node)
-    if not isinstance(resolved, dict):
+    if not isinstance(resolved, dict) or depth > _MAX_BRANCH_DEPTH:
         return False
     here = cast("dict[str, Any]", resolved)
     branches = (*here.get("anyOf", ()), *here.get("oneOf", ()), *here.get("allOf", ()))
-    return "$ref" in here.get("properties", {}) or any(_declares_ref(root, branch) for branch in branches)
+    return "$ref" in here.get("properties", {}) or any(_declares_ref(root, branch, depth + 1) for branch in branches)

@@ -97,6 +97,11 @@ class Message(msgspec.Struct, gc=False):
 
 
 _decode_message: Final = msgspec.json.Decoder(Message).decode
+_ID: Final = rb'"id"\s*:\s*(?:(-?[0-9]{1,18})|"([^"\\]{0,200})")\s*'
+_JSONRPC: Final = rb'"jsonrpc"\s*:\s*"2\.0"\s*'
+_ID_AT_START: Final = re.compile(rb"\s*\{\s*(?:" + _JSONRPC + rb",\s*)?" + _ID + b",")
+_ID_AT_END: Final = re.compile(rb"[\]}]\s*,\s*" + _ID + rb"(?:,\s*" + _JSONRPC + rb")?\}\s*\Z")
+_ID_BYTES: Final = 500
 _decode_items: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_any: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.encode
@@ -174,11 +179,19 @@ def id_of(data: bytes) -> Id | None:
     repaired = _replace_lone_surrogates(data)
     try:
         message = _decode_any(repaired)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except RecursionError:
+        return _id_beside(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     found = cast("dict[str, object]", message).get("id") if isinstance(message, dict) else None
     is_doubtful = isinstance(found, str) and repaired != data and _REPLACEMENT in found
     return found if isinstance(found, Id) and not isinstance(found, bool) and not is_doubtful else None
+
+
+def _id_beside(data: bytes) -> Id | None:
+    """Return the id at the start or the end of a message that is nested too deep to decode."""
+    match = _ID_AT_START.match(data) or _ID_AT_END.search(data[-_ID_BYTES:])
+    return None if match is None else int(match[1]) if match[1] else match[2].decode("utf-8", "replace")
 
 
 def _undecodable(data: bytes) -> Fault:
