@@ -20,7 +20,7 @@ from toolyard.cli.parser import make_parsers
 from toolyard.cli.reference import reference
 from toolyard.config import Authentication, Key, Setting, Settings, known_settings
 from toolyard.config.profiles import ProfileTable
-from toolyard.config.settings import Serving
+from toolyard.config.settings import Monitoring, Serving
 from toolyard.model.profile import Toolset
 from toolyard.providers.upstream.scan import ALL_RULES
 from toolyard.providers.upstream.settings import Identity, Login, Reshape, UpstreamSettings
@@ -28,7 +28,14 @@ from toolyard.search.settings import SearchSettings
 
 ROOT: Final = Path(__file__).parent.parent
 REFERENCE: Final = ROOT / "docs" / "reference"
-SECTIONS: Final[dict[str, type]] = {"": Settings, "serve": Serving, "limits": Limits, "search": SearchSettings, "auth": Authentication}
+SECTIONS: Final[dict[str, type]] = {
+    "": Settings,
+    "serve": Serving,
+    "limits": Limits,
+    "search": SearchSettings,
+    "auth": Authentication,
+    "monitor": Monitoring,
+}
 TABLES: Final[dict[str, tuple[type[msgspec.Struct], str]]] = {
     "upstreams": (UpstreamSettings, "Other MCP servers whose tools are published, by name."),
     "profiles": (ProfileTable, "Which tools exist for a caller, by name of the profile."),

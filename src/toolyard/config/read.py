@@ -140,7 +140,7 @@ VARIABLE: Final = f"{PREFIX}CONFIG"
 """The environment variable that names another file."""
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _OTHERS: Final = frozenset({"SECRET"})  # read where it is used, because settings are shown and this must not be
-_PATHS: Final = frozenset({"state_dir", "serve.socket", "serve.tls_cert", "serve.tls_key"})
+_PATHS: Final = frozenset({"state_dir", "serve.socket", "serve.tls_cert", "serve.tls_key", "monitor.audit_log", "monitor.access_log"})
 Kind = Literal["flag", "code", "environment", "file", "default"]
 
 

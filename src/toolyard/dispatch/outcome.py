@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Final, Literal, NamedTuple, Protocol, cast
 
 import msgspec
 
@@ -28,6 +28,7 @@ from toolyard.model.errors import CODES, Blame, CodeName, ToolError
 from toolyard.model.spec import UNKNOWN_TOOL, Kind
 
 __all__ = [
+    "Decision",
     "Observer",
     "Outcome",
     "Query",
@@ -167,6 +168,10 @@ def _invalid(tool: Tool, what: str) -> ToolError:
     return ToolError("invalid_output", f"'{tool.spec.name}' {what}.")
 
 
+Decision = Literal["allow", "ask", "deny"]
+"""What policies and limiters decided about a call."""
+
+
 class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One finished call, without arguments and results."""
 
@@ -201,6 +206,10 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The size of its data as JSON."""
     held: bool = False
     """Whether a policy answered in place of the tool."""
+    decision: Decision | None = None
+    """What policies and limiters decided; nothing if the call failed before they were asked."""
+    outer: str = ""
+    """The name that was called from outside, if another call started this one."""
 
     @property
     def success(self) -> bool:
@@ -319,7 +328,23 @@ def _record_of(call: Run, answer: Envelope, result: Outcome) -> Record:
         waited_ms=(call.queued_s + call.paused_s) * 1000,
         bytes=0 if result.encoded is None else len(result.encoded.text),
         held=answer.held,
+        decision=_decision_on(call, answer),
+        outer="" if parent is None else _outermost(parent).spec.name,
     )
+
+
+def _decision_on(call: Run, answer: Envelope) -> Decision | None:
+    if not call.finished:  # it never got as far as the policies
+        return None
+    if not call.is_admitted:
+        return "deny" if answer.error is not None and answer.error.blame == "policy" else None
+    return "ask" if answer.held and not call.may_have_run else "allow"
+
+
+def _outermost(call: Call) -> Call:
+    while call.parent is not None:
+        call = call.parent
+    return call
 
 
 def failure_from(error: ToolError, call: Call) -> Outcome:

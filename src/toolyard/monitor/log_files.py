@@ -1,0 +1,265 @@
+"""Log files of JSON lines: the audit log of calls and the access log of HTTP requests.
+
+A thread encodes and writes the lines, so that a slow disk delays no call. Lines hold no contents and no credentials.
+"""
+
+import fcntl
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Generic, Self, TypeVar
+
+import msgspec
+
+from toolyard._internal.files import make_private
+from toolyard._internal.logfmt import log_fields
+from toolyard.dispatch.outcome import Decision, Record
+
+__all__ = ["AccessLine", "AccessLog", "AuditLine", "AuditLog", "LogFile"]
+
+T = TypeVar("T")
+_MAX_WAITING: Final = 100_000
+"""The most lines that wait for a slow disk; what comes then is counted as lost."""
+_BATCH: Final = 1000
+"""Lines that are encoded at a time, so that the thread holds the interpreter for a few milliseconds at most."""
+_GATHER_S: Final = 0.1
+"""How long lines are gathered before they are written together."""
+_RETRY_S: Final = 1.0
+"""How long the thread waits after the disk refused a write."""
+_CLOSE_S: Final = 5.0
+"""How long closing waits for a disk."""
+_PATH_CHARACTERS: Final = 200
+_log = logging.getLogger(__name__)
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """A line in place of lost ones."""
+
+    time: datetime
+    lost_lines: int
+
+
+class LogFile(Generic[T]):
+    """Appends lines to a file while the context is open; a full file is renamed, and the oldest one is deleted.
+
+    Several processes may write to the same file.
+    """
+
+    def __init__(self, path: str | Path, to_line: Callable[[T], msgspec.Struct], *, max_bytes: int, backups: int) -> None:
+        self.path = Path(path)
+        self._to_line = to_line
+        self._max_bytes = max_bytes
+        self._backups = backups
+        self._waiting: deque[T] = deque()
+        self._refused = 0
+        """Items that did not fit in the queue; only the caller's thread counts them."""
+        self._unwritten = 0
+        """Lines that the disk did not take; only our thread counts them."""
+        self._reported = 0
+        self._is_torn = False
+        """Whether the file ends within a line."""
+        self._wake = threading.Event()
+        self._closing = threading.Event()
+        self._has_failed = False
+        self._encoder = msgspec.json.Encoder()
+        self._thread: threading.Thread | None = None
+        self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        """Open the file and start the thread.
+
+        Raises:
+            OSError: The file cannot be opened.
+        """
+        self._open()
+        self._closing.clear()
+        self._thread = threading.Thread(target=self._write_all, name=f"toolyard-{self.path.name}", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Write the last lines and close the file, but wait no longer than a few seconds for the disk."""
+        thread, self._thread = self._thread, None
+        self._closing.set()
+        self._wake.set()
+        if thread is not None:
+            thread.join(_CLOSE_S)
+            if thread.is_alive():
+                self._report("The disk does not answer.")
+
+    def __call__(self, item: T) -> None:
+        """Append a line for an item soon; this never waits."""
+        waiting = self._waiting
+        if len(waiting) >= _MAX_WAITING:
+            self._refused += 1
+            return
+        waiting.append(item)
+        if len(waiting) == 1:  # the thread sleeps, or is about to look
+            self._wake.set()
+
+    def _write_all(self) -> None:
+        try:
+            while not self._closing.is_set():
+                self._wake.wait()
+                self._closing.wait(_GATHER_S)
+                self._wake.clear()
+                if not self._write_waiting():
+                    self._closing.wait(_RETRY_S)
+                    self._wake.set()
+            self._write_waiting()
+        finally:
+            os.close(self._descriptor)
+
+    def _write_waiting(self) -> bool:
+        """Write the lines that wait; return false if the disk does not take them, which loses a batch."""
+        waiting = self._waiting
+        while True:
+            batch = [waiting.popleft() for _ in range(min(len(waiting), _BATCH))]
+            lost = self._refused + self._unwritten - self._reported
+            lines = [self._to_line(item) for item in batch]
+            if lost and not waiting:
+                lines.append(Lost(datetime.now(UTC), lost))
+            if not lines:
+                return True
+            try:
+                self._write(self._encoder.encode_lines(lines))
+            except OSError as error:  # such as a full disk
+                self._unwritten += len(batch)
+                self._report(error.strerror)
+                return False
+            self._has_failed = False
+            if len(lines) > len(batch):
+                self._reported += lost
+
+    def _write(self, text: bytes) -> None:
+        size = os.fstat(self._descriptor).st_size
+        if size and size + len(text) > self._max_bytes:
+            self._rotate()
+        text = b"\n" + text if self._is_torn else text
+        while text:
+            self._is_torn = True
+            text = text[os.write(self._descriptor, text) :]
+        self._is_torn = False
+
+    def _rotate(self) -> None:
+        """Start a new file, unless another process that writes to it already has; the lock lets only one do it."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        try:
+            is_current = os.path.samestat(os.fstat(self._descriptor), self.path.stat())
+        except FileNotFoundError:  # moved away by somebody else
+            is_current = False
+        if is_current:
+            for number in range(self._backups, 0, -1):
+                older = self.path if number == 1 else self._backup(number - 1)
+                if older.exists():
+                    older.replace(self._backup(number))
+            if not self._backups:
+                self.path.unlink()
+        old = self._descriptor
+        self._open()
+        os.close(old)  # which unlocks it
+
+    def _backup(self, number: int) -> Path:
+        return self.path.with_name(f"{self.path.name}.{number}")
+
+    def _open(self) -> None:
+        make_private(self.path.absolute().parent)
+        self._descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def _report(self, reason: str | None) -> None:
+        if not self._has_failed:  # once for each outage
+            self._has_failed = True
+            _log.error("log_file_lost%s", log_fields({"path": self.path, "why": reason}))
+
+
+class AuditLine(msgspec.Struct, frozen=True, gc=False):
+    """One call in the audit log."""
+
+    time: datetime
+    """When it ended."""
+    identity: str
+    scope: str
+    profile: str
+    channel: str
+    kind: str
+    tool: str
+    source: str
+    operation: str
+    outer: str | None
+    """The tool that was called from outside, if another call started this one."""
+    depth: int
+    call_id: str
+    parent_id: str | None
+    session_id: str | None
+    trace_id: str | None
+    decision: Decision | None
+    code: str
+    """The code of its failure, or 'ok'."""
+    blame: str | None
+    may_have_run: bool
+    ms: float
+
+
+class AccessLine(msgspec.Struct, frozen=True, gc=False):
+    """One request in the access log."""
+
+    time: datetime
+    """When it ended."""
+    method: str
+    path: str
+    """Without the query."""
+    status: int
+    ms: float
+    bytes: int
+    """The size of the response without its head."""
+    caller: str | None
+    """The identity; none for a request that was refused before it had one."""
+
+
+class AuditLog(LogFile[Record]):
+    """A sink that writes a line for each call to a rotated file, while its context is open."""
+
+    def __init__(self, path: str | Path, *, max_bytes: int = 64 * 1024 * 1024, backups: int = 5) -> None:
+        super().__init__(path, _audit_line, max_bytes=max_bytes, backups=backups)
+
+
+class AccessLog(LogFile[AccessLine]):
+    """Writes a line for each HTTP request to a rotated file, while its context is open."""
+
+    def __init__(self, path: str | Path, *, max_bytes: int = 64 * 1024 * 1024, backups: int = 5) -> None:
+        super().__init__(path, _access_line, max_bytes=max_bytes, backups=backups)
+
+
+def _audit_line(record: Record) -> AuditLine:
+    return AuditLine(
+        time=datetime.fromtimestamp(record.started + record.elapsed_ms / 1000, UTC),
+        identity=record.identity,
+        scope=record.scope,
+        profile=record.profile,
+        channel=record.channel,
+        kind=record.kind,
+        tool=record.tool,
+        source=record.source,
+        operation=record.operation,
+        outer=record.outer or None,
+        depth=record.depth,
+        call_id=record.call_id,
+        parent_id=record.parent_id,
+        session_id=record.session_id,
+        trace_id=record.trace_id,
+        decision=record.decision,
+        code=record.code or "ok",
+        blame=record.blame,
+        may_have_run=record.may_have_run,
+        ms=round(record.elapsed_ms, 3),
+    )
+
+
+def _access_line(line: AccessLine) -> AccessLine:
+    if len(line.path) <= _PATH_CHARACTERS:
+        return line
+    return msgspec.structs.replace(line, path=line.path[:_PATH_CHARACTERS])
