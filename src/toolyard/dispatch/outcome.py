@@ -328,17 +328,18 @@ def _record_of(call: Run, answer: Envelope, result: Outcome) -> Record:
         waited_ms=(call.queued_s + call.paused_s) * 1000,
         bytes=0 if result.encoded is None else len(result.encoded.text),
         held=answer.held,
-        decision=_decision_on(call, answer),
+        decision="allow" if call.may_have_run else _decision_on(call, answer),
         outer="" if parent is None else _outermost(parent).spec.name,
     )
 
 
 def _decision_on(call: Run, answer: Envelope) -> Decision | None:
+    """Return the decision on a call whose handler did not run, or did nothing."""
     if not call.finished:  # it never got as far as the policies
         return None
     if not call.is_admitted:
         return "deny" if answer.error is not None and answer.error.blame == "policy" else None
-    return "ask" if answer.held and not call.may_have_run else "allow"
+    return "ask" if answer.held else "allow"
 
 
 def _outermost(call: Call) -> Call:

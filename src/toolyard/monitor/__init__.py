@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from toolyard._internal.lazy import load_names
 
 if TYPE_CHECKING:
-    from toolyard.monitor.log_files import AccessLine, AccessLog, AuditLine, AuditLog
+    from toolyard.monitor.log_files import AccessLine, AccessLog, AuditLog
     from toolyard.monitor.metrics import CallStats, Label, Metrics, Rates, Second
     from toolyard.monitor.prometheus import UpstreamState, render, snapshot_of
     from toolyard.monitor.sinks import Ring, log_sink
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 __all__ = [
     "AccessLine",
     "AccessLog",
-    "AuditLine",
     "AuditLog",
     "CallStats",
     "Label",
@@ -30,7 +29,7 @@ __all__ = [
 __getattr__ = load_names(
     "toolyard.monitor",
     {
-        "log_files": ("AccessLine", "AccessLog", "AuditLine", "AuditLog"),
+        "log_files": ("AccessLine", "AccessLog", "AuditLog"),
         "metrics": ("CallStats", "Label", "Metrics", "Rates", "Second"),
         "prometheus": ("UpstreamState", "render", "snapshot_of"),
         "sinks": ("Ring", "log_sink"),

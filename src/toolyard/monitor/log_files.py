@@ -7,9 +7,8 @@ import fcntl
 import logging
 import os
 import threading
+import time
 from collections import deque
-from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Generic, Self, TypeVar
 
@@ -17,9 +16,9 @@ import msgspec
 
 from toolyard._internal.files import make_private
 from toolyard._internal.logfmt import log_fields
-from toolyard.dispatch.outcome import Decision, Record
+from toolyard.dispatch.outcome import Record
 
-__all__ = ["AccessLine", "AccessLog", "AuditLine", "AuditLog", "LogFile"]
+__all__ = ["AccessLine", "AccessLog", "AuditLog", "LogFile"]
 
 T = TypeVar("T")
 _MAX_WAITING: Final = 100_000
@@ -32,26 +31,25 @@ _RETRY_S: Final = 1.0
 """How long the thread waits after the disk refused a write."""
 _CLOSE_S: Final = 5.0
 """How long closing waits for a disk."""
-_PATH_CHARACTERS: Final = 200
 _log = logging.getLogger(__name__)
 
 
-class Lost(msgspec.Struct, frozen=True):
+class LostLines(msgspec.Struct, frozen=True):
     """A line in place of lost ones."""
 
-    time: datetime
+    started: float
+    """Seconds since the epoch."""
     lost_lines: int
 
 
 class LogFile(Generic[T]):
-    """Appends lines to a file while the context is open; a full file is renamed, and the oldest one is deleted.
+    """Appends structs as JSON to a file while the context is open; a full file is renamed, and the oldest one is deleted.
 
     Several processes may write to the same file.
     """
 
-    def __init__(self, path: str | Path, to_line: Callable[[T], msgspec.Struct], *, max_bytes: int, backups: int) -> None:
+    def __init__(self, path: str | Path, *, max_bytes: int = 64 * 1024 * 1024, backups: int = 5) -> None:
         self.path = Path(path)
-        self._to_line = to_line
         self._max_bytes = max_bytes
         self._backups = backups
         self._waiting: deque[T] = deque()
@@ -120,9 +118,9 @@ class LogFile(Generic[T]):
         while True:
             batch = [waiting.popleft() for _ in range(min(len(waiting), _BATCH))]
             lost = self._refused + self._unwritten - self._reported
-            lines = [self._to_line(item) for item in batch]
+            lines: list[T | LostLines] = [*batch]
             if lost and not waiting:
-                lines.append(Lost(datetime.now(UTC), lost))
+                lines.append(LostLines(time.time(), lost))
             if not lines:
                 return True
             try:
@@ -176,44 +174,16 @@ class LogFile(Generic[T]):
             _log.error("log_file_lost%s", log_fields({"path": self.path, "why": reason}))
 
 
-class AuditLine(msgspec.Struct, frozen=True, gc=False):
-    """One call in the audit log."""
-
-    time: datetime
-    """When it ended."""
-    identity: str
-    scope: str
-    profile: str
-    channel: str
-    kind: str
-    tool: str
-    source: str
-    operation: str
-    outer: str | None
-    """The tool that was called from outside, if another call started this one."""
-    depth: int
-    call_id: str
-    parent_id: str | None
-    session_id: str | None
-    trace_id: str | None
-    decision: Decision | None
-    code: str
-    """The code of its failure, or 'ok'."""
-    blame: str | None
-    may_have_run: bool
-    ms: float
-
-
-class AccessLine(msgspec.Struct, frozen=True, gc=False):
+class AccessLine(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One request in the access log."""
 
-    time: datetime
-    """When it ended."""
+    started: float
+    """Seconds since the epoch."""
+    elapsed_ms: float
     method: str
     path: str
     """Without the query."""
     status: int
-    ms: float
     bytes: int
     """The size of the response without its head."""
     caller: str | None
@@ -221,45 +191,8 @@ class AccessLine(msgspec.Struct, frozen=True, gc=False):
 
 
 class AuditLog(LogFile[Record]):
-    """A sink that writes a line for each call to a rotated file, while its context is open."""
-
-    def __init__(self, path: str | Path, *, max_bytes: int = 64 * 1024 * 1024, backups: int = 5) -> None:
-        super().__init__(path, _audit_line, max_bytes=max_bytes, backups=backups)
+    """A sink that writes each record as a line of JSON to a rotated file, while its context is open."""
 
 
 class AccessLog(LogFile[AccessLine]):
     """Writes a line for each HTTP request to a rotated file, while its context is open."""
-
-    def __init__(self, path: str | Path, *, max_bytes: int = 64 * 1024 * 1024, backups: int = 5) -> None:
-        super().__init__(path, _access_line, max_bytes=max_bytes, backups=backups)
-
-
-def _audit_line(record: Record) -> AuditLine:
-    return AuditLine(
-        time=datetime.fromtimestamp(record.started + record.elapsed_ms / 1000, UTC),
-        identity=record.identity,
-        scope=record.scope,
-        profile=record.profile,
-        channel=record.channel,
-        kind=record.kind,
-        tool=record.tool,
-        source=record.source,
-        operation=record.operation,
-        outer=record.outer or None,
-        depth=record.depth,
-        call_id=record.call_id,
-        parent_id=record.parent_id,
-        session_id=record.session_id,
-        trace_id=record.trace_id,
-        decision=record.decision,
-        code=record.code or "ok",
-        blame=record.blame,
-        may_have_run=record.may_have_run,
-        ms=round(record.elapsed_ms, 3),
-    )
-
-
-def _access_line(line: AccessLine) -> AccessLine:
-    if len(line.path) <= _PATH_CHARACTERS:
-        return line
-    return msgspec.structs.replace(line, path=line.path[:_PATH_CHARACTERS])

@@ -6,7 +6,6 @@ It does not know which server runs it: it gets requests and a `ResponseWriter` f
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, Literal, cast
 
@@ -89,6 +88,7 @@ Accepted = Literal["json", "both", "streams"]
 _PATH: Final = "/mcp"
 _JSON_TYPE: Final = b"application/json"
 _MAX_REMEMBERED: Final = 100
+_LOGGED_CHARACTERS: Final = 200
 
 
 class Mount(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,14 +162,15 @@ class App:
             status = 500
             raise
         finally:
+            elapsed = time.perf_counter() - started
             is_unknown = request.caller is ANYONE and self._default_caller is None
             log(
                 AccessLine(
-                    time=datetime.now(UTC),
+                    started=time.time() - elapsed,
+                    elapsed_ms=elapsed * 1000,
                     method=request.method,
-                    path=request.path,
+                    path=request.path[:_LOGGED_CHARACTERS],
                     status=counting.status or status,
-                    ms=round((time.perf_counter() - started) * 1000, 3),
                     bytes=0 if request.method == "HEAD" else counting.size,
                     caller=None if is_unknown else request.caller.identity,
                 )
