@@ -62,13 +62,13 @@ class CallStats(msgspec.Struct, kw_only=True):
         """Return the duration that this share of the calls did not exceed, such as 0.95 for p95; 0 without calls."""
         return quantile(self.buckets, share)
 
-    def add(self, record: Record) -> None:
-        """Count a call."""
+    def add(self, record: Record, bucket: int) -> None:
+        """Count a call, whose duration belongs to this bucket."""
         self.calls += 1
         self.elapsed_ms += record.elapsed_ms
         self.bytes += record.bytes
         self.estimated_tokens += record.estimated_tokens
-        self.buckets[bisect_left(BOUNDS_MS, record.elapsed_ms)] += 1
+        self.buckets[bucket] += 1
         if record.waited_ms:
             self.waited_ms += record.waited_ms
         if record.coerced:
@@ -104,13 +104,14 @@ class Metrics:
         """Count a call."""
         # a plain tuple finds a label and costs a third of one
         stats = self.tools.get((record.source, record.tool)) or self._stats_of(record)  # pyright: ignore[reportArgumentType, reportCallIssue] - a label is a tuple
-        stats.add(record)
+        bucket = bisect_left(BOUNDS_MS, record.elapsed_ms)
+        stats.add(record, bucket)
         caller = self.callers.get(record.identity) or self._caller_of(record.identity)
         caller.calls += 1
         if record.code is not None:
             caller.errors += 1
         if not record.depth:
-            self.rates.add(record)
+            self.rates.add(record, bucket)
 
     def label_of(self, source: str, tool: str) -> Label:
         """Return the label that a tool is counted under."""
@@ -162,14 +163,14 @@ class Rates:
     def __init__(self) -> None:
         self._seconds: list[Second | None] = [None] * _RATE_SECONDS
 
-    def add(self, record: Record) -> None:
-        """Count a call."""
+    def add(self, record: Record, bucket: int) -> None:
+        """Count a call, whose duration belongs to this bucket."""
         now = int(record.started + record.elapsed_ms / 1000)
         second = self._seconds[now % _RATE_SECONDS]
         if second is None or second.second != now:
             second = self._seconds[now % _RATE_SECONDS] = Second(now)
         second.calls += 1
-        second.buckets[bisect_left(BOUNDS_MS, record.elapsed_ms)] += 1
+        second.buckets[bucket] += 1
         if record.code is not None:
             second.errors[record.code] = second.errors.get(record.code, 0) + 1
 
