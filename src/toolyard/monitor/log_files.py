@@ -134,14 +134,15 @@ class LogFile(Generic[T]):
                 self._reported += lost
 
     def _write(self, text: bytes) -> None:
+        if self._has_failed:  # the disk, or the file on it, may be another one by now
+            self._reopen()
         size = os.fstat(self._descriptor).st_size
         if size and size + len(text) > self._max_bytes:
             self._rotate()
         text = b"\n" + text if self._is_torn else text
         while text:
-            self._is_torn = True
             text = text[os.write(self._descriptor, text) :]
-        self._is_torn = False
+            self._is_torn = bool(text)
 
     def _rotate(self) -> None:
         """Start a new file, unless another process that writes to it already has; the lock lets only one do it."""
@@ -157,14 +158,18 @@ class LogFile(Generic[T]):
                     older.replace(self._backup(number))
             if not self._backups:
                 self.path.unlink()
-        old = self._descriptor
-        self._open()
-        os.close(old)  # which unlocks it
+        self._reopen()  # which unlocks it
 
     def _backup(self, number: int) -> Path:
         return self.path.with_name(f"{self.path.name}.{number}")
 
+    def _reopen(self) -> None:
+        old = self._descriptor
+        self._open()
+        os.close(old)
+
     def _open(self) -> None:
+        self._is_torn = False
         make_private(self.path.absolute().parent)
         self._descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
