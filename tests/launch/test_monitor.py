@@ -16,7 +16,7 @@ import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from toolyard import Caller, Yard, tool
+from toolyard import Call, Caller, Yard, tool
 from toolyard.config import read_config
 from toolyard.launch.errors import LaunchError
 from toolyard.launch.monitor import Monitor
@@ -39,6 +39,19 @@ async def echo(text: str) -> str:
     return text
 
 
+@tool
+async def talk(call: Call) -> str:
+    """Report progress before the answer."""
+    await call.log("error", "Listen.")
+    return "done"
+
+
+@tool
+async def wait() -> None:
+    """Wait until it is cancelled."""
+    await asyncio.Event().wait()
+
+
 def monitor_of(yard: Yard, tmp_path: Path, text: str, *, is_authenticated: bool = False) -> tuple[Monitor, Any]:
     path = tmp_path / "toolyard.toml"
     path.write_text(text)
@@ -49,7 +62,7 @@ def monitor_of(yard: Yard, tmp_path: Path, text: str, *, is_authenticated: bool 
 @asynccontextmanager
 async def served(tmp_path: Path, text: str = "", authenticator: Authenticator | None = None) -> AsyncGenerator[httpx2.AsyncClient]:
     """Serve a yard with these settings, and yield a client of it."""
-    yard = Yard("shop", tools=[echo])
+    yard = Yard("shop", tools=[echo, talk, wait])
     monitor, serving = monitor_of(yard, tmp_path, text, is_authenticated=authenticator is not None)
     listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -66,7 +79,12 @@ async def served(tmp_path: Path, text: str = "", authenticator: Authenticator | 
 
 
 async def call(client: Any, name: str, arguments: object, **headers: str) -> Any:
-    said = {f"{META}protocolVersion": VERSION, f"{META}clientCapabilities": {}, f"{META}clientInfo": {"name": "t", "version": "1"}}
+    said: dict[str, Any] = {
+        f"{META}logLevel": "debug",
+        f"{META}protocolVersion": VERSION,
+        f"{META}clientCapabilities": {},
+        f"{META}clientInfo": {"name": "t", "version": "1"},
+    }
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name, "arguments": arguments, "_meta": said}}
     usual = {"MCP-Protocol-Version": VERSION, "Mcp-Method": "tools/call", "Mcp-Name": name, "Accept": "application/json, text/event-stream"}
     return await client.post("/mcp", json=message, headers={**usual, **headers})
@@ -149,6 +167,44 @@ async def test_each_request_is_a_line_of_the_access_log_and_each_call_one_of_the
     assert access[0]["bytes"] == len(answer.content)
     assert all(line["elapsed_ms"] > 0 and line["started"] > 0 for line in access)
     assert [(line["tool"], line["identity"], line["channel"], line["decision"]) for line in audit] == [("echo", "key:ada", "http", "allow")]
+
+
+async def test_a_response_is_the_same_with_an_access_log(tmp_path: Path) -> None:
+    answers: list[Any] = []
+    for text in ("", '[monitor]\naccess_log = "access.jsonl"\n'):
+        async with served(tmp_path, text) as client:
+            origin = str(client.base_url).rstrip("/")
+            answer = await call(client, "echo", {"text": "x"}, Accept="text/event-stream", Origin=origin)
+            assert answer.headers.pop("access-control-allow-origin") == origin
+            streamed = await call(client, "talk", {}, Origin=origin)
+            preflight = await client.options("/mcp", headers={"Origin": origin})
+            headers = {name: value for name, value in answer.headers.items() if name not in {"date", "content-length"}}
+            answers.append((headers, streamed.headers["content-type"], streamed.text.count("data:"), preflight.status_code))
+
+    assert answers[0][0]["content-type"] == "text/event-stream"
+    assert answers[0][1:] == ("text/event-stream", 2, 200)
+    assert answers[0] == answers[1]
+    assert [(line["method"], line["status"]) for line in lines_of(tmp_path / "access.jsonl")] == [
+        ("POST", 200),
+        ("POST", 200),
+        ("OPTIONS", 200),
+    ]
+
+
+async def test_a_client_that_goes_away_has_the_status_499_in_the_access_log_and_its_call_is_cancelled(tmp_path: Path) -> None:
+    text = '[monitor]\naudit_log = "audit.jsonl"\naccess_log = "access.jsonl"\n'
+    async with served(tmp_path, text) as client:
+        waiting = asyncio.ensure_future(call(client, "wait", {}))
+        while "toolyard_calls_in_flight{" not in (await client.get("/metrics")).text:
+            pass
+        waiting.cancel()
+        while "toolyard_calls_in_flight{" in (await client.get("/metrics")).text:
+            pass
+
+    assert [line["status"] for line in lines_of(tmp_path / "access.jsonl") if line["path"] == "/mcp"] == [499]
+    assert [(line["tool"], line["code"], line["decision"]) for line in lines_of(tmp_path / "audit.jsonl")] == [
+        ("wait", "cancelled", "allow")
+    ]
 
 
 async def test_a_log_file_that_cannot_be_written_keeps_the_server_from_starting(tmp_path: Path) -> None:

@@ -45,7 +45,8 @@ def run_serve(options: "Options", terminal: Terminal) -> int:
 def _check_flags(options: "Options", config: Config) -> None:
     """Refuse flags that the transport ignores, because their user expects another transport."""
     transport = config.settings.serve.transport
-    for key in (*(f"serve.{name}" for name in _IGNORED.get(transport, ())), *(_MONITOR_HTTP_ONLY if transport in _IGNORED else ())):
+    ignored = [f"serve.{name}" for name in _IGNORED.get(transport, ())]
+    for key in (*ignored, *(_MONITOR_HTTP_ONLY if transport != "http" else ())):
         if options.settings.get(key, False) is not False:
             flag = known_settings()[key].flag
             raise LaunchError(f"'{flag}' needs '--transport http': '{transport}' ignores it.")
