@@ -219,7 +219,7 @@ def test_others_are_not_served_without_authentication(write: Write, toolyard: Ru
         (["app.py", "--transport", "sse", "--stateless"], "'--stateless' needs '--transport http': 'sse' ignores it."),
         (["app.py", "--metrics"], "'--metrics' needs '--transport http'"),
         (["app.py", "--transport", "sse", "--access-log", "x"], "'--access-log' needs '--transport http': 'sse' ignores it."),
-        (["app.py", "--audit-log", "app.py/x"], "The file 'app.py' cannot be used"),
+        (["app.py", "--audit-log", "app.py/x"], "app.py' cannot be used: File exists."),
         (["app.py", "--transport", "http", "--workers", "2", "--stateless", "--metrics"], "'metrics' needs one worker"),
         (["app.py", "--reload"], "'--reload' needs '--transport http'"),
         (["app.py", "--reload", "--transport", "http", "--workers", "2", "--stateless"], "contradict each other"),
