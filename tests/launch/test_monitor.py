@@ -317,7 +317,7 @@ async def own(text: str, call: Call) -> dict:
     """Answer with what was given and what came along."""
     if text.startswith("fail"):
         raise ToolError("upstream_error", f"The database says {text}.", text=text)
-    return {"text": text, "headers": dict(call.headers)}
+    return {"text": text, "headers": dict(call.channel.headers)}
 
 yard = Yard("shop", tools=[own])
 '''
@@ -386,6 +386,9 @@ async def test_a_secret_in_arguments_results_headers_environment_and_errors_is_i
     with started(tmp_path, "-vv") as process:
         base_url = await asyncio.to_thread(address_in, tmp_path / "stderr")
         async with httpx2.AsyncClient(base_url=base_url, trust_env=False, timeout=60) as client:
+            async with asyncio.timeout(60):
+                while f"{SECRET}-env" not in (await call(client, "up__reveal", {"text": "x"}, **headers)).text:
+                    pass  # the upstream starts
             for name, arguments in asked:
                 answers.append((await call(client, name, arguments, **headers)).text)
             await client.get(f"/mcp?token={SECRET}", headers={"Authorization": f"Bearer {SECRET}"})
@@ -397,9 +400,10 @@ async def test_a_secret_in_arguments_results_headers_environment_and_errors_is_i
     log = (tmp_path / "stderr").read_text()
     assert sum(SECRET in answer for answer in answers) >= 5, "the secret went through the yard"
     assert any(f"{SECRET}-env" in answer for answer in answers)
-    assert calls_in(metrics)["up__reveal"] == 2
-    assert len(audit.splitlines()) == 11
-    assert len(access.splitlines()) == 11
+    assert sum(f"{SECRET}-header" in answer for answer in answers) == 1
+    assert calls_in(metrics)["up__reveal"] == 3
+    assert {"own", "up__reveal", "up__fail", "up__die", "run_tool", "?"} <= {line["tool"] for line in lines_of(tmp_path / "audit.jsonl")}
+    assert len(access.splitlines()) >= len(asked) + 2
     assert "call tool=up__fail code=state_error" in log
     for name, written in {"audit": audit, "access": access, "metrics": metrics, "log": log}.items():
         assert SECRET not in written, name
