@@ -112,6 +112,9 @@ _SETTINGS: Final = (
     ("serve.workers", "NUMBER", "the number of processes (default: 1); more than one needs '--stateless'"),
     ("serve.reload", "", "restart when a '.py' or '.toml' file in the folder of the yard changes"),
     ("store", "STORE", "where state is kept: 'memory', 'sqlite' or 'sqlite:PATH' (default: 'sqlite', in a file for each project)"),
+    ("monitor.metrics", "", "show counters for Prometheus at '/metrics' (default: over 'http' with one worker)"),
+    ("monitor.audit_log", "FILE", "write a line for each call to this file"),
+    ("monitor.access_log", "FILE", "write a line for each HTTP request to this file"),
     ("profile", "NAME", "the profile of callers without one of their own (default: the yard's own)"),
     ("allow_eval", "", "publish the tools that run code"),
 )

@@ -13,7 +13,7 @@ from toolyard.model.limits import Limits
 from toolyard.model.profile import Shape
 from toolyard.search.settings import SearchSettings
 
-__all__ = ["PACKS", "PREFIX", "Authentication", "Key", "Serving", "Setting", "Settings", "known_settings"]
+__all__ = ["PACKS", "PREFIX", "Authentication", "Key", "Monitoring", "Serving", "Setting", "Settings", "known_settings"]
 
 
 PACKS: Final = ("system",)
@@ -172,6 +172,29 @@ class Authentication(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """The profile for each scope or value of the claim; '*' is for every caller."""
 
 
+class Monitoring(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Metrics and log files of a server."""
+
+    metrics: bool | None = None
+    """Whether '/metrics' shows counters for Prometheus (default: over 'http' with one worker)."""
+    metrics_keys: tuple[Key, ...] = ()
+    """The API keys that may read '/metrics'; required for that if there is an '[auth]' section."""
+    audit_log: str | None = None
+    """The file that gets a line for each call."""
+    access_log: str | None = None
+    """The file that gets a line for each HTTP request."""
+    log_bytes: int = 64 * 1024 * 1024
+    """Size in bytes at which one of these files is renamed and a new one begins."""
+    log_backups: int = 5
+    """Number of renamed files that are kept."""
+
+    def __post_init__(self) -> None:
+        if self.log_bytes < 1 or self.log_backups < 0:
+            raise ValueError("The setting 'log_bytes' must be at least 1, and 'log_backups' must not be negative.")
+        if any(key.profile is not None for key in self.metrics_keys):
+            raise ValueError("The keys in 'metrics_keys' have no 'profile': all of them see every tool.")
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of 'toolyard.toml'."""
 
@@ -199,6 +222,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How tools are found."""
     auth: Authentication = msgspec.field(default_factory=Authentication)
     """Authentication over HTTP."""
+    monitor: Monitoring = msgspec.field(default_factory=Monitoring)
+    """Metrics and log files of a server."""
 
 
 class Setting(NamedTuple):

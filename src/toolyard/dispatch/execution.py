@@ -130,6 +130,9 @@ class Execution:
         began, paused = time.perf_counter(), call.paused_s
         try:
             return await self.admission.admit(call)
+        except BaseException:
+            call.is_admitted = False
+            raise
         finally:
             call.queued_s = time.perf_counter() - began - (call.paused_s - paused)
 

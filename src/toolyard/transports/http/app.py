@@ -4,6 +4,7 @@ It does not know which server runs it: it gets requests and a `ResponseWriter` f
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final, Literal, cast
@@ -15,6 +16,7 @@ from toolyard._internal.timer import SharedTimers
 from toolyard.config.settings import Serving
 from toolyard.dispatch.call import ANYONE, Caller
 from toolyard.model.envelope import encode
+from toolyard.monitor.log_files import AccessLine
 from toolyard.server import ServerContext, ServerSession
 from toolyard.server.context import ParamHeaders
 from toolyard.server.methods import is_modern, name_of, open_request, params_of
@@ -53,6 +55,7 @@ from toolyard.transports.http.response import (
     JSON,
     PREFLIGHT,
     AsgiWriter,
+    CountingWriter,
     Response,
     ResponseWriter,
     cors_headers,
@@ -85,6 +88,7 @@ Accepted = Literal["json", "both", "streams"]
 _PATH: Final = "/mcp"
 _JSON_TYPE: Final = b"application/json"
 _MAX_REMEMBERED: Final = 100
+_LOGGED_CHARACTERS: Final = 200
 
 
 class Mount(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +98,8 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
     has_subpaths: bool = False
     """Whether it also serves every path below its own."""
     needs_authentication: bool = True
+    authenticate: Callable[[Request], Awaitable[Caller]] | None = None
+    """Returns the caller, or raises `RefusedError`; in place of the authentication of the server."""
     needs_host_check: bool = True
     """False for health checks, whose host is any address of the machine."""
 
@@ -112,6 +118,7 @@ class App:
         *,
         host: str | None = None,
         mounts: Mapping[str, Mount] | None = None,
+        access_log: Callable[[AccessLine], None] | None = None,
     ) -> None:
         self.yard = yard
         self.serving = serving
@@ -119,6 +126,7 @@ class App:
         self._host_check = HostCheck(serving, authenticator, host=host)
         self._default_caller = ANYONE if authenticator is None else None
         self._endpoint: Endpoint | None = None
+        self._access_log = access_log
         self._mounts = {
             METADATA_PATH: Mount(handle=self._serve_metadata, has_subpaths=True, needs_authentication=False),
             **self.own_mounts(),
@@ -141,8 +149,34 @@ class App:
         elif scope["type"] == "lifespan":
             await self._live(receive, send)
 
-    async def respond(self, request: Request, writer: ResponseWriter) -> None:
+    def respond(self, request: Request, writer: ResponseWriter) -> Awaitable[None]:
         """Serve one request."""
+        return self._respond(request, writer) if self._access_log is None else self._respond_logged(request, writer, self._access_log)
+
+    async def _respond_logged(self, request: Request, writer: ResponseWriter, log: Callable[[AccessLine], None]) -> None:
+        """Serve one request and log it; one whose client disconnects before the response has the status 499."""
+        counting, started, status = CountingWriter(writer), time.perf_counter(), 499
+        try:
+            await self._respond(request, counting)
+        except Exception:
+            status = 500
+            raise
+        finally:
+            elapsed = time.perf_counter() - started
+            is_unknown = request.caller is ANYONE and self._default_caller is None
+            log(
+                AccessLine(
+                    started=time.time() - elapsed,
+                    elapsed_ms=elapsed * 1000,
+                    method=request.method,
+                    path=request.path[:_LOGGED_CHARACTERS],
+                    status=counting.status or status,
+                    bytes=0 if request.method == "HEAD" else counting.size,
+                    caller=None if is_unknown else request.caller.identity,
+                )
+            )
+
+    async def _respond(self, request: Request, writer: ResponseWriter) -> None:
         headers = request.headers
         try:
             if len(headers) != len(request.pairs):
@@ -155,8 +189,10 @@ class App:
                     if request.method == "OPTIONS":
                         await writer.respond(200, b"", PREFLIGHT)
                         return
-                mount = mount or self._find_mount(request.path)
-                if mount.needs_authentication:
+                mount = mount or self._find_mount(request)
+                if mount.authenticate is not None:
+                    request.caller = await mount.authenticate(request)
+                elif mount.needs_authentication:
                     request.caller = self._default_caller or await self._authenticate(request)
             await mount.handle(request, writer)
         except RefusedError as refused:
@@ -197,11 +233,13 @@ class App:
         """Return the path of the protected endpoint that a request is for."""
         return request.path
 
-    def _find_mount(self, path: str) -> Mount:
+    def _find_mount(self, request: Request) -> Mount:
+        path = request.path
         if not path:
             raise RefusedError(400, "The URL of the request is invalid.")
         for prefix, mount in self._mounts.items():
             if mount.has_subpaths and path.startswith(f"{prefix}/"):
+                request.subpath = path[len(prefix) :]
                 return mount
         raise RefusedError(404, self.not_found)
 

@@ -57,6 +57,8 @@ class Request(msgspec.Struct, eq=False, kw_only=True):
     pairs: list[tuple[bytes, bytes]]
     """The headers as they came; a name may be there twice."""
     headers: dict[bytes, bytes]
+    subpath: str = ""
+    """The part of the path below the mount, such as '/x'."""
     query: bytes = b""
     scheme: str = "http"
     root: str = ""

@@ -3,13 +3,15 @@
 import asyncio
 import errno
 import socket
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from toolyard.config.settings import Serving
+from toolyard.monitor.log_files import AccessLine
 from toolyard.transports import Address
 from toolyard.transports.auth import Authenticator, check_exposure
-from toolyard.transports.http.app import App
+from toolyard.transports.http.app import App, Mount
 from toolyard.yard import Yard
 
 if TYPE_CHECKING:
@@ -96,10 +98,20 @@ class Http:
     name = "http"
     endpoint = "/mcp"
 
-    def __init__(self, serving: Serving, authenticator: Authenticator | None = None, *, listener: socket.socket | None = None) -> None:
+    def __init__(
+        self,
+        serving: Serving,
+        authenticator: Authenticator | None = None,
+        *,
+        listener: socket.socket | None = None,
+        mounts: Mapping[str, Mount] | None = None,
+        access_log: Callable[[AccessLine], None] | None = None,
+    ) -> None:
         check_exposure(None if serving.socket is not None else serving.host, authenticator)
         self.serving = serving
         self.authenticator = authenticator
+        self._mounts = mounts
+        self._access_log = access_log
         self._ssl = _tls_context(serving)
         self.listener = listener or listen_on(serving)
         """The listening socket."""
@@ -119,7 +131,7 @@ class Http:
 
     def make_app(self, yard: Yard) -> App:
         """Return the application."""
-        return App(yard, self.serving, self.authenticator, host=self.host)
+        return App(yard, self.serving, self.authenticator, host=self.host, mounts=self._mounts, access_log=self._access_log)
 
     def _url(self) -> str:
         if self.serving.socket is not None:
