@@ -27,6 +27,7 @@ __all__ = [
     "DEFAULT_OPTIONS",
     "LIBRARY",
     "REFS_RESOLVED",
+    "SHARED",
     "Arguments",
     "Call",
     "CallRequest",
@@ -69,6 +70,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ANYONE: Final = Caller()
+SHARED: Final = Caller(scope="*")
+"""Callers that nothing tells apart: they have no credentials, no session and no connection of their own."""
 
 
 class Channel(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because one is made for nearly every call
@@ -318,7 +321,7 @@ class Call(msgspec.Struct, eq=False):
     async def end_session(self, session_id: str | None = None) -> bool:
         """End a session of this caller, by default the one of this call."""
         mine = self.session.id if self.session is not None and session_id is None else session_id
-        return mine in self.funnel.sessions.ids(self.caller.owner) and await self.funnel.sessions.end(str(mine))
+        return self.funnel.sessions.has(str(mine), self.caller.owner) and await self.funnel.sessions.end(str(mine))
 
     def progress(self, done: float, total: float | None = None, text: str = "", *, own: bool = False) -> Noop:
         """Send progress to the client. Thread-safe; may be awaited. `own` marks progress that the yard reports itself."""

@@ -35,7 +35,7 @@ from toolyard.launch.errors import (
 )
 from toolyard.launch.notices import Notices, logging_to
 from toolyard.launch.reload import LiveSettings, ReadSettings, Start, read_port, read_start, supervise
-from toolyard.launch.signals import run, terminate_on_close
+from toolyard.launch.signals import Terminated, run, terminate_on_close
 from toolyard.model.names import did_you_mean
 from toolyard.transports import Transport, fastest_loop
 from toolyard.yard import Yard
@@ -109,10 +109,19 @@ def serve_configured(
 
     background = watch if config.files and not start else None  # a supervisor restarts the server when a file changes
     try:
-        with redirect_stdout(sys.stderr), _address_logged(enabled=not notices.stderr_is_terminal and not notices.quiet):
+        with redirect_stdout(sys.stderr), _success_on_sigterm(), _address_logged(enabled=not (notices.stderr_is_terminal or notices.quiet)):
             run_server(yard, serving, authenticator, ready=announce, background=background, explain=explain)
     except Exception as error:
         raise _refusal(error, yard, serving, listening=bool(listening)) from error
+
+
+@contextmanager
+def _success_on_sigterm() -> Generator[None]:
+    """Exit with 0 after an orderly end: SIGTERM is how a supervisor such as systemd stops a server, and no failure."""
+    try:
+        yield
+    except Terminated:
+        raise SystemExit(0) from None
 
 
 @contextmanager
@@ -317,7 +326,8 @@ def run_supervisor(folder: Path, config: Config, notices: Notices) -> None:
     """Run the server in another process, and restart it after each change to a file of the folder."""
     serving = config.settings.serve
     port = 0 if serving.port or serving.socket is not None else _free_port(serving.host)
-    run(supervise(folder, notices, kill_delay_s=serving.shutdown_seconds + _KILL_DELAY_S, port=port))
+    with _success_on_sigterm():
+        run(supervise(folder, notices, kill_delay_s=serving.shutdown_seconds + _KILL_DELAY_S, port=port))
 
 
 def _free_port(host: str) -> int:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from toolyard._internal.signed_tokens import SignatureError, Signer
-from toolyard.dispatch.call import Channel
+from toolyard.dispatch.call import SHARED, Channel
 from toolyard.model.elicitation import ClientRequest, unsupported_by_client
 from toolyard.model.envelope import Envelope, encode
 from toolyard.model.errors import ToolError
@@ -30,6 +30,8 @@ StartCall = Callable[[Channel], Awaitable[Envelope]]
 _PURPOSE: Final = "state of a request"
 _MAX_CALLS: Final = 1000
 _MAX_BYTES: Final = 64 * 1024 * 1024
+_MAX_CALLS_OF_OWNER: Final = 100
+_MAX_BYTES_OF_OWNER: Final = 16 * 1024 * 1024
 
 
 class InputRequest(msgspec.Struct, frozen=True):
@@ -241,13 +243,21 @@ class InputRequired:
 
     def add(self, call: _DetachedCall) -> str:
         """Store a waiting call until it is answered or expires; return its key."""
-        if len(self._waiting) >= _MAX_CALLS or self._bytes + call.size > _MAX_BYTES:
+        if len(self._waiting) >= _MAX_CALLS or self._bytes + call.size > _MAX_BYTES or self._has_most(call):
             raise ToolError("overloaded", "Too many calls wait for answers already.", may_have_run=None)
         key = f"{self._prefix}{next(self._numbers):x}"
         timer = asyncio.get_running_loop().call_later(self._seconds, call.task.cancel)
         self._waiting[key] = _Entry(call, call.size, time.time() + self._seconds, timer)
         self._bytes += call.size
         return key
+
+    def _has_most(self, call: _DetachedCall) -> bool:
+        """Return whether the owner of a call must leave room for others; few calls wait, so they are counted when one is added."""
+        owner = call.context.caller.owner
+        if owner == SHARED.owner:
+            return False
+        sizes = [entry.size for entry in self._waiting.values() if entry.call.context.caller.owner == owner]
+        return len(sizes) >= _MAX_CALLS_OF_OWNER or sum(sizes) + call.size > _MAX_BYTES_OF_OWNER
 
     def expires_at(self, key: str) -> float:
         """Return when a waiting call expires."""

@@ -40,7 +40,8 @@ class Store(Protocol):
 class MemoryStore:
     """Stores everything in the memory of this process.
 
-    Above `max_bytes`, the oldest values that have a `ttl` are deleted early.
+    Above `max_bytes`, values that have a `ttl` are deleted early: the oldest of the folder with the most bytes, so that one owner
+    does not push out the values of another. The folder of a key ends with its last slash.
     """
 
     def __init__(self, *, max_bytes: int = 256 * 1024 * 1024, clock: Clock = time.monotonic) -> None:
@@ -48,6 +49,8 @@ class MemoryStore:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._values: dict[str, tuple[bytes, float | None]] = {}
+        self._folders: dict[str, dict[str, int]] = {}
+        """By folder, the sizes of its values that have a `ttl`, the oldest first."""
         self._counters: dict[str, tuple[int, float | None]] = {}
 
     async def get(self, key: str) -> bytes | None:
@@ -61,10 +64,21 @@ class MemoryStore:
         self._delete(key)
         self._values[key] = (value, self._expiry(ttl))
         self._bytes += len(value)
-        for old in [old for old, entry in self._values.items() if entry[1] is not None and old != key]:
-            if self._bytes <= self._max_bytes:
-                break
-            self._delete(old)
+        if ttl is not None:
+            folder = self._folders.setdefault(_folder_of(key), {})
+            folder[key] = len(value)
+        while self._bytes > self._max_bytes and self._delete_oldest(but=key):
+            pass
+
+    def _delete_oldest(self, *, but: str) -> bool:
+        """Delete the oldest value of the largest folder; return whether there was one."""
+        sizes = {folder: sum(sizes.values()) - sizes.get(but, 0) for folder, sizes in self._folders.items()}
+        largest = max(sizes, key=sizes.__getitem__, default=None)
+        old = None if largest is None else next((key for key in self._folders[largest] if key != but), None)
+        if old is None:
+            return False
+        self._delete(old)
+        return True
 
     async def delete(self, key: str) -> None:
         """Delete the key, if it exists."""
@@ -98,3 +112,11 @@ class MemoryStore:
         entry = self._values.pop(key, None)
         if entry is not None:
             self._bytes -= len(entry[0])
+            folder = self._folders.get(_folder_of(key), {})
+            folder.pop(key, None)
+            if not folder:
+                self._folders.pop(_folder_of(key), None)
+
+
+def _folder_of(key: str) -> str:
+    return key.rpartition("/")[0]

@@ -12,12 +12,13 @@ import msgspec
 from msgspec import UNSET
 
 from toolyard.config.settings import Serving
-from toolyard.dispatch.call import ANYONE, Caller
+from toolyard.dispatch.call import ANYONE, SHARED, Caller
 from toolyard.model.envelope import encode
 from toolyard.server import ServerContext, ServerSession
 from toolyard.server.context import ParamHeaders
 from toolyard.server.methods import is_modern, name_of, open_request, params_of
 from toolyard.transports.auth import Authenticator
+from toolyard.transports.http.capacity import Requests
 from toolyard.transports.http.handshake import (
     read_stream,
     serve_batch,
@@ -43,6 +44,7 @@ from toolyard.transports.http.request import (
     Send,
     TooLargeError,
     accepted_types,
+    is_compressed,
     read_body,
     request_of,
     select_headers,
@@ -116,8 +118,11 @@ class App:
         self.yard = yard
         self.serving = serving
         self.is_ready = True
+        self.is_open = authenticator is None
+        """Whether requests need no credentials."""
         self._host_check = HostCheck(serving, authenticator, host=host)
-        self._default_caller = ANYONE if authenticator is None else None
+        self._default_caller = SHARED if authenticator is None else None
+        self._requests = Requests(serving)
         self._endpoint: Endpoint | None = None
         self._mounts = {
             METADATA_PATH: Mount(handle=self._serve_metadata, has_subpaths=True, needs_authentication=False),
@@ -157,10 +162,15 @@ class App:
                         return
                 mount = mount or self._find_mount(request.path)
                 if mount.needs_authentication:
-                    request.caller = self._default_caller or await self._authenticate(request)
+                    request.caller = self._default_caller or await self._authenticate(request, writer)
+                    if request.method == "POST":  # streams that only listen are bounded by their connections
+                        request.release = self._requests.enter(request.caller.identity)
             await mount.handle(request, writer)
         except RefusedError as refused:
             await respond_refusal(writer, refused)
+        finally:
+            if request.release is not None:
+                request.release()
 
     def close(self) -> None:
         """End every session and stream."""
@@ -184,14 +194,8 @@ class App:
         return None if self._endpoint is None else self._endpoint.answer_unfinished(request)
 
     def has_endpoint(self, path: str) -> bool:
-        """Return whether a path is a protected endpoint, which has OAuth metadata."""
-        if path == _PATH or not path.startswith(f"{_PATH}/"):
-            return path == _PATH
-        try:
-            find_profile(self.yard, path[len(_PATH) + 1 :])
-        except RefusedError:
-            return False
-        return True
+        """Return whether a path is a protected endpoint, which has OAuth metadata; strangers must not learn which profiles exist."""
+        return path == _PATH or path.startswith(f"{_PATH}/")
 
     def resource_path(self, request: Request) -> str:
         """Return the path of the protected endpoint that a request is for."""
@@ -205,9 +209,12 @@ class App:
                 return mount
         raise RefusedError(404, self.not_found)
 
-    def _authenticate(self, request: Request) -> Awaitable[Caller]:
+    async def _authenticate(self, request: Request, writer: ResponseWriter) -> Caller:
         url = endpoint_url_of(request, self.resource_path(request), self.serving)
-        return self._host_check.authenticate(self.yard, request.headers, url)
+        caller, request.profiles = await self._host_check.authenticate(self.yard, request.headers, url)
+        if not writer.admit(caller.identity):
+            raise RefusedError(503, "These credentials have too many connections.", ((b"retry-after", b"1"), (b"connection", b"close")))
+        return caller
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """Keep the yard open during the ASGI lifespan."""
@@ -238,16 +245,17 @@ class App:
 
     def _serve_mcp(self, request: Request, writer: ResponseWriter) -> Awaitable[None]:
         if request.path != _PATH:
-            request.caller = self._with_profile(request.caller, request.path[len(_PATH) + 1 :])
+            request.caller = self._with_profile(request, request.path[len(_PATH) + 1 :])
         return (self._endpoint or self._open_endpoint()).serve(request, writer)
 
-    def _with_profile(self, caller: Caller, name: str) -> Caller:
-        """Return the caller with the profile that the path names; credentials that choose another one are refused."""
+    def _with_profile(self, request: Request, name: str) -> Caller:
+        """Return the caller with the profile that the path names; credentials that may not choose it are refused."""
+        caller = request.caller
         if not name:
             return caller
-        if caller.profile is not None and caller.profile.name != name:
+        if request.profiles is not None and name not in request.profiles:
             raise RefusedError(403, "These credentials are for another profile.")
-        return Caller(identity=caller.identity, claims=caller.claims, profile=find_profile(self.yard, name))
+        return msgspec.structs.replace(caller, profile=find_profile(self.yard, name))
 
     def _open_endpoint(self) -> "Endpoint":
         _ = self.yard.dispatcher  # raises unless the yard is open
@@ -283,7 +291,9 @@ class Endpoint:
             request.accepts_stream = True
             writer.requires_stream = accepted == "streams"
         body = request.body
-        if body is None:
+        if body is None:  # another server reads it, which does not decompress it
+            if is_compressed(request.headers):
+                raise RefusedError(415, "The body must not be compressed: leave 'Content-Encoding' out.")
             body = await self._read(request, writer)
             if body is None:
                 return

@@ -81,6 +81,9 @@ async def serve_in_session(http_session: HttpSession, request: Request, writer: 
     stream = http_session.open_stream()
     session.in_flight[message.id] = in_flight = InFlight()
     in_flight.task = http_session.start(_serve(http_session, stream, request, message=message, params=params))
+    if request.release is not None:  # the call is in work for as long as its task, even if the client disconnects
+        release, request.release = request.release, None
+        in_flight.task.add_done_callback(lambda _: release())
     http_session.attach(stream)
     try:
         try:
