@@ -86,7 +86,7 @@ class UpstreamResult(msgspec.Struct, frozen=True, gc=False):
 class Envelope(msgspec.Struct, dict=True):
     """What every call answers: success, data, error and `_meta`, all always present.
 
-    It also carries four attributes that are not fields, so that they are not written as JSON.
+    It also carries five attributes that are not fields, so that they are not written as JSON.
     """
 
     success: bool
@@ -97,6 +97,8 @@ class Envelope(msgspec.Struct, dict=True):
     """Content blocks that follow the envelope."""
     passthrough = cast("UpstreamResult | None", None)
     """Result of an upstream that is passed on unchanged."""
+    encoded_data = cast("bytes | None", None)
+    """Large data as JSON, so that a transport need not encode them again."""
     held = False
     """Whether a policy answered in place of the tool, or in place of a tool that it ran."""
     has_plain_shape = False

@@ -16,7 +16,7 @@ from toolyard.dispatch.call import ANYONE, SHARED, Caller
 from toolyard.model.envelope import encode
 from toolyard.server import ServerContext, ServerSession
 from toolyard.server.context import ParamHeaders
-from toolyard.server.methods import is_modern, name_of, open_request, params_of
+from toolyard.server.methods import is_modern, name_of, open_request, params_of_message
 from toolyard.transports.auth import Authenticator
 from toolyard.transports.http.capacity import Requests
 from toolyard.transports.http.handshake import (
@@ -75,7 +75,7 @@ from toolyard.wire.messages import (
     encode_fault,
     id_of,
 )
-from toolyard.wire.params import PROTOCOL_VERSION, CallTool
+from toolyard.wire.params import PROTOCOL_VERSION, CallMessage, CallTool, decode_call
 from toolyard.wire.versions import LATEST, MODERN, VERSIONS
 from toolyard.yard import Yard
 
@@ -297,11 +297,12 @@ class Endpoint:
             body = await self._read(request, writer)
             if body is None:
                 return
-        message: Message | None = None
+        message: Message | CallMessage | None = None
         try:
             if body[:1] != b"{" and await self._serve_batch(request, writer, body):
                 return
-            message = decode(body, depth=self._serving.message_depth)
+            depth = self._serving.message_depth
+            message = decode_call(body, depth=depth) or decode(body, depth=depth)
             await self._serve_message(request, writer, message)
         except Fault as fault:
             request_id = None if message is None else message.id
@@ -389,19 +390,21 @@ class Endpoint:
         version = request.headers.get(b"mcp-protocol-version")
         return None if version is None else version.strip().decode("latin-1")
 
-    def _serve_message(self, request: Request, writer: ResponseWriter, message: Message) -> Awaitable[None]:
+    def _serve_message(self, request: Request, writer: ResponseWriter, message: Message | CallMessage) -> Awaitable[None]:
         version = self._read_headers(request)
-        if message.method is None or message.id is UNSET:
+        if type(message) is Message and (message.method is None or message.id is UNSET):
             return self._take(request, writer, message)
         if version in MODERN:
-            return self._serve_modern(request, writer, message, params_of(message.method, message.params))
+            return self._serve_modern(request, writer, message, params_of_message(message))
         return self._serve_handshake(request, writer, message, version=version)
 
-    def _serve_handshake(self, request: Request, writer: ResponseWriter, message: Message, *, version: str | None) -> Awaitable[None]:
+    def _serve_handshake(
+        self, request: Request, writer: ResponseWriter, message: Message | CallMessage, *, version: str | None
+    ) -> Awaitable[None]:
         """Return the awaitable response to a request without the header of the 2026-07-28 era."""
         method = cast("str", message.method)
         try:
-            params = params_of(method, message.params)
+            params = params_of_message(message)
         except Fault as fault:
             _check_version(version)
             return self._refuse_params(request, writer, message, fault)
@@ -415,13 +418,13 @@ class Endpoint:
             return start_session(self._sessions, message, params, caller=request.caller, writer=writer)
         return serve_in_session(self._session_of(request), request, writer, message=message, params=params)
 
-    def _refuse_params(self, request: Request, writer: ResponseWriter, message: Message, fault: Fault) -> Awaitable[None]:
+    def _refuse_params(self, request: Request, writer: ResponseWriter, message: Message | CallMessage, fault: Fault) -> Awaitable[None]:
         """Answer a request of the handshake era with wrong params, which has the status 200 there."""
         if self._has_session(request) and message.method != "initialize":
             self._session_of(request)
         return respond_fault(writer, 200, fault, cast("Id", message.id))
 
-    def _serve_modern(self, request: Request, writer: ResponseWriter, message: Message, params: Any) -> Awaitable[None]:
+    def _serve_modern(self, request: Request, writer: ResponseWriter, message: Message | CallMessage, params: Any) -> Awaitable[None]:
         """Return the awaitable response to a request of the 2026-07-28 era.
 
         Raises:
