@@ -188,7 +188,7 @@ async def test_sigterm_during_a_hundred_calls_answers_every_one(program: Any, tm
     assert [answer["id"] for answer in answers] == list(range(100))
     assert {envelope["data"] for envelope in envelopes[1::2]} == {"rested"}
     assert {(envelope["error"]["code"], envelope["error"]["blame"]) for envelope in envelopes[::2]} == {("cancelled", "yard")}
-    assert (status, b"Traceback" in err) == (143, False)
+    assert (status, b"Traceback" in err) == (0, False)
     assert not (tmp_path / "yard.sock").exists()
 
 

@@ -4,6 +4,7 @@ It does not know which server runs it: it gets requests and a `ResponseWriter` f
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final, Literal, cast
@@ -85,6 +86,7 @@ Handle = Callable[[Request, ResponseWriter], Awaitable[None]]
 Accepted = Literal["json", "both", "streams"]
 """The media types of responses that a client accepts."""
 _PATH: Final = "/mcp"
+_ENDPOINT: Final = re.compile(rf"{_PATH}(?:/[^/]+)?")
 _JSON_TYPE: Final = b"application/json"
 _MAX_REMEMBERED: Final = 100
 
@@ -195,7 +197,7 @@ class App:
 
     def has_endpoint(self, path: str) -> bool:
         """Return whether a path is a protected endpoint, which has OAuth metadata; strangers must not learn which profiles exist."""
-        return path == _PATH or path.startswith(f"{_PATH}/")
+        return _ENDPOINT.fullmatch(path) is not None
 
     def resource_path(self, request: Request) -> str:
         """Return the path of the protected endpoint that a request is for."""
