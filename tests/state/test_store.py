@@ -106,6 +106,16 @@ async def test_beyond_its_size_the_oldest_of_what_is_kept_for_a_time_is_forgotte
     assert await store.keys("") == ["for good", "b", "c"]
 
 
+async def test_one_owner_cannot_push_out_the_values_of_another(clock: FakeClock) -> None:
+    store = MemoryStore(max_bytes=10, clock=clock)
+    await store.put("result/ada/r_1", b"123", ttl=10)
+    for number in range(20):
+        await store.put(f"result/ben/r_{number}", b"123", ttl=10)
+
+    assert await store.get("result/ada/r_1") == b"123"
+    assert await store.keys("result/ben/") == ["result/ben/r_18", "result/ben/r_19"]
+
+
 async def test_what_was_put_last_is_kept_however_large(clock: FakeClock) -> None:
     store = MemoryStore(max_bytes=10, clock=clock)
     await store.put("a", b"1", ttl=10)
