@@ -107,8 +107,8 @@ async def test_the_connection_on_stdio_is_the_scope(program: Any) -> None:
         "from toolyard import Call, Yard, serve, tool\n\n@tool\nasync def who(call: Call) -> str:\n    'Say.'\n"
         "    return call.caller.scope\n\nserve(Yard(tools=[who]), transport='stdio')\n"
     )
-    meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
-    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "who", "_meta": meta}}
+    meta: dict[str, Any] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
+    message: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "who", "_meta": meta}}
     scopes: list[str] = []
     for _ in range(2):
         running = await program(source)
