@@ -381,9 +381,9 @@ def chunk_extension_without_end(sock: socket.socket) -> None:
 
 def silent_connections(sock: socket.socket) -> None:
     """Open many connections, and send nothing."""
-    others = [socket.create_connection(sock.getpeername()) for _ in range(100)]
-    for other in others:
-        other.close()
+    with contextlib.ExitStack() as stack:
+        for _ in range(100):
+            stack.enter_context(socket.create_connection(sock.getpeername()))
 
 
 def pipelined_requests(sock: socket.socket) -> None:
