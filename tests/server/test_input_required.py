@@ -528,6 +528,25 @@ async def test_one_yes_to_a_declared_question_does_one_thing(meet: "Meet") -> No
     assert answers[3]["error"]["code"] == "state_error"
 
 
+@pytest.mark.parametrize(("limit", "most"), [("_MAX_CALLS_OF_OWNER", 1), ("_MAX_BYTES_OF_OWNER", 5000)])
+async def test_one_caller_cannot_take_the_room_of_the_others(meet: "Meet", monkeypatch: pytest.MonkeyPatch, limit: str, most: int) -> None:
+    monkeypatch.setattr(f"toolyard.server.input_required.{limit}", most)
+
+    @tool
+    async def keep(call: Call, much: str) -> str:
+        """Ask, having taken much."""
+        return f"{(await call.ask(SCHEMA, 'Who?', key='who'))['name']} {len(much)}"
+
+    async with meet(tools=[keep]) as peer:
+        assert await state_of(peer, "keep", arguments={"much": "x" * 3000})
+        peer.call(2, "keep", {"much": "x" * 3000})
+        refused = await peer.envelope()
+        async with meet(tools=[keep], caller=Caller(identity="ben")) as other:
+            assert await state_of(other, "keep", arguments={"much": "x" * 3000})
+
+    assert refused["error"]["code"] == "overloaded"
+
+
 async def test_calls_that_hold_on_to_too_much_together_are_refused(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolyard.dispatch.detached._MAX_BYTES", 5000)
 

@@ -275,6 +275,8 @@ class RecordSinks:
 
 _DEFECTS: Final = frozenset({"internal_error", "invalid_output"})
 """Failures whose details carry the call id, so that they can be found in the log after passing through other calls."""
+_LARGE_CHARACTERS: Final = 4096
+"""Beyond this, encoding the data again takes longer than carrying their text along."""
 _META: Final = len(',"_meta":')
 _LONG_MS: Final = 10**8
 """An upper bound of `elapsed_ms`, to reserve room for its digits."""
@@ -303,6 +305,8 @@ def finish(call: Run, outcome: Outcome, *, slow: float) -> Envelope:
     answer = Envelope(error is None, outcome.data, error, meta)
     if outcome.content:
         answer.content = outcome.content
+    if encoded is not None and encoded.characters > _LARGE_CHARACTERS:
+        answer.encoded_data = encoded.text
     if outcome.passed is not None:
         answer.passthrough = outcome.passed
     if outcome.held:

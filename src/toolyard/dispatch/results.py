@@ -4,6 +4,7 @@ A result belongs to its owner; for another owner its handle does not exist. Owne
 """
 
 import asyncio
+import os
 import re
 from collections.abc import Callable, Mapping
 from hashlib import sha256
@@ -12,6 +13,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from toolyard.dispatch.sessions import SHARED_OWNER
 from toolyard.model.envelope import Encoded, encode
 from toolyard.model.errors import ToolError, shortened
 from toolyard.model.limits import Limits
@@ -42,7 +44,8 @@ BACKSLASH: Final = ord("\\")
 """The byte that begins a JSON escape; a client may escape any character of the key."""
 
 _ESCAPED: Final = re.compile(rb"\\u00(?:24|72|65|66)")
-_HANDLE: Final = re.compile(r"r_[1-9][0-9]{0,17}\Z", re.ASCII)
+_HANDLE: Final = re.compile(r"r_[0-9a-f]{1,18}\Z", re.ASCII)
+_RANDOM_BYTES: Final = 8
 _INDEX: Final = re.compile(r"(0|[1-9][0-9]{0,17})\Z", re.ASCII)
 _COUNTER_SECONDS: Final = 30 * 24 * 3600.0
 """How long the counter of an idle owner lives, so that an old handle never names a new result."""
@@ -83,12 +86,7 @@ class Results:
                 bytes=len(encoded.text),
                 limit=self._limits.stored_bytes,
             )
-        prefix = _prefix(owner)
-        handle = f"r_{await self._store.count(prefix, ttl=max(_COUNTER_SECONDS, 2 * self._limits.stored_seconds))}"
-        await self._store.put(_key(prefix, handle), encoded.text, ttl=self._limits.stored_seconds)
-        stored = await self._store.keys(prefix, limit=self._limits.stored_results + _MAX_DROPPED)
-        for key in stored[: max(len(stored) - self._limits.stored_results, 0)]:
-            await self._store.delete(key)
+        handle = await self._put(encoded.text, owner)
         read = "".join(f"Read parts of it with {action}. " for action in self.suggest_read(handle, profile))
         data = {
             "status": "stored",
@@ -100,6 +98,20 @@ class Results:
         }
         shape = shape_of(encoded.data) if room is None else shape_within(encoded.data, room - len(encode(data)))
         return {**data, "shape": shape}
+
+    async def _put(self, text: bytes, owner: str) -> str:
+        """Store a result and return its handle, drop the owner's oldest ones beyond the limit."""
+        prefix = _prefix(owner)
+        if owner == SHARED_OWNER:  # others have the same owner: they must not guess the handle, nor push the result out
+            handle = f"r_{os.urandom(_RANDOM_BYTES).hex()}"
+            await self._store.put(_key(prefix, handle), text, ttl=self._limits.stored_seconds)
+            return handle
+        handle = f"r_{await self._store.count(prefix, ttl=max(_COUNTER_SECONDS, 2 * self._limits.stored_seconds))}"
+        await self._store.put(_key(prefix, handle), text, ttl=self._limits.stored_seconds)
+        stored = await self._store.keys(prefix, limit=self._limits.stored_results + _MAX_DROPPED)
+        for key in stored[: max(len(stored) - self._limits.stored_results, 0)]:
+            await self._store.delete(key)
+        return handle
 
     async def read(self, handle: str, owner: str) -> Any:
         """Return the stored result of an owner's handle.
@@ -303,7 +315,7 @@ def _prefix(owner: str) -> str:
 
 def _key(prefix: str, handle: str) -> str:
     """Return the key of a handle's result; keys in order are results by age."""
-    return f"{prefix}{int(handle[2:]):018}"
+    return prefix + handle.removeprefix("r_").zfill(18)
 
 
 def _is_ref(pairs: Mapping[str, object]) -> bool:

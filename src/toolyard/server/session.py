@@ -331,7 +331,7 @@ class ServerSession:
         text = "The yard is closing, and the call did not end in time."
         return self._refuse_call(message, ToolError("cancelled", text, blame="yard", may_have_run=True))
 
-    def refuse_ended(self, message: Message, *, started: bool) -> bytes | None:
+    def refuse_ended(self, message: Message | CallMessage, *, started: bool) -> bytes | None:
         """Return the response to a cancelled request if the session was closed; None if the client cancelled it."""
         if not self._is_closed:
             return None

@@ -32,6 +32,7 @@ __all__ = [
     "encode_request",
     "encode_result",
     "id_of",
+    "may_be_deep",
 ]
 
 
@@ -245,8 +246,7 @@ def check_depth(data: bytes, depth: int = _MAX_DEPTH) -> None:
     Raises:
         Fault: It is nested too deep.
     """
-    # A level takes at least two bytes, and five if it is an object: shorter data is not too deep, or not JSON.
-    if len(data) > 2 * depth and (len(data) > 5 * depth or data.find(b"[") >= 0) and _may_be_deep(data, depth):
+    if may_be_deep(data, depth):
         _check_depth(data, depth)
 
 
@@ -257,8 +257,11 @@ def _check_text(data: bytes) -> None:
         raise Fault(PARSE, "The message is not UTF-8.") from error
 
 
-def _may_be_deep(data: bytes, depth: int) -> bool:
-    """Return whether there are more brackets than levels; in a large message, searching one by one is quicker than counting."""
+def may_be_deep(data: bytes, depth: int) -> bool:
+    """Return whether JSON has more brackets than levels; in a large message, searching one by one is quicker than counting."""
+    # A level takes at least two bytes, and five if it is an object: shorter data is not too deep, or not JSON.
+    if len(data) <= 2 * depth or (len(data) <= 5 * depth and data.find(b"[") < 0):
+        return False
     if len(data) < _LARGE_BYTES:
         return data.count(b"[") + data.count(b"{") > depth
     count = 0

@@ -79,6 +79,10 @@ class ResponseWriter(ABC):
     async def write(self, data: bytes, *, last: bool = False) -> None:
         """Write a part of the stream, and wait while the client reads too slowly."""
 
+    def admit(self, identity: str | None) -> bool:  # noqa: ARG002 - other servers bound their connections themselves
+        """Count the connection for an identity; return False if it has too many."""
+        return True
+
     @abstractmethod
     def watch(self, on_disconnect: Callable[[], object]) -> None:
         """Call a function if the client disconnects before the end of the response."""
