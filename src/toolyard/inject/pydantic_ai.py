@@ -24,7 +24,7 @@ def pydantic_ai_toolset(yard: Yard | Conversation, **options: Unpack[Conversatio
 
     def content_of(answer: Answer) -> Any:
         binaries = [messages.BinaryContent(data=b64decode(data), media_type=media_type) for media_type, data in answer.images]
-        return [answer.text, *binaries] if binaries else answer.text
+        return messages.ToolReturn(return_value=answer.text, content=binaries) if binaries else answer.text
 
     class YardToolset(toolsets.AbstractToolset):
         """The listed tools of a yard, for one conversation."""
