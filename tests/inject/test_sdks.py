@@ -16,9 +16,7 @@ ENVIRONMENTS = {
     "openai": "agents",
     "pydantic-ai": "agents",
     "langchain": "agents",
-    "messages": "agents",
-    "responses": "agents",
-    "chat": "agents",
+    "function-calling": "agents",
     "google-adk": "google_adk",
 }
 """The drivers of `sdks/drivers.py` by the beginning of their name, and the file that pins what each needs."""

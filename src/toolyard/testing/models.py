@@ -165,6 +165,10 @@ class ScriptedModel:
         offered = next((seen.tools for seen in reversed(self._seen) if seen.tools), list[OfferedTool]())
         return {tool.name: tool for tool in offered}
 
+    def script_for(self, body: dict[str, Any]) -> Sequence[Turn]:  # noqa: ARG002 - for subclasses
+        """Return the script of a request's conversation; override it if there are several, such as those of sub-agents."""
+        return self._script
+
     def answer(self, path: str, body: dict[str, Any]) -> _Reply:
         """Return the reply of the script to a request.
 
@@ -174,9 +178,10 @@ class ScriptedModel:
         conversation = self.apis[path].read(body)
         self.requests.append(body)
         self._seen.append(conversation)
-        if conversation.turns >= len(self._script):
-            raise OffScriptError(f"The script has {len(self._script)} turns, and the conversation wants one more.")
-        turn = self._script[conversation.turns]
+        script = self.script_for(body)
+        if conversation.turns >= len(script):
+            raise OffScriptError(f"The script has {len(script)} turns, and the conversation wants one more.")
+        turn = script[conversation.turns]
         parts = [turn] if isinstance(turn, str | ToolUse) else turn
         offered = [tool.name for tool in conversation.tools]
         return _Reply(str(body.get("model", "scripted")), [self._part(part, offered) for part in parts])

@@ -68,7 +68,7 @@ async def user_prompt(text: str) -> AsyncGenerator[dict[str, Any]]:
     yield {"type": "user", "message": {"role": "user", "content": text}, "parent_tool_use_id": None, "session_id": "default"}
 
 
-async def claude_query(options: Any, model: ScriptedModel, *, home: str, prompt: str = "Go.") -> list[Any]:
+async def claude_query(options: Any, model: ScriptedModel, *, home: str, prompt: str = "Go.", sources: Sequence[str] = ()) -> list[Any]:
     """Run one query of the Claude Agent SDK with the real CLI, and return its messages."""
     sdk = import_module("claude_agent_sdk")
     environment = {
@@ -78,7 +78,7 @@ async def claude_query(options: Any, model: ScriptedModel, *, home: str, prompt:
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     }
     options.env = {**environment, **options.env}
-    options.cwd, options.setting_sources = home, []
+    options.cwd, options.setting_sources = home, list(sources)
     return [message async for message in sdk.query(prompt=user_prompt(prompt), options=options)]
 
 
@@ -225,8 +225,8 @@ DRIVERS = {
     "openai-chat": Driver("agents", _openai_agents("OpenAIChatCompletionsModel"), sees_images=False),
     "pydantic-ai": Driver("pydantic_ai", _pydantic_ai),
     "langchain": Driver("langchain", _langchain),
-    "messages": Driver("anthropic", _messages),
-    "responses": Driver("openai", _responses),
-    "chat": Driver("openai", _chat, sees_images=False),
+    "function-calling-messages": Driver("anthropic", _messages),
+    "function-calling-responses": Driver("openai", _responses),
+    "function-calling-chat": Driver("openai", _chat, sees_images=False),
     "google-adk": Driver("google.adk", _google_adk, sees_images=False),
 }
