@@ -18,7 +18,7 @@ from toolyard.testing import FakeSink
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from drivers import DRIVERS, Driver  # noqa: E402 - the folder is no package
+from drivers import DRIVERS, Driver
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "driver" in metafunc.fixturenames:
-        wanted = metafunc.config.getoption("--sdk")
+        wanted = str(metafunc.config.getoption("--sdk"))
         names = [name for name, driver in DRIVERS.items() if name.startswith(wanted) and driver.installed]
         metafunc.parametrize("driver", [DRIVERS[name] for name in names], ids=names)
 

@@ -4,7 +4,7 @@ The SDKs are not in our own environment, so they are imported by name and have n
 """
 
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -50,7 +50,7 @@ class Driver:
 
     module: str
     """The module that the SDK's environment has."""
-    converse: Callable[[Conversation, Script], Awaitable[Transcript]]
+    converse: Callable[[Conversation, Script], Coroutine[Any, Any, Transcript]]
     name_of: Callable[[str], str] = str
     sees_images: bool = True
 
@@ -96,7 +96,7 @@ async def _claude(conversation: Conversation, script: Script) -> Transcript:
     return replace(seen, tools={name: tool for name, tool in seen.tools.items() if name.startswith("mcp__")})
 
 
-def _openai_agents(kind: str) -> Callable[[Conversation, Script], Awaitable[Transcript]]:
+def _openai_agents(kind: str) -> Callable[[Conversation, Script], Coroutine[Any, Any, Transcript]]:
     async def converse(conversation: Conversation, script: Script) -> Transcript:
         sdk, openai = import_module("agents"), import_module("openai")
         sdk.set_tracing_disabled(disabled=True)

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -103,9 +104,10 @@ def test_the_options_of_the_host_are_kept(shop: Shop, monkeypatch: pytest.Monkey
 
     options = claude_options(mine, shop.yard)
 
-    changed = {name for name in vars(mine) if vars(mine)[name] != vars(options)[name]}
+    names = [field.name for field in fields(mine)]
+    changed = {name for name in names if getattr(mine, name) != getattr(options, name)}
     assert changed == {"mcp_servers", "env"}
-    assert list(options.mcp_servers)[0] == "other"
+    assert next(iter(options.mcp_servers)) == "other"
     assert options.allowed_tools == []
     assert options.env == {"A": "b", "MCP_TOOL_TIMEOUT": str(750_000)}
     assert (mine.env, os.environ["MCP_TOOL_TIMEOUT"]) == ({"A": "b"}, "1000")
@@ -123,7 +125,7 @@ def test_servers_in_a_file_cannot_be_joined(shop: Shop) -> None:
 
 
 async def test_a_server_of_the_same_name_in_the_hosts_files_does_not_shadow_the_yard(shop: Shop, tmp_path: Path) -> None:
-    false = {"mcpServers": {SERVER_NAME: {"type": "stdio", "command": "false", "args": []}}}
+    false: dict[str, Any] = {"mcpServers": {SERVER_NAME: {"type": "stdio", "command": "false", "args": []}}}
     (tmp_path / ".mcp.json").write_text(json.dumps(false))
     (tmp_path / ".claude").mkdir()
     (tmp_path / ".claude" / "settings.json").write_text('{"enableAllProjectMcpServers": true}')
