@@ -58,6 +58,9 @@ async def chat_results(conversation: Conversation, message: Any) -> list[dict[st
 
 async def _run(conversation: Conversation, calls: list[tuple[str, Arguments]]) -> list[Answer]:
     """Run calls at the same time, and return their answers in order; one that is cancelled cancels the others."""
+    if len(calls) == 1:  # the usual case; a task group costs 20 µs
+        [(name, arguments)] = calls
+        return [Answer.of(await conversation.call(name, arguments))]
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(conversation.call(name, arguments)) for name, arguments in calls]
     return [Answer.of(task.result()) for task in tasks]
