@@ -195,10 +195,12 @@ async def serve_forever(
     try:
         async with yard, background():
             gc.freeze()  # the objects of an open yard live until the end, so collections can skip them
+            yard.address = transport.info().address
             if ready is not None:
                 ready(transport)
             await transport.serve(yard)
     finally:
+        yard.address = None
         await transport.close()
 
 
