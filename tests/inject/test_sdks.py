@@ -11,22 +11,24 @@ from pinned_packages import python_with
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 PATIENCE = 240.0
-ENVIRONMENTS = {
-    "claude": "agents",
-    "openai": "agents",
-    "pydantic-ai": "agents",
-    "langchain": "agents",
-    "function-calling": "agents",
-    "google-adk": "google_adk",
+EVERY = ("test_every_sdk.py",)
+RUNS = {
+    "claude": ("agents", (*EVERY, "test_claude.py")),
+    "openai": ("agents", EVERY),
+    "pydantic-ai": ("agents", EVERY),
+    "langchain": ("agents", EVERY),
+    "function-calling": ("agents", EVERY),
+    "guide": ("agents", ("test_guide.py",)),
+    "google-adk": ("google_adk", (*EVERY, "test_guide.py")),
 }
-"""The drivers of `sdks/drivers.py` by the beginning of their name, and the file that pins what each needs."""
+"""By the beginning of a driver's name in `sdks/drivers.py`: the file that pins what it needs, and the tests."""
 
 
-@pytest.mark.parametrize(("sdk", "environment"), ENVIRONMENTS.items(), ids=list(ENVIRONMENTS))
-def test_the_tests_of_an_sdk_pass_with_the_real_sdk(sdk: str, environment: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sdk", RUNS)
+def test_the_tests_of_an_sdk_pass_with_the_real_sdk(sdk: str, tmp_path: Path) -> None:
+    environment, tests = RUNS[sdk]
     python = python_with(HERE / f"{environment}.txt", what=f"SDK for '{sdk}'")
-    own = HERE / "sdks" / f"test_{sdk}.py"
-    files = [HERE / "sdks" / "test_every_sdk.py", *([own] if own.exists() else [])]
+    files = [HERE / "sdks" / name for name in tests]
     options = [f"--sdk={sdk}", f"--confcutdir={HERE / 'sdks'}", "-p", "no:cacheprovider", "-q", "-o", "filterwarnings=ignore"]
 
     command = [python, "-m", *_coverage(), "pytest", *map(str, files), *options]

@@ -28,7 +28,7 @@ from toolyard.inject.openai import openai_tools
 from toolyard.inject.pydantic_ai import pydantic_ai_toolset
 from toolyard.testing.models import OfferedTool, ScriptedAnthropic, ScriptedModel, ScriptedOpenAI, ToolResult, ToolUse, Turn
 
-__all__ = ["DRIVERS", "Driver", "Transcript", "claude_query", "import_module", "user_prompt"]
+__all__ = ["DRIVERS", "Driver", "GeminiScript", "Transcript", "claude_query", "gemini_model", "import_module", "user_prompt"]
 
 Script = Sequence[Turn]
 
@@ -173,34 +173,42 @@ async def _chat(conversation: Conversation, script: Script) -> Transcript:
 
 
 async def _google_adk(conversation: Conversation, script: Script) -> Transcript:
-    """Run the SDK with a scripted model class, because it speaks Gemini's API only."""
-    agents, runners = import_module("google.adk.agents"), import_module("google.adk.runners")
-    base, types = import_module("google.adk.models.base_llm"), import_module("google.genai.types")
-    response = import_module("google.adk.models.llm_response")
-    model = _GeminiScript(script, types)
+    agents = import_module("google.adk.agents")
+    gemini, model = gemini_model(script)
+    text = await gemini.run(agents.LlmAgent(name="tester", model=model, tools=[google_adk_toolset(conversation)]))
+    return Transcript(gemini.results, gemini.tools, text)
+
+
+def gemini_model(script: Script) -> "tuple[GeminiScript, Any]":
+    """Return a script, and the model class that follows it: Google's SDK speaks no API that a scripted model has."""
+    base, response = import_module("google.adk.models.base_llm"), import_module("google.adk.models.llm_response")
+    gemini = GeminiScript(script)
 
     class Scripted(base.BaseLlm):
         async def generate_content_async(self, llm_request: Any, stream: bool = False) -> AsyncGenerator[Any]:  # noqa: FBT001, FBT002 - the base class has it
-            yield response.LlmResponse(content=model.answer(llm_request))
+            yield response.LlmResponse(content=gemini.answer(llm_request))
 
-    agent = agents.LlmAgent(name="tester", model=Scripted(model="scripted"), tools=[google_adk_toolset(conversation)])
-    runner = runners.InMemoryRunner(agent=agent, app_name="tests")
-    session = await runner.session_service.create_session(app_name="tests", user_id="tester")
-    prompt = types.Content(role="user", parts=[types.Part(text="Go.")])
-    text = ""
-    async for event in runner.run_async(user_id="tester", session_id=session.id, new_message=prompt):
-        text = "".join(part.text or "" for part in event.content.parts) if event.content else text
-    return Transcript(model.results, model.tools, text)
+    return gemini, Scripted(model="scripted")
 
 
-class _GeminiScript:
-    """A script in the words of Gemini's API."""
+class GeminiScript:
+    """A script in the words of Gemini's API, and what the model saw."""
 
-    def __init__(self, script: Script, types: Any) -> None:
+    def __init__(self, script: Script) -> None:
         self._script = list(script)
-        self._types = types
+        self._types = import_module("google.genai.types")
         self.results: list[ToolResult] = []
         self.tools: dict[str, OfferedTool] = {}
+
+    async def run(self, agent: Any) -> str:
+        """Run an agent, and return its last text."""
+        runner = import_module("google.adk.runners").InMemoryRunner(agent=agent, app_name="tests")
+        session = await runner.session_service.create_session(app_name="tests", user_id="tester")
+        prompt = self._types.Content(role="user", parts=[self._types.Part(text="Go.")])
+        text = ""
+        async for event in runner.run_async(user_id="tester", session_id=session.id, new_message=prompt):
+            text = "".join(part.text or "" for part in event.content.parts) if event.content else text
+        return text
 
     def answer(self, request: Any) -> Any:
         """Return the turn that answers a request."""
