@@ -10,13 +10,13 @@ from pinned_packages import python_with
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-PATIENCE = 240.0
+PATIENCE = 600.0
 EVERY = ("test_every_sdk.py",)
 RUNS = {
     "claude": ("agents", (*EVERY, "test_claude.py")),
     "openai": ("agents", EVERY),
-    "pydantic-ai": ("agents", EVERY),
-    "langchain": ("agents", EVERY),
+    "pydantic-ai": ("agents", (*EVERY, "test_pydantic_ai.py")),
+    "langchain": ("agents", (*EVERY, "test_langchain.py")),
     "function-calling": ("agents", EVERY),
     "guide": ("agents", ("test_guide.py",)),
     "google-adk": ("google_adk", (*EVERY, "test_guide.py")),

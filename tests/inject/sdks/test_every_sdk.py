@@ -14,7 +14,7 @@ from toolyard.testing.models import ToolUse
 from toolyard.transports.memory import Memory
 from toolyard.yard import Yard
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 NameOf = Callable[[str], str]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from drivers import gemini_model, import_module, user_prompt
+from drivers import gemini_model, import_module
 
 from toolyard import Yard, tool
 from toolyard.inject.claude import claude_tool_name
@@ -77,7 +77,7 @@ async def test_the_example_of_claude_works(yard: Yard, tmp_path: Path, monkeypat
     monkeypatch.setenv("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1")
     with ScriptedAnthropic([ToolUse(claude_tool_name("greet"), ARGUMENTS), "Done."]) as model:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", model.url)
-        await run(block_of("claude_agent_sdk"), yard=yard, can_use_tool=can_use_tool, prompt=user_prompt("Greet Ada."))
+        await run(block_of("claude_agent_sdk"), yard=yard, can_use_tool=can_use_tool)
 
     assert model.results[0].envelope.data == "Hello, Ada."
 
