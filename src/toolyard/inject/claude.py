@@ -15,6 +15,7 @@ import msgspec
 from toolyard.inject.plain import Conversation, ConversationOptions, import_sdk
 from toolyard.model.profile import METATOOLS
 from toolyard.model.spec import ToolSpec
+from toolyard.wire.params import custom_meta
 from toolyard.wire.results import ResultEncoder, Server, tool_item
 from toolyard.wire.versions import LATEST_HANDSHAKE
 from toolyard.yard import Yard
@@ -131,7 +132,8 @@ def _server(name: str, conversation: Conversation, groups: Mapping[str, str], al
         return types.ListToolsResult.model_validate({"tools": _items(mine, always_load)})
 
     async def call_tool(_: Any, params: Any) -> Any:
-        envelope = await conversation.call(params.name, params.arguments, meta=params.meta)
+        meta = custom_meta(params.meta) if params.meta else None  # the CLI's id of the call is in it
+        envelope = await conversation.call(params.name, params.arguments, meta=meta)
         plain = envelope.has_plain_shape and envelope.error is None
         return result_from(encoder.plain(envelope) if plain else encoder.envelope(envelope))
 
