@@ -182,6 +182,17 @@ def test_a_tool_that_is_not_offered_is_an_error_unless_the_script_insists(api: A
     assert api.read(answered[1]) == ("", [("hidden", {})])
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_arguments_may_be_a_text_that_is_no_json(api: Api, stream: bool) -> None:  # noqa: FBT001 - the same
+    with api.model([ToolUse("add", '{"a":')]) as model:
+        status, answer = request(model, "POST", api.path, api.body(results=False, stream=stream))
+
+    if isinstance(api, Messages) and not stream:  # this API has no place for it
+        assert status == 400
+    else:
+        assert (b'{\\"a\\":' in answer, status) == (True, 200)
+
+
 def test_a_conversation_longer_than_the_script_is_an_error(api: Api) -> None:
     with api.model(SCRIPT[:1]) as model:
         status, answer = request(model, "POST", api.path, api.body(results=True))

@@ -26,7 +26,8 @@ class ToolUse(msgspec.Struct, frozen=True):
     """A tool call that the model makes."""
 
     name: str
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, Any] | str = {}
+    """As data, or as a text that is sent as it is, even if it is no JSON."""
     unlisted: bool = False
     """Whether to call the tool even if the request does not offer it."""
 
@@ -74,11 +75,11 @@ class _Use(msgspec.Struct):
 
     id: str
     name: str
-    arguments: dict[str, Any]
+    arguments: dict[str, Any] | str
 
     @property
     def text(self) -> str:
-        return json.dumps(self.arguments)
+        return self.arguments if isinstance(self.arguments, str) else json.dumps(self.arguments)
 
 
 class _Reply(msgspec.Struct):
@@ -238,13 +239,14 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             body = msgspec.json.decode(raw, type=dict[str, Any])
             reply = self.server.model.answer(path, body)
+            whole = None if body.get("stream") else api.whole(reply)
         except (OffScriptError, msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
             self._send(400, _error(str(error)))
             return
-        if body.get("stream"):
+        if whole is None:
             self._stream(api.events(reply))
         else:
-            self._send(200, api.whole(reply))
+            self._send(200, whole)
 
     def _stream(self, events: Iterable[_Event]) -> None:
         self.close_connection = True
@@ -290,7 +292,13 @@ class _Messages:
         return _Conversation(sum(message["role"] == "assistant" for message in body["messages"]), tools, results)
 
     def whole(self, reply: _Reply) -> dict[str, Any]:
-        """Return a reply that is not streamed."""
+        """Return a reply that is not streamed.
+
+        Raises:
+            OffScriptError: Arguments are a text, which only a stream can have.
+        """
+        if any(isinstance(use.arguments, str) for use in reply.uses):
+            raise OffScriptError("Arguments as a text need a stream in this API.")
         content = [
             {"type": "text", "text": part}
             if isinstance(part, str)

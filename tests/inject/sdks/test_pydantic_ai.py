@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from conftest import Shop
 from drivers import import_module
 
@@ -34,6 +35,16 @@ async def test_a_tool_that_appears_during_a_run_is_offered_in_the_next_step() ->
             await _run(yard, model)
 
     assert [result.envelope.data for result in model.results] == ["grown", "here"]
+
+
+@pytest.mark.parametrize("arguments", ['{"item": ', "[]", "tea"])
+async def test_arguments_that_are_no_object_are_answered_with_an_envelope(shop: Shop, arguments: str) -> None:
+    with ScriptedOpenAI([ToolUse("order", arguments), "Done."]) as model:
+        await _run(shop.yard, model)
+
+    error = model.results[0].envelope.error
+    assert error is not None
+    assert error.code == "invalid_input"
 
 
 async def _run(yard: Yard, model: ScriptedOpenAI) -> None:
