@@ -1,5 +1,6 @@
 """The Claude Agent SDK with its real CLI: permissions, names, options, sub-agents and resumed conversations."""
 
+import asyncio
 import json
 import os
 from dataclasses import fields
@@ -14,6 +15,7 @@ from toolyard.inject import Conversation
 from toolyard.inject.claude import SERVER_NAME, claude_options, claude_servers, claude_tool_name
 from toolyard.testing.models import ScriptedAnthropic, ToolUse, Turn
 
+PATIENCE = 60.0
 PING = claude_tool_name("ping", f"{SERVER_NAME}_system")
 ORDER = ToolUse(claude_tool_name("order"), {"item": "tea"})
 
@@ -117,6 +119,19 @@ def test_a_longer_timeout_of_the_host_is_kept(shop: Shop) -> None:
     options = claude_options(make_options(env={"MCP_TOOL_TIMEOUT": "900000"}), shop.yard)
 
     assert options.env["MCP_TOOL_TIMEOUT"] == "900000"
+
+
+async def test_the_clis_timeout_is_the_variable_that_the_adapter_sets(shop: Shop, tmp_path: Path) -> None:
+    options = claude_options(make_options(can_use_tool=allow), shop.yard)
+    options.env["MCP_TOOL_TIMEOUT"] = "1000"  # against the adapter, to see that the CLI obeys it
+
+    with ScriptedAnthropic([ToolUse(claude_tool_name("wait")), "Done."]) as model:
+        async with asyncio.timeout(PATIENCE):
+            await claude_query(options, model, home=str(tmp_path))
+            await shop.stopped.wait()
+
+    assert model.results[0].is_error
+    assert shop.sink.codes == ["cancelled"]
 
 
 def test_servers_in_a_file_cannot_be_joined(shop: Shop) -> None:
