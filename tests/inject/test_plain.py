@@ -192,7 +192,7 @@ async def test_the_host_cancels_the_calls_of_one_conversation_alone() -> None:
         await asyncio.Event().wait()
 
     async with Yard(tools=[wait]) as yard:
-        one, other = Conversation(yard), Conversation(yard)
+        one, other = (Conversation(yard, caller=Caller(identity=name), scope="chat") for name in ("ann", "bob"))
         calls = [asyncio.create_task(conversation.call("wait", meta=meta)) for conversation, meta in ((one, {"id": 1}), (other, None))]
         await begun.wait()
 

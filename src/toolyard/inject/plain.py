@@ -74,7 +74,7 @@ class Conversation:
             client=options.get("client") or caller.client,
         )
         elicit = options.get("elicit")
-        # A served yard asks before a call with the operation 'destroy'; its approvals reach the person here, as elicitation.
+        # What a tool, a confirmation or a policy asks reaches the person here, and so must approvals: as elicitation of the host.
         self.channel = Channel(
             name="inject",
             line=scope,
@@ -125,9 +125,9 @@ class Conversation:
 
     def cancel(self) -> int:
         """Cancel the calls in flight, each of which is answered with `cancelled`; return how many there were."""
-        dispatcher = self.yard.dispatcher
-        mine = [call.id for call in dispatcher.in_flight.values() if call.parent is None and self._is_mine(call.channel)]
-        return sum(map(dispatcher.cancel, mine))
+        dispatcher, name, owner = self.yard.dispatcher, self.channel.name, self.caller.owner
+        calls = [call for call in dispatcher.in_flight.values() if call.parent is None and call.channel.name == name]
+        return sum([dispatcher.cancel(call.id) for call in calls if call.caller.owner == owner])
 
     def instructions(self, name_of: Callable[[str], str] = str) -> str:
         """Return a short text for the system prompt: what the yard offers, with tools named as the model must call them."""
@@ -140,9 +140,6 @@ class Conversation:
         for metatool in [spec.name for spec in specs if spec.source == METATOOLS]:
             own = re.sub(rf"\b{metatool}\b", name_of(metatool), own)
         return "\n\n".join(part for part in (f"{offers} {answers}" if offers else "", own) if part)
-
-    def _is_mine(self, channel: Channel) -> bool:
-        return channel is self.channel or (channel.name == self.channel.name and channel.line == self.channel.line)
 
     def _add_session(self, name: str, data: Any) -> Any:
         """Return the arguments with the conversation's session, if the tool has one and the model names none."""
