@@ -32,8 +32,9 @@ demo: $(READY) ## Show what an agent sees of a yard with hundreds of tools
 test: $(READY) ## Everything: lint, types, layers, all tests, coverage, core tests on other Pythons; at most 20 minutes
 	@scripts/test
 
-soak: $(READY) ## Long runs: property tests with ten times the examples
+soak: $(READY) ## Long runs: property tests with ten times the examples, ten million records for the monitor
 	CI_EXAMPLES=20000 $(BIN)/pytest -q -n 2 tests/test_promises.py
+	CI_RECORDS=10000000 $(BIN)/pytest -q tests/monitor/test_metrics.py
 	CI_EXAMPLES=1000 $(BIN)/pytest -q -n 2 $$(grep -rlE '^from hypothesis' tests --include='test_*.py' | grep -v test_promises.py)
 
 check: $(READY) ## The fast part: lint, types, layers, unit tests; under two minutes

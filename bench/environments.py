@@ -8,7 +8,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-__all__ = ["FRAMEWORKS", "INJECTED", "NAMES", "OPTIONAL", "InstallError", "cache", "is_ready", "node_folder", "python_of", "set_up"]
+__all__ = [
+    "BEFORE",
+    "FRAMEWORKS",
+    "INJECTED",
+    "NAMES",
+    "OPTIONAL",
+    "InstallError",
+    "cache",
+    "is_ready",
+    "node_folder",
+    "python_of",
+    "set_up",
+]
 
 _CHECKOUT: Final = Path(__file__).resolve().parents[1]
 _LOCK: Final = _CHECKOUT / "requirements" / "runtime.txt"
@@ -24,12 +36,17 @@ _INSTALLS: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "google_adk": (("--no-deps", "--requirement", str(_PINS / "google_adk.txt")), ("--no-deps", "--editable", str(_CHECKOUT))),
     "tmcp": (("tmcp@1.20.0", "@tmcp/adapter-zod@0.1.7", "@tmcp/transport-stdio@0.5.0", "zod@4.6.7"),),
 }
+_BEFORE: Final = os.environ.get("TOOLYARD_BENCH_BEFORE")
+BEFORE: Final = Path(_BEFORE).resolve() if _BEFORE else None
+"""Another checkout of Toolyard that this one is compared with."""
+if BEFORE is not None:
+    _INSTALLS["before"] = (("--requirement", str(BEFORE / "requirements" / "runtime.txt")), ("--no-deps", "--editable", str(BEFORE)), _HTTP)
 _OVERRIDE: Final = "certifi"
 """FastMCP asks for a newer one than some package indexes have."""
 
 NAMES: Final = tuple(_INSTALLS)
 
-FRAMEWORKS: Final = ("toolyard", "fastmcp", "sdk")
+FRAMEWORKS: Final = ("toolyard", *(("before",) if BEFORE is not None else ()), "fastmcp", "sdk")
 """Those with a worker, which are measured in their own process."""
 
 INJECTED: Final = ("agents", "google_adk")

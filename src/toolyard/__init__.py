@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from toolyard.providers.functions import Functions, prompt, resource, tool
     from toolyard.providers.upstream.provider import make_upstream
     from toolyard.providers.upstream.settings import UpstreamSettings
-    from toolyard.state.store import Store
+    from toolyard.state.memory import MemoryStore
+    from toolyard.state.sqlite import SqliteStore
+    from toolyard.state.store import Lease, Store, StoreUnavailableError
     from toolyard.transports.http import asgi
     from toolyard.yard import Yard
 
@@ -51,7 +53,9 @@ __all__ = [
     "Functions",
     "Handler",
     "Image",
+    "Lease",
     "Limits",
+    "MemoryStore",
     "Message",
     "Middleware",
     "Operation",
@@ -69,7 +73,9 @@ __all__ = [
     "Serving",
     "Session",
     "Sink",
+    "SqliteStore",
     "Store",
+    "StoreUnavailableError",
     "Surface",
     "Text",
     "Tool",
@@ -155,7 +161,13 @@ _HOMES = {
     ),
     "providers.upstream.provider": ("make_upstream",),
     "providers.upstream.settings": ("UpstreamSettings",),
-    "state.store": ("Store",),
+    "state.memory": ("MemoryStore",),
+    "state.sqlite": ("SqliteStore",),
+    "state.store": (
+        "Lease",
+        "Store",
+        "StoreUnavailableError",
+    ),
     "transports.http": ("asgi",),
     "yard": ("Yard",),
 }

@@ -90,6 +90,7 @@ class Parser(ArgumentParser):
 
 _TARGET: Final = "the yard: 'module:attr', 'file.py', 'file.py:attr', a 'toolyard.toml', a client's 'file.json', or a URL"
 _CONFIG: Final = "the file to read settings from (default: 'toolyard.toml', if it exists)"
+_PROJECT: Final = "the project of the upstream: a 'toolyard.toml' (default: the one here), a client's 'file.json' or a URL"
 _PROFILE: Final = "show the yard as callers of this profile see it (default: the yard's own)"
 _CLIENTS: Final = "'claude-code', 'claude-desktop', 'cursor', 'vscode', 'codex', 'gemini' and so on"
 _CHANGED_FILE: Final = "the file to change (default: 'toolyard.toml', which is created if it does not exist)"
@@ -98,17 +99,22 @@ _SECRETS: Final = (
 )
 _NOTHING: Final[Mapping[str, str | bool]] = MappingProxyType({})
 _SETTINGS: Final = (
-    ("serve.transport", "NAME", "the transport: 'stdio' (default), 'http' or 'sse'"),
+    ("serve.transport", "NAME", "the transport: 'stdio' (default), 'http' (also 'streamable') or 'sse'"),
     ("serve.host", "ADDRESS", "the address to listen on (default: 127.0.0.1); any but a loopback address needs authentication"),
     ("serve.port", "PORT", "the port to listen on (default: 8321); 0 is any free port"),
     ("serve.socket", "PATH", "listen on this Unix socket instead"),
     ("serve.stateless", "", "give clients of the handshake era no HTTP session"),
     ("serve.json_response", "", "answer every request with one JSON document, without progress notifications"),
     ("serve.session_timeout", "SECONDS", "end an idle HTTP session after this time (default: 1800); 0 is never"),
+    ("serve.tls", "", "serve HTTPS, with '--tls-cert' and '--tls-key'"),
     ("serve.tls_cert", "FILE", "the certificate, which switches HTTPS on"),
     ("serve.tls_key", "FILE", "the private key of the certificate"),
     ("serve.workers", "NUMBER", "the number of processes (default: 1); more than one needs '--stateless'"),
     ("serve.reload", "", "restart when a '.py' or '.toml' file in the folder of the yard changes"),
+    ("store", "STORE", "where state is kept: 'memory', 'sqlite' or 'sqlite:PATH' (default: 'sqlite', in a file for each project)"),
+    ("monitor.metrics", "", "show counters for Prometheus at '/metrics' (default: over 'http' with one worker)"),
+    ("monitor.audit_log", "FILE", "write a line for each call to this file"),
+    ("monitor.access_log", "FILE", "write a line for each HTTP request to this file"),
     ("profile", "NAME", "the profile of callers without one of their own (default: the yard's own)"),
     ("allow_eval", "", "publish the tools that run code"),
 )
@@ -148,6 +154,7 @@ class Options(Namespace):
     clients: Sequence[str] | None = None
     file: str | None = None
     dry_run: bool = False
+    wait: bool = False
     undo: bool = False
     project: bool = False
     url: str | None = None
@@ -273,13 +280,14 @@ def _add_key(parser: Parser) -> None:
 
 def _add_upstreams(parser: Parser) -> None:
     _add_target(parser)
-    parser.add_argument("--check", action="store_true", help="start or call each of them now")
+    parser.add_argument("--check", action="store_true", help="start or call each of them now, for at most 5 seconds")
+    _add_wait(parser)
     _add_json_array(parser)
 
 
 def _add_upstream(parser: Parser, text: str = "the upstream") -> None:
     parser.add_argument("name", metavar="NAME", help=text)
-    _add_config_file(parser)
+    parser.add_argument("--config", metavar="FILE", help=_PROJECT)
 
 
 def _add_logs(parser: Parser) -> None:
@@ -298,8 +306,13 @@ def _add_logout(parser: Parser) -> None:
     _add_upstream(parser, "the upstream, or its URL")
 
 
+def _add_wait(parser: Parser) -> None:
+    parser.add_argument("--wait", action="store_true", help="wait until every upstream has answered or failed")
+
+
 def _add_list(parser: Parser) -> None:
     _add_target(parser)
+    _add_wait(parser)
     _add_view(parser)
     _add_json_array(parser)
 
@@ -324,6 +337,7 @@ def _add_describe(parser: Parser) -> None:
 
 def _add_manifest(parser: Parser) -> None:
     _add_target(parser)
+    _add_wait(parser)
     _add_view(parser)
     _add_json(parser, "print JSON (default)")
     parser.add_argument("--markdown", action="store_true", help="print a tool reference in Markdown")
@@ -332,6 +346,7 @@ def _add_manifest(parser: Parser) -> None:
 def _add_search(parser: Parser) -> None:
     parser.add_argument("words", metavar="WORDS", help="what the tool should do, in quotes if there are several words")
     _add_target(parser)
+    _add_wait(parser)
     parser.add_argument("--namespace", metavar="NAME", help="only tools of this namespace")
     parser.add_argument("--operation", choices=_OPERATIONS, metavar="NAME", help=f"only tools of this operation: {', '.join(_OPERATIONS)}")
     parser.add_argument("--limit", type=_limit, metavar="NUMBER", default=5, help="the number of tools, from 1 to 100 (default: 5)")
@@ -351,7 +366,7 @@ def _add_eval(parser: Parser) -> None:
 
 def _add_definitions(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", nargs="?", default="", help="the upstream (default: all)")
-    _add_config_file(parser)
+    parser.add_argument("--config", metavar="FILE", help=_PROJECT)
     _add_json_array(parser)
 
 
@@ -362,7 +377,7 @@ def _add_accept(parser: Parser) -> None:
     parser.add_argument("--all", action="store_true", help="accept everything that differs, including what is no longer offered")
     text = "accept only if the differences are still those that 'toolyard diff' showed with this digest"
     parser.add_argument("--seen", metavar="DIGEST", help=text)
-    _add_config_file(parser)
+    parser.add_argument("--config", metavar="FILE", help=_PROJECT)
     _add_json_array(parser)
 
 

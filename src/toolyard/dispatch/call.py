@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
+from hashlib import sha256
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeVar, cast
 
@@ -17,7 +18,7 @@ from toolyard._internal.logfmt import is_identifier, log_fields, log_value
 from toolyard.dispatch.progress import NOOP, Noop, Progress, SendProgress, call_safely, on_loop
 from toolyard.dispatch.sessions import Session, Sessions
 from toolyard.model.elicitation import ClientRequest, form_content, set_may_have_run, unsupported_by_client
-from toolyard.model.envelope import Envelope
+from toolyard.model.envelope import Envelope, encode_sorted
 from toolyard.model.errors import Blame, CodeName, ToolError
 from toolyard.model.profile import Profile
 from toolyard.model.spec import UNKNOWN_TOOL, Kind, ToolSpec
@@ -27,7 +28,9 @@ __all__ = [
     "DEFAULT_OPTIONS",
     "LIBRARY",
     "REFS_RESOLVED",
+    "SHARED",
     "Arguments",
+    "AskClient",
     "Call",
     "CallRequest",
     "Caller",
@@ -69,6 +72,11 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ANYONE: Final = Caller()
+SHARED: Final = Caller(scope="*")
+"""Callers that nothing tells apart: they have no credentials, no session and no connection of their own."""
+
+AskClient = Callable[[Mapping[str, ClientRequest], bool], Awaitable[Mapping[str, Any]]]
+"""Sends requests to the client and returns its results by key; the flag says that nothing ran yet, so the client may start again."""
 
 
 class Channel(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because one is made for nearly every call
@@ -81,8 +89,7 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because o
     """The number of the server context that the call belongs to; 0 is none."""
     progress: SendProgress | None = None
     log: Callable[[str, str, Mapping[str, object]], None] | None = None
-    ask: Callable[[Mapping[str, ClientRequest], bool], Awaitable[Mapping[str, Any]]] | None = None
-    """Sends requests to the client and returns its results by key; the flag says that nothing ran yet, so the client may start again."""
+    ask: AskClient | None = None
     capabilities: frozenset[str] = frozenset()
     """The client requests that the client supports."""
     stateless: bool = False
@@ -132,6 +139,15 @@ class CallRequest(msgspec.Struct, frozen=True, gc=False):  # nothing in a reques
     parent_id: str | None = None
     trace: dict[str, str] | None = None
     """`traceparent`, `tracestate` and `baggage`."""
+
+    def fingerprint(self) -> str:
+        """Return a hash of what is called, with which arguments and for whom; the order of arguments does not matter."""
+        arguments = self.arguments
+        try:
+            data = encode_sorted(msgspec.json.decode(arguments) if isinstance(arguments, msgspec.Raw) else arguments)
+        except msgspec.DecodeError:  # the call itself refuses what is no JSON
+            data = bytes(arguments)
+        return sha256(b"\0".join([self.kind.encode(), self.name.encode(), data, self.caller.owner.encode()])).hexdigest()[:24]
 
 
 class InvokeOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -318,7 +334,7 @@ class Call(msgspec.Struct, eq=False):
     async def end_session(self, session_id: str | None = None) -> bool:
         """End a session of this caller, by default the one of this call."""
         mine = self.session.id if self.session is not None and session_id is None else session_id
-        return mine in self.funnel.sessions.ids(self.caller.owner) and await self.funnel.sessions.end(str(mine))
+        return self.funnel.sessions.has(str(mine), self.caller.owner) and await self.funnel.sessions.end(str(mine))
 
     def progress(self, done: float, total: float | None = None, text: str = "", *, own: bool = False) -> Noop:
         """Send progress to the client. Thread-safe; may be awaited. `own` marks progress that the yard reports itself."""

@@ -62,6 +62,7 @@ class Execution:
         token = ambient.set(call)
         seconds = call.options.seconds
         running: dict[Run, float] | None = None
+        partial: ToolError | None = None
         try:
             if self.admission.applies_to_all or seconds or not tool.is_simple:
                 held = await self._admit(call, tool)
@@ -69,7 +70,10 @@ class Execution:
                     return held
             call.may_have_run = True
             own = call.spec.timeout
-            running = None if seconds else self._deadlines.start(call, self._limits.timeout if own is None else own)
+            timeout = (
+                0.0 if seconds else self._limits.timeout if own is None else own
+            )  # with a time of its caller it has a deadline already
+            running = self._deadlines.start(call, timeout) if timeout else None
             try:
                 result = await (call.handler(call) if self._wrapped is None else self._wrapped(call))
             except BaseException:
@@ -82,6 +86,7 @@ class Execution:
         except BaseException as error:
             if not _is_own(call, task, error):
                 raise
+            partial = error if isinstance(error, ToolError) else None
         finally:
             if running is not None:
                 running.pop(call, None)
@@ -90,7 +95,7 @@ class Execution:
             call.finish()
             if seconds or call.paused_s or call.releases or self._ended is not None or self._abandoned:
                 self._leave(call)
-        raise stopped_by(call, self._timeout(call, tool))
+        raise stopped_by(call, self._timeout(call, tool), partial)
 
     async def stop(self, server: int) -> None:
         """Cancel every call, or those of one server, and wait until they are answered, at most as long as a clean-up may take."""
@@ -125,6 +130,9 @@ class Execution:
         began, paused = time.perf_counter(), call.paused_s
         try:
             return await self.admission.admit(call)
+        except BaseException:
+            call.is_admitted = False
+            raise
         finally:
             call.queued_s = time.perf_counter() - began - (call.paused_s - paused)
 

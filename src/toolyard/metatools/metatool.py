@@ -13,6 +13,7 @@ from toolyard.model.limits import Limits
 from toolyard.model.profile import METATOOLS, UNLISTED
 from toolyard.model.spec import Annotations, Metatool, Operation, Reason, ToolSpec, with_codes
 from toolyard.search.settings import SearchSettings
+from toolyard.state.store import Store
 
 __all__ = ["TEXT", "YardParts", "build_metatool", "object_schema"]
 
@@ -68,6 +69,16 @@ class YardParts(Protocol):
     limits: Limits
     search: SearchSettings
     signer: Signer
+
+    @property
+    def store(self) -> Store:
+        """Return its store."""
+        ...
+
+    @property
+    def has_store(self) -> bool:
+        """Return whether it was given a store, so that its state may outlive the process."""
+        ...
 
     @property
     def dispatcher(self) -> Dispatcher:

@@ -1,7 +1,7 @@
 """The provider of metatools, which publishes them like any other tools."""
 
 from collections.abc import AsyncGenerator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from toolyard.dispatch.tool import Tool
 from toolyard.metatools import LEARNING
@@ -33,15 +33,16 @@ class Metatools:
     async def open(self, publish: Publish) -> AsyncGenerator[None]:
         """Publish the metatools, and follow the registry while open."""
         catalogue, outputs = Catalogue(self._yard.registry, self._yard.search), LearnedOutputs()
-        if LEARNING in self._names and "describe_tool" in self._names:
-            self._yard.dispatcher.observe(outputs)
-        try:
+        async with AsyncExitStack() as stack:
+            stack.callback(catalogue.close)
+            if LEARNING in self._names and "describe_tool" in self._names:
+                self._yard.dispatcher.observe(outputs)
+                if self._yard.has_store:
+                    await stack.enter_async_context(outputs.kept_in(self._yard.store))
             publish(self._tools(catalogue, outputs))
             if "search_tools" in self._names:
                 catalogue.open()
             yield
-        finally:
-            catalogue.close()
 
     def _tools(self, catalogue: Catalogue, outputs: LearnedOutputs) -> list[Tool]:
         cursors = PageCursors(self._yard.signer)

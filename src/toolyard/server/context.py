@@ -4,17 +4,21 @@ Neither does I/O: a request context gets a function that sends messages to its c
 """
 
 import asyncio
+import os
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
 from toolyard.config.settings import Serving
-from toolyard.dispatch.call import ANYONE, Caller, Channel
+from toolyard.dispatch.call import ANYONE, SHARED, AskClient, Caller, Channel
+from toolyard.dispatch.detached import DetachedCalls
 from toolyard.dispatch.progress import Progress
-from toolyard.model.elicitation import ClientRequest
+from toolyard.model.elicitation import ClientRequest, unsupported_by_client
+from toolyard.model.envelope import encode
+from toolyard.model.errors import ToolError
 from toolyard.model.profile import EVERYTHING, Profile
 from toolyard.server.input_required import InputRequired
 from toolyard.server.lists import Lists
@@ -31,18 +35,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CLIENT_CAPABILITIES",
-    "AskClient",
     "Notify",
     "ParamHeaders",
     "RequestContext",
     "ServerContext",
+    "check_asks",
     "check_progress_token",
     "encode_log",
+    "own_scope",
     "relevant_capabilities",
 ]
 
 Notify = Callable[[bytes], None]
-AskClient = Callable[[Mapping[str, ClientRequest], bool], Awaitable[Mapping[str, Any]]]
 ParamHeaders = dict[tuple[str, ...], tuple[str, str]]
 
 CLIENT_CAPABILITIES: Final = frozenset({"elicitation", "sampling", "roots"})
@@ -50,6 +54,7 @@ CLIENT_CAPABILITIES: Final = frozenset({"elicitation", "sampling", "roots"})
 _MAX_CALLERS: Final = 4096
 _CLIENT_NAME_LENGTH: Final = 100
 _POLL_S: Final = 0.02
+_SCOPE_BYTES: Final = 8
 _NO_CAPABILITIES: Final = frozenset[str]()
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
 _TRACE: Final = ("traceparent", "tracestate", "baggage")
@@ -70,7 +75,8 @@ class ServerContext:
         self.default_channel = Channel(name=channel, server=self.number)
         self.stateless_channel = Channel(name=channel, server=self.number, stateless=True)
         self.lists = Lists(yard, serving, yard.signer)
-        self.input_required = InputRequired(yard.signer, serving.ask_seconds)
+        self.detached_calls = DetachedCalls(yard.dispatcher.run, serving.ask_seconds)
+        self.input_required = InputRequired(self.detached_calls, yard.signer)
         self.notifier = ChangeNotifier(yard, self.lists)
         self.closing = asyncio.Event()
         """Set when the server shuts down, which answers open subscriptions."""
@@ -107,12 +113,12 @@ class ServerContext:
         name = cast("dict[str, Any]", client).get("name") if isinstance(client, dict) else None
         if not isinstance(name, str) or not name:
             return base
-        if base is ANYONE:  # the usual case of a local server: one look-up
+        if base is SHARED:  # the usual case of a local server: one look-up
             cached = self._local_callers.get(name)
             if cached is not None:
                 return cached
         name = name[:_CLIENT_NAME_LENGTH]
-        key = (base.owner, base.profile.name if base.profile is not None else "", name)
+        key = (base.identity, base.scope, name)
         cached = self._callers.get(key)
         if cached is None or cached.claims is not base.claims or cached.profile is not base.profile:
             if len(self._callers) >= _MAX_CALLERS:
@@ -120,7 +126,7 @@ class ServerContext:
             cached = self._callers[key] = Caller(
                 identity=base.identity, scope=base.scope, claims=base.claims, profile=base.profile, client=name
             )
-        if base is ANYONE and len(self._local_callers) < _MAX_CALLERS:
+        if base is SHARED and len(self._local_callers) < _MAX_CALLERS:
             self._local_callers[name] = cached
         return cached
 
@@ -158,7 +164,7 @@ class ServerContext:
     def end_listeners(self) -> None:
         """Answer open subscriptions, and cancel calls that wait for input."""
         self.closing.set()
-        self.input_required.cancel_all()
+        self.detached_calls.cancel_all()
 
     async def finish(self, seconds: float) -> None:
         """Let calls finish within a time, then cancel the rest; each is answered, and no more are admitted."""
@@ -255,6 +261,10 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
             result_characters=None if quiet else self._result_characters(),
         )
 
+    def check_asks(self, asks: Mapping[str, ClientRequest]) -> None:
+        """Raise a `ToolError` if the client cannot be asked this."""
+        check_asks(asks, self.capabilities)
+
     def _result_characters(self) -> int | None:
         """Return the size limit that the client states for results, if it is below the yard's."""
         limit = self.meta.get(RESULT_SIZE)
@@ -282,6 +292,27 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
             message = encode_log(level, text, facts, self.log_level)
             if message is not None:
                 self.notify(message)
+
+
+def check_asks(asks: Mapping[str, ClientRequest], capabilities: Mapping[str, Any]) -> None:
+    """Check that the client supports all the requests, and that they can be encoded.
+
+    Raises:
+        ToolError: `not_supported` names the missing capabilities; `internal_error` if the params are no JSON.
+    """
+    if any(ask.missing_capability(capabilities) is not None for ask in asks.values()):
+        raise unsupported_by_client(asks, capabilities)
+    try:
+        encode({key: ask.params for key, ask in asks.items()})
+    except TypeError as error:
+        raise ToolError("internal_error", "The question of the tool cannot be written as JSON.", blame="tool") from error
+
+
+def own_scope(caller: Caller) -> Caller:
+    """Return the caller of a session or a connection: without an identity, that is its scope."""
+    if caller.identity != ANYONE.identity or caller.scope not in {ANYONE.scope, SHARED.scope}:
+        return caller
+    return msgspec.structs.replace(caller, scope=os.urandom(_SCOPE_BYTES).hex())
 
 
 def check_progress_token(token: object) -> None:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from toolyard.dispatch.call import Caller, CallRequest, Channel, EnvelopeCoroutine
-from toolyard.model.envelope import Envelope, Failure, encode, encode_sorted
+from toolyard.dispatch.call import Caller, CallRequest
+from toolyard.model.envelope import Envelope, Failure, encode, estimate_tokens
 from toolyard.model.errors import ToolError
 from toolyard.server.context import CLIENT_CAPABILITIES, Notify, RequestContext, ServerContext, check_progress_token
-from toolyard.server.input_required import InputRequest, Invocation
+from toolyard.server.input_required import InputRequest
 from toolyard.server.lists import Kind
 from toolyard.server.notifications import listen
 from toolyard.wire import params as wire
@@ -153,12 +153,7 @@ def level_index(level: object) -> int:
 async def call_tool(context: RequestContext, params: wire.CallTool) -> bytes:
     """Call a tool that may answer with `input_required`; `answer` makes all other calls."""
     raw = None if params.arguments == _NULL else params.arguments
-
-    def start(channel: Channel) -> EnvelopeCoroutine:
-        return context.server.dispatch(CallRequest(params.name, raw, context.caller), channel=channel)
-
-    invocation = Invocation(method="tools/call", name=params.name, arguments=_sorted(raw), start=start)
-    outcome = await _run_detached(context, invocation, params.request_state)
+    outcome = await _run_detached(context, CallRequest(params.name, raw, context.caller), params.request_state)
     return outcome if isinstance(outcome, bytes) else _encode_outcome(context, outcome)
 
 
@@ -171,25 +166,32 @@ def _encode_outcome(context: RequestContext, outcome: Envelope) -> bytes:
     if outcome.error is not None:
         _check_capabilities(context, outcome.error)
         return context.encoder.envelope(outcome)
-    return context.encoder.plain(outcome) if outcome.has_plain_shape else context.encoder.envelope(outcome)
+    if not outcome.has_plain_shape:
+        return context.encoder.envelope(outcome)
+    if outcome.shortened_of is not None and context.server.lists.shows_schema(
+        outcome.shortened_of, context.server.profile_of(context.caller)
+    ):
+        return context.encoder.envelope(_too_large(outcome))
+    return context.encoder.plain(outcome)
 
 
-def _sorted(raw: msgspec.Raw | None) -> bytes:
-    """Return arguments in a canonical encoding; the call itself refuses those that are no JSON."""
-    try:
-        return encode_sorted(None if raw is None else msgspec.json.decode(raw))
-    except msgspec.DecodeError:
-        return bytes(raw or b"")
+def _too_large(outcome: Envelope) -> Envelope:
+    """Return the failure in place of a plain result that became a handle, which would not fit the listed schema."""
+    name: str = outcome.shortened_of.name
+    error = ToolError("too_large", f"The result of '{name}' is too long; it is kept under the handle.", may_have_run=True, **outcome.data)
+    failed = Envelope.fail(error, tool_id=name)
+    failed.meta = msgspec.structs.replace(outcome.meta, estimated_tokens=estimate_tokens(None, failed.error))
+    return failed
 
 
-async def _run_detached(context: RequestContext, invocation: Invocation, state: str | None) -> Envelope | bytes:
+async def _run_detached(context: RequestContext, request: CallRequest, state: str | None) -> Envelope | bytes:
     """Return the outcome of a call, or its questions as an encoded result."""
     check_progress_token(context.meta.get("progressToken"))  # before a waiting call continues with it
     server = context.server
     try:
-        outcome = await server.input_required.run(invocation, context, state)
+        outcome = await server.input_required.run(request, context, state)
     except ToolError as error:
-        return server.yard.dispatcher.refuse(invocation.name, error, caller=context.caller, channel=server.default_channel)
+        return server.yard.dispatcher.refuse(request.name, error, caller=context.caller, channel=server.default_channel)
     return context.encoder.input_required(outcome.asks, outcome.state) if isinstance(outcome, InputRequest) else outcome
 
 
@@ -217,12 +219,7 @@ def _has(capabilities: Mapping[str, Any], name: str, modes: Mapping[str, Any]) -
 
 async def read_resource(context: RequestContext, params: wire.ReadResource) -> bytes:
     """Read a resource."""
-
-    def start(channel: Channel) -> Awaitable[Envelope]:
-        return context.server.yard.read(params.uri, caller=context.caller, channel=channel)
-
-    invocation = Invocation(method="resources/read", name=params.uri, arguments=b"", start=start)
-    outcome = await _run(context, invocation, params.request_state)
+    outcome = await _run(context, CallRequest(params.uri, None, context.caller, "resource"), params.request_state)
     if isinstance(outcome, bytes):
         return outcome
     if outcome.error is not None:
@@ -232,13 +229,7 @@ async def read_resource(context: RequestContext, params: wire.ReadResource) -> b
 
 async def get_prompt(context: RequestContext, params: wire.GetPrompt) -> bytes:
     """Return the messages of a prompt."""
-    arguments = params.arguments or {}
-
-    def start(channel: Channel) -> Awaitable[Envelope]:
-        return context.server.yard.prompt(params.name, arguments, caller=context.caller, channel=channel)
-
-    invocation = Invocation(method="prompts/get", name=params.name, arguments=encode_sorted(arguments), start=start)
-    outcome = await _run(context, invocation, params.request_state)
+    outcome = await _run(context, CallRequest(params.name, params.arguments or {}, context.caller, "prompt"), params.request_state)
     if isinstance(outcome, bytes):
         return outcome
     if outcome.error is not None:
@@ -246,11 +237,11 @@ async def get_prompt(context: RequestContext, params: wire.GetPrompt) -> bytes:
     return context.encoder.messages(outcome.data)
 
 
-async def _run(context: RequestContext, invocation: Invocation, state: str | None) -> Envelope | bytes:
+async def _run(context: RequestContext, request: CallRequest, state: str | None) -> Envelope | bytes:
     """Return the outcome, or the questions as an encoded result."""
     if not context.may_ask and (state is None or not context.encoder.version.modern):
-        return await invocation.start(context.channel())
-    return await _run_detached(context, invocation, state)
+        return await context.server.yard.dispatcher.run(request, context.channel())
+    return await _run_detached(context, request, state)
 
 
 def _fault_of(envelope: Envelope, data: dict[str, Any], call_id: str) -> Fault:

@@ -18,8 +18,7 @@ from toolyard.dispatch.call import Caller, Channel
 from toolyard.model.elicitation import ClientRequest
 from toolyard.model.envelope import Envelope
 from toolyard.model.errors import ToolError
-from toolyard.server.context import Notify, RequestContext, ServerContext, encode_log, relevant_capabilities
-from toolyard.server.input_required import check_asks
+from toolyard.server.context import Notify, RequestContext, ServerContext, check_asks, encode_log, relevant_capabilities
 from toolyard.server.lists import Kind
 from toolyard.server.methods import answer, is_modern, level_index, open_request, params_of_message, refuse
 from toolyard.server.notifications import MAX_URIS, Subscription, check_uri
@@ -332,7 +331,7 @@ class ServerSession:
         text = "The yard is closing, and the call did not end in time."
         return self._refuse_call(message, ToolError("cancelled", text, blame="yard", may_have_run=True))
 
-    def refuse_ended(self, message: Message, *, started: bool) -> bytes | None:
+    def refuse_ended(self, message: Message | CallMessage, *, started: bool) -> bytes | None:
         """Return the response to a cancelled request if the session was closed; None if the client cancelled it."""
         if not self._is_closed:
             return None
