@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 # Slow tests, which start programs, real clients and real servers. 'make check' leaves them out, 'make test' runs them.
-WHOLE := cli conformance interop interaction jobs/test_kills.py launch transports providers/upstream test_docs.py test_examples.py test_promises.py test_start.py
+WHOLE := cli conformance inject/test_sdks.py interop interaction jobs/test_kills.py launch test_attacks.py transports providers/upstream test_docs.py test_examples.py test_promises.py test_start.py
 
 .PHONY: help run demo test soak check lint types house unit generate lock clean
 

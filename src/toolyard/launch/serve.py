@@ -221,10 +221,12 @@ async def serve_forever(
         async with nullcontext() if monitor is None else monitor.open(), yard, background():
             gc.freeze()  # the objects of an open yard live until the end, so collections can skip them
             _keep_freed_memory()
+            yard.address = transport.info().address
             if ready is not None:
                 ready(transport)
             await transport.serve(yard)
     finally:
+        yard.address = None
         await transport.close()
 
 
