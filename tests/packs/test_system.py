@@ -155,7 +155,7 @@ async def test_the_settings_tell_every_value_and_where_it_came_from() -> None:
     assert answer.data["packs"] == {"value": ["system"], "from": "code"}
     assert answer.data["allow_eval"] == {"value": True, "from": "code"}
     assert answer.data["search.strategy"] == {"value": "lexical", "from": "default"}
-    own = {"name", "version", "profile", "packs", "metatools", "search.strategy", "allow_eval", "state_dir"}
+    own = {"name", "version", "profile", "packs", "metatools", "search.strategy", "allow_eval", "shape", "state_dir"}
     assert set(answer.data) == {*own, *Limits().as_dict()}
 
 
