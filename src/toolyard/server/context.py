@@ -24,10 +24,10 @@ from toolyard.model.profile import EVERYTHING, Profile
 from toolyard.server.input_required import InputRequired
 from toolyard.server.lists import Lists
 from toolyard.server.notifications import ChangeNotifier
-from toolyard.server.tasks import REQUIRED, declares_tasks
+from toolyard.server.tasks import REQUIRED
 from toolyard.wire.headers import param_names
 from toolyard.wire.messages import INVALID_PARAMS, Fault, Id, encode_notification
-from toolyard.wire.params import CAPABILITIES, LEVELS, RESULT_SIZE, custom_meta, has_only_protocol_keys
+from toolyard.wire.params import CAPABILITIES, LEVELS, RESULT_SIZE, custom_meta, declares_tasks, has_only_protocol_keys
 from toolyard.wire.results import ResultEncoder, Server
 from toolyard.wire.versions import VERSIONS, Version
 from toolyard.yard import Yard

@@ -37,6 +37,7 @@ __all__ = [
     "TaskParams",
     "UpdateTask",
     "custom_meta",
+    "declares_tasks",
     "decode_call",
     "decode_params",
     "has_only_protocol_keys",
@@ -221,6 +222,12 @@ def version_of(meta: dict[str, Any] | None) -> Version:
     if version not in MODERN:
         raise Fault(UNSUPPORTED_VERSION, f"Version '{version}' is not supported.", {"supported": list(MODERN), "requested": version})
     return VERSIONS[version]
+
+
+def declares_tasks(capabilities: Mapping[str, Any]) -> bool:
+    """Return whether capabilities of a client have the extension for tasks."""
+    extensions: object = capabilities.get("extensions")
+    return isinstance(extensions, dict) and TASKS_EXTENSION in extensions
 
 
 def custom_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
