@@ -334,7 +334,8 @@ def _add_call(parser: Parser) -> None:
 
 def _add_jobs(parser: Parser) -> None:
     actions = ("list", "show", "wait", "cancel")
-    parser.add_argument("action", nargs="?", choices=actions, default="list", help="list the jobs (default), or do this with one")
+    text = "'list' (default), 'show', 'wait' or 'cancel'"
+    parser.add_argument("action", metavar="ACTION", nargs="?", choices=actions, default="list", help=text)
     parser.add_argument("job_id", metavar="JOB", nargs="?", default="", help="the id of the job")
     parser.add_argument("--limit", metavar="NUMBER", type=_limit, default=50, help="the most jobs to list (default: 50)")
     parser.add_argument("--timeout", metavar="SECONDS", type=_seconds, default=300.0, help="how long to wait (default: 300)")
