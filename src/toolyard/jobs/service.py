@@ -123,11 +123,11 @@ class Jobs(StoredJobs):
             self._starting -= Counter([call.caller.identity])
         return Envelope.ok(started_data(job))
 
-    async def attach(self, call: Call) -> Envelope:
-        """Run a call that may wait for people, in place of its handler: if that takes long, it becomes a job."""
+    def attach(self, call: Call) -> AttachedJob:
+        """Return what runs a call that may wait for people, in place of its handler: if that takes long, it becomes a job."""
         attached = AttachedJob(self, self._order(call), call)
         self._attached.add(attached)
-        return await attached.run(call)
+        return attached
 
     async def adopt(self, attached: AttachedJob, call: Call) -> tuple[Lease, Job, bytes]:
         """Store an attached job, which runs on as any other; return its lease, and its state as stored.
