@@ -42,6 +42,7 @@ from toolyard.state.memory import MemoryStore
 from toolyard.state.store import Clock, Store, StoreUnavailableError
 
 if TYPE_CHECKING:
+    from toolyard.policy.approvals import Audit
     from toolyard.policy.gate import DecisionPoint, Gate, Webhook  # a yard without rules starts sooner
     from toolyard.providers.upstream.settings import UpstreamSettings  # see below
 
@@ -259,6 +260,8 @@ class Yard:
         self._asks_before_destroy = False
         self._governance: YardOverrides = {}
         self._gate: Gate | None = None
+        self.audit: Audit | None = None
+        """Gets a line for each decision about an approval; set before the yard opens."""
         self._limiters = tuple(limiters)
         self._dispatcher: Dispatcher | None = None
         self._jobs: Jobs | None = None
@@ -515,7 +518,7 @@ class Yard:
 
         gate = self._gate
         if gate is None:
-            approvals = Approvals(overrides.get("approval_store", self._store))
+            approvals = Approvals(overrides.get("approval_store", self._store), audit=self.audit)
             gate = self._gate = Gate(approvals, self.limits, operators=overrides.get("operators", ()))
             gate.rechecks = bool(self._middleware)
             gate.webhook, gate.decision_point = overrides.get("webhook"), decision_point

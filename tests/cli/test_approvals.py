@@ -1,4 +1,4 @@
-"""`toolyard approvals` and `toolyard policy explain`, with a real server."""
+"""`toolyard approvals` and `toolyard policy explain`, with calls of other programs."""
 
 import json
 import subprocess
@@ -24,6 +24,8 @@ yard = Yard("bin", tools=[delete])
 """
 SETTINGS = """
 target = "yard.py"
+[monitor]
+audit_log = "audit.jsonl"
 [limits]
 approval_hold_s = 0.05
 [[rules]]
@@ -62,20 +64,16 @@ def run(in_process: Callable[..., subprocess.CompletedProcess[str]]) -> Run:
     return run
 
 
-def served(arguments: dict[str, Any]) -> Any:
-    """Return the data of a call over stdio, of a server of its own."""
-    meta: dict[str, Any] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
-    params: dict[str, Any] = {"name": "delete", "arguments": arguments, "_meta": meta}
-    line = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
-    command = [sys.executable, "-m", "toolyard", "serve", "--quiet"]
-    done = subprocess.run(command, input=line + "\n", capture_output=True, text=True, check=True)  # noqa: S603 - our own program
-    envelope = json.loads(done.stdout.splitlines()[-1])["result"]["structuredContent"]
+def called(arguments: dict[str, Any]) -> Any:
+    """Return the data or the code of a call, by a program of its own."""
+    command = [sys.executable, "-m", "toolyard", "call", "yard.py", "delete", json.dumps(arguments), "--json", "--quiet"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own program
+    envelope = json.loads(done.stdout)
     return envelope["data"] if envelope["success"] else envelope["error"]["code"]
 
 
-@pytest.mark.usefixtures("folder")
-def test_a_call_that_waits_is_listed_shown_approved_and_then_runs(run: Run) -> None:
-    held = served({"name": "a"})
+def test_a_call_that_waits_is_listed_shown_approved_and_then_runs(folder: Path, run: Run) -> None:
+    held = called({"name": "a"})
     _, listed, _ = run("approvals", "--json")
     _, shown, _ = run("approvals", "show", held["approval_id"])
     status, approved, _ = run("approvals", "approve", held["approval_id"], "--reason", "Fine.", "--json")
@@ -85,38 +83,31 @@ def test_a_call_that_waits_is_listed_shown_approved_and_then_runs(run: Run) -> N
     assert status == 0
     assert (json.loads(approved)["status"], json.loads(approved)["reason"]) == ("approved", "Fine.")
     assert json.loads(approved)["decided_by"].startswith("user:")
-    assert served({"count": "5", "name": "a"}) == "deleted a"
-    assert served({"name": "a"})["status"] == "approval_required"
+    assert called({"count": "5", "name": "a"}) == "deleted a"
+    audited = [json.loads(line) for line in (folder / "audit.jsonl").read_text().splitlines()]
+    events = [line["event"] for line in audited if line.get("approval_id") == held["approval_id"]]
+    assert events == ["approval_approved"]
+    assert called({"name": "a"})["status"] == "approval_required"
 
 
 @pytest.mark.usefixtures("folder")
 def test_a_denial_reaches_the_agent(run: Run) -> None:
-    held = served({"name": "a"})
+    held = called({"name": "a"})
     assert run("approvals", "deny", held["approval_id"], "--reason", "No.")[0] == 0
 
-    assert served({"name": "a"}) == "approval_denied"
+    assert called({"name": "a"}) == "approval_denied"
     assert run("approvals", "approve", held["approval_id"])[0] == 2
 
 
 @pytest.mark.usefixtures("folder")
 def test_a_grant_is_listed_and_can_be_revoked(run: Run) -> None:
-    held = served({"name": "a"})
+    held = called({"name": "a"})
     assert run("approvals", "approve", held["approval_id"], "--grant", "3600", "--any-arguments")[0] == 0
-    assert served({"name": "b"}) == "deleted b"
+    assert called({"name": "b"}) == "deleted b"
     grants = json.loads(run("approvals", "grants", "--json")[1])
     assert run("approvals", "grants")[0] == 0
     assert run("approvals", "revoke", grants[0]["grant_id"])[0] == 0
-    assert served({"name": "b"})["status"] == "approval_required"
-
-
-@pytest.mark.usefixtures("folder")
-def test_a_call_of_the_command_line_waits_in_the_same_list(run: Run) -> None:
-    _, out, _ = run("call", "yard.py", "delete", "name=a", "--json")
-    held = json.loads(out)["data"]
-    assert run("approvals", "approve", held["approval_id"])[0] == 0
-    _, out, _ = run("call", "yard.py", "delete", "name=a", "--json")
-
-    assert json.loads(out)["data"] == "deleted a"
+    assert called({"name": "b"})["status"] == "approval_required"
 
 
 @pytest.mark.usefixtures("folder")
@@ -159,7 +150,7 @@ def test_a_wrong_command_is_refused(run: Run, command: tuple[str, ...]) -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_the_list_can_be_watched(run: Run) -> None:
-    held = served({"name": "a"})
+    held = called({"name": "a"})
     command = [sys.executable, "-m", "toolyard", "approvals", "--watch", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:  # noqa: S603 - our own program
         assert watching.stdout is not None

@@ -2,17 +2,20 @@
 
 import time
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from typing import Final
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from pathlib import Path
+from typing import Final, cast
 
 from toolyard.cli.jobs import open_store
 from toolyard.cli.parser import Options
+from toolyard.cli.targets import config_from
 from toolyard.cli.terminal import Painted, Style, Terminal
 from toolyard.launch.errors import LaunchError
 from toolyard.launch.signals import run
 from toolyard.model.envelope import encode
 from toolyard.model.errors import ToolError
-from toolyard.policy.approvals import Approval, Approvals, Grant, local_user
+from toolyard.monitor.log_files import AuditLog
+from toolyard.policy.approvals import Approval, Approvals, Audit, Grant, local_user
 
 __all__ = ["run_approvals"]
 
@@ -65,8 +68,15 @@ async def _decided(approvals: Approvals, options: Options) -> Approval:
 
 @asynccontextmanager
 async def _stored_approvals(options: Options, terminal: Terminal) -> AsyncGenerator[Approvals]:
-    async with open_store(options, terminal) as store:
-        yield Approvals(store)
+    with _audit_log(options, terminal) as audit:
+        async with open_store(options, terminal) as store:
+            yield Approvals(store, audit=audit)
+
+
+def _audit_log(options: Options, terminal: Terminal) -> "AbstractContextManager[Audit | None]":
+    """Return the audit log of the project's server, so that decisions of this command are in it, too."""
+    path = config_from(options, terminal).settings.monitor.audit_log
+    return nullcontext() if path is None else cast("AbstractContextManager[Audit]", AuditLog(Path(path).expanduser()))
 
 
 async def _watch(approvals: Approvals, options: Options, terminal: Terminal) -> None:

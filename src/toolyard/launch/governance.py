@@ -71,6 +71,7 @@ class _Answer:
     """Collects the response to one request."""
 
     connection: Any = None
+    is_event_stream = False
 
     def __init__(self) -> None:
         self.done: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()

@@ -23,7 +23,19 @@ from toolyard.model.errors import ToolError, not_found
 from toolyard.model.spec import ToolSpec
 from toolyard.state.store import Store
 
-__all__ = ["Approval", "Approvals", "Binding", "Card", "Grant", "Status", "binding_of", "definition_of", "local_user", "make_card"]
+__all__ = [
+    "Approval",
+    "Approvals",
+    "Audit",
+    "AuditLine",
+    "Binding",
+    "Card",
+    "Grant",
+    "arguments_hash",
+    "binding_of",
+    "local_user",
+    "make_card",
+]
 
 Status = Literal["pending", "approved", "denied", "spent", "expired"]
 Clock = Callable[[], float]
@@ -209,6 +221,22 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return {**facts, "expires_at": round(self.expires_at, 3), "granted_by": self.granted_by, "reason": self.reason}
 
 
+class AuditLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A line of the audit log about an approval or a grant, without the arguments."""
+
+    started: float
+    """Seconds since the epoch."""
+    event: str
+    approval_id: str
+    tool: str
+    identity: str
+    by: str = ""
+    reason: str = ""
+
+
+Audit = Callable[[AuditLine], None]
+
+
 def local_user() -> str:
     """Return the name of the user of this process as somebody who decides."""
     import getpass  # noqa: PLC0415 - only a command needs it
@@ -235,9 +263,10 @@ def _grant_key(binding: Binding, arguments: str) -> str:
 class Approvals:
     """The approvals in a store. Whoever can write the store can decide, so check first who it is."""
 
-    def __init__(self, store: Store, *, clock: Clock = time.time) -> None:
+    def __init__(self, store: Store, *, clock: Clock = time.time, audit: Audit | None = None) -> None:
         self._store = store
         self._clock = clock
+        self._audit = audit
 
     async def get(self, approval_id: str) -> Approval:
         """Return an approval.
@@ -277,7 +306,7 @@ class Approvals:
             await self._store.put(_record(approval.id), encode(approval), ttl=ttl + _KEPT_S)
             if await self._store.compare_and_set(pointer, known, approval.id.encode(), ttl=ttl):
                 await self._list(approval)
-                _note("approval_asked", approval)
+                self._note("approval_asked", approval)
                 return approval, True
             await self._store.delete(_record(approval.id))
 
@@ -298,7 +327,7 @@ class Approvals:
             status: Status = "approved" if decision == "approve" else "denied"
             decided = msgspec.structs.replace(approval, status=status, decided_at=self._clock(), decided_by=by, reason=reason)
             if await self._replace(data, decided):
-                _note(f"approval_{status}", decided)
+                self._note(f"approval_{status}", decided)
                 return decided
 
     async def spend(self, approval: Approval, arguments: str) -> bool:
@@ -313,7 +342,7 @@ class Approvals:
         spent = msgspec.structs.replace(current, status="spent")
         if not await self._replace(data, spent):
             return False
-        _note("approval_spent", spent)
+        self._note("approval_spent", spent)
         return True
 
     async def wait(self, approval: Approval, seconds: float) -> Approval:
@@ -367,7 +396,7 @@ class Approvals:
             reason=reason,
         )
         await self._store.put(_grant_key(binding, arguments), encode(grant), ttl=seconds)
-        _audit.info("approval_granted id=%s tool=%s identity=%s by=%s", grant.id, grant.card.tool, log_value(grant.identity), log_value(by))
+        self._write("approval_granted", grant.id, grant.card, by=by, reason=reason)
         return grant
 
     async def find_grant(self, binding: Binding) -> Grant | None:
@@ -396,9 +425,23 @@ class Approvals:
             grant = None if data is None else msgspec.json.decode(data, type=Grant)
             if grant is not None and grant.id == grant_id:
                 await self._store.delete(key)
-                _audit.info("approval_revoked id=%s tool=%s by=%s", grant_id, grant.card.tool, log_value(by))
+                self._write("approval_revoked", grant_id, grant.card, by=by, reason="")
                 return grant
         raise not_found("grant", grant_id, reason="unknown_approval", may_have_run=False)
+
+    def _note(self, event: str, approval: Approval) -> None:
+        card = approval.card
+        self._write(event, approval.id, card, by=approval.decided_by, reason=approval.reason)
+
+    def _write(self, event: str, approval_id: str, card: Card, *, by: str, reason: str) -> None:
+        """Write a line to the audit log, and one to the program's log."""
+        identity = log_value(card.identity)
+        _audit.info("%s id=%s tool=%s identity=%s by=%s", event, approval_id, card.tool, identity, log_value(by or "-"))
+        if self._audit is not None:
+            now = self._clock()
+            self._audit(
+                AuditLine(started=now, event=event, approval_id=approval_id, tool=card.tool, identity=card.identity, by=by, reason=reason)
+            )
 
     def _decode(self, data: bytes) -> Approval:
         return msgspec.json.decode(data, type=Approval).at(self._clock())
@@ -423,8 +466,3 @@ class Approvals:
         await self._store.delete(f"{_pending(approval.binding.owner)}{approval.id}")
         await self._store.publish(_record(approval.id), b"")
         return True
-
-
-def _note(event: str, approval: Approval) -> None:
-    card, by = approval.card, log_value(approval.decided_by or "-")
-    _audit.info("%s id=%s tool=%s identity=%s by=%s", event, approval.id, card.tool, log_value(card.identity), by)
