@@ -25,6 +25,7 @@ from toolyard.dispatch.resource import Prompt, Resource
 from toolyard.dispatch.results import Results
 from toolyard.dispatch.sessions import Sessions
 from toolyard.dispatch.tool import Tool
+from toolyard.jobs.service import Jobs
 from toolyard.metatools import SUGGESTIONS, metatool_instructions, metatools_setting, select_metatools
 from toolyard.model.envelope import Envelope
 from toolyard.model.limits import Limits
@@ -243,6 +244,7 @@ class Yard:
         self._policies = tuple(policies)
         self._limiters = tuple(limiters)
         self._dispatcher: Dispatcher | None = None
+        self._jobs: Jobs | None = None
         self._open: AsyncExitStack | None = None
 
     def configure(self, *, origins: Mapping[str, str], limits: Mapping[str, Any], **overrides: Unpack[YardOverrides]) -> None:
@@ -310,6 +312,17 @@ class Yard:
     def store(self) -> Store:
         """Return the store: the one that the yard was given, or one in memory."""
         return self._store
+
+    @property
+    def jobs(self) -> Jobs:
+        """Return the jobs.
+
+        Raises:
+            RuntimeError: The yard is not open.
+        """
+        if self._jobs is None:
+            raise RuntimeError(f"The yard '{self.name}' is not open: use 'async with'.")
+        return self._jobs
 
     @property
     def has_store(self) -> bool:
@@ -477,6 +490,14 @@ class Yard:
         if self._own_store is not None:
             stack.push_async_callback(self._own_store.close)
             await self._open_store()
+        self._jobs = Jobs(
+            self._store,
+            dispatcher,
+            self.registry,
+            limits=self.limits,
+            find_profile=self.profile_of,
+            needs_credentials=self.providers.forwards,
+        )
         await stack.enter_async_context(background_task(self.sessions.sweep_forever()))
         if self._lifespan is not None:
             dispatcher.state = await stack.enter_async_context(self._lifespan(self))
@@ -493,3 +514,4 @@ class Yard:
         await self.providers.wait_ready(_READY_S, unless_known=True)
         stack.push_async_callback(self.sessions.end_all)
         stack.push_async_callback(dispatcher.close)
+        await stack.enter_async_context(self.jobs.open())

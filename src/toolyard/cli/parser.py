@@ -127,6 +127,9 @@ class Options(Namespace):
     name: str = ""
     arguments: Sequence[str] = ()
     session: str | None = None
+    background: bool = False
+    action: str = "list"
+    job_id: str = ""
     profile: str | None = None
     allow_eval: bool = False
     output: str | None = None
@@ -320,9 +323,20 @@ def _add_call(parser: Parser) -> None:
     text = "'key=value' for each, or one JSON object, or '-' for JSON from stdin"
     parser.add_argument("arguments", metavar="ARGUMENT", nargs="*", default=[], help=text)
     parser.add_argument("--session", metavar="ID", help="the session of the call")
+    parser.add_argument("--background", action="store_true", help="start a job at the server of a URL, and print its id")
     _add_view(parser)
     parser.add_argument("--output", metavar="DIR", help="write images and other content blocks to files in this folder")
     _add_json(parser, "print the envelope as one line of JSON")
+
+
+def _add_jobs(parser: Parser) -> None:
+    actions = ("list", "show", "wait", "cancel")
+    parser.add_argument("action", nargs="?", choices=actions, default="list", help="list the jobs (default), or do this with one")
+    parser.add_argument("job_id", metavar="JOB", nargs="?", default="", help="the id of the job")
+    parser.add_argument("--limit", metavar="NUMBER", type=_limit, default=50, help="the most jobs to list (default: 50)")
+    parser.add_argument("--timeout", metavar="SECONDS", type=_seconds, default=300.0, help="how long to wait (default: 300)")
+    _add_config_file(parser)
+    _add_json(parser, "print JSON")
 
 
 def _add_describe(parser: Parser) -> None:
@@ -460,6 +474,7 @@ _COMMANDS: Final[Mapping[str, tuple[str, Callable[[Parser], None]]]] = {
     "logout": ("revoke and delete a login at an upstream", _add_logout),
     "list": ("list the tools of a yard", _add_list),
     "call": ("call a tool and print its answer", _add_call),
+    "jobs": ("list, show, wait for or cancel calls in the background", _add_jobs),
     "describe": ("describe a tool: arguments, behaviour and answer", _add_describe),
     "manifest": ("print every tool of a yard, as JSON or Markdown", _add_manifest),
     "search": ("find tools of a yard by what they do", _add_search),

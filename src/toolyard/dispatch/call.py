@@ -38,10 +38,12 @@ __all__ = [
     "Funnel",
     "Handler",
     "InvokeOptions",
+    "JobRun",
     "Limiter",
     "Middleware",
     "Policy",
     "Release",
+    "StartJob",
     "ambient",
     "current_call",
 ]
@@ -102,6 +104,8 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):  # a struct, because o
     trace: Mapping[str, str] = {}
     """`traceparent`, `tracestate` and `baggage`, as they came."""
     trace_id: str | None = None
+    job_id: str = ""
+    """The job that the call runs in; its request is over, and the credentials of its request are gone."""
     result_characters: int | None = None
     """The longest answer that the client accepts, where it states one."""
 
@@ -160,6 +164,28 @@ class InvokeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The tool whose check that was: by the time of the call the name may belong to another tool."""
     coerced: tuple[str, ...] = ()
     """The arguments that were repaired."""
+    background: bool = False
+    """Whether the call becomes a job, whatever its tool says."""
+    job: "JobRun | None" = None
+    """The job that runs the call."""
+
+
+class JobRun(Protocol):
+    """What the funnel needs of the job that runs a call."""
+
+    @property
+    def is_admitted(self) -> bool:
+        """Return whether the policies have decided already, for the call that started the job."""
+        ...
+
+    @property
+    def confirmation(self) -> "Mapping[str, Any] | None":
+        """Return what a person answered to the declared confirmation, if it was asked already."""
+        ...
+
+    async def claim(self) -> None:
+        """Note that the handler starts now, before it does."""
+        ...
 
 
 DEFAULT_OPTIONS: Final = InvokeOptions()
@@ -172,6 +198,8 @@ Handler = Callable[["Call"], Awaitable[object]]
 Middleware = Callable[[Handler], Handler]
 Policy = Callable[["Call"], Awaitable[Envelope | None]]
 """Returns `None` to allow, an envelope to answer in place of the tool, or raises to deny."""
+StartJob = Callable[["Call"], Awaitable[Envelope | None]]
+"""Starts a job in place of a call and returns the answer, or returns `None` if the call runs at once."""
 Release = Callable[[], None]
 Limiter = Callable[["Call"], Awaitable[Release]]
 """Waits until the call may run, and returns what to call when it has ended."""

@@ -109,7 +109,7 @@ class Dispatcher:
         profile = request.caller.profile or self.profile
         call = Run(f"c_{next(self._ids):x}", request, profile, channel, self)
         call.started = time.perf_counter()
-        if parent is not None:
+        if parent is not None or options is not DEFAULT_OPTIONS:
             call.parent, call.options = parent, options
         if self._on_started:
             self._notify_started(call)
@@ -122,6 +122,7 @@ class Dispatcher:
                 if (DOLLAR in text or BACKSLASH in text) and not options.refs_resolved and not tool.wraps and may_contain_refs(text):
                     resolver = self.results.resolver(request.caller.owner, profile)
                     text = encode(await resolver.resolve(decode_arguments(text), tool.spec.input_schema))
+                call.text = text
                 self._check(call, tool, text)
             if not tool.is_simple or request.name != tool.spec.name:
                 await self._admit(call)

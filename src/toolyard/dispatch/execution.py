@@ -63,7 +63,8 @@ class Execution:
         seconds = call.options.seconds
         running: dict[Run, float] | None = None
         try:
-            if self.admission.applies_to_all or seconds or not tool.is_simple:
+            options = call.options
+            if self.admission.applies_to_all or not tool.is_simple or seconds or options.job is not None or options.background:
                 held = await self._admit(call, tool)
                 if held is not None:
                     return held

@@ -24,6 +24,8 @@ class Run(Call, eq=False):
     """A call with its run state: one object, because a second one for each call would be felt."""
 
     handler: Handler = _no_handler
+    text: bytes = b"{}"
+    """The arguments as JSON before check and repair, with references to stored results resolved."""
     started: float = 0.0
     """When the call came in, in seconds of `time.perf_counter`."""
     elapsed_s: float = 0.0

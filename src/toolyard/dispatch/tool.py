@@ -64,7 +64,7 @@ class Tool:
     def __post_init__(self) -> None:
         # Computed once, because every call reads it: a cached property would cost 3 % of a call.
         spec = self.spec
-        has_steps = spec.eval is not None or spec.session != "none" or spec.serial or spec.confirmation is not None
+        has_steps = spec.eval is not None or spec.session != "none" or spec.serial or spec.confirmation is not None or spec.job is not None
         object.__setattr__(self, "is_simple", not has_steps and spec.deprecated is None)  # the way of a frozen dataclass
 
     @property

@@ -9,6 +9,7 @@ from toolyard.dispatch.call import Handler
 from toolyard.dispatch.dispatcher import Dispatcher
 from toolyard.dispatch.registry import Registry
 from toolyard.dispatch.tool import Check, Tool, check_by_schema
+from toolyard.jobs.service import Jobs
 from toolyard.model.limits import Limits
 from toolyard.model.profile import METATOOLS, UNLISTED
 from toolyard.model.spec import Annotations, Metatool, Operation, Reason, ToolSpec, with_codes
@@ -44,6 +45,7 @@ def build_metatool(
     check: Check | None = None,
     tags: tuple[str, ...] = (),
     reasons: Mapping[str, Reason] = MappingProxyType({}),
+    operation: Operation = Operation.QUERY,
 ) -> Tool:
     """Return a metatool; one that wraps other tools has their effects and no deadline of its own."""
     spec = ToolSpec(
@@ -51,7 +53,7 @@ def build_metatool(
         description=description,
         input_schema=input_schema,
         output_schema=output_schema,
-        operation=Operation.COMMAND if wraps else Operation.QUERY,
+        operation=Operation.COMMAND if wraps else operation,
         annotations=_WRAPS if wraps else None,
         timeout=0 if wraps else None,
         source=METATOOLS,
@@ -69,6 +71,11 @@ class YardParts(Protocol):
     limits: Limits
     search: SearchSettings
     signer: Signer
+
+    @property
+    def jobs(self) -> Jobs:
+        """Return its jobs."""
+        ...
 
     @property
     def store(self) -> Store:

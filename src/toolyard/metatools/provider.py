@@ -8,6 +8,7 @@ from toolyard.metatools import LEARNING
 from toolyard.metatools.catalogue import Catalogue, PageCursors
 from toolyard.metatools.chain import chain_metatool
 from toolyard.metatools.describe import describe_metatools, examples_metatool
+from toolyard.metatools.jobs import job_metatools
 from toolyard.metatools.learned_output import LearnedOutputs
 from toolyard.metatools.lists import list_metatools
 from toolyard.metatools.metatool import YardParts
@@ -54,5 +55,6 @@ class Metatools:
             read_metatool(self._yard),
             examples_metatool(catalogue),
             *list_metatools(catalogue, cursors),
+            *job_metatools(self._yard),
         ]
         return [tool for tool in tools if (tool.spec.metatool.alias_of or tool.spec.name) in self._names]

@@ -84,6 +84,7 @@ _INPUT_SCHEMA: Final = object_schema(
         "items": {"enum": ["tool", "backend", "raw"]},
         "description": "Puts the answer under 'result', beside these.",
     },
+    background={"type": "boolean", "description": "Start a job and answer at once with its 'job_id'; see get_job and wait_job."},
     stream={"type": "boolean"},
     backend_override=TEXT,
 )
@@ -120,15 +121,15 @@ def run_metatools(yard: YardParts) -> list[Tool]:
             return call.memo
         call.coerced += coerced
         call.memo, call.is_proxy = _ALREADY_RUNNING, True
-        options = (
-            InvokeOptions(seconds=call.seconds, refs_resolved=resolved) if call.seconds else REFS_RESOLVED if resolved else DEFAULT_OPTIONS
-        )
+        options = REFS_RESOLVED if resolved else DEFAULT_OPTIONS
+        if call.seconds or arguments.get("background"):
+            options = InvokeOptions(seconds=call.seconds, refs_resolved=resolved, background=arguments.get("background", False))
         with DelayedProgress(call, Progress(0, 1, f"running {tool.spec.name}"), is_forwarded=tool.wraps) as progress:
             answer = await call.invoke(arguments["tool_id"], args, progress=_forward(call, progress), options=options)
             if progress.is_silent:
                 progress.note(Progress(1, 1, f"{tool.spec.name} is done"))
         include = arguments.get("include")
-        call.memo = _with_included(answer, tool.spec, include) if include and answer.success and not is_pending(answer) else answer
+        call.memo = _with_included(answer, tool.spec, include) if include and answer.success and not answer.held else answer
         return call.memo
 
     check = _lenient(check_by_schema(_INPUT_SCHEMA)) if repair else None

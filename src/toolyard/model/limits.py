@@ -15,6 +15,12 @@ class Limits(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     timeout: float = 120.0
     """Timeout of a call in seconds, unless its tool has its own; 0 means none."""
+    job_timeout: float = 3600.0
+    """Timeout of a job in seconds, unless its tool has its own; 0 means none."""
+    job_ttl: float = 86_400.0
+    """Seconds that a job and its result are kept after it ended."""
+    jobs: int = 100
+    """Jobs of one identity that run in one process at the same time."""
     slow: float = 1.0
     """Seconds after which a call is logged as slow."""
     depth: int = 4

@@ -160,6 +160,8 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     serial: bool = False
     priority: Literal["interactive", "background"] = "interactive"
     idempotent: bool = False
+    job: Literal["optional", "always", "required"] | None = None
+    """Whether calls become jobs: for clients with MCP's tasks, always, or only for such clients."""
     aliases: tuple[str, ...] = ()
     deprecated: str | None = None
     shape: Literal["envelope", "plain"] = "envelope"

@@ -15,6 +15,7 @@ from toolyard.config.settings import Serving
 from toolyard.dispatch.call import ANYONE, AskClient, Caller, Channel
 from toolyard.dispatch.detached import DetachedCalls
 from toolyard.dispatch.progress import Progress
+from toolyard.jobs.run import TASKS
 from toolyard.model.elicitation import ClientRequest, unsupported_by_client
 from toolyard.model.envelope import encode
 from toolyard.model.errors import ToolError
@@ -22,9 +23,10 @@ from toolyard.model.profile import EVERYTHING, Profile
 from toolyard.server.input_required import InputRequired
 from toolyard.server.lists import Lists
 from toolyard.server.notifications import ChangeNotifier
+from toolyard.server.tasks import REQUIRED, declares_tasks
 from toolyard.wire.headers import param_names
 from toolyard.wire.messages import INVALID_PARAMS, Fault, Id, encode_notification
-from toolyard.wire.params import LEVELS, RESULT_SIZE, custom_meta, has_only_protocol_keys
+from toolyard.wire.params import CAPABILITIES, LEVELS, RESULT_SIZE, custom_meta, has_only_protocol_keys
 from toolyard.wire.results import ResultEncoder, Server
 from toolyard.wire.versions import VERSIONS, Version
 from toolyard.yard import Yard
@@ -91,10 +93,15 @@ class ServerContext:
         """Return the encoder of results for clients of a version."""
         return self._encoders[version.name]  # by name, because a version computes its hash each time
 
-    def capabilities(self, profile: Profile, *, notifies: bool = True) -> dict[str, Any]:
-        """Return the server's capabilities; subscriptions and logging only for clients that can get notifications."""
+    def capabilities(self, profile: Profile, *, notifies: bool = True, tasks: bool = True) -> dict[str, Any]:
+        """Return the server's capabilities; subscriptions and logging only for clients that can get notifications.
+
+        Versions with a handshake do not define extensions, so only a client that declares the one for tasks is told of it.
+        """
         changes = {"listChanged": True} if self.serving.notify_changes and notifies else {}
         capabilities: dict[str, Any] = {"tools": changes, **({"logging": {}} if notifies else {})}
+        if tasks:
+            capabilities |= REQUIRED
         prompts = self.lists.any("prompts", profile)
         resources = self.lists.any("resources", profile) or self.lists.any("templates", profile)
         if prompts:
@@ -222,6 +229,11 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
         """Return whether an `input_required` result can be sent to the client."""
         return self.encoder.version.modern and not CLIENT_CAPABILITIES.isdisjoint(self.capabilities)
 
+    @property
+    def takes_tasks(self) -> bool:
+        """Return whether the client declares the extension for tasks, for its session or for this request."""
+        return declares_tasks(self.capabilities) or (CAPABILITIES in self.meta and declares_tasks(self.meta[CAPABILITIES]))
+
     def channel(self, ask: AskClient | None = None) -> Channel:
         """Return the channel of this request's call, a shared one where the request allows it."""
         meta, notify = self.meta, self.notify
@@ -232,7 +244,14 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
         ask = ask or self.ask_client
         notifies = notify is not None and (token is not None or self.log_level is not None)
         quiet = has_only_protocol_keys(meta)
-        if quiet and ask is None and not self.headers and (not self.capabilities or CLIENT_CAPABILITIES.isdisjoint(self.capabilities)):
+        tasks = (self.capabilities or meta) and self.takes_tasks
+        if (
+            quiet
+            and ask is None
+            and not self.headers
+            and not tasks
+            and (not self.capabilities or CLIENT_CAPABILITIES.isdisjoint(self.capabilities))
+        ):
             # Most requests need nothing of their own, and building a channel costs about as much as the rest of this method.
             if not notifies:
                 return self.server.stateless_channel if self.stateless else self.server.default_channel
@@ -247,7 +266,7 @@ class RequestContext(msgspec.Struct, eq=False, kw_only=True):
             progress=self.progress if (notify is not None and token is not None) or resumes else None,
             log=self.log if (notify is not None and self.log_level is not None) or resumes else None,
             ask=ask,
-            capabilities=_usable_capabilities(self.capabilities) if self.capabilities else _NO_CAPABILITIES,
+            capabilities=_usable_capabilities(self.capabilities, tasks=bool(tasks)) if self.capabilities or tasks else _NO_CAPABILITIES,
             headers=self.server.visible_headers(self.headers) if self.headers else self.headers,
             forwarded=self.headers,
             meta={} if quiet else custom_meta(meta),
@@ -326,16 +345,17 @@ def encode_log(level: str, text: str, facts: Mapping[str, object], minimum: int)
 
 def relevant_capabilities(capabilities: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the part of a client's capabilities that a session stores, because it is used later."""
-    return {name: _modes(capabilities[name]) for name in CLIENT_CAPABILITIES if name in capabilities}
+    names = {name: _modes(capabilities[name]) for name in CLIENT_CAPABILITIES if name in capabilities}
+    return {**names, **REQUIRED} if declares_tasks(capabilities) else names
 
 
 def _modes(capability: object) -> dict[str, Any]:
     return {mode: {} for mode in ("form", "url") if mode in capability} if isinstance(capability, dict) else {}
 
 
-def _usable_capabilities(capabilities: Mapping[str, Any]) -> frozenset[str]:
-    """Return the capabilities for handlers, without `elicitation` if the client cannot show forms."""
-    names = frozenset(capabilities)
+def _usable_capabilities(capabilities: Mapping[str, Any], *, tasks: bool) -> frozenset[str]:
+    """Return the capabilities for handlers, without `elicitation` if the client cannot show forms, and with `tasks`."""
+    names = frozenset(capabilities) | {TASKS} if tasks else frozenset(capabilities)
     elicitation = capabilities.get("elicitation")
     return names - {"elicitation"} if elicitation and _modes(elicitation) == {"url": {}} else names
 

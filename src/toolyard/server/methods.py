@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from toolyard.dispatch.call import Caller, CallRequest
+from toolyard.jobs.run import TASKS
 from toolyard.model.envelope import Envelope, Failure, encode, estimate_tokens
 from toolyard.model.errors import ToolError
 from toolyard.server.context import CLIENT_CAPABILITIES, Notify, RequestContext, ServerContext, check_progress_token
 from toolyard.server.input_required import InputRequest
 from toolyard.server.lists import Kind
 from toolyard.server.notifications import listen
+from toolyard.server.tasks import REQUIRED, cancel_task, get_task, started_job_id, task_created, update_task
 from toolyard.wire import params as wire
 from toolyard.wire.messages import (
     INTERNAL,
@@ -71,7 +73,7 @@ async def answer(context: RequestContext, request_id: Id, method: str, params: A
             outcome = await context.server.dispatch(
                 CallRequest(params.name, None if raw == _NULL else raw, context.caller), channel=channel
             )
-            result = _encode_outcome(context, outcome)
+            result = await _encode_held(context, outcome) if outcome.held else _encode_outcome(context, outcome)
         else:
             result = await _handle(context, method, params)
         return encode_result(request_id, result)
@@ -154,7 +156,15 @@ async def call_tool(context: RequestContext, params: wire.CallTool) -> bytes:
     """Call a tool that may answer with `input_required`; `answer` makes all other calls."""
     raw = None if params.arguments == _NULL else params.arguments
     outcome = await _run_detached(context, CallRequest(params.name, raw, context.caller), params.request_state)
-    return outcome if isinstance(outcome, bytes) else _encode_outcome(context, outcome)
+    if isinstance(outcome, bytes):
+        return outcome
+    return await _encode_held(context, outcome) if outcome.held else _encode_outcome(context, outcome)
+
+
+async def _encode_held(context: RequestContext, outcome: Envelope) -> bytes:
+    """Return the outcome of a call that something answered in place of its tool: a task, for clients that take tasks."""
+    job_id = started_job_id(outcome) if context.takes_tasks else None
+    return _encode_outcome(context, outcome) if job_id is None else await task_created(context, job_id)
 
 
 def _encode_outcome(context: RequestContext, outcome: Envelope) -> bytes:
@@ -196,7 +206,9 @@ async def _run_detached(context: RequestContext, request: CallRequest, state: st
 
 
 def _check_capabilities(context: RequestContext, error: Failure) -> None:
-    """Raise the fault of the 2026-07-28 era if a call failed because the client lacks a capability."""
+    """Raise the fault of a call that failed because the client lacks a capability: of the 2026-07-28 era, or for tasks of any."""
+    if error.code == "not_supported" and error.details.get("capabilities") == [TASKS]:
+        raise Fault(MISSING_CAPABILITY, error.message, {"requiredCapabilities": REQUIRED})
     if error.code != "not_supported" or not context.encoder.version.modern:
         return
     missing = _missing_capabilities(error)
@@ -362,6 +374,9 @@ _METHODS: Final[dict[str, tuple[type[msgspec.Struct], Handler]]] = {
     "initialize": (_Initialize, initialize),
     "logging/setLevel": (_SetLevel, set_level),
     "ping": (NoParams, ping),
+    "tasks/get": (wire.TaskParams, get_task),
+    "tasks/update": (wire.UpdateTask, update_task),
+    "tasks/cancel": (wire.TaskParams, cancel_task),
 }
 
 _DECODERS: Final[dict[str, Callable[[bytes], Any]]] = {}
@@ -401,5 +416,5 @@ def params_of_message(message: Message | CallMessage) -> Any:
 
 
 def name_of(params: object) -> str | None:
-    """Return the tool or prompt name, or the URI, in the params."""
-    return getattr(params, "name", None) or getattr(params, "uri", None)
+    """Return the tool or prompt name, the URI or the task in the params."""
+    return getattr(params, "name", None) or getattr(params, "uri", None) or getattr(params, "task_id", None)

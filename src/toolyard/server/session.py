@@ -22,6 +22,7 @@ from toolyard.server.context import Notify, RequestContext, ServerContext, check
 from toolyard.server.lists import Kind
 from toolyard.server.methods import answer, is_modern, level_index, open_request, params_of_message, refuse
 from toolyard.server.notifications import MAX_URIS, Subscription, check_uri
+from toolyard.server.tasks import declares_tasks
 from toolyard.wire.messages import (
     INVALID_PARAMS,
     INVALID_REQUEST,
@@ -369,7 +370,8 @@ class ServerSession:
         self.capabilities = relevant_capabilities(params.capabilities)
         self.caller = self.server.caller(self.caller, params.client_info)
         profile = self.server.profile_of(self.caller)
-        capabilities = self.server.capabilities(profile, notifies=self._send is not None)
+        tasks = declares_tasks(params.capabilities)
+        capabilities = self.server.capabilities(profile, notifies=self._send is not None, tasks=tasks)
         return self.server.encoder(self.version).initialize(capabilities, self.server.instructions(profile))
 
     def _start_notifications(self) -> None:

@@ -20,6 +20,7 @@ __all__ = [
     "RESULT_SIZE",
     "SERVER",
     "SUBSCRIPTION",
+    "TASKS_EXTENSION",
     "CallMessage",
     "CallTool",
     "Cancelled",
@@ -33,6 +34,8 @@ __all__ = [
     "SetLevel",
     "SubscriptionFilter",
     "SubscriptionsListen",
+    "TaskParams",
+    "UpdateTask",
     "custom_meta",
     "decode_call",
     "decode_params",
@@ -49,6 +52,7 @@ CAPABILITIES: Final = "io.modelcontextprotocol/clientCapabilities"
 LOG_LEVEL: Final = "io.modelcontextprotocol/logLevel"
 SERVER: Final = "io.modelcontextprotocol/serverInfo"
 SUBSCRIPTION: Final = "io.modelcontextprotocol/subscriptionId"
+TASKS_EXTENSION: Final = "io.modelcontextprotocol/tasks"
 RESULT_SIZE: Final = "anthropic/maxResultSizeChars"
 LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 _PROTOCOL_KEYS: Final = frozenset({PROTOCOL_VERSION, CLIENT, CAPABILITIES, LOG_LEVEL, SERVER, SUBSCRIPTION, "progressToken"})
@@ -90,6 +94,19 @@ class GetPrompt(_WithInput, kw_only=True):
 
     name: str
     arguments: dict[str, str] | None = None
+
+
+class TaskParams(msgspec.Struct, rename="camel"):
+    """Params of `tasks/get` and `tasks/cancel`."""
+
+    task_id: str
+    meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
+
+
+class UpdateTask(TaskParams):
+    """Params of `tasks/update`: the client's answers by the key of each question."""
+
+    input_responses: dict[str, dict[str, Any]] | None = None
 
 
 class Initialize(msgspec.Struct, rename="camel"):

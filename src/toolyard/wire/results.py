@@ -56,6 +56,10 @@ class ResultEncoder:
         self._error_end = b',"isError":true' + self._end
         self.empty = self.complete(b"{}")
 
+    def task(self, result: Mapping[str, Any]) -> bytes:
+        """Return the result of a call that became a task, in every version: the extension defines its `resultType`."""
+        return encode({**result, "resultType": "task", **({"_meta": {SERVER: self._server}} if self.version.modern else {})})
+
     def complete(self, result: bytes, *, cacheable: bool = False, meta: Mapping[str, Any] | None = None) -> bytes:
         """Return a result, a JSON object, with the fields that every result has, and with more `_meta` if there is any."""
         end = self._cacheable_end if cacheable else self._end
@@ -76,6 +80,10 @@ class ResultEncoder:
         if not self.version.structured:
             return b"".join((_TEXT_CONTENT, b'"', escaped, b'"}', blocks, b"]", end))
         return b"".join((_TEXT_CONTENT, b'"', escaped, b'"}', blocks, b'],"structuredContent":', text, end))
+
+    def outcome(self, envelope: Envelope) -> bytes:
+        """Return the answer of a call in the shape of its tool; a failure is always an envelope."""
+        return self.plain(envelope) if envelope.has_plain_shape and envelope.error is None else self.envelope(envelope)
 
     def plain(self, envelope: Envelope) -> bytes:
         """Return a success of a tool with the shape `plain`: its blocks or its data as text; an object also as structured content."""

@@ -365,6 +365,9 @@ class Calls:
         # The funnel set this when it entered the handler. Until the session sends the request (`sent`) nothing can have run over there,
         # and a call that fails before, such as while the upstream starts, may safely be repeated.
         call.may_have_run = False
+        if channel.job_id and self._forwarded:
+            message = f"'{call.spec.name}' passes on credentials of the request, which a job must not keep."
+            raise ToolError("not_supported", message, hint="Call it directly, not in the background.")
         forwarded = {name: channel.forwarded[name] for name in self._forwarded if name in channel.forwarded}
         return CallContext(
             owner=f"{call.caller.owner}:{call.caller.client}:{channel.line}",  # each program gets its own questions

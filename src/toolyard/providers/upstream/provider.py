@@ -15,7 +15,8 @@ from toolyard._internal.files import find_state_dir
 from toolyard._internal.logfmt import log_fields
 from toolyard._internal.project import PROJECTS, find_project, project_dir
 from toolyard.dispatch.table import NONE_WITHHELD, WithheldReasons
-from toolyard.model.spec import Kind, PromptSpec
+from toolyard.dispatch.tool import Tool
+from toolyard.model.spec import Kind, Operation, PromptSpec, ToolSpec
 from toolyard.providers import Publish
 from toolyard.providers.upstream.calls import Calls
 from toolyard.providers.upstream.catalogue import Catalogue, folder_of, load, published_uri, save, upstream_uri
@@ -128,6 +129,12 @@ class Upstream:
         """Restart the upstream, forget its failures and fetch its catalogue."""
         await self.supervisor.restart()
         await self.supervisor.refresh()
+
+    def unlisted_tool(self, upstream_name: str, schema: dict[str, Any], *, name: str) -> Tool:
+        """Return a tool of the upstream that it does not list, such as a metatool of another yard."""
+        text = f"The tool '{upstream_name}' of '{self.name}'."
+        spec = ToolSpec(name=name, description=text, input_schema=schema, operation=Operation.COMMAND)
+        return Calls(self.name, self.settings, self.supervisor).tool(UpstreamTool(spec, upstream_name, {}, schema))
 
     def unavailable_reason(self) -> str | None:
         """Return why there is no catalogue, or None if there is one."""
