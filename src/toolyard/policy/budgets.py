@@ -7,9 +7,9 @@ store share the budgets. A budget that cannot be read or written refuses calls.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from toolyard.dispatch.call import Call, Caller
 from toolyard.dispatch.outcome import Outcome, store_unavailable
@@ -36,7 +36,7 @@ Unit = Literal["calls", "tokens"]
 class _Account:
     """One count of one session or caller in the current period."""
 
-    __slots__ = ("key", "limit", "reason", "read_at", "reading", "spent", "unit", "unwritten", "warn_at")
+    __slots__ = ("key", "limit", "read_at", "reading", "reason", "spent", "unit", "unwritten", "warn_at")
 
     def __init__(self, key: str, limit: int, *, unit: Unit, reason: RefusalReason) -> None:
         self.key = key
@@ -51,13 +51,19 @@ class _Account:
         self.reading: asyncio.Task[None] | None = None
 
 
-class _Accounts(NamedTuple):
+class _Accounts:
     """The accounts of one caller and session in one period."""
 
-    period: int
-    calls: tuple[_Account, ...]
-    tokens: tuple[_Account, ...]
-    all: tuple[_Account, ...]
+    __slots__ = ("all", "calls", "ends_at", "fresh_until", "tokens")
+
+    def __init__(self, accounts: Sequence[_Account], ends_at: float) -> None:
+        self.all = tuple(accounts)
+        self.calls = tuple(account for account in accounts if account.unit == "calls")
+        self.tokens = tuple(account for account in accounts if account.unit == "tokens")
+        self.ends_at = ends_at
+        """When the period ends."""
+        self.fresh_until = 0.0
+        """Until when the counts need not be read again."""
 
 
 class Budgets:
@@ -72,6 +78,11 @@ class Budgets:
         self._of: dict[tuple[str, str, str | None], _Accounts] = {}
         self._writer: asyncio.Task[None] | None = None
 
+    @property
+    def counts_tokens(self) -> bool:
+        """Return whether there is a budget of tokens."""
+        return bool(self._settings.session_tokens or self._settings.caller_tokens)
+
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[None]:
         """Write what was spent while the context is open, and on leaving."""
@@ -83,30 +94,52 @@ class Budgets:
                 await asyncio.gather(self._writer, return_exceptions=True)
             await self._write()
 
-    async def spend(self, call: Call, *, counts: bool) -> None:
-        """Spend one call, or with `counts` false only check what is left.
+    def spend(self, call: Call, *, counts: bool) -> bool:
+        """Spend one call, or with `counts` false only check what is left; return False if the counts must be read before.
 
         Raises:
-            ToolError: `budget_exceeded`, or `overloaded` while the store cannot be used.
+            ToolError: `budget_exceeded`.
         """
         accounts = self._find(call)
-        fresh_from = self._clock() - _FRESH_S
+        if accounts.fresh_until <= self._clock():
+            return False
         for account in accounts.all:
-            if account.read_at <= fresh_from:
-                await self._refresh(call, accounts)
+            if account.spent + 1 >= account.warn_at:
+                self._check(call, accounts, counts=counts)
                 break
-        warned: list[_Account] | None = None
-        for account in accounts.all:
-            spent = account.spent
-            if spent >= account.limit:
-                if counts or account.unit == "tokens":
-                    raise self._refusal(call, account)
-            elif spent + 1 >= account.warn_at:
-                warned = [*(warned or ()), account]
-        if warned:
-            call.warnings += tuple(_warning(account, counts=counts) for account in warned)
         if counts:
             self._add(accounts.calls, 1)
+        return True
+
+    async def read(self, call: Call) -> None:
+        """Read the counts of a call that are too old.
+
+        Raises:
+            ToolError: `overloaded` while the store cannot be used.
+        """
+        now = self._clock()
+        name = _name(call)
+        known = self._of.get(name)
+        if known is not None and known.ends_at <= self._wall_clock():
+            del self._of[name]
+        accounts = self._find(call)
+        for account in accounts.all:
+            if account.read_at + _FRESH_S <= now:
+                try:
+                    await self._read(account)
+                except StoreUnavailableError:
+                    log_refusal(call, "overloaded", "store_unavailable")
+                    raise store_unavailable(may_have_run=False) from None
+        left = accounts.ends_at - self._wall_clock()
+        accounts.fresh_until = min(self._clock() + left, *(account.read_at + _FRESH_S for account in accounts.all))
+
+    def _check(self, call: Call, accounts: _Accounts, *, counts: bool) -> None:
+        """Refuse a call whose budget is used up, and warn of one that nearly is."""
+        for account in accounts.all:
+            if account.spent >= account.limit and (counts or account.unit == "tokens"):
+                raise self._refusal(call, account)
+        near = [account for account in accounts.all if account.spent + 1 >= account.warn_at]
+        call.warnings += tuple(_warning(account, counts=counts) for account in near)
 
     def give_back(self, call: Call) -> None:
         """Take back what a call spent that did not start."""
@@ -126,19 +159,18 @@ class Budgets:
             self._writer = asyncio.create_task(self._write_later())
 
     def _find(self, call: Call) -> _Accounts:
-        """Return the accounts of a call in the current period."""
-        caller, session = call.request.caller, call.session
-        name = (caller.identity, caller.scope, None if session is None else session.id)
-        period = int(self._wall_clock() // self._settings.period)
+        """Return the accounts of a call; `read` makes new ones when the period has ended."""
+        name = _name(call)
         found = self._of.get(name)
-        if found is None or found.period != period:
+        if found is None:
             if len(self._accounts) >= _MAX_ACCOUNTS:
                 self._drop_written()
-            found = self._of[name] = self._make(caller, period, session=session)
+            found = self._of[name] = self._make(call.request.caller, session=call.session)
         return found
 
-    def _make(self, caller: Caller, period: int, *, session: Session | None) -> _Accounts:
+    def _make(self, caller: Caller, *, session: Session | None) -> _Accounts:
         settings = self._settings
+        period = int(self._wall_clock() // settings.period)
         inner = f"conversation/{caller.owner}" if session is None else f"session/{session.id}"
         wanted: list[tuple[str, int, Unit, RefusalReason]] = [
             (f"{inner}/calls", settings.session_calls, "calls", "session_calls"),
@@ -147,27 +179,13 @@ class Budgets:
             (f"caller/{caller.identity}/tokens", settings.caller_tokens, "tokens", "caller_tokens"),
         ]
         accounts = [self._account(f"budget/{period}/{key}", limit, unit, reason) for key, limit, unit, reason in wanted if limit]
-        calls = tuple(account for account in accounts if account.unit == "calls")
-        tokens = tuple(account for account in accounts if account.unit == "tokens")
-        return _Accounts(period, calls, tokens, tuple(accounts))
+        return _Accounts(accounts, (period + 1) * settings.period)
 
     def _account(self, key: str, limit: int, unit: Unit, reason: RefusalReason) -> _Account:
         account = self._accounts.get(key)
         if account is None:
             account = self._accounts[key] = _Account(key, limit, unit=unit, reason=reason)
         return account
-
-    async def _refresh(self, call: Call, accounts: _Accounts) -> None:
-        """Read the counts of a call that are too old; calls that come together share one reading."""
-        fresh_from = self._clock() - _FRESH_S
-        for account in accounts.all:
-            if account.read_at > fresh_from:
-                continue
-            try:
-                await self._read(account)
-            except StoreUnavailableError:
-                log_refusal(call, "overloaded", "store_unavailable")
-                raise store_unavailable(may_have_run=False) from None
 
     async def _read(self, account: _Account) -> None:
         """Write what was spent here, and read what was spent everywhere; those who ask at the same time share one task."""
@@ -218,7 +236,7 @@ class Budgets:
         period = self._settings.period
         seconds = period - self._wall_clock() % period
         message = f"The budget of {account.limit} {account.unit} for this {whose} is used up."
-        hint = f"Waiting does not help before the budget starts anew in {seconds / 3600:.2g} hours. Finish with what you have, or ask the operator."
+        hint = f"Finish with what you have: the budget starts anew in {seconds / 3600:.2g} hours. The operator of the yard can raise it."
         return refuse(
             call,
             "budget_exceeded",
@@ -229,6 +247,11 @@ class Budgets:
             spent=account.spent,
             resets_in_ms=int(seconds * 1000),
         )
+
+
+def _name(call: Call) -> tuple[str, str, str | None]:
+    caller, session = call.request.caller, call.session
+    return (caller.identity, caller.scope, None if session is None else session.id)
 
 
 def _warning(account: _Account, *, counts: bool) -> str:

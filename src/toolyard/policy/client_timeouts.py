@@ -6,10 +6,10 @@ are listed whose own documentation or source names a limit below the default of 
 
 from typing import Final
 
+from toolyard.dispatch.call import CLIENT_SHARE
+
 __all__ = ["ClientTimeouts"]
 
-_SHARE: Final = 0.9
-"""The share of a client's time limit that a call may take; the rest is for the way there and back."""
 _MAX_NAMES: Final = 1000
 _SECONDS: Final = {
     # Claude Desktop uses the default of the TypeScript SDK, DEFAULT_REQUEST_TIMEOUT_MSEC = 60000, and has no setting for it:
@@ -18,7 +18,7 @@ _SECONDS: Final = {
     "claude-ai": 60.0,
     # Codex: 'tool_timeout_sec' of a server in 'config.toml', documented with the default 60.
     "codex-mcp-client": 60.0,
-    # Cline and Roo Code: the timeout of a server in their settings, DEFAULT_MCP_TIMEOUT_SECONDS = 60 in the source of Cline.
+    # Cline and Roo Code: 'timeout' of a server in their settings; the default in 'src/services/mcp' of both is 60.
     "cline": 60.0,
     "roo code": 60.0,
 }
@@ -29,12 +29,7 @@ class ClientTimeouts(dict[str, float]):
 
     def __missing__(self, name: str) -> float:
         """Return the seconds for a name, and remember them."""
-        known = _SECONDS.get(name.strip().lower(), 0.0) * _SHARE
+        known = _SECONDS.get(name.strip().lower(), 0.0) * CLIENT_SHARE
         if len(self) < _MAX_NAMES:
             self[name] = known
         return known
-
-    @staticmethod
-    def below(limit: float) -> float:
-        """Return the seconds that a call may take if its client waits for `limit` seconds."""
-        return limit * _SHARE

@@ -1,12 +1,20 @@
 """The limiter of a yard: budgets, rates and the queue, in this order, for each call."""
 
-from collections.abc import Callable
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Final
 
 from toolyard.dispatch.call import Call, Release
+from toolyard.dispatch.dispatcher import Dispatcher
+from toolyard.dispatch.registry import Registry
+from toolyard.model.limits import Limits
+from toolyard.model.profile import METATOOLS
 from toolyard.policy.budgets import Budgets
 from toolyard.policy.queue import CallQueue
 from toolyard.policy.rates import Rates
+from toolyard.policy.settings import LoadSettings
+from toolyard.state.store import Clock, Store
 
 __all__ = ["CallLimiter"]
 
@@ -21,13 +29,25 @@ class CallLimiter:
     A tool that only runs others, such as `run_tool` or `run_chain`, takes no place and counts as no call: its inner calls do.
     """
 
-    def __init__(
-        self, *, wraps: Callable[[str], bool], queue: CallQueue | None = None, rates: Rates | None = None, budgets: Budgets | None = None
-    ) -> None:
-        self._wraps = wraps
-        self._queue: Final = queue
-        self._rates: Final = rates
-        self._budgets: Final = budgets
+    def __init__(self, settings: LoadSettings, limits: Limits, *, store: Store, registry: Registry, clock: Clock = time.monotonic) -> None:
+        self._registry = registry
+        self._queue: Final = CallQueue(settings.queue, limits, clock=clock) if settings.queue.is_set else None
+        self._rates: Final = Rates(settings.rates, clock=clock) if settings.rates.is_set else None
+        self._budgets: Final = Budgets(settings.budgets, store, clock=clock) if settings.budgets.is_set else None
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[None]:
+        """Write budgets while the context is open, and on leaving."""
+        if self._budgets is None:
+            yield
+            return
+        async with self._budgets.open():
+            yield
+
+    def observe(self, dispatcher: Dispatcher) -> None:
+        """Count the tokens of answers, if there is a budget for them."""
+        if self._budgets is not None and self._budgets.counts_tokens:
+            dispatcher.observe(self._budgets)
 
     async def __call__(self, call: Call) -> Release:
         """Wait until a call may run.
@@ -35,20 +55,32 @@ class CallLimiter:
         Raises:
             ToolError: It may not, and has not run.
         """
-        counts = not self._wraps(call.spec.name)
-        if self._budgets is not None:
-            await self._budgets.spend(call, counts=counts)
+        counts = not self._wraps(call)
+        budgets, queue = self._budgets, self._queue
+        if budgets is not None:
+            while not budgets.spend(call, counts=counts):
+                await budgets.read(call)
         if not counts:
             return _nothing
         try:
             if self._rates is not None:
                 self._rates.take(call)
-            return _nothing if self._queue is None else await self._queue.enter(call)
+            if queue is None:
+                return _nothing
+            release = queue.enter(call)  # without a coroutine if there is room, which is nearly always
+            return await queue.wait(call) if release is None else release
         except BaseException:
-            if self._budgets is not None:
-                self._budgets.give_back(call)
+            if budgets is not None:
+                budgets.give_back(call)
             raise
 
     async def resume(self, call: Call) -> Release:
         """Take back the places of a call that gave them up while it waited for somebody; it counts no second time."""
-        return _nothing if self._queue is None or self._wraps(call.spec.name) else await self._queue.enter(call, resumes=True)
+        return _nothing if self._queue is None or self._wraps(call) else await self._queue.resume(call)
+
+    def _wraps(self, call: Call) -> bool:
+        """Return whether a call is of a metatool that runs others."""
+        if call.spec.source != METATOOLS:
+            return False
+        tool = self._registry.get(call.spec.name)
+        return tool is not None and tool.wraps

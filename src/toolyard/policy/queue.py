@@ -34,26 +34,35 @@ _NONE: Final[dict[Any, Any]] = {}
 
 
 class _Place:
-    """The places of one call, or its wish for them while it waits."""
+    """The place of one call in each of its pools."""
 
-    __slots__ = ("background", "call", "future", "is_resumed", "lenders", "lent", "line", "number", "pools", "since")
+    __slots__ = ("background", "call", "lenders", "lent", "pools")
 
-    def __init__(self, call: Call, pools: "tuple[_Pool, ...]", *, background: bool) -> None:
+    def __init__(self, call: Call, pools: "tuple[_Pool, ...]", background: bool) -> None:  # noqa: FBT001 - keywords cost more
         self.call = call
         self.pools = pools
         self.background = background
-        self.is_resumed = False
         self.lenders: dict[_Pool, _Place] = _NONE
         """The outer calls in whose place it runs, by pool."""
         self.lent: dict[_Pool, _Place] = _NONE
         """The inner calls that run in this place, by pool."""
-        self.future: asyncio.Future[None] | None = None
-        self.line: list[_Place] | None = None
-        """Where it waits."""
-        self.number = 0
-        self.since = 0.0
 
-    def __lt__(self, other: "_Place") -> bool:
+
+class _Waiter:
+    """A call that waits for its places."""
+
+    __slots__ = ("future", "is_resumed", "line", "number", "place", "since")
+
+    def __init__(self, place: _Place, *, number: int, since: float, is_resumed: bool) -> None:
+        self.place = place
+        self.number = number
+        self.since = since
+        self.is_resumed = is_resumed
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.line: list[_Waiter] | None = None
+        """Where it waits."""
+
+    def __lt__(self, other: "_Waiter") -> bool:
         return self.number < other.number
 
 
@@ -68,9 +77,9 @@ class _Pool:
         self.most_background = limit if limit == 1 else limit - max(1, limit // 4)
         self.used = 0
         self.background = 0
-        self.resumed_line: list[_Place] = []
-        self.interactive_line: list[_Place] = []
-        self.background_line: list[_Place] = []
+        self.resumed_line: list[_Waiter] = []
+        self.interactive_line: list[_Waiter] = []
+        self.background_line: list[_Waiter] = []
         self.turns = _TURNS
 
     @property
@@ -78,9 +87,9 @@ class _Pool:
         """Return whether nobody has a place or waits for one."""
         return not (self.used or self.resumed_line or self.interactive_line or self.background_line)
 
-    def has_room(self, place: _Place) -> bool:
+    def has_room(self, place: _Place, *, is_resumed: bool) -> bool:
         """Return whether a call can have a place; one that had it before is not held back for interactive calls."""
-        return self.used < self.limit and (not place.background or place.is_resumed or self.background < self.most_background)
+        return self.used < self.limit and (not place.background or is_resumed or self.background < self.most_background)
 
     def enter(self, place: _Place) -> None:
         """Take a place."""
@@ -92,15 +101,11 @@ class _Pool:
         self.used -= 1
         self.background -= place.background
 
-    def line_of(self, place: _Place) -> list[_Place]:
+    def line_of(self, waiter: _Waiter) -> list[_Waiter]:
         """Return the line that a call waits in."""
-        return self.resumed_line if place.is_resumed else self.background_line if place.background else self.interactive_line
+        return self.resumed_line if waiter.is_resumed else self.background_line if waiter.place.background else self.interactive_line
 
-    def waiters(self) -> Iterator[_Place]:
-        """Yield everybody who waits here."""
-        yield from (*self.resumed_line, *self.interactive_line, *self.background_line)
-
-    def next(self, now: float) -> _Place | None:
+    def next(self, now: float) -> _Waiter | None:
         """Return the call whose turn it is, if there is room for it: calls resume first, interactive calls come before others."""
         if self.used >= self.limit:
             return None
@@ -126,7 +131,7 @@ class CallQueue:
         self._is_background: dict[str, bool] = {}
         self._held: dict[str, _Place] = {}
         """The places of running calls, by the id of the call."""
-        self._nested: set[_Place] = set()
+        self._nested: set[_Waiter] = set()
         """The calls that wait inside of others."""
         self._numbers = count()
         self._waiting = {False: 0, True: 0}
@@ -142,26 +147,42 @@ class CallQueue:
         """Return how many calls have a place."""
         return len(self._held)
 
-    async def enter(self, call: Call, *, resumes: bool = False) -> Release:
-        """Wait for places; `resumes` is for a call that had them, which comes first and is never refused.
+    def enter(self, call: Call) -> Release | None:
+        """Take places and return what gives them back, or return None if there are too few, so that the call must wait."""
+        place = self._place(call)
+        return partial(self._leave, place) if self._take(place) is None else None
+
+    async def wait(self, call: Call) -> Release:
+        """Wait for places.
 
         Raises:
             ToolError: `overloaded` if too many wait, `timeout` if the call could not start in time.
         """
-        spec, caller = call.spec, call.request.caller
-        pools = self._of.get((spec.name, spec.source, caller.identity))
-        if pools is None:
-            pools = self._find(spec.name, spec.source, caller.identity)
-        place = _Place(call, pools, background=self.is_background(call))
-        if resumes:
-            place.is_resumed = True
-        blocked = self._take(place)
-        if blocked is not None:
-            await self._wait(call, place, blocked)
-        elif resumes:
-            for pool in pools:
+        place = self._place(call)
+        if self._waiting[place.background] >= self._settings.waiting:
+            message = f"{self._settings.waiting} calls wait already, which is the limit."
+            hint = "Wait for 'retry_after_ms', then call again."
+            raise refuse(call, "overloaded", "queue_full", message, hint=hint, retry_after_ms=_RETRY_AFTER_MS)
+        seconds = self._longest_wait(call)
+        await self._wait(place, seconds=seconds)
+        return partial(self._leave, place)
+
+    async def resume(self, call: Call) -> Release:
+        """Take back the places of a call that gave them up; it comes before others and is never refused."""
+        place = self._place(call)
+        if self._take(place, is_resumed=True) is not None:
+            await self._wait(place, is_resumed=True)
+        elif self._nested:
+            for pool in place.pools:
                 self._serve(pool)  # inner calls that wait can run in this place
         return partial(self._leave, place)
+
+    def _place(self, call: Call) -> _Place:
+        spec, identity = call.spec, call.request.caller.identity
+        pools = self._of.get((spec.name, spec.source, identity))
+        if pools is None:
+            pools = self._find(spec.name, spec.source, identity)
+        return _Place(call, pools, self.is_background(call))
 
     def is_background(self, call: Call) -> bool:
         """Return whether a call has the priority `background`: its request says so, it is in a job, or its tool says so."""
@@ -218,14 +239,27 @@ class CallQueue:
                 yield outer
             parent = parent.parent
 
-    def _take(self, place: _Place) -> _Pool | None:
+    def _take(self, place: _Place, *, is_resumed: bool = False) -> _Pool | None:
         """Take a place in every pool, or return the first pool without room."""
-        is_nested = place.call.parent is not None
+        if place.call.parent is not None:
+            return self._take_inside(place, is_resumed=is_resumed)
+        background, pools = place.background, place.pools
+        for pool in pools:  # without methods: they would double the cost of the queue
+            if pool.used >= pool.limit or (background and not is_resumed and pool.background >= pool.most_background):
+                return pool
+        for pool in pools:
+            pool.used += 1
+            pool.background += background
+        self._held[place.call.id] = place
+        return None
+
+    def _take_inside(self, place: _Place, *, is_resumed: bool) -> _Pool | None:
+        """Take the places of an inner call: those of its outer calls, if no other one runs there, and else others."""
         for pool in place.pools:
-            if not pool.has_room(place) and not (is_nested and self._lender(place, pool)):
+            if not pool.has_room(place, is_resumed=is_resumed) and self._lender(place, pool) is None:
                 return pool
         for pool in place.pools:
-            lender = self._lender(place, pool) if is_nested else None
+            lender = self._lender(place, pool)
             if lender is None:
                 pool.enter(place)
             else:
@@ -233,124 +267,114 @@ class CallQueue:
         self._held[place.call.id] = place
         return None
 
-    async def _wait(self, call: Call, place: _Place, blocked: _Pool) -> None:
+    async def _wait(self, place: _Place, *, seconds: float = 0.0, is_resumed: bool = False) -> None:
         """Wait in line until all places are there."""
-        background = place.background
-        if not place.is_resumed and self._waiting[background] >= self._settings.waiting:
-            message = f"{self._waiting[background]} calls wait already, as many as may."
-            raise refuse(
-                call,
-                "overloaded",
-                "queue_full",
-                message,
-                hint="Wait for 'retry_after_ms', then call again.",
-                retry_after_ms=_RETRY_AFTER_MS,
-            )
+        call, background = place.call, place.background
+        waiter = _Waiter(place, number=next(self._numbers), since=self._clock(), is_resumed=is_resumed)
         self._waiting[background] += 1
         if call.parent is not None:
-            self._nested.add(place)
-        place.number, place.since = next(self._numbers), self._clock()
-        loop = asyncio.get_running_loop()
-        future = place.future = loop.create_future()
-        seconds = self._longest_wait(place)
-        timer = loop.call_later(seconds, self._give_up, call, place, seconds) if seconds else None
-        self._park(place, blocked)
+            self._nested.add(waiter)
+        timer = call.funnel.loop.call_later(seconds, _give_up, waiter, seconds) if seconds else None
         try:
-            await future
+            self._try(waiter)
+            await waiter.future
         except BaseException:
-            if future.done() and not future.cancelled() and future.exception() is None:  # cancelled in the moment of its turn
+            if waiter.line is not None:
+                waiter.line.remove(waiter)
+            elif self._held.get(call.id) is place:  # cancelled in the moment of its turn
                 self._leave(place)
-            elif place.line is not None:
-                place.line.remove(place)
             if call.stopped == "timeout":
                 log_refusal(call, "timeout", "not_started")
             raise
         finally:
-            place.future = None
             if timer is not None:
                 timer.cancel()
             self._waiting[background] -= 1
-            self._nested.discard(place)
+            self._nested.discard(waiter)
 
-    def _longest_wait(self, place: _Place) -> float:
+    def _longest_wait(self, call: Call) -> float:
         """Return for how many seconds a call waits if its caller has no deadline; 0 is for ever."""
-        if place.is_resumed:
-            return 0.0
-        timeout, limits = place.call.spec.timeout, self._limits
-        return timeout if timeout is not None else limits.job_timeout if place.call.channel.job_id else limits.timeout
+        timeout, limits = call.spec.timeout, self._limits
+        return timeout if timeout is not None else limits.job_timeout if call.channel.job_id else limits.timeout
 
-    def _give_up(self, call: Call, place: _Place, seconds: float) -> None:
-        if place.future is not None and not place.future.done():
-            message = f"'{call.tool}' could not start within {seconds:.3g} seconds, because too many calls run."
-            hint = "Nothing was done. Call again later, or fewer at a time."
-            error = refuse(call, "timeout", "not_started", message, hint=hint, blame="yard", timeout_ms=round(seconds * 1000))
-            place.future.set_exception(error)
-
-    def _park(self, place: _Place, blocked: _Pool) -> None:
-        """Let a call wait for one pool, in the order in which calls came.
+    def _try(self, waiter: _Waiter) -> None:
+        """Start a call that waits, or let it wait for the first pool without room, in the order in which calls came.
 
         Calls that wait for inner calls can wait for each other in a circle. The last one to wait closes it: then everybody who has a
-        place here waits for an inner call, and this one runs beyond the limit.
+        place in the pool waits for an inner call, and this one runs beyond the limit.
         """
-        if place in self._nested and self._is_stuck(blocked):
+        place = waiter.place
+        blocked = self._take(place, is_resumed=waiter.is_resumed)
+        if blocked is not None and waiter in self._nested and self._is_stuck(blocked):
             for pool in place.pools:
                 pool.enter(place)
             self._held[place.call.id] = place
-            self._start(place)
-            return
-        place.line = blocked.line_of(place)
-        insort(place.line, place)
+            blocked = None
+        if blocked is None:
+            waiter.line = None
+            self._nested.discard(waiter)
+            waiter.future.set_result(None)
+        else:
+            waiter.line = blocked.line_of(waiter)
+            insort(waiter.line, waiter)
 
     def _is_stuck(self, pool: _Pool) -> bool:
         """Return whether every call with a place in a pool waits for an inner call that waits."""
-        blocked = {outer for place in self._nested for outer in self._outer_places(place)}
+        blocked = {outer for waiter in self._nested for outer in self._outer_places(waiter.place)}
         return all(holder in blocked for holder in self._held.values() if pool in holder.pools)
-
-    def _start(self, place: _Place) -> None:
-        place.line = None
-        if place.future is not None:
-            place.future.set_result(None)
 
     def _leave(self, place: _Place) -> None:
         """Give places back, and let those have them whose turn it is."""
-        self._held.pop(place.call.id, None)
+        del self._held[place.call.id]
+        background = place.background
         for pool in place.pools:
-            lender, inner = place.lenders.get(pool), place.lent.get(pool)
-            if inner is not None:
-                _pass_on(pool, place, inner, lender)
-            elif lender is None:
-                pool.leave(place)
-            else:
-                lender.lent = {other: borrower for other, borrower in lender.lent.items() if other is not pool}
-        for pool in place.pools:
-            self._serve(pool)
+            if place.lenders or place.lent:
+                _give_back(pool, place)
+            else:  # without a method, as above
+                pool.used -= 1
+                pool.background -= background
+        if self._waiting[False] or self._waiting[True]:
+            for pool in place.pools:
+                self._serve(pool)
 
     def _serve(self, pool: _Pool) -> None:
-        """Start those who wait for a pool, as long as there is room."""
+        """Start those who wait for a pool, as long as there is room, and inner calls that can run in the place of an outer one."""
         now = self._clock()
-        while (place := pool.next(now)) is not None:
-            pool.line_of(place).pop(0)
-            self._try(place)
-        if self._nested:
-            for place in [place for place in pool.waiters() if place in self._nested]:
-                if place.line is not None and self._lender(place, pool) is not None:
-                    place.line.remove(place)
-                    self._try(place)
+        while (waiter := pool.next(now)) is not None:
+            pool.line_of(waiter).pop(0)
+            self._try(waiter)
+        for waiter in sorted(self._nested):
+            line = pool.line_of(waiter)
+            if waiter.line is line and self._lender(waiter.place, pool) is not None:
+                line.remove(waiter)
+                self._try(waiter)
 
-    def _try(self, place: _Place) -> None:
-        place.line = None
-        blocked = self._take(place)
-        if blocked is None:
-            self._start(place)
+
+def _give_up(waiter: _Waiter, seconds: float) -> None:
+    """Refuse a call that could not start in time."""
+    call = waiter.place.call
+    if not waiter.future.done():
+        message = f"'{call.tool}' could not start within {seconds:.3g} seconds, because too many calls run."
+        hint = "Nothing was done. Call again later, or fewer at a time."
+        error = refuse(call, "timeout", "not_started", message, hint=hint, blame="yard", timeout_ms=round(seconds * 1000))
+        waiter.future.set_exception(error)
+
+
+def _give_back(pool: _Pool, place: _Place) -> None:
+    """Give one place back, to the outer call that lent it, or leave it to an inner call that still runs in it."""
+    lender, inner = place.lenders.get(pool), place.lent.get(pool)
+    if inner is None:
+        if lender is None:
+            pool.leave(place)
         else:
-            self._park(place, blocked)
-
-
-def _pass_on(pool: _Pool, place: _Place, inner: _Place, lender: _Place | None) -> None:
-    """Leave a place to an inner call that still runs in it."""
-    if lender is None:
-        inner.lenders = {other: outer for other, outer in inner.lenders.items() if other is not pool}
+            lender.lent = _without(pool, lender.lent)
+    elif lender is None:
+        inner.lenders = _without(pool, inner.lenders)
         pool.leave(place)
         pool.enter(inner)
     else:
         inner.lenders, lender.lent = {**inner.lenders, pool: lender}, {**lender.lent, pool: inner}
+
+
+def _without(pool: _Pool, places: dict[_Pool, _Place]) -> dict[_Pool, _Place]:
+    return {other: place for other, place in places.items() if other is not pool}

@@ -57,10 +57,14 @@ class Rates:
         if buckets is None:
             buckets = self._find(key, now)
         for bucket in buckets:
-            if bucket.fill(now) < 1.0:
+            # As `fill` does: calling it would double the cost of a rate.
+            left = bucket.left + (now - bucket.at) * bucket.per_second
+            bucket.at = now
+            bucket.left = left = min(bucket.burst, left) - 1.0
+            if left < 0.0:
+                for taken in buckets[: buckets.index(bucket) + 1]:
+                    taken.left += 1.0
                 raise self._refusal(call, buckets, now)
-        for bucket in buckets:
-            bucket.left -= 1.0
 
     def _refusal(self, call: Call, buckets: tuple[_Bucket, ...], now: float) -> Exception:
         """Return the failure that names the rate for which the call must wait longest."""

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
-__all__ = ["BudgetSettings", "QueueSettings", "RateSettings"]
+__all__ = ["BudgetSettings", "LoadSettings", "QueueSettings", "RateSettings"]
 
 _MOST: Final = 10**12
 """Upper limit of every number, so that sums stay exact."""
@@ -21,7 +21,7 @@ def _check(settings: msgspec.Struct, section: str) -> None:
     for field in msgspec.structs.fields(settings):
         value: object = getattr(settings, field.name)
         numbers = cast("Mapping[str, object]", value).values() if isinstance(value, Mapping) else [value]
-        if field.type is not tuple[str, ...]:
+        if field.type != tuple[str, ...]:
             whole = field.type in {int, dict[str, int]}
             for number in numbers:
                 _check_number(number, f"The setting '{field.name}' of '[{section}]'", whole=whole)
@@ -37,8 +37,7 @@ def _check_number(number: object, what: str, *, whole: bool) -> None:
 
 
 def _is_set(settings: msgspec.Struct, *fields: str) -> bool:
-    values: list[Any] = [getattr(settings, name) for name in fields]
-    return any(any(value.values()) if isinstance(value, dict) else value for value in values)
+    return any(getattr(settings, name) for name in fields)
 
 
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -120,3 +119,30 @@ class BudgetSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def is_set(self) -> bool:
         """Return whether there is any limit."""
         return _is_set(self, "session_calls", "session_tokens", "caller_calls", "caller_tokens")
+
+
+class LoadSettings(NamedTuple):
+    """The settings of queue, rates and budgets."""
+
+    queue: QueueSettings = QueueSettings()
+    rates: RateSettings = RateSettings()
+    budgets: BudgetSettings = BudgetSettings()
+
+    @property
+    def is_set(self) -> bool:
+        """Return whether there is any limit."""
+        return any(part.is_set for part in self)
+
+    def replaced(self, overrides: Mapping[str, Any]) -> "LoadSettings":
+        """Return the settings with those of each section in `overrides` in their place.
+
+        Raises:
+            ValueError: A setting is wrong.
+        """
+        return LoadSettings(
+            *(type(part)(**{**msgspec.structs.asdict(part), **overrides.get(name, {})}) for name, part in self._asdict().items())
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every setting by its key, such as 'queue.calls'."""
+        return {f"{name}.{key}": value for name, part in self._asdict().items() for key, value in msgspec.structs.asdict(part).items()}
