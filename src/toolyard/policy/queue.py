@@ -304,6 +304,9 @@ class CallQueue:
         place in the pool waits for an inner call, and this one runs beyond the limit.
         """
         place = waiter.place
+        waiter.line = None
+        if waiter.future.done():  # it was cancelled, or its time is over, and its task has not gone on yet
+            return
         blocked = self._take(place, is_resumed=waiter.is_resumed)
         if blocked is not None and waiter in self._nested and self._is_stuck(blocked):
             for pool in place.pools:
@@ -311,7 +314,6 @@ class CallQueue:
             self._held[place.call.id] = place
             blocked = None
         if blocked is None:
-            waiter.line = None
             self._nested.discard(waiter)
             waiter.future.set_result(None)
         else:
