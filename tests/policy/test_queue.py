@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from toolyard import Call, Caller, QueueSettings, ToolError, Yard, tool
+from toolyard import Call, Caller, Envelope, QueueSettings, ToolError, Yard, tool
 from toolyard.dispatch.call import Channel, InvokeOptions
 from toolyard.model.elicitation import ClientRequest
+from toolyard.model.envelope import Failure
 from toolyard.model.limits import Limits
 from toolyard.providers.functions import Functions
 from toolyard.testing import FakeClock, FakeSink
@@ -60,6 +61,11 @@ async def settle(until: Callable[[], bool] = lambda: False) -> None:
         if until():
             return
         await asyncio.sleep(0)
+
+
+def failure(answer: Envelope) -> Failure:
+    assert answer.error is not None
+    return answer.error
 
 
 def begin(yard: Yard, name: str, key: str, **how: Any) -> "asyncio.Task[Any]":
@@ -121,7 +127,11 @@ async def test_interactive_calls_come_before_background_calls() -> None:
     async with Yard(tools=tools, queue=QueueSettings(calls=1, background=("report_*",))) as yard:
         calls = [begin(yard, "a", "first")]
         await settle()
-        calls += [begin(yard, "late", "by spec"), begin(yard, "report_all", "by setting"), begin(yard, "a", "by request", channel=BACKGROUND)]
+        calls += [
+            begin(yard, "late", "by spec"),
+            begin(yard, "report_all", "by setting"),
+            begin(yard, "a", "by request", channel=BACKGROUND),
+        ]
         await settle()
         calls += [begin(yard, "a", "interactive")]
         await settle()
@@ -207,7 +217,7 @@ async def test_a_full_queue_refuses_with_overloaded_and_says_when_to_come_again(
         work.open("runs", "waits", "waits behind")
         await asyncio.gather(*calls)
 
-    error = refused.error
+    error = failure(refused)
     assert (error.code, error.details["reason"], error.may_have_run, error.retryable) == ("overloaded", "queue_full", False, True)
     assert error.details["retry_after_ms"] > 0
     assert work.started == ["runs", "waits", "waits behind"]
@@ -228,7 +238,7 @@ async def test_waiting_counts_against_the_deadline_of_the_caller(caplog: pytest.
         work.open("next")
         assert (await yard.call("a", {"key": "next"})).data == "next"
 
-    assert (late.error.code, late.error.may_have_run, late.error.retryable) == ("timeout", False, True)
+    assert (failure(late).code, failure(late).may_have_run, failure(late).retryable) == ("timeout", False, True)
     assert work.started == ["first", "next"]
     assert ["reason=not_started" in line for line in caplog.messages] == [True]
 
@@ -242,7 +252,7 @@ async def test_a_call_without_a_deadline_of_its_caller_waits_no_longer_than_it_m
         work.open("first")
         await first
 
-    assert (late.error.code, late.error.may_have_run, late.error.details["reason"]) == ("timeout", False, "not_started")
+    assert (failure(late).code, failure(late).may_have_run, failure(late).details["reason"]) == ("timeout", False, "not_started")
     assert work.started == ["first"]
 
 
@@ -269,13 +279,13 @@ async def test_places_are_given_back_on_every_way_out() -> None:
         return "free"
 
     async with Yard(tools=[fail, block, free], queue=QueueSettings(calls=1, waiting=1)) as yard:
-        codes = [(await yard.call("fail", {"how": how})).error.code for how in ("error", "defect", "timeout")]
+        codes = [failure(await yard.call("fail", {"how": how})).code for how in ("error", "defect", "timeout")]
         cancelled = asyncio.create_task(yard.call("fail", {"how": "cancel"}))
         await settle()
         cancelled.cancel()
         await asyncio.gather(cancelled, return_exceptions=True)
         assert (await yard.call("free")).data == "free"
-        codes.append((await yard.call("block")).error.code)
+        codes.append(failure(await yard.call("block")).code)
         held = asyncio.create_task(yard.call("free"))
         await settle()
         assert not held.done()  # the thread of the abandoned call still runs in its place
@@ -401,7 +411,7 @@ async def test_run_tool_and_chains_take_no_place_of_their_own() -> None:
         assert (await held).success
         assert (await chain).success
 
-    assert searched.error.code == "tool_not_found"
+    assert failure(searched).code == "tool_not_found"
     assert work.most == 1
 
 
@@ -420,6 +430,16 @@ async def test_a_call_inside_a_job_has_the_priority_background() -> None:
         await settle(lambda: "job" in work.started)
 
     assert work.started == ["first", "second", "job"]
+
+
+async def test_waiting_for_a_job_takes_no_place_that_the_job_needs() -> None:
+    work = Work()
+    work.open("job")
+    async with Yard(tools=[work.tool("a")], queue=QueueSettings(calls=1)) as yard, asyncio.timeout(10):
+        started = await yard.call("run_tool", {"tool_id": "a", "args": {"key": "job"}, "background": True})
+        job = await yard.call("wait_job", {"job_id": started.data["job_id"]})
+
+    assert job.data["status"] == "completed"
 
 
 async def test_a_tool_can_call_another_in_the_background() -> None:
@@ -449,7 +469,7 @@ class Person:
         self.answers = asyncio.Event()
         self.channel = Channel(name="test", ask=self.ask, capabilities=frozenset({"elicitation"}))
 
-    async def ask(self, asks: Mapping[str, ClientRequest], declared: bool) -> Mapping[str, Any]:  # noqa: ARG002, FBT001 - the type is `AskClient`
+    async def ask(self, asks: Mapping[str, ClientRequest], declared: bool) -> Mapping[str, Any]:  # noqa: FBT001 - the type is `AskClient`
         """Answer everything, but later."""
         self.asked.set()
         await self.answers.wait()
@@ -458,7 +478,7 @@ class Person:
 
 @pytest.mark.parametrize("action", ["accept", "decline"])
 async def test_a_call_that_waits_for_a_person_frees_its_place_and_takes_it_back(action: str) -> None:
-    person, work, seen = Person(action), Work(), list[list[str]]()
+    person, work, seen, codes = Person(action), Work(), list[list[str]](), list[str]()
 
     @tool
     async def ask(call: Call) -> str:
@@ -466,7 +486,7 @@ async def test_a_call_that_waits_for_a_person_frees_its_place_and_takes_it_back(
         try:
             await call.ask(SCHEMA, "Who?")
         except ToolError as error:
-            assert error.code == "approval_denied"
+            codes.append(error.code)
         seen.append(list(work.running))
         return await work.run("asked")
 
@@ -487,7 +507,7 @@ async def test_a_call_that_waits_for_a_person_frees_its_place_and_takes_it_back(
         work.open("meanwhile", "asked", "later")
         assert [(await call).data for call in (meanwhile, asking, later)] == ["meanwhile", "asked", "later"]
 
-    assert seen == [[]]
+    assert (seen, codes) == ([[]], [] if action == "accept" else ["approval_denied"])
     assert work.started == ["meanwhile", "asked", "later"]  # who was answered comes before who waited less long
     assert work.most == 1
 

@@ -26,7 +26,8 @@ def _nothing() -> None:
 class CallLimiter:
     """Makes calls pass the budgets, the rates and the queue; each of them may be missing.
 
-    A tool that only runs others, such as `run_tool` or `run_chain`, takes no place and counts as no call: its inner calls do.
+    Metatools take no place in the queue: one may wait for a job that needs it. Those that only run other tools, such as `run_tool`
+    and `run_chain`, count as no calls either: their inner calls do.
     """
 
     def __init__(self, settings: LoadSettings, limits: Limits, *, store: Store, registry: Registry, clock: Clock = time.monotonic) -> None:
@@ -55,7 +56,8 @@ class CallLimiter:
         Raises:
             ToolError: It may not, and has not run.
         """
-        counts = not self._wraps(call)
+        is_metatool = call.spec.source == METATOOLS
+        counts = not is_metatool or not self._wraps(call)
         budgets, queue = self._budgets, self._queue
         if budgets is not None:
             while not budgets.spend(call, counts=counts):
@@ -65,7 +67,7 @@ class CallLimiter:
         try:
             if self._rates is not None:
                 self._rates.take(call)
-            if queue is None:
+            if queue is None or is_metatool:
                 return _nothing
             release = queue.enter(call)  # without a coroutine if there is room, which is nearly always
             return await queue.wait(call) if release is None else release
@@ -76,11 +78,9 @@ class CallLimiter:
 
     async def resume(self, call: Call) -> Release:
         """Take back the places of a call that gave them up while it waited for somebody; it counts no second time."""
-        return _nothing if self._queue is None or self._wraps(call) else await self._queue.resume(call)
+        return _nothing if self._queue is None or call.spec.source == METATOOLS else await self._queue.resume(call)
 
     def _wraps(self, call: Call) -> bool:
         """Return whether a call is of a metatool that runs others."""
-        if call.spec.source != METATOOLS:
-            return False
         tool = self._registry.get(call.spec.name)
         return tool is not None and tool.wraps
