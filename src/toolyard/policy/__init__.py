@@ -1,1 +1,3 @@
-"""What a call must pass besides the checks of the dispatcher: rules and approvals, queue, rates and budgets."""
+"""Policy: what a call must pass before it runs. Rules decide, and people approve what a rule asks about."""
+
+__all__: list[str] = []

@@ -139,9 +139,8 @@ class LoadSettings(NamedTuple):
         Raises:
             ValueError: A setting is wrong.
         """
-        return LoadSettings(
-            *(type(part)(**{**msgspec.structs.asdict(part), **overrides.get(name, {})}) for name, part in self._asdict().items())
-        )
+        given = {name: (part, overrides.get(name, {})) for name, part in self._asdict().items()}
+        return self._replace(**{name: type(part)(**{**msgspec.structs.asdict(part), **changed}) for name, (part, changed) in given.items()})
 
     def as_dict(self) -> dict[str, Any]:
         """Return every setting by its key, such as 'queue.calls'."""
