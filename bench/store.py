@@ -1,4 +1,4 @@
-"""Measure what the stores cost in wall time: a call that stores nothing, reading and storing a handle, and each operation."""
+"""Measure what the stores cost in wall time: a call that stores nothing, a handle, a job, and each operation."""
 
 import asyncio
 import statistics
@@ -54,6 +54,17 @@ async def _milliseconds(operation: Operation) -> list[float]:
     return taken
 
 
+async def _milliseconds_of_jobs(yard: Yard) -> list[float]:
+    """Return how long starting a job takes, without the job itself."""
+    taken: list[float] = []
+    for _ in range(_CALLS // 4):
+        started = time.perf_counter()
+        answer = await yard.call("run_tool", {"tool_id": "measure", "args": {"text": "a"}, "background": True})
+        taken.append((time.perf_counter() - started) * 1000)
+        await yard.jobs.wait(answer.data["job_id"], None, seconds=None)
+    return taken
+
+
 async def main() -> None:
     lines: list[list[str]] = []
     with TemporaryDirectory() as folder:
@@ -70,6 +81,9 @@ async def main() -> None:
                     taken = await _milliseconds(operation)
                     p99 = statistics.quantiles(taken, n=100)[98]
                     lines.append([label, name, f"{statistics.median(taken):.3f}", f"{p99:.3f}"])
+                taken = await _milliseconds_of_jobs(yard)
+                p99 = statistics.quantiles(taken, n=100)[98]
+                lines.append(["starting a job", name, f"{statistics.median(taken):.3f}", f"{p99:.3f}"])
     print(as_table(("what", "store", "median ms", "p99 ms"), lines))
 
 

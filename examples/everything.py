@@ -368,8 +368,8 @@ async def failing_job() -> None:
 
 @tool(operation="command", job="optional")
 async def protocol_error_job() -> None:
-    """Fail in a way that it did not foresee."""
-    raise RuntimeError("a defect")
+    """Fail as with a defect, which makes a task fail."""
+    raise ToolError("internal_error", "This tool always breaks.")
 
 
 @tool(operation="destroy", shape="plain", job="optional")

@@ -11,6 +11,7 @@ from toolyard.dispatch.call import AskClient, Caller, CallRequest, Channel
 from toolyard.dispatch.detached import DetachedCalls, Questions
 from toolyard.model.elicitation import ClientRequest
 from toolyard.model.envelope import Envelope
+from toolyard.state.memory import MemoryStore
 from toolyard.testing import FakeClock
 
 ASKS = {"who": ClientRequest.person("Who?", {"type": "object", "properties": {}})}
@@ -39,7 +40,7 @@ Start = Callable[[Channel], Awaitable[Envelope]]
 
 
 def calls_of(start: Start) -> DetachedCalls:
-    return DetachedCalls(lambda _, channel: start(channel), 60)
+    return DetachedCalls(lambda _, channel: start(channel), 60, store=MemoryStore())
 
 
 async def asking(channel: Channel) -> Envelope:
@@ -109,16 +110,14 @@ async def test_a_call_that_ends_when_nobody_waits_does_no_harm(fails: bool) -> N
     assert len(calls) == 0
 
 
-async def test_an_answer_counts_once_for_as_long_as_a_call_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_counts_once_for_as_long_as_a_call_may_wait() -> None:
     clock = FakeClock()
-    monkeypatch.setattr("toolyard.dispatch.detached.time.time", clock)
-    calls = calls_of(asking)
-    for number in range(20):
-        assert calls.mark_answered(str(number))
-        assert not calls.mark_answered(str(number))
-        clock.advance(50)
+    store = MemoryStore(clock=clock)
+    here, there = (DetachedCalls(lambda _, channel: asking(channel), 60, store=store) for _ in range(2))
 
-    assert len(calls._answered) <= 3  # pyright: ignore[reportPrivateUsage] - memory is what is tested
+    assert [await here.mark_answered("a"), await there.mark_answered("a"), await there.mark_answered("b")] == [True, False, True]
+    clock.advance(61)
+    assert await store.keys("answered/") == []
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 
-from toolyard import Yard, serve, tool
+from toolyard import Limits, Yard, serve, tool
 from toolyard.state.sqlite import SqliteStore
 from toolyard.transports.auth import ApiKey, ApiKeys, digest_of
 
@@ -51,4 +51,5 @@ async def put(number: int, seconds: float = 0.0) -> int:
 if __name__ == "__main__":
     store = SqliteStore(sys.argv[1])
     keys = ApiKeys([ApiKey("ada", digest_of(KEY))])
-    serve(Yard(tools=[much, act, look, put], store=store), transport="http", port=int(sys.argv[3]), authenticator=keys)
+    limits = Limits(stored_results=5000)  # all results that the test asks for
+    serve(Yard(tools=[much, act, look, put], store=store, limits=limits), transport="http", port=int(sys.argv[3]), authenticator=keys)

@@ -1,46 +1,20 @@
-"""Jobs in one process: started, followed, answered, cancelled; and what another process makes of them."""
+"""Jobs in one process: started, followed, answered, cancelled."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from job_tools import FORM, TASK_CLIENT, add, ended, hung, started
 
-from toolyard import Call, Caller, Image, Limits, Profile, ToolError, Yard, tool
+from toolyard import Call, Caller, Image, Limits, ToolError, Yard, tool
 from toolyard.dispatch.call import Channel
-from toolyard.jobs import service
-from toolyard.jobs.run import TASKS
-from toolyard.state.memory import MemoryStore
+from toolyard.jobs.job import JobResult
+from toolyard.model.content import Text
+from toolyard.model.envelope import Envelope, UpstreamResult, encode
 from toolyard.state.sqlite import SqliteStore
-from toolyard.state.store import Store, StoreUnavailableError
-
-TASK_CLIENT = Channel(name="test", capabilities=frozenset({TASKS, "elicitation"}))
-FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    return MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "store.sqlite3")
-
-
-@tool(operation="command")
-async def add(a: int, b: int = 1) -> int:
-    """Add two numbers."""
-    return a + b
-
-
-async def started(yard: Yard, name: str, arguments: dict[str, Any] | None = None, **how: Any) -> str:
-    """Start a tool in the background and return the id of its job."""
-    answer = await yard.call("run_tool", {"tool_id": name, "args": arguments or {}, "background": True}, **how)
-    assert answer.data["status"] == "working", answer
-    return answer.data["job_id"]
-
-
-async def ended(yard: Yard, job_id: str, **how: Any) -> dict[str, Any]:
-    """Wait for a job and return it."""
-    return (await yard.call("wait_job", {"job_id": job_id}, **how)).data
+from toolyard.state.store import Store
 
 
 async def test_any_tool_can_be_started_in_the_background(store: Store) -> None:
@@ -311,273 +285,180 @@ async def test_a_job_sees_nothing_of_the_request_that_started_it() -> None:
     assert (seen[0].name, seen[0].headers, seen[0].forwarded, seen[0].meta) == ("http", {}, {}, {})
 
 
-# Another process
+async def test_a_job_has_its_own_timeout() -> None:
+    go = asyncio.Event()
 
-
-@asynccontextmanager
-async def crashing(yard: Yard) -> AsyncGenerator[Yard]:
-    """Open a yard, and on leaving let it stop like a process that is killed: nothing more is written."""
-    async with yard:
-        yield yard
-        for running in yard.jobs._running.values():  # pyright: ignore[reportPrivateUsage] - a kill is not in the interface
-            running._is_lost = True  # pyright: ignore[reportPrivateUsage] - the same
-            await yard.store.release(running._lease)  # pyright: ignore[reportPrivateUsage] - as if its time had passed
-
-
-def waiting(ran: list[str], **options: Any) -> Callable[..., Any]:
-    """Return a tool that hangs in its first run."""
-
-    @tool(**options)
-    async def work(call: Call) -> str:
-        """Work."""
-        ran.append(call.id)
-        if len(ran) == 1:
-            await asyncio.Event().wait()
-        return "done"
-
-    return work
-
-
-async def hung(yard: Yard, ran: list[str], **how: Any) -> str:
-    job_id = await started(yard, "work", **how)
-    while not ran:  # noqa: ASYNC110 - a turn of the loop each
-        await asyncio.sleep(0)
-    return job_id
-
-
-@pytest.mark.parametrize("options", [{"operation": "query"}, {"operation": "command", "idempotent": True}])
-async def test_another_process_resumes_a_job_that_can_run_twice(tmp_path: Path, options: dict[str, Any]) -> None:
-    ran: list[str] = []
-    work, path = waiting(ran, **options), tmp_path / "store.sqlite3"
-    async with crashing(Yard(tools=[work], store=SqliteStore(path))) as yard:
-        job_id = await hung(yard, ran)
-    async with Yard(tools=[work], store=SqliteStore(path)) as yard:
-        job = await ended(yard, job_id)
-
-    assert (job["status"], job["result"]["data"], len(ran)) == ("completed", "done", 2)
-
-
-@pytest.mark.parametrize("operation", ["command", "destroy"])
-async def test_another_process_reports_what_may_have_run_as_interrupted(tmp_path: Path, operation: str) -> None:
-    ran: list[str] = []
-    work, path = waiting(ran, operation=operation), tmp_path / "store.sqlite3"
-    async with crashing(Yard(tools=[work], store=SqliteStore(path))) as yard:
-        job_id = await hung(yard, ran)
-    async with Yard(tools=[work], store=SqliteStore(path)) as yard:
-        job = await ended(yard, job_id)
-
-    error = job["result"]["error"]
-    assert (job["status"], error["code"], error["details"]["reason"]) == ("interrupted", "cancelled", "interrupted")
-    assert (error["may_have_run"], error["retryable"], error["blame"]) == (True, False, "yard")
-    assert len(ran) == 1
-
-
-async def test_a_closed_server_leaves_what_can_run_twice_to_the_next_one(tmp_path: Path) -> None:
-    ran: list[str] = []
-    work, path = waiting(ran, operation="query"), tmp_path / "store.sqlite3"
-    async with Yard(tools=[work], store=SqliteStore(path)) as yard:
-        job_id = await hung(yard, ran)
-    async with Yard(tools=[work], store=SqliteStore(path)) as yard:
-        job = await ended(yard, job_id)
-
-    assert (job["status"], len(ran)) == ("completed", 2)
-
-
-async def test_a_closed_server_interrupts_what_cannot_run_twice(tmp_path: Path) -> None:
-    ran: list[str] = []
-    work, path = waiting(ran, operation="command"), tmp_path / "store.sqlite3"
-    async with Yard(tools=[work], store=SqliteStore(path)) as yard:
-        job_id = await hung(yard, ran)
-    async with Yard(tools=[work], store=SqliteStore(path)) as yard:
-        job = await ended(yard, job_id)
-
-    assert (job["status"], job["result"]["error"]["may_have_run"], len(ran)) == ("interrupted", True, 1)
-
-
-async def test_two_servers_on_one_file_never_judge_each_others_jobs(tmp_path: Path) -> None:
-    ran: list[str] = []
-    work, path = waiting(ran, operation="query"), tmp_path / "store.sqlite3"
-    async with Yard(tools=[work], store=SqliteStore(path)) as first, Yard(tools=[work], store=SqliteStore(path)) as second:
-        job_id = await hung(first, ran)
-        await second.jobs._scan()  # pyright: ignore[reportPrivateUsage] - it comes every ten seconds
-        seen = (await second.call("get_job", {"job_id": job_id})).data
-        cancelled = (await second.call("cancel_job", {"job_id": job_id})).data
-        job = await ended(second, job_id)
-
-    assert seen["status"] == "working"
-    assert cancelled["status"] in {"working", "cancelled"}
-    assert (job["status"], len(ran)) == ("cancelled", 1)
-
-
-async def test_a_question_of_a_job_is_answered_through_another_process(tmp_path: Path) -> None:
     @tool
-    async def greet(call: Call) -> str:
-        """Ask."""
-        return (await call.ask(FORM, "Who?", key="who"))["name"]
-
-    path = tmp_path / "store.sqlite3"
-    async with Yard(tools=[greet], store=SqliteStore(path)) as first, Yard(tools=[greet], store=SqliteStore(path)) as second:
-        job_id = await started(first, "greet", channel=TASK_CLIENT)
-        asked = await ended(second, job_id)
-        await second.jobs.answer(job_id, "local", {"who": {"action": "accept", "content": {"name": "Ada"}}})
-        await first.jobs._running[job_id].task  # pyright: ignore[reportPrivateUsage] - waiting for it ends at its question
-        job = await ended(second, job_id)
-
-    assert list(asked["questions"]) == ["who"]
-    assert job["result"]["data"] == "Ada"
-
-
-@pytest.mark.parametrize("change", ["gone", "schema", "operation", "profile"])
-async def test_a_job_whose_tool_is_gone_or_changed_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
-    monkeypatch.setattr(service, "_TOOL_WAIT_S", 0.0)
-    ran: list[str] = []
-
-    @tool(operation="query", name="work")
-    async def with_argument(a: int = 1) -> int:
-        """Work, with an argument."""
-        return a
-
-    @tool(operation="command", name="work")
-    async def with_effect() -> None:
-        """Work, with an effect."""
-
-    tools = {"gone": [add], "schema": [with_argument], "operation": [with_effect], "profile": [waiting(ran, operation="query")]}[change]
-    path, narrow = tmp_path / "store.sqlite3", Profile(name="narrow")
-    caller = Caller(profile=narrow) if change == "profile" else Caller()
-    async with crashing(Yard(tools=[waiting(ran, operation="query")], profiles=[narrow], store=SqliteStore(path))) as yard:
-        job_id = await hung(yard, ran, caller=caller)
-    async with Yard(tools=tools, store=SqliteStore(path)) as yard:
-        job = await ended(yard, job_id)
-
-    reason = "tool_gone" if change in {"gone", "profile"} else "tool_changed"
-    assert (job["status"], job["result"]["error"]["details"]["reason"], len(ran)) == ("interrupted", reason, 1)
-
-
-async def test_a_job_with_a_session_is_not_resumed_without_it(tmp_path: Path) -> None:
-    ran: list[str] = []
-
-    @tool(operation="query", session="required")
-    async def work(call: Call) -> str:
-        """Work in a session."""
-        ran.append(call.id)
-        await asyncio.Event().wait()
+    async def work() -> str:
+        """Work for long."""
+        await go.wait()
         return "done"
+
+    async with Yard(tools=[work], limits=Limits(timeout=0.01, job_timeout=0)) as yard:
+        direct = await yard.call("work")
+        job_id = await started(yard, "work")
+        go.set()
+        done = await yard.jobs.result(await yard.jobs.wait(job_id, None, seconds=20))
+    go.clear()
+    async with Yard(tools=[work], limits=Limits(timeout=0, job_timeout=0.01)) as yard:
+        late = (await ended(yard, await started(yard, "work")))["result"]["error"]
+
+    assert direct.error is not None
+    assert (direct.error.code, late["code"]) == ("timeout", "timeout")
+    assert done is not None
+    assert done.data == "done"
+
+
+async def test_a_chain_in_the_background_resolves_references() -> None:
+    @tool(operation="query")
+    async def much() -> str:
+        """Say much."""
+        return "x" * 60_000
+
+    @tool(operation="query")
+    async def length(text: str) -> int:
+        """Count characters."""
+        return len(text)
+
+    async with Yard(tools=[much, length]) as yard:
+        handle = (await yard.call("much")).data["handle"]
+        args = {"text": {"$ref": handle}}
+        direct = await ended(yard, await started(yard, "length", args))
+        chain = await ended(yard, await started(yard, "run_chain", {"steps": [{"tool_id": "length", "args": args}]}))
+
+    assert (direct["result"]["data"], chain["result"]["data"]["final"]) == (60_000, 60_000)
+
+
+async def test_a_job_keeps_the_session_that_its_call_found() -> None:
+    @tool(operation="query", session="required")
+    async def look(call: Call) -> str:
+        """Look into the session."""
+        assert call.session is not None
+        return call.session.id
 
     @tool
     async def begin(call: Call) -> str:
         """Begin a session."""
         return call.start_session().id
 
-    path = tmp_path / "store.sqlite3"
-    async with crashing(Yard(tools=[work, begin], store=SqliteStore(path))) as yard:
+    async with Yard(tools=[look, begin]) as yard:
         session = (await yard.call("begin")).data
-        answer = await yard.call("run_tool", {"tool_id": "work", "args": {"session_id": session}, "background": True})
-        while not ran:  # noqa: ASYNC110 - a turn of the loop each
-            await asyncio.sleep(0)
-    async with Yard(tools=[work, begin], store=SqliteStore(path)) as yard:
-        job = await ended(yard, answer.data["job_id"])
+        job_id = await started(yard, "look")
+        await yard.call("begin")
+        job = await ended(yard, job_id)
 
-    assert (job["status"], job["result"]["error"]["details"]["reason"]) == ("interrupted", "session_gone")
+    assert job["result"]["data"] == session
 
 
-# Bad days of the store
+async def test_each_question_of_a_job_has_a_name_of_its_own() -> None:
+    @tool
+    async def greet(call: Call) -> list[str]:
+        """Ask again and again."""
+        return [(await call.ask(FORM, "Who?", key="who"))["name"] for _ in range(3)]
+
+    names: list[str] = []
+    async with Yard(tools=[greet]) as yard:
+        job_id = await started(yard, "greet", channel=TASK_CLIENT)
+        while (job := await ended(yard, job_id))["status"] == "input_required":
+            names += job["questions"]
+            answers = {name: {"action": "accept", "content": {"name": name}} for name in job["questions"]}
+            await yard.jobs.answer(job_id, "local", answers)
+            await yard.jobs.answer(job_id, "local", answers)  # too late
+
+    assert len(set(names)) == 3
+    assert job["result"]["data"] == names
 
 
-class Failing(MemoryStore):
-    """A store that fails while it is told to."""
-
-    fails = False
-
-    def _check(self) -> None:
-        if self.fails:
-            raise StoreUnavailableError("no room", reason="full")
-
-    async def put(self, key: str, value: bytes, *, ttl: float | None = None) -> None:
-        self._check()
-        await super().put(key, value, ttl=ttl)
-
-    async def compare_and_set(self, key: str, expected: bytes | None, value: bytes, *, ttl: float | None = None) -> bool:
-        self._check()
-        return await super().compare_and_set(key, expected, value, ttl=ttl)
-
-
-async def test_without_the_store_no_job_is_started_and_other_calls_go_on() -> None:
-    store = Failing()
+async def test_answers_to_a_job_that_has_ended_change_nothing(store: Store) -> None:
     async with Yard(tools=[add], store=store) as yard:
-        store.fails = True
-        refused = await yard.call("run_tool", {"tool_id": "add", "args": {"a": 1}, "background": True})
-        direct = await yard.call("add", {"a": 1})
-        store.fails = False
+        job_id = await started(yard, "add", {"a": 1})
+        await ended(yard, job_id)
+        await yard.jobs.answer(job_id, "local", {"who": {"action": "accept"}})
+        job = await ended(yard, job_id)
 
-    assert refused.error is not None
-    assert (refused.error.code, refused.error.details["reason"], refused.error.may_have_run) == ("overloaded", "store_unavailable", False)
-    assert refused.error.details["retry_after_ms"] > 0
-    assert direct.data == 2
+    assert job["status"] == "completed"
 
 
-async def test_a_handler_does_not_start_unless_that_can_be_noted() -> None:
-    store = Failing()
-    begun = asyncio.Event()
-
-    async def hold(call: Call) -> Callable[[], None]:
-        if call.channel.job_id:
-            begun.set()
-            store.fails = True
-        return lambda: None
-
+async def test_a_question_that_nobody_answers_ends_with_the_time_that_jobs_are_kept() -> None:
     @tool
-    async def never() -> None:
-        """Never run."""
-        raise AssertionError
+    async def greet(call: Call) -> str:
+        """Ask."""
+        return str(await call.ask(FORM, "Who?"))
 
-    async with Yard(tools=[never], store=store, limiters=[hold], metatools=["run_tool"]) as yard:
-        answer = await yard.call("run_tool", {"tool_id": "never", "background": True})
-        await begun.wait()
-        while (await yard.jobs.get(answer.data["job_id"], None)).status == "working":  # noqa: ASYNC110 - a turn of the loop each
-            await asyncio.sleep(0)
-        result = await yard.jobs.result(await yard.jobs.get(answer.data["job_id"], None))
-        store.fails = False
-
-    assert result is not None
-    assert result.error is not None
-    assert (result.error.code, result.error.may_have_run) == ("overloaded", False)
-
-
-async def test_the_result_of_a_job_is_kept_until_the_store_takes_it(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("toolyard.jobs.run._RETRY_S", 0.001)
-    store = Failing()
-
-    @tool
-    async def work() -> str:
-        """Work while the disk fills up."""
-        store.fails = True
-        return "done"
-
-    async with Yard(tools=[work], store=store) as yard:
-        job_id = await started(yard, "work")
-        seen = await ended(yard, job_id)
-        store.fails = False
-        running = yard.jobs._running[job_id]  # pyright: ignore[reportPrivateUsage] - what is not stored yet is seen nowhere else
+    async with Yard(tools=[greet], limits=Limits(job_ttl=0.05)) as yard:
+        job_id = await started(yard, "greet", channel=TASK_CLIENT)
+        await ended(yard, job_id)
+        running = yard.jobs._running[job_id]  # pyright: ignore[reportPrivateUsage] - waiting for it ends at its question
         await running.task
-        stored = await store.get(f"job_result/{job_id}")
+        job = await ended(yard, job_id)
 
-    assert seen["result"]["data"] == "done"
-    assert stored is not None
-    assert "job_not_stored" in caplog.text
+    assert (job["status"], job["result"]["error"]["details"]["reason"]) == ("completed", "dismissed")
 
 
-async def test_a_job_that_lost_its_lease_is_stopped_and_writes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_many_calls_at_once_start_no_more_jobs_than_one_identity_may_have(tmp_path: Path) -> None:
+    go = asyncio.Event()
+
+    @tool
+    async def wait() -> None:
+        """Wait."""
+        await go.wait()
+
+    async with Yard(tools=[wait], limits=Limits(jobs=2), store=SqliteStore(tmp_path / "store.sqlite3")) as yard:
+        answers = await asyncio.gather(*(yard.call("run_tool", {"tool_id": "wait", "background": True}) for _ in range(5)))
+        go.set()
+
+    assert sorted(answer.success for answer in answers) == [False, False, False, True, True]
+
+
+async def test_a_yard_that_closes_does_not_wait_for_ever_for_a_job(caplog: pytest.LogCaptureFixture) -> None:
     ran: list[str] = []
-    store = SqliteStore(tmp_path / "store.sqlite3")
-    async with Yard(tools=[waiting(ran, operation="command")], store=store) as yard:
-        job_id = await hung(yard, ran)
-        running = yard.jobs._running[job_id]  # pyright: ignore[reportPrivateUsage] - a lost lease is not in the interface
-        await store.release(running._lease)  # pyright: ignore[reportPrivateUsage] - the same
-        await running.renew()
-        await asyncio.wait([running.task])
-        stored = (await yard.jobs.get(job_id, None)).status
+    go = asyncio.Event()
 
-    assert stored == "working"
-    assert "job_lost" in caplog.text
+    @tool
+    async def work() -> None:
+        """Ignore that it is cancelled."""
+        ran.append("work")
+        while not go.is_set():
+            try:
+                await go.wait()
+            except asyncio.CancelledError:
+                continue
+
+    async with Yard(tools=[work], limits=Limits(cleanup=0.01)) as yard:
+        job_id = await hung(yard, ran)
+        task = yard.jobs._running[job_id].task  # pyright: ignore[reportPrivateUsage] - to end it in this test
+    go.set()
+    await asyncio.wait([task])
+
+    assert "jobs_left_behind" in caplog.text
+
+
+async def test_the_answer_of_a_job_that_was_started_is_not_wrapped() -> None:
+    async with Yard(tools=[add]) as yard:
+        answer = await yard.call("run_tool", {"tool_id": "add", "args": {"a": 1}, "background": True, "include": ["tool"]})
+
+    assert answer.data["status"] == "working"
+
+
+async def test_no_job_starts_while_the_yard_closes() -> None:
+    async with Yard(tools=[add]) as yard:
+        yard.jobs.is_closing = True
+        answer = await yard.call("run_tool", {"tool_id": "add", "args": {"a": 1}, "background": True})
+
+    assert answer.error is not None
+    assert answer.error.code == "overloaded"
+
+
+def test_the_result_of_an_upstream_is_kept_as_it_came() -> None:
+    envelope = Envelope.ok({"a": 1}, content=[Text("one")])
+    envelope.passthrough = UpstreamResult({"a": 1}, b'{"content":[]}', 2, (), {"k": 1}, b'{"content":[1]}')
+    envelope.has_plain_shape = True
+    kept = msgspec.json.decode(encode(JobResult.of(envelope)), type=JobResult).to_envelope()
+
+    assert kept.passthrough is not None
+    assert (kept.passthrough.result, kept.passthrough.meta, kept.passthrough.handshake_result) == (
+        b'{"content":[]}',
+        {"k": 1},
+        b'{"content":[1]}',
+    )
+    assert (kept.data, [block.text for block in kept.content if isinstance(block, Text)], kept.has_plain_shape) == ({"a": 1}, ["one"], True)

@@ -11,6 +11,8 @@ from toolyard.model.elicitation import ClientRequest
 from toolyard.model.errors import ToolError
 from toolyard.server import RequestContext, ServerContext
 from toolyard.server.input_required import InputRequired
+from toolyard.state.memory import MemoryStore
+from toolyard.state.store import StoreUnavailableError
 from toolyard.testing import FakeClock
 from toolyard.wire.messages import INVALID_PARAMS, MISSING_CAPABILITY, Fault
 from toolyard.wire.versions import LATEST
@@ -596,3 +598,69 @@ async def test_a_client_without_forms_is_told_that_it_lacks_them(meet: "Meet") -
         error = (await peer.answer())["error"]
 
     assert (error["code"], error["data"]) == (MISSING_CAPABILITY, {"requiredCapabilities": {"elicitation": {"form": {}}}})
+
+
+@tool(confirmation=Confirmation("Who?", SCHEMA, "who"))
+async def confirmed(call: Call) -> str:
+    """Say what was answered."""
+    return call.confirmation["name"]
+
+
+class Unsteady(MemoryStore):
+    """A store that takes a moment, and fails while it is told to."""
+
+    fails = False
+
+    async def compare_and_set(self, key: str, expected: bytes | None, value: bytes, *, ttl: float | None = None) -> bool:
+        await asyncio.sleep(0)
+        if self.fails:
+            raise StoreUnavailableError("no room", reason="full")
+        return await super().compare_and_set(key, expected, value, ttl=ttl)
+
+
+@pytest.mark.parametrize("name", ["greet", "confirmed"])
+async def test_an_answer_that_comes_twice_at_the_same_moment_runs_the_call_once(meet: "Meet", name: str) -> None:
+    ran: list[str] = []
+
+    async def note(call: Call) -> None:
+        ran.append(call.id)
+
+    async with meet(tools=[greet, confirmed], store=Unsteady(), policies=[note]) as peer:
+        state = await state_of(peer, name)
+        for number in (2, 3):
+            peer.call(number, name, requestState=state, inputResponses=said())
+        answers = [await peer.envelope(), await peer.envelope()]
+
+    assert sorted(answer["success"] for answer in answers) == [False, True]
+    refused = next(answer["error"] for answer in answers if answer["error"])
+    assert (refused["code"], refused["details"]["reason"]) == ("state_error", "call_gone")
+    assert peer.sink.codes.count(None) == 1
+
+
+async def test_an_answer_that_cannot_be_marked_does_not_continue_a_declared_question(meet: "Meet") -> None:
+    store = Unsteady()
+    async with meet(tools=[confirmed], store=store) as peer:
+        state = await state_of(peer, "confirmed")
+        store.fails = True
+        peer.call(2, "confirmed", requestState=state, inputResponses=said())
+        refused = (await peer.envelope())["error"]
+        store.fails = False
+        peer.call(3, "confirmed", requestState=state, inputResponses=said())
+        envelope = await peer.envelope()
+
+    assert (refused["code"], refused["details"]["reason"], refused["may_have_run"]) == ("overloaded", "store_unavailable", False)
+    assert envelope["data"] == "Ada"
+
+
+async def test_an_answer_counts_once_for_all_servers_of_a_store(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLYARD_SECRET", "a secret")
+    store = MemoryStore()
+    async with meet(tools=[confirmed], store=store) as one, meet(tools=[confirmed], store=store) as other:
+        state = await state_of(one, "confirmed")
+        other.call(1, "confirmed", requestState=state, inputResponses=said())
+        first = await other.envelope()
+        one.call(2, "confirmed", requestState=state, inputResponses=said())
+        second = await one.envelope()
+
+    assert first["data"] == "Ada"
+    assert second["error"]["details"]["reason"] == "call_gone"

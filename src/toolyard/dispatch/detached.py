@@ -14,9 +14,11 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from toolyard.dispatch.call import AskClient, CallRequest, Channel
+from toolyard.dispatch.outcome import store_unavailable
 from toolyard.model.elicitation import ClientRequest
 from toolyard.model.envelope import Envelope, encode
 from toolyard.model.errors import ToolError
+from toolyard.state.store import Store, StoreUnavailableError
 
 __all__ = ["Client", "DetachedCall", "DetachedCalls", "Questions"]
 
@@ -153,13 +155,13 @@ class _Waiting(msgspec.Struct, frozen=True):
 class DetachedCalls:
     """The detached calls of one server that wait for answers: bounded in number and size, for all and for each caller."""
 
-    def __init__(self, run_request: RunRequest, seconds: float) -> None:
+    def __init__(self, run_request: RunRequest, seconds: float, *, store: Store) -> None:
         self.run_request = run_request
         self._seconds = seconds
+        self._store = store
         self._waiting: dict[str, _Waiting] = {}
         self._bytes = 0
         self._owners = Counter[str]()
-        self._answered: dict[str, float] = {}
         self._prefix = os.urandom(4).hex()
         self._numbers = count(1)
 
@@ -204,15 +206,16 @@ class DetachedCalls:
             if not self._owners[owner]:
                 del self._owners[owner]
 
-    def mark_answered(self, key: str) -> bool:
-        """Remember for as long as a call may wait that a key was answered; return whether this is the first answer."""
-        now = time.time()
-        while self._answered and next(iter(self._answered.values())) < now:
-            del self._answered[next(iter(self._answered))]
-        if key in self._answered:
-            return False
-        self._answered[key] = now + self._seconds
-        return True
+    async def mark_answered(self, key: str) -> bool:
+        """Note in the store, for as long as a call may wait, that a key was answered; return whether this is the first answer.
+
+        Raises:
+            ToolError: `overloaded` if that cannot be noted, so nobody may start the call.
+        """
+        try:
+            return await self._store.compare_and_set(f"answered/{key}", None, b"", ttl=self._seconds)
+        except StoreUnavailableError:
+            raise store_unavailable(may_have_run=False) from None
 
     def cancel_all(self) -> None:
         """Cancel every waiting call."""

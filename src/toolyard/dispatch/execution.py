@@ -11,7 +11,7 @@ from threading import get_ident
 from typing import Any, Final
 
 from toolyard.dispatch.admission import Admission
-from toolyard.dispatch.call import CLIENT_SHARE, Handler, Limiter, Middleware, Policy, ambient
+from toolyard.dispatch.call import CLIENT_SHARE, DEFAULT_OPTIONS, Handler, Limiter, Middleware, Policy, ambient
 from toolyard.dispatch.deadlines import Deadlines
 from toolyard.dispatch.outcome import stopped_by
 from toolyard.dispatch.run import Run
@@ -68,16 +68,17 @@ class Execution:
         call.run_in(task)
         self.calls[call.id] = call
         token = ambient.set(call)
-        seconds = call.options.seconds
+        options = call.options
+        seconds = options.seconds
         running: dict[Run, float] | None = None
         try:
-            options = call.options
-            if self.admission.applies_to_all or not tool.is_simple or seconds or options.job is not None or options.background:
+            is_job = options is not DEFAULT_OPTIONS and (options.job is not None or options.background)
+            if self.admission.applies_to_all or not tool.is_simple or seconds or is_job:
                 held = await self._admit(call, tool)
                 if held is not None:
                     return held
             call.may_have_run = True
-            own = call.spec.timeout
+            own = self._timeout(call, tool) if is_job else call.spec.timeout
             timeout = (
                 0.0  # with a time of its caller it has a deadline already
                 if seconds
@@ -167,7 +168,8 @@ class Execution:
         if tool.wraps:
             return seconds + _EXTRA_S if seconds else 0.0
         timeout = call.spec.timeout
-        own = self._limits.timeout if timeout is None else timeout
+        usual = self._limits.timeout if call.options.job is None else self._limits.job_timeout
+        own = usual if timeout is None else timeout
         if seconds:
             return min(seconds, own or seconds)
         limit = self._client_limit(call) if timeout is None or not call.may_have_run else 0.0

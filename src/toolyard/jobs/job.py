@@ -62,12 +62,14 @@ class JobOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     name: str
     arguments: msgspec.Raw
-    """JSON, with references to stored results resolved."""
+    """JSON, with the session that the call found."""
     caller: JobCaller
     definition: str
     """The hash of the tool's name, input schema and operation, which must be the same when it is resumed."""
     safe: bool
     """Whether running it twice does no harm."""
+    refs_resolved: bool = True
+    """Whether what looks like a reference to a stored result is data; a chain resolves its own references."""
     has_session: bool = False
     """Whether it needs a session, which lives in one process."""
     confirmation: dict[str, Any] | None = None
@@ -75,6 +77,18 @@ class JobOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     channel: str = "library"
     capabilities: tuple[str, ...] = ()
     trace: dict[str, str] = {}
+    trace_id: str | None = None
+    result_characters: int | None = None
+    """The longest answer that the client accepts, where it states one."""
+
+    @property
+    def owner(self) -> str:
+        """Return the identity and scope whose list shows the job."""
+        return self.caller.caller(None).owner
+
+    def may_run_again(self, job: "Job") -> bool:
+        """Return whether another process may run the job, as far as this one can tell."""
+        return not self.has_session and (self.safe or not job.claimed)
 
     def request(self, profile: Profile | None) -> CallRequest:
         """Return the request."""
@@ -100,9 +114,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     created_at: float
     updated_at: float
     ttl: float
-    """Seconds that it is kept after its last change."""
+    """Seconds that it is kept after its end."""
+    lease: int
+    """The fencing token of the process that runs it: the process of an older lease can no longer change it."""
     claimed: bool = False
     """Whether its handler may have started."""
+    cancel_requested: bool = False
+    result_key: str = ""
+    """Where its answer is stored, once it has ended."""
     progress: dict[str, Any] | None = None
     log: tuple[LogLine, ...] = ()
     """The last log lines."""
@@ -134,9 +153,9 @@ class JobResult(msgspec.Struct, frozen=True, omit_defaults=True):
     blocks: tuple[dict[str, Any], ...] = ()
     is_plain: bool = False
     """Whether its tool has the shape `plain`."""
-    passed: msgspec.Raw | None = None
+    passed: str = ""
     passed_meta: dict[str, Any] = {}
-    passed_handshake: msgspec.Raw | None = None
+    passed_handshake: str = ""
 
     @classmethod
     def of(cls, envelope: Envelope) -> "JobResult":
@@ -145,17 +164,29 @@ class JobResult(msgspec.Struct, frozen=True, omit_defaults=True):
         text, is_plain = msgspec.Raw(envelope.to_json()), envelope.has_plain_shape
         if passed is None:
             return cls(text, blocks, is_plain)
-        handshake = msgspec.Raw(passed.handshake_result) if passed.handshake_result else None
-        return cls(text, blocks, is_plain, msgspec.Raw(passed.result), passed.meta, handshake)
+        return cls(
+            text,
+            blocks,
+            is_plain,
+            passed=passed.result.decode(),
+            passed_meta=passed.meta,
+            passed_handshake=passed.handshake_result.decode(),
+        )
 
     def to_envelope(self) -> Envelope:
         """Return the answer as an envelope."""
         envelope = Envelope.from_json(bytes(self.envelope))
         if self.blocks:
             envelope.content = tuple(Text(block["text"]) if block.get("type") == "text" else UpstreamBlock(block) for block in self.blocks)
-        if self.passed is not None:
-            handshake = bytes(self.passed_handshake or b"")
-            envelope.passthrough = UpstreamResult(envelope.data, bytes(self.passed), 0, (), self.passed_meta, handshake)
+        if self.passed:
+            envelope.passthrough = UpstreamResult(
+                envelope.data,
+                self.passed.encode(),
+                0,
+                (),
+                meta=self.passed_meta,
+                handshake_result=self.passed_handshake.encode(),
+            )
         if self.is_plain:
             envelope.has_plain_shape = True
         return envelope

@@ -17,9 +17,9 @@ def order(job_id: str) -> str:
     return f"job_order/{job_id}"
 
 
-def result(job_id: str) -> str:
-    """Return the key of a job's answer."""
-    return f"job_result/{job_id}"
+def result(result_key: str) -> str:
+    """Return the key of a job's answer; each process writes its own, and the job's state says which one counts."""
+    return f"job_result/{result_key}"
 
 
 def running(job_id: str = "") -> str:

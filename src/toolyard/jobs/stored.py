@@ -1,7 +1,7 @@
 """Jobs as the store shows them, to any process that can read it: the operator's commands, and servers that share the file."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from typing import Any, Final
 from uuid import uuid4
@@ -14,12 +14,20 @@ from toolyard.model.envelope import Envelope, encode
 from toolyard.model.errors import not_found
 from toolyard.state.store import Store
 
-__all__ = ["StoredJobs"]
+__all__ = ["StoredJobs", "all_keys"]
 
 _LOOK_S: Final = 1.0
 """How often a job of another process is looked at, because messages may get lost."""
 _MAIL_S: Final = 3600.0
-_MOST: Final = 1000
+
+
+async def all_keys(store: Store, prefix: str) -> AsyncGenerator[str]:
+    """Yield every key with a prefix, page by page."""
+    page = await store.keys(prefix)
+    while page:
+        for key in page:
+            yield key
+        page = await store.keys(prefix, after=page[-1])
 
 
 class StoredJobs:
@@ -46,7 +54,7 @@ class StoredJobs:
 
     async def result(self, job: Job) -> Envelope | None:
         """Return the answer of a job that has ended."""
-        data = await self.store.get(keys.result(job.id)) if job.ended else None
+        data = await self.store.get(keys.result(job.result_key)) if job.ended else None
         return None if data is None else msgspec.json.decode(data, type=JobResult).to_envelope()
 
     async def wait(self, job_id: str, identity: str | None, *, seconds: float | None) -> Job:
@@ -85,7 +93,7 @@ class StoredJobs:
 
     async def all(self, *, limit: int) -> list[Job]:
         """Return jobs of all callers, the newest first."""
-        entries = await self.store.keys(keys.job(), limit=_MOST)
+        entries = [entry async for entry in all_keys(self.store, keys.job())]
         found = [job for entry in entries if (job := await self.known(entry.removeprefix(keys.job()))) is not None]
         return sorted(found, key=lambda job: -job.created_at)[:limit]
 

@@ -84,7 +84,7 @@ _INPUT_SCHEMA: Final = object_schema(
         "items": {"enum": ["tool", "backend", "raw"]},
         "description": "Puts the answer under 'result', beside these.",
     },
-    background={"type": "boolean", "description": "Start a job and answer at once with its 'job_id'; see get_job and wait_job."},
+    background={"type": "boolean", "description": "Answer at once with a 'job_id' for wait_job."},
     stream={"type": "boolean"},
     backend_override=TEXT,
 )
@@ -129,7 +129,7 @@ def run_metatools(yard: YardParts) -> list[Tool]:
             if progress.is_silent:
                 progress.note(Progress(1, 1, f"{tool.spec.name} is done"))
         include = arguments.get("include")
-        call.memo = _with_included(answer, tool.spec, include) if include and answer.success and not answer.held else answer
+        call.memo = _with_included(answer, tool.spec, include) if include and answer.success and not _is_unfinished(answer) else answer
         return call.memo
 
     check = _lenient(check_by_schema(_INPUT_SCHEMA)) if repair else None
@@ -182,7 +182,16 @@ def unwrap_arguments(args: Arguments, tool: Tool, *, repair: bool) -> tuple[Argu
 
 def is_pending(answer: Envelope) -> bool:
     """Return whether a call waits for the decision of a person."""
-    return answer.held and isinstance(answer.data, dict) and cast("dict[str, Any]", answer.data).get("status") == APPROVAL_REQUIRED
+    return _held_data(answer).get("status") == APPROVAL_REQUIRED
+
+
+def _is_unfinished(answer: Envelope) -> bool:
+    """Return whether a call waits for the decision of a person, or became a job."""
+    return is_pending(answer) or "job_id" in _held_data(answer)
+
+
+def _held_data(answer: Envelope) -> dict[str, Any]:
+    return cast("dict[str, Any]", answer.data) if answer.held and isinstance(answer.data, dict) else {}
 
 
 def as_object(value: object) -> Arguments | None:

@@ -74,7 +74,7 @@ class ServerContext:
         self.default_channel = Channel(name=channel, server=self.number)
         self.stateless_channel = Channel(name=channel, server=self.number, stateless=True)
         self.lists = Lists(yard, serving, yard.signer)
-        self.detached_calls = DetachedCalls(yard.dispatcher.run, serving.ask_seconds)
+        self.detached_calls = DetachedCalls(yard.dispatcher.run, serving.ask_seconds, store=yard.store)
         self.input_required = InputRequired(self.detached_calls, yard.signer)
         self.notifier = ChangeNotifier(yard, self.lists)
         self.closing = asyncio.Event()

@@ -12,7 +12,7 @@ import msgspec
 
 from toolyard._internal.signed_tokens import SignatureError, Signer
 from toolyard.dispatch.call import CallRequest
-from toolyard.dispatch.detached import DetachedCalls, Questions
+from toolyard.dispatch.detached import DetachedCall, DetachedCalls, Questions
 from toolyard.model.elicitation import ClientRequest
 from toolyard.model.envelope import Envelope
 from toolyard.model.errors import ToolError
@@ -45,28 +45,33 @@ class InputRequired:
 
         Raises:
             Fault: The state is forged, expired, or of another request.
-            ToolError: `state_error` if the call is gone and cannot be started again.
+            ToolError: `state_error` if the call is gone and cannot be started again, `overloaded` if the store cannot be used.
         """
         if state is None:
             return await self._start(request, context)
         key, declared = self._verify(state, request)
         call = self._calls.get(key)
         if call is None or call.questions is None:
-            if declared and self._calls.mark_answered(key):
+            if declared and await self._calls.mark_answered(key):
                 return await self._start(request, context)
-            raise ToolError(
-                "state_error",
-                "The call that asked is gone: the server was started anew, or it was answered already.",
-                hint="Look at the state first: the call may have run.",
-                may_have_run=True,
-                reason="call_gone",
-            )
+            raise _call_gone()
         if not call.questions.asks.keys() <= context.input_responses.keys():
             return self._input_request(call.questions)
-        self._calls.remove(key)
-        self._calls.mark_answered(key)
+        self._calls.remove(key)  # before anything is awaited: a second request at the same moment does not find the call
+        if declared and not await self._is_first_answer(key, call):
+            raise _call_gone()
         call.resume(context)
         return self._result(await call.outcome())
+
+    async def _is_first_answer(self, key: str, call: DetachedCall) -> bool:
+        """Mark that the declared questions of a call were answered; a call that must not go on, because it started again, is cancelled."""
+        first = False
+        try:
+            first = await self._calls.mark_answered(key)
+        finally:
+            if not first:
+                call.task.cancel()
+        return first
 
     async def _start(self, request: CallRequest, context: "RequestContext") -> Envelope | InputRequest:
         return self._result(await self._calls.start(request, context).outcome())
@@ -88,3 +93,13 @@ class InputRequired:
         if expires_at < time.time():
             raise Fault(INVALID_PARAMS, "The 'requestState' has expired.")
         return key, declared
+
+
+def _call_gone() -> ToolError:
+    return ToolError(
+        "state_error",
+        "The call that asked is gone: the server was started anew, or it was answered already.",
+        hint="Look at the state first: the call may have run.",
+        may_have_run=True,
+        reason="call_gone",
+    )

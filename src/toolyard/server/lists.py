@@ -121,9 +121,9 @@ class Lists:
     def _may_answer_otherwise(self, spec: ToolSpec) -> bool:
         """Return whether a plain success may be something else than the tool's schema says, which clients would refuse.
 
-        That is a call that is held for a person, and the result of a tool that is not checked against its schema.
+        That is a call that is held for a person or becomes a job, and the result of a tool that is not checked against its schema.
         """
-        if spec.confirmation is not None or self._yard.dispatcher.admission.policies:
+        if spec.confirmation is not None or spec.job is not None or self._yard.dispatcher.admission.policies:
             return True
         tool = self._yard.registry.get(spec.name)
         return spec.shape != "plain" and (tool is None or tool.fits_output is None)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from toolyard.dispatch.call import Caller, CallRequest
+from toolyard.dispatch.outcome import store_unavailable
 from toolyard.jobs.run import TASKS
 from toolyard.model.envelope import Envelope, Failure, encode, estimate_tokens
 from toolyard.model.errors import ToolError
@@ -16,6 +17,7 @@ from toolyard.server.input_required import InputRequest
 from toolyard.server.lists import Kind
 from toolyard.server.notifications import listen
 from toolyard.server.tasks import REQUIRED, cancel_task, get_task, started_job_id, task_created, update_task
+from toolyard.state.store import StoreUnavailableError
 from toolyard.wire import params as wire
 from toolyard.wire.messages import (
     INTERNAL,
@@ -91,6 +93,9 @@ async def refuse(request_id: Id, method: str, error: Exception) -> bytes:
 def _encode_error(request_id: Id, method: str, error: Exception) -> bytes:
     if isinstance(error, Fault):
         return encode_fault(request_id, error)
+    if isinstance(error, StoreUnavailableError):
+        failed = store_unavailable(may_have_run=False)
+        return encode_fault(request_id, Fault(INTERNAL, failed.message, {"error": Envelope.fail(failed).error}))
     _log.error("request_failed method=%s", method, exc_info=error)
     return encode_fault(request_id, Fault(INTERNAL, "The server could not answer; the reason is in its log."))
 
