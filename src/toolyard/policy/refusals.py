@@ -1,7 +1,7 @@
 """Refusals by the queue, the rates and the budgets: one failure and one line in the log for each."""
 
 import logging
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from toolyard.dispatch.call import Call
 from toolyard.model.errors import CodeName, ToolError
@@ -21,7 +21,7 @@ RefusalReason = Literal[
     "store_unavailable",
 ]
 """Why a call was refused, in `details.reason` and in the log."""
-_log: Final = logging.getLogger("toolyard.policy")
+_log = logging.getLogger("toolyard.policy")
 
 
 def refuse(call: Call, code: CodeName, reason: RefusalReason, message: str, **details: Any) -> ToolError:

@@ -36,7 +36,7 @@ def _check_number(number: object, what: str, *, whole: bool) -> None:
         raise ValueError(f"{what} must be a number from 0 to {_MOST}.")
 
 
-def _is_set(settings: msgspec.Struct, *fields: str) -> bool:
+def _is_set(settings: msgspec.Struct, fields: tuple[str, ...]) -> bool:
     return any(getattr(settings, name) for name in fields)
 
 
@@ -68,7 +68,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     @property
     def is_set(self) -> bool:
         """Return whether there is any limit."""
-        return _is_set(self, "calls", "per_tool", "per_caller", "per_source", "tools", "sources")
+        return _is_set(self, ("calls", "per_tool", "per_caller", "per_source", "tools", "sources"))
 
 
 class RateSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -93,7 +93,7 @@ class RateSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     @property
     def is_set(self) -> bool:
         """Return whether there is any limit."""
-        return _is_set(self, "calls", "per_caller", "per_tool", "tools")
+        return _is_set(self, ("calls", "per_caller", "per_tool", "tools"))
 
 
 class BudgetSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -118,7 +118,7 @@ class BudgetSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     @property
     def is_set(self) -> bool:
         """Return whether there is any limit."""
-        return _is_set(self, "session_calls", "session_tokens", "caller_calls", "caller_tokens")
+        return _is_set(self, ("session_calls", "session_tokens", "caller_calls", "caller_tokens"))
 
 
 class LoadSettings(NamedTuple):

@@ -1,6 +1,7 @@
 """Limits of calls over HTTP: what a client gets when it calls too often, too much, or does not wait long enough."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,6 +21,13 @@ async def add(a: int, b: int) -> int:
 async def hang() -> None:
     """Never end."""
     await asyncio.Event().wait()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds in the server, which runs on the same loop."""
+    async with asyncio.timeout(10):
+        while not holds():  # noqa: ASYNC110 - a yard gives no sign of it
+            await asyncio.sleep(0)
 
 
 def envelope(reply: Any) -> Any:
@@ -53,8 +61,7 @@ async def test_a_budget_warns_and_then_refuses_in_both_eras(serve: Any) -> None:
 async def test_a_call_that_cannot_start_before_its_client_gives_up_says_so(serve: Any) -> None:
     server = await serve(Yard(tools=[hang, add], queue=QueueSettings(calls=1)))
     held = await server.call("hang")
-    while not server.yard.calls_in_flight:
-        await asyncio.sleep(0)
+    await until(lambda: server.yard.calls_in_flight == 1)
 
     late = await server.ask("add", {"a": 1, "b": 2}, meta={"toolyard/timeout_ms": 100})
     await held.close()
@@ -77,12 +84,10 @@ async def test_a_client_that_goes_away_while_it_waits_leaves_its_place_in_the_li
     server = await serve(Yard(tools=[hang, add], queue=QueueSettings(calls=1, waiting=1)))
     held = await server.call("hang")
     waiting = await server.call("add", {"a": 1, "b": 2})
-    while server.yard.calls_in_flight < 2:
-        await asyncio.sleep(0)
+    await until(lambda: server.yard.calls_in_flight == 2)
     full = await server.ask("add", {"a": 1, "b": 2})
     await waiting.close()
-    while server.yard.calls_in_flight > 1:
-        await asyncio.sleep(0)
+    await until(lambda: server.yard.calls_in_flight == 1)
     third = await server.call("add", {"a": 1, "b": 2})
     await held.close()
 
