@@ -172,9 +172,6 @@ class CallQueue:
         place = self._place(call)
         if self._take(place, is_resumed=True) is not None:
             await self._wait(place, is_resumed=True)
-        elif self._nested:
-            for pool in place.pools:
-                self._serve(pool)  # inner calls that wait can run in this place
         return partial(self._leave, place)
 
     def _place(self, call: Call) -> _Place:
