@@ -33,6 +33,8 @@ from toolyard.model.profile import EVERYTHING, METATOOLS, Profile, Profiles, Sha
 from toolyard.model.rule import Rule
 from toolyard.model.spec import PromptSpec, ResourceSpec, ToolSpec
 from toolyard.packs import make_pack
+from toolyard.policy.client_timeouts import ClientTimeouts
+from toolyard.policy.settings import BudgetSettings, LoadSettings, QueueSettings, RateSettings
 from toolyard.providers import Provider, Publish
 from toolyard.providers.mount import Mount
 from toolyard.providers.provider_set import ProviderSet, StaticProvider
@@ -44,6 +46,7 @@ from toolyard.state.store import Clock, Store, StoreUnavailableError
 if TYPE_CHECKING:
     from toolyard.policy.approvals import Audit
     from toolyard.policy.gate import DecisionPoint, Gate, Webhook  # a yard without rules starts sooner
+    from toolyard.policy.limiter import CallLimiter  # see below
     from toolyard.providers.upstream.settings import UpstreamSettings  # see below
 
 __all__ = [
@@ -73,6 +76,9 @@ class YardOverrides(TypedDict, total=False):
     providers: Iterable[Provider]
     """More providers."""
     search: Mapping[str, Any]
+    queue: Mapping[str, Any]
+    rates: Mapping[str, Any]
+    budgets: Mapping[str, Any]
     shape: Shape
     state_dir: str | None
     store: Store
@@ -81,7 +87,6 @@ class YardOverrides(TypedDict, total=False):
     rules: Iterable[Rule]
     """More rules, which come before the yard's own."""
     operators: Iterable[str]
-    """Who may decide about approvals."""
     approval_store: Store
     """Where approvals are kept, if not in the yard's own store."""
     webhook: "Webhook"
@@ -183,7 +188,7 @@ async def background_task(work: Any) -> AsyncGenerator[None]:
 def describe_settings(values: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Return settings with their origins; one without an origin is from code where it differs from the default."""
     own = {"name": "yard", "version": VERSION, "profile": EVERYTHING.name, "packs": list[str](), "allow_eval": False, "state_dir": None}
-    own |= {"shape": "envelope"}
+    own |= {"shape": "envelope", **LoadSettings().as_dict()}
     defaults = {**own, "search.strategy": SearchSettings().strategy, "metatools": True, **Limits().as_dict()}
     return {
         key: {"value": value, "from": origins.get(key, "default" if value == defaults[key] else "code")} for key, value in values.items()
@@ -223,6 +228,9 @@ class Yard:
         policies: Sequence[Policy] = (),
         rules: Iterable[Rule] = (),
         limiters: Sequence[Limiter] = (),
+        queue: QueueSettings | None = None,
+        rates: RateSettings | None = None,
+        budgets: BudgetSettings | None = None,
         store: Store | None = None,
         limits: Limits | None = None,
         state_dir: str | None = None,
@@ -256,13 +264,13 @@ class Yard:
         self._middleware = tuple(middleware)
         self._records = RecordSinks(sinks)
         self._policies = tuple(policies)
-        self._rules = tuple(rules)
-        self._asks_before_destroy = False
+        self._rules, self._asks_before_destroy = tuple(rules), False
         self._governance: YardOverrides = {}
         self._gate: Gate | None = None
-        self.audit: Audit | None = None
-        """Gets a line for each decision about an approval; set before the yard opens."""
+        self.audit: Audit | None = None  # gets a line for each decision about an approval; set before the yard opens
         self._limiters = tuple(limiters)
+        self._load = LoadSettings(queue or QueueSettings(), rates or RateSettings(), budgets or BudgetSettings())
+        self._limiter: CallLimiter | None = None
         self._dispatcher: Dispatcher | None = None
         self._jobs: Jobs | None = None
         self._open: AsyncExitStack | None = None
@@ -283,6 +291,7 @@ class Yard:
         self._providers = all_providers(None, [*self._providers, *overrides.get("providers", ())], packs=self._packs)
         self.limits = Limits(**{**self.limits.as_dict(), **limits})
         self.search = msgspec.structs.replace(self.search, **overrides.get("search", {}))
+        self._load = self._load.replaced(overrides)
         self._metatools = select_metatools(overrides.get("metatools", self._metatools))
         self.origins = dict(origins)
         self.state_dir = overrides.get("state_dir") or self.state_dir
@@ -307,8 +316,7 @@ class Yard:
 
     def use_rules(self, rules: Iterable[Rule], *, instead_of: Sequence[Rule] = ()) -> None:
         """Replace the rules that came from settings, also while the yard is open; the yard's own stay behind them."""
-        own = self._rules[len(instead_of) :]
-        self._rules = (*rules, *own)
+        self._rules = (*rules, *self._rules[len(instead_of) :])
         if self._dispatcher is not None:
             self._govern(self._dispatcher)
 
@@ -466,7 +474,7 @@ class Yard:
         """Return every setting with its value and its origin."""
         own: dict[str, Any] = {"name": self.name, "version": self.version, "profile": self.profile.name, "packs": self._packs}
         own |= {"metatools": metatools_setting(self._metatools), "search.strategy": self.search.strategy, "state_dir": self.state_dir}
-        own |= {"shape": self._profiles.shape}
+        own |= {"shape": self._profiles.shape, **self._load.as_dict()}
         return describe_settings({**own, "allow_eval": self.registry.allow_eval, **self.limits.as_dict()}, self.origins)
 
     def add_sink(self, sink: Sink) -> Callable[[], None]:
@@ -492,6 +500,7 @@ class Yard:
         self._store: Store = self._own_store or MemoryStore(max_bytes=self.limits.store_bytes, clock=self._clock)
 
     def _make_dispatcher(self) -> Dispatcher:
+        self._limiter = self._make_limiter()
         dispatcher = Dispatcher(
             self.registry,
             profile=self.profile,
@@ -500,32 +509,35 @@ class Yard:
             results=Results(self._store, self.limits, suggest_read=self.registry.suggest_read),
             middleware=self._middleware,
             policies=self._policies,
-            limiters=self._limiters,
+            limiters=self._limiters if self._limiter is None else (self._limiter, *self._limiters),
+            client_timeouts=ClientTimeouts(),
         )
         if self._records.sinks:
             dispatcher.observe(self._records)
+        if self._limiter is not None:
+            self._limiter.observe(dispatcher)
         return dispatcher
 
     def _govern(self, dispatcher: Dispatcher) -> None:
         """Let the gate judge calls, if there are rules."""
-        overrides = self._governance
-        decision_point = overrides.get("decision_point")
-        if self._gate is None and not self._rules and not self._asks_before_destroy and decision_point is None:
-            return
-        from toolyard.policy.approvals import Approvals  # noqa: PLC0415 - a yard without rules starts sooner
-        from toolyard.policy.gate import Gate  # noqa: PLC0415 - the same
-        from toolyard.policy.rules import Rules  # noqa: PLC0415 - the same
+        options = self._governance
+        if self._gate is None:
+            if not self._rules and not self._asks_before_destroy and "decision_point" not in options:
+                return
+            from toolyard.policy.gate import make_gate  # noqa: PLC0415 - a yard without rules starts sooner
 
-        gate = self._gate
-        if gate is None:
-            approvals = Approvals(overrides.get("approval_store", self._store), audit=self.audit)
-            gate = self._gate = Gate(approvals, self.limits, operators=overrides.get("operators", ()))
-            gate.rechecks = bool(self._middleware)
-            gate.webhook, gate.decision_point = overrides.get("webhook"), decision_point
-        gate.rules = Rules(self._rules)
-        if self._asks_before_destroy:
-            gate.ask_before_destroy()
-        dispatcher.admission.gate = gate
+            store = options.get("approval_store", self._store)
+            self._gate = make_gate(store, self.limits, options, audit=self.audit, rechecks=bool(self._middleware))
+        dispatcher.admission.gate = self._gate
+        self._gate.use(self._rules, asks_before_destroy=self._asks_before_destroy)
+
+    def _make_limiter(self) -> "CallLimiter | None":
+        """Return the limiter of queue, rates and budgets, or nothing if none of them is set, so that calls cost no more."""
+        if not self._load.is_set:
+            return None
+        from toolyard.policy.limiter import CallLimiter  # noqa: PLC0415 - a yard without one starts sooner
+
+        return CallLimiter(self._load, self.limits, store=self._store, registry=self.registry, clock=self._clock)
 
     async def _open_store(self) -> None:
         """Take the signing key from the store, or put it there, which also shows whether the store can be used.
@@ -551,13 +563,13 @@ class Yard:
         gate, self._gate = self._gate, None
         if gate is not None:
             await gate.close()
-        if "approval_store" in self._governance:
-            await self._governance["approval_store"].close()
 
     async def _assemble(self, stack: AsyncExitStack, dispatcher: Dispatcher) -> None:
         if self._own_store is not None:
             stack.push_async_callback(self._own_store.close)
             await self._open_store()
+        if self._limiter is not None:
+            await stack.enter_async_context(self._limiter.open())
         self._jobs = Jobs(
             self._store,
             dispatcher,

@@ -11,6 +11,7 @@ import msgspec
 
 from toolyard.model.limits import Limits
 from toolyard.model.profile import Shape
+from toolyard.policy.settings import BudgetSettings, QueueSettings, RateSettings
 from toolyard.search.settings import SearchSettings
 
 __all__ = [
@@ -269,6 +270,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The limits of calls."""
     search: SearchSettings = msgspec.field(default_factory=SearchSettings)
     """How tools are found."""
+    queue: QueueSettings = msgspec.field(default_factory=QueueSettings)
+    """How many calls run at one time, and how many wait."""
+    rates: RateSettings = msgspec.field(default_factory=RateSettings)
+    """How often calls may come."""
+    budgets: BudgetSettings = msgspec.field(default_factory=BudgetSettings)
+    """How many calls and tokens sessions and callers have."""
     auth: Authentication = msgspec.field(default_factory=Authentication)
     """Authentication over HTTP."""
     approvals: Approving = msgspec.field(default_factory=Approving)

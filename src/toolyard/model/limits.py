@@ -17,6 +17,8 @@ class Limits(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     timeout: float = 120.0
     """Timeout of a call in seconds, unless its tool has its own; 0 means none."""
+    client_timeout: float = 0.0
+    """Seconds that MCP clients wait for a call; the default timeout stays below. 0 uses what is known by the client's name."""
     job_timeout: float = 3600.0
     """Timeout of a job in seconds, unless its tool has its own; 0 means none."""
     job_ttl: float = 86_400.0

@@ -11,6 +11,7 @@ __all__ = ["ASK_BEFORE_DESTROY", "Decision", "Predicate", "Rule"]
 
 Decision = Literal["allow", "ask", "deny"]
 _TESTS: Final = ("equals", "matches", "less_than", "in")
+_LISTS: Final = ("operations", "tools", "tags", "sources", "callers", "when")
 
 
 class Predicate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"in_": "in"}):
@@ -72,7 +73,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """The only profile that the rule is for; such rules come before those for all."""
 
     def __post_init__(self) -> None:
-        make_tuples(self, "operations", "tools", "tags", "sources", "callers", "when")
+        make_tuples(self, *_LISTS)
         if self.decision not in {"allow", "ask", "deny"}:
             raise ValueError(f"There is no decision '{self.decision}'. Known: 'allow', 'ask', 'deny'.")
         for operation in self.operations:

@@ -9,11 +9,12 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from contextvars import Context
+from math import inf
 from typing import Any, Final, Literal, NamedTuple, Protocol, cast
 
 from toolyard._internal.logfmt import log_value
 from toolyard.dispatch.admission import is_first
-from toolyard.dispatch.call import Call, Caller, Handler, JobRun
+from toolyard.dispatch.call import CLIENT_SHARE, Call, Caller, Handler, JobRun
 from toolyard.dispatch.outcome import store_unavailable
 from toolyard.model.elicitation import ClientRequest
 from toolyard.model.envelope import Envelope
@@ -22,11 +23,12 @@ from toolyard.model.limits import Limits
 from toolyard.model.profile import METATOOLS
 from toolyard.model.rule import ASK_BEFORE_DESTROY, Rule
 from toolyard.model.spec import Operation, ToolSpec
-from toolyard.policy.approvals import Approval, Approvals, Binding, arguments_hash, binding_of, make_card
+from toolyard.policy.approvals import Approval, Approvals, Audit, Binding, arguments_hash, binding_of, make_card
+from toolyard.policy.client_timeouts import ClientTimeouts
 from toolyard.policy.rules import ALLOWED, Candidates, Rules, Verdict, judge
-from toolyard.state.store import StoreUnavailableError
+from toolyard.state.store import Store, StoreUnavailableError
 
-__all__ = ["APPROVAL_REQUIRED", "DecisionPoint", "Gate", "Webhook"]
+__all__ = ["APPROVAL_REQUIRED", "DecisionPoint", "Gate", "Webhook", "make_gate"]
 
 APPROVAL_REQUIRED: Final = "approval_required"
 """The status of a call that waits for the decision of a person."""
@@ -57,32 +59,24 @@ class _Entry(NamedTuple):
 class Gate:
     """The policy of a yard: its rules, and the approvals that they ask for."""
 
-    def __init__(self, approvals: Approvals, limits: Limits, *, rules: Iterable[Rule] = (), operators: Iterable[str] = ()) -> None:
+    def __init__(self, approvals: Approvals, limits: Limits, *, operators: Iterable[str] = ()) -> None:
         self.approvals = approvals
         self._limits = limits
         self._operators = frozenset(operators)
-        self.asks_before_destroy = False
+        self._asks_before_destroy = False
+        self._client_timeouts = ClientTimeouts()
+        self.own_store: Store | None = None
         self.rechecks = False
         """Whether middleware may change arguments after they were judged."""
         self.decision_point: DecisionPoint | None = None
         self.webhook: Webhook | None = None
         self._announcements: set[asyncio.Task[None]] = set()
-        self._rules = Rules(rules)
+        self._rules = Rules()
         self._entries: dict[tuple[str, str], _Entry] = {}
 
-    @property
-    def rules(self) -> Rules:
-        """Return the rules; they can be replaced at any time."""
-        return self._rules
-
-    @rules.setter
-    def rules(self, rules: Rules) -> None:
-        self._rules = rules
-        self._entries = {}
-
-    def ask_before_destroy(self) -> None:
-        """Ask before tools of the operation `destroy` that no rule decides about."""
-        self.asks_before_destroy = True
+    def use(self, rules: Iterable[Rule], *, asks_before_destroy: bool) -> None:
+        """Use these rules from now on, and perhaps ask before tools of the operation `destroy` that no rule decides about."""
+        self._rules, self._asks_before_destroy = Rules(rules), asks_before_destroy
         self._entries = {}
 
     def judges(self, call: Call) -> bool:
@@ -188,12 +182,19 @@ class Gate:
         if approval.status == "pending" and by == "anyone" and call.can_ask():
             approval = await self._elicit(call, approval)
         if approval.status == "pending":
-            approval = await call.funnel.wait_outside(call, self.approvals.wait(approval, self._limits.approval_hold_s))
+            approval = await call.funnel.wait_outside(call, self.approvals.wait(approval, self._hold_s(call)))
         job = _job_of(call) if approval.status == "pending" else None
         if job is not None:
             await job.park(approval.id)
             approval = await call.funnel.wait_outside(call, self.approvals.wait(approval, ttl))
         return approval
+
+    def _hold_s(self, call: Call) -> float:
+        """Return how long a call is held: not as long as its client waits, where that is known."""
+        while call.parent is not None:
+            call = call.parent
+        limit = self._limits.client_timeout * CLIENT_SHARE or self._client_timeouts[call.caller.client]
+        return min(seconds for seconds in (self._limits.approval_hold_s, limit or inf, call.options.seconds or inf))
 
     async def _elicit(self, call: Call, approval: Approval) -> Approval:
         """Ask the person at the caller's client; without a yes or no, others may decide."""
@@ -231,7 +232,9 @@ class Gate:
         task.add_done_callback(self._announcements.discard)
 
     async def close(self) -> None:
-        """Stop telling the webhook."""
+        """Stop telling the webhook, and close a store that only approvals use."""
+        if self.own_store is not None:
+            await self.own_store.close()
         for task in self._announcements:
             task.cancel()
         await asyncio.gather(*self._announcements, return_exceptions=True)
@@ -286,7 +289,7 @@ class Gate:
             return ALLOWED
         if self.decision_point is not None:
             return None
-        return _DESTROY if self.asks_before_destroy and spec.operation is Operation.DESTROY else ALLOWED
+        return _DESTROY if self._asks_before_destroy and spec.operation is Operation.DESTROY else ALLOWED
 
     async def _undecided(self, call: Call) -> Verdict:
         verdict = self._default(call.spec)
@@ -294,6 +297,14 @@ class Gate:
             return verdict
         assert self.decision_point is not None  # noqa: S101 - else there is a default
         return await self.decision_point(call)
+
+
+def make_gate(store: Store, limits: Limits, options: Mapping[str, Any], *, audit: Audit | None, rechecks: bool) -> Gate:
+    """Return the gate of a yard with what its settings say: operators, webhook, decision point and a store for approvals alone."""
+    gate = Gate(Approvals(store, audit=audit), limits, operators=options.get("operators", ()))
+    gate.rechecks, gate.webhook, gate.decision_point = rechecks, options.get("webhook"), options.get("decision_point")
+    gate.own_store = options.get("approval_store")
+    return gate
 
 
 _DESTROY: Final = Verdict("ask", ASK_BEFORE_DESTROY, ASK_BEFORE_DESTROY.reason)
