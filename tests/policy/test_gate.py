@@ -1,9 +1,10 @@
 """Calls that a rule asks about wait for a person, and run exactly once when they are approved."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
-from toolyard import Call, Caller, Envelope, Limits, Operation, Yard, tool
+from toolyard import Call, Caller, Envelope, Limits, Operation, QueueSettings, SqliteStore, Yard, tool
 from toolyard.model.rule import Predicate, Rule
 from toolyard.policy.approvals import Approvals
 
@@ -216,3 +217,75 @@ async def test_a_dry_run_tells_which_steps_ask() -> None:
         answer = await yard.call("run_chain", {"steps": steps, "dry_run": True})
 
     assert [step["needs_approval"] for step in answer.data["plan"]] == [False, False, True, None]
+
+
+async def test_a_chain_that_may_ask_needs_no_second_place_in_the_queue() -> None:
+    bin_ = Bin()
+    steps = [{"tool_id": "note", "args": {"text": "x"}}, {"tool_id": "delete", "args": {"name": "a"}}]
+    async with Yard(tools=[bin_.tool(), bin_.note()], rules=[ASK], queue=QueueSettings(calls=1)) as yard:
+        call = asyncio.create_task(yard.call("run_tool", {"tool_id": "run_chain", "args": {"steps": steps}}))
+        await approve_next(yard)
+        answer = await asyncio.wait_for(call, 10)
+
+    assert answer.data["final"] == "deleted a"
+
+
+async def test_a_call_is_not_held_for_longer_than_its_client_waits() -> None:
+    bin_ = Bin()
+    async with Yard(tools=[bin_.tool()], rules=[ASK], limits=Limits(client_timeout=0.05)) as yard:
+        answer = await asyncio.wait_for(yard.call("delete", {"name": "a"}, caller=Caller(client="hasty")), 10)
+
+    assert answer.data["status"] == "approval_required"
+
+
+async def test_rules_can_be_replaced_while_the_yard_is_open() -> None:
+    bin_ = Bin()
+    async with Yard(tools=[bin_.tool()], limits=QUICK) as yard:
+        assert (await yard.call("delete", {"name": "a"})).success
+        yard.use_rules([ASK])
+        asked = await yard.call("delete", {"name": "a"})
+        yard.use_rules([Rule(decision="deny")], instead_of=[ASK])
+        denied = await yard.call("delete", {"name": "a"})
+        yard.use_rules([], instead_of=[ASK])
+        allowed = await yard.call("delete", {"name": "a"})
+
+    assert asked.data["status"] == "approval_required"
+    assert denied.error is not None
+    assert allowed.data == "deleted a"
+
+
+async def test_middleware_cannot_change_arguments_that_a_rule_allowed_into_others() -> None:
+    bin_ = Bin()
+
+    def rewrite(handler: Any) -> Any:
+        async def changed(call: Call) -> object:
+            if call.spec.name == "delete":
+                call.arguments = {**call.arguments, "count": 100}
+            return await handler(call)
+
+        return changed
+
+    rules = [Rule(decision="allow", when=(Predicate(pointer="/count", less_than=3),)), ASK]
+    async with Yard(tools=[bin_.tool()], rules=rules, middleware=[rewrite]) as yard:
+        answer = await yard.call("delete", {"name": "a", "count": 1})
+
+    assert answer.error is not None
+    assert (answer.error.code, answer.error.details["reason"]) == ("approval_denied", "arguments_changed")
+    assert bin_.gone == []
+
+
+async def test_a_chain_that_is_interrupted_keeps_its_results(tmp_path: Path) -> None:
+    bin_ = Bin()
+    steps = [{"tool_id": "note", "args": {"text": "x"}}, {"tool_id": "delete", "args": {"name": {"$from": 0}}}]
+
+    def yard() -> Yard:
+        return Yard(tools=[bin_.tool(), bin_.note()], rules=[ASK], limits=QUICK, store=SqliteStore(tmp_path / "store"))
+
+    async with yard() as first:
+        answer = await first.call("run_chain", {"steps": steps})
+    async with yard() as second:
+        job = await second.call("wait_job", {"job_id": answer.data["job_id"]})
+
+    assert job.data["status"] == "interrupted"
+    assert [result["data"] for result in job.data["result"]["data"]["results"]] == ["x"]
+    assert bin_.gone == ["x"]

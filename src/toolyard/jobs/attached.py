@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from toolyard.dispatch.call import Call, CallRequest, Channel
+from toolyard.dispatch.call import Call, CallRequest, Channel, InvokeOptions
 from toolyard.dispatch.outcome import store_unavailable
 from toolyard.dispatch.progress import Progress
 from toolyard.jobs.job import POLL_MS, Job, JobOrder, JobStatus, new_job_id
@@ -60,6 +60,10 @@ class AttachedJob(RunningJob):
         request = CallRequest(self.order.name, self.order.arguments, call.caller, "tool", self.order.channel)
         self.task = asyncio.get_running_loop().create_task(self.execute(request), context=copy_context())
         self.task.add_done_callback(self._leave)
+        holder: Any = call  # a run, as every call is
+        while holder is not None:  # the job waits for places of its own, and its callers only wait for it
+            holder.release()
+            holder = holder.parent
         try:
             await asyncio.wait({self.task, self._parked}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -111,6 +115,10 @@ class AttachedJob(RunningJob):
 
     def _leave(self, _: "asyncio.Task[None]") -> None:
         self._jobs.leave(self, self.task)
+
+    def _options(self) -> InvokeOptions:
+        seconds = 0.0 if self._front is None else self._front.seconds
+        return msgspec.structs.replace(super()._options(), seconds=seconds)
 
     def _channel(self) -> Channel:
         front = self._front

@@ -80,8 +80,7 @@ class RunningJob:
             self._has_begun = True
             if self.job.cancel_requested or self._jobs.is_closing:  # before it began
                 raise asyncio.CancelledError  # noqa: TRY301 - as if it came a moment later
-            options = InvokeOptions(refs_resolved=self.order.refs_resolved, job=self)
-            envelope = await self._jobs.dispatcher.dispatch(request, channel=self._channel(), options=options)
+            envelope = await self._jobs.dispatcher.dispatch(request, channel=self._channel(), options=self._options())
             failed = envelope.error is not None and envelope.error.code == "internal_error"
             status: JobStatus = "failed" if failed else "completed"
         except asyncio.CancelledError:
@@ -185,6 +184,9 @@ class RunningJob:
             future.set_result(responses[key])
         if waiting:
             await self._save_questions()
+
+    def _options(self) -> InvokeOptions:
+        return InvokeOptions(refs_resolved=self.order.refs_resolved, job=self)
 
     def _channel(self) -> Channel:
         order = self.order

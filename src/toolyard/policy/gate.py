@@ -6,6 +6,7 @@ same call again. It knows no job and no HTTP: what it needs of them is handed in
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from contextvars import Context
@@ -36,6 +37,8 @@ Webhook = Callable[[Approval], Awaitable[tuple[Literal["approve", "deny"], str] 
 """Takes a new approval, and returns the decision and its reason, or None."""
 _FORM: Final = {"type": "object", "properties": {"reason": {"type": "string", "title": "Reason", "description": "May be left out."}}}
 _MAX_ENTRIES: Final = 10_000
+_SHARE: Final = 0.9
+"""The share of a client's time that a call is held for; the rest is for the answer."""
 _log = logging.getLogger(__name__)
 
 
@@ -191,10 +194,13 @@ class Gate:
 
     def _hold_s(self, call: Call) -> float:
         """Return how long a call is held: not as long as its client waits, where that is known."""
-        while call.parent is not None:
-            call = call.parent
-        limit = self._limits.client_timeout * CLIENT_SHARE or self._client_timeouts[call.caller.client]
-        return min(seconds for seconds in (self._limits.approval_hold_s, limit or inf, call.options.seconds or inf))
+        root: Any = call  # a run, as every call is
+        while root.parent is not None:
+            root = root.parent
+        limit = self._limits.client_timeout * CLIENT_SHARE or self._client_timeouts[root.caller.client]
+        known = min(limit or inf, root.options.seconds or inf)
+        left = known - (time.perf_counter() - root.started)
+        return min(self._limits.approval_hold_s, max(left * _SHARE, 0.0))
 
     async def _elicit(self, call: Call, approval: Approval) -> Approval:
         """Ask the person at the caller's client; without a yes or no, others may decide."""
