@@ -183,7 +183,7 @@ def arguments_of(url: str, folder: Path, ways: Collection[str]) -> tuple[tuple[s
         return (url,), (url,)
     if CLIENT_FILE in ways:
         (folder / "mcp.json").write_text(json.dumps({"mcpServers": {NAME: {"url": url}}}))
-        return (str(folder / "mcp.json"),), (NAME,)
+        return (str(folder / "mcp.json"),), (NAME, "--config", str(folder / "mcp.json"))
     (folder / "toolyard.toml").write_text(configuration(url))
     file = ("--config", str(folder / "toolyard.toml"))
     return file, (NAME, *file)
