@@ -357,7 +357,7 @@ def test_a_handler_may_be_any_function_of_a_call() -> None:
 
 
 def test_arguments_of_too_many_values_are_refused_before_they_are_decoded() -> None:
-    text = b'{"a":[' + b"1," * 500_000 + b"1]}"
+    text = b'{"a":[' + b"1," * 500_001 + b"1]}"
 
     with pytest.raises(ToolError) as caught:
         encode_arguments(msgspec.Raw(text), 10_000_000)
