@@ -213,6 +213,7 @@ LONGEST: dict[str, tuple[str, str]] = {
     "names in brackets": ("javascript", "let a=0;" + "[" * 48 + "a" + ",a" * 9_800 + "]" * 48),
     "names that depend on each other": ("javascript", ";".join(f"let a{i}=a{i + 1}" for i in range(3_900))),
     "assignments in each other": ("javascript", "let a=" + "a=" * 9_900 + "1"),
+    "one name, often": ("javascript", "top.a;" * 4_900),
     "brackets without end": ("sql", "select " + "[" * 19_000 + "]"),
     "comments": ("javascript", "'\u2028';" + "//\n" * 6_600),
     "columns": ("sql", "select " + "a," * 9_900 + "a"),

@@ -108,6 +108,7 @@ class _Program:
             if token.kind == "string" or (token.kind == "name" and self._is_property(place) and self._is_bound_at(place))
         }
         """Names that are given a value as a property, perhaps of the window, or that are a text."""
+        self._bound: dict[str, bool] = {}
         self._constants: dict[str, bool] = {}
         self._conversions: bool | None = None
         self._data: dict[str, bool] = {}
@@ -146,7 +147,7 @@ class _Program:
             self._check_timer(place)
         if name in {"createElement", "createElementNS", "setAttribute", "setAttributeNS"}:
             self._check_element(place, name)
-        if name in _WINDOWS | _ADDRESSES | {"open", "assign", "replace"}:
+        if name in _WINDOWS | _ADDRESSES | {"open", "assign", "replace", "this"}:
             self._check_window(place, name)
         if name in _CONTEXTUAL and self._is_identifier(place):
             raise RefusedError(f"a variable '{name}'")
@@ -166,9 +167,11 @@ class _Program:
     def _check_window(self, place: int, name: str) -> None:
         """Check that the window is no value, whose functions could be found without a name, and that addresses are literal."""
         owner, following = self._text(place - 2) if self._is_property(place) else "", self._text(place + 1)
-        if name in _ADDRESSES and following in _ASSIGNMENTS and not (following == "=" and self._is_literal(place + 2)):
-            raise RefusedError(f"a computed '{name}'")
-        is_own = not self._is_property(place) and name != "window" and any(map(self._is_bound_at, self._uses[name]))
+        if name == "this":
+            self._check_this(place)
+        if name in _ADDRESSES:
+            self._check_address(place, name)
+        is_own = not self._is_property(place) and name != "window" and self._is_bound(name)
         is_global = not is_own and (
             not self._is_property(place) or owner in _WINDOWS | {"document"} or name in _WINDOWS - {"top", "parent"}
         )
@@ -182,6 +185,27 @@ class _Program:
             is_tested = self._text(place - 1) == "typeof" or following in {"===", "!==", "==", "!="}
             if not is_tested:
                 raise RefusedError(f"'{name}' as a value")
+
+    def _is_bound(self, name: str) -> bool:
+        """Return whether the code gives a name a value anywhere."""
+        if name not in self._bound:
+            self._bound[name] = any(map(self._is_bound_at, self._uses[name]))
+        return self._bound[name]
+
+    def _check_address(self, place: int, name: str) -> None:
+        """Check that an address gets a literal text only, also by a pattern or by 'Object.assign'."""
+        before, following = self._text(place - 1), self._text(place + 1)
+        is_changed = following in _ASSIGNMENTS or (self._is_property(place) and self._is_bound_at(place))
+        is_member = "assign" in self._words and before in {"{", ","} and following in {":", ",", "}"}
+        if (is_changed or is_member) and not (following in {"=", ":"} and self._is_literal(place + 2)):
+            raise RefusedError(f"a computed '{name}'")
+
+    def _check_this(self, place: int) -> None:
+        """Check that the window is not listed by the name 'this'."""
+        before, following = self._text(place - 1), self._text(place + 1)
+        is_listed = before in {"...", "in"} or (before == "(" and self._text(place - 2) in {"values", "entries", "assign"})
+        if is_listed or (self._around[place] < 0 and following not in {".", "?.", "["}):
+            raise RefusedError("'this' as a value")
 
     def _is_literal(self, place: int) -> bool:
         """Return whether an expression is one literal text."""
@@ -271,6 +295,8 @@ class _Program:
             raise RefusedError(f"'{name}' with a computed name")
         if value in _BAD_ELEMENTS if name.startswith("create") else value.startswith(("on", "srcdoc")):
             raise RefusedError("a script in a page")
+        if name.startswith("set") and value in {*_ADDRESSES, "formaction"} and not self._is_literal(at + 2):
+            raise RefusedError(f"a computed '{value}'")
 
     def _check_key(self, place: int) -> None:
         """Check the key of a computed property."""
@@ -346,7 +372,11 @@ class _Program:
         token = self._tokens[start]
         if end == start + 1:
             if token.kind in {"string", "number"} or (token.kind == "template" and token.text != "\0"):
-                return token.text not in _BUILTIN_OBJECTS  # a blocked text is refused wherever it is
+                return token.text not in _BUILTIN_OBJECTS | _WINDOWS | _ADDRESSES | {
+                    "open",
+                    "assign",
+                    "replace",
+                }  # a blocked text is refused wherever it is
             if token.kind == "name" and self._is_constant(token.text):
                 return True
         return self._is_numeric(start, end, self._numbers)
