@@ -176,7 +176,10 @@ async def test_schema_bombs_are_quarantined_while_others_are_answered_and_after_
             held = yard.registry.unavailable(yard.profile)
             answer = await yard.call("bad__echo", {"text": "x"})
 
-        assert {one.spec.name: one.status for one in held} == {"bad__compiles_for_ever": "quarantined", "bad__validates_for_ever": "quarantined"}
+        assert {one.spec.name: one.status for one in held} == {
+            "bad__compiles_for_ever": "quarantined",
+            "bad__validates_for_ever": "quarantined",
+        }
         assert all(one.reason for one in held)
         assert answer.data == "x"
     assert longest < 0.25 * NOISE
