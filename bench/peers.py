@@ -52,6 +52,15 @@ PEERS: Final = {
     for peer in (
         Peer(OURS, "Toolyard", "toolyard", "toolyard_server.py", ("--shape", "envelope"), answers="envelope"),
         Peer("toolyard-plain", "Toolyard, plain tools", "toolyard", "toolyard_server.py", ("--shape", "plain")),
+        Peer(
+            "toolyard-monitor",
+            "Toolyard, metrics and audit log",
+            "toolyard",
+            "toolyard_server.py",
+            ("--shape", "envelope", "--monitor"),
+            transports=("http",),
+            answers="envelope",
+        ),
         Peer("fastmcp", "FastMCP 4.1.4", "fastmcp", "fastmcp_server.py"),
         Peer("sdk", "MCP SDK 2.3.0, MCPServer", "sdk", "sdk_server.py"),
         Peer("sdk-low", "MCP SDK 2.3.0, low-level", "sdk", "sdk_lowlevel_server.py"),

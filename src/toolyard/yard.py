@@ -239,6 +239,8 @@ class Yard:
         """The origins of settings that do not come from code."""
         self.state_dir = state_dir
         """The state directory, if not the usual one."""
+        self.address: str | None = None
+        """Where clients reach the yard, while it is served."""
         self._clock = clock
         self._own_store = store
         self._store_is_optional = False

@@ -16,6 +16,8 @@ import pytest
 
 from toolyard import Yard
 from toolyard.config.settings import Serving
+from toolyard.inject import Answer as InjectedAnswer
+from toolyard.inject import Conversation
 from toolyard.launch.serve import serve_forever
 from toolyard.state.sqlite import SqliteStore
 from toolyard.testing import connect
@@ -40,6 +42,11 @@ async def by_the_library(name: str, arguments: dict[str, Any]) -> Answer:
 async def by_a_test_client(name: str, arguments: dict[str, Any]) -> Answer:
     async with connect(Yard(tools=TOOLS)) as client:
         return json.loads((await client.call(name, **arguments)).to_json())
+
+
+async def by_injection(name: str, arguments: dict[str, Any]) -> Answer:
+    async with Yard(tools=TOOLS) as yard:
+        return json.loads(InjectedAnswer.of(await Conversation(yard).call(name, json.dumps(arguments))).text)
 
 
 async def by_another_tool(name: str, arguments: dict[str, Any]) -> Answer:
@@ -149,6 +156,7 @@ async def by_http(era: str, name: str, arguments: dict[str, Any], **settings: An
 WAYS_IN: dict[str, Callable[[str, dict[str, Any]], Awaitable[Answer]]] = {
     "library": by_the_library,
     "test client": by_a_test_client,
+    "injection": by_injection,
     "another tool": by_another_tool,
     "outer yard": by_a_yard_around_it,
     "command line": by_the_command_line,

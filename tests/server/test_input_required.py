@@ -530,6 +530,25 @@ async def test_one_yes_to_a_declared_question_does_one_thing(meet: "Meet") -> No
     assert answers[3]["error"]["code"] == "state_error"
 
 
+@pytest.mark.parametrize(("limit", "most"), [("_MAX_CALLS_OF_OWNER", 1), ("_MAX_BYTES_OF_OWNER", 5000)])
+async def test_one_caller_cannot_take_the_room_of_the_others(meet: "Meet", monkeypatch: pytest.MonkeyPatch, limit: str, most: int) -> None:
+    monkeypatch.setattr(f"toolyard.dispatch.detached.{limit}", most)
+
+    @tool
+    async def keep(call: Call, much: str) -> str:
+        """Ask, having taken much."""
+        return f"{(await call.ask(SCHEMA, 'Who?', key='who'))['name']} {len(much)}"
+
+    async with meet(tools=[keep]) as peer:
+        assert await state_of(peer, "keep", arguments={"much": "x" * 3000})
+        peer.call(2, "keep", {"much": "x" * 3000})
+        refused = await peer.envelope()
+        async with meet(tools=[keep], caller=Caller(identity="ben")) as other:
+            assert await state_of(other, "keep", arguments={"much": "x" * 3000})
+
+    assert refused["error"]["code"] == "overloaded"
+
+
 async def test_calls_that_hold_on_to_too_much_together_are_refused(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolyard.dispatch.detached._MAX_BYTES", 5000)
 
@@ -561,21 +580,6 @@ async def test_a_state_that_is_sent_again_lives_no_longer_than_the_call(meet: "M
         clock.advance(20)
         peer.call(2, "greet", requestState=again, inputResponses=said())
         assert (await peer.answer())["error"]["code"] == INVALID_PARAMS
-
-
-async def test_one_caller_cannot_take_all_the_places_of_calls_that_wait(meet: "Meet", monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolyard.dispatch.detached._MAX_CALLS_OF_OWNER", 2)
-    async with meet(tools=[greet], caller=Caller(identity="ada")) as ada:
-        first = await state_of(ada)
-        await state_of(ada)
-        ada.call(3, "greet")
-        refused = await ada.envelope()
-        ada.call(4, "greet", requestState=first, inputResponses=said())
-        answered = await ada.envelope()
-        await state_of(ada)
-
-    assert refused["error"]["code"] == "overloaded"
-    assert answered["data"] == "Hello Ada"
 
 
 async def test_a_question_that_is_no_json_is_not_parked(meet: "Meet") -> None:

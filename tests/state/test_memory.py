@@ -71,3 +71,13 @@ async def test_a_topic_without_subscribers_is_forgotten(clock: FakeClock) -> Non
         assert list(vars(store)["_subscriptions"]) == ["a"]
 
     assert not vars(store)["_subscriptions"]
+
+
+async def test_one_owner_cannot_push_out_the_values_of_another(clock: FakeClock) -> None:
+    store = MemoryStore(max_bytes=10, clock=clock)
+    await store.put("result/ada/r_1", b"123", ttl=10)
+    for number in range(20):
+        await store.put(f"result/ben/r_{number:02}", b"123", ttl=10)
+
+    assert await store.get("result/ada/r_1") == b"123"
+    assert await store.keys("result/ben/") == ["result/ben/r_18", "result/ben/r_19"]

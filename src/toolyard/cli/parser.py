@@ -112,6 +112,9 @@ _SETTINGS: Final = (
     ("serve.workers", "NUMBER", "the number of processes (default: 1); more than one needs '--stateless'"),
     ("serve.reload", "", "restart when a '.py' or '.toml' file in the folder of the yard changes"),
     ("store", "STORE", "where state is kept: 'memory', 'sqlite' or 'sqlite:PATH' (default: 'sqlite', in a file for each project)"),
+    ("monitor.metrics", "", "show counters for Prometheus at '/metrics' (default: over 'http' with one worker)"),
+    ("monitor.audit_log", "FILE", "write a line for each call to this file"),
+    ("monitor.access_log", "FILE", "write a line for each HTTP request to this file"),
     ("profile", "NAME", "the profile of callers without one of their own (default: the yard's own)"),
     ("allow_eval", "", "publish the tools that run code"),
 )
@@ -331,7 +334,8 @@ def _add_call(parser: Parser) -> None:
 
 def _add_jobs(parser: Parser) -> None:
     actions = ("list", "show", "wait", "cancel")
-    parser.add_argument("action", nargs="?", choices=actions, default="list", help="list the jobs (default), or do this with one")
+    text = "'list' (default), 'show', 'wait' or 'cancel'"
+    parser.add_argument("action", metavar="ACTION", nargs="?", choices=actions, default="list", help=text)
     parser.add_argument("job_id", metavar="JOB", nargs="?", default="", help="the id of the job")
     parser.add_argument("--limit", metavar="NUMBER", type=_limit, default=50, help="the most jobs to list (default: 50)")
     parser.add_argument("--timeout", metavar="SECONDS", type=_seconds, default=300.0, help="how long to wait (default: 300)")

@@ -143,7 +143,7 @@ _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _FORMER_PREFIX: Final = "METATOOLS_"
 """Prefix of the variables of metatools-mcp, whose users come here."""
 _OTHERS: Final = frozenset({"SECRET"})  # read where it is used, because settings are shown and this must not be
-_PATHS: Final = frozenset({"state_dir", "serve.socket", "serve.tls_cert", "serve.tls_key"})
+_PATHS: Final = frozenset({"state_dir", "serve.socket", "serve.tls_cert", "serve.tls_key", "monitor.audit_log", "monitor.access_log"})
 Kind = Literal["flag", "code", "environment", "file", "default"]
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "DEFAULT_OPTIONS",
     "LIBRARY",
     "REFS_RESOLVED",
+    "SHARED",
     "TIMEOUT_MS",
     "Arguments",
     "AskClient",
@@ -76,6 +77,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ANYONE: Final = Caller()
+SHARED: Final = Caller(scope="*")
+"""Callers that nothing tells apart: they have no credentials, no session and no connection of their own."""
 
 AskClient = Callable[[Mapping[str, ClientRequest], bool], Awaitable[Mapping[str, Any]]]
 """Sends requests to the client and returns its results by key; the flag says that nothing ran yet, so the client may start again."""
@@ -381,7 +384,7 @@ class Call(msgspec.Struct, eq=False):
     async def end_session(self, session_id: str | None = None) -> bool:
         """End a session of this caller, by default the one of this call."""
         mine = self.session.id if self.session is not None and session_id is None else session_id
-        return mine in self.funnel.sessions.ids(self.caller.owner) and await self.funnel.sessions.end(str(mine))
+        return self.funnel.sessions.has(str(mine), self.caller.owner) and await self.funnel.sessions.end(str(mine))
 
     def progress(self, done: float, total: float | None = None, text: str = "", *, own: bool = False) -> Noop:
         """Send progress to the client. Thread-safe; may be awaited. `own` marks progress that the yard reports itself."""

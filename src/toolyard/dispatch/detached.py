@@ -6,14 +6,13 @@ This module knows no protocol. A server turns the questions into messages, and s
 import asyncio
 import os
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
 from typing import Any, Final, Protocol
 
 import msgspec
 
-from toolyard.dispatch.call import AskClient, CallRequest, Channel
+from toolyard.dispatch.call import SHARED, AskClient, CallRequest, Channel
 from toolyard.dispatch.outcome import store_unavailable
 from toolyard.model.elicitation import ClientRequest
 from toolyard.model.envelope import Envelope, encode
@@ -26,6 +25,7 @@ RunRequest = Callable[[CallRequest, Channel], Awaitable[Envelope]]
 _MAX_CALLS: Final = 1000
 _MAX_CALLS_OF_OWNER: Final = 100
 _MAX_BYTES: Final = 64 * 1024 * 1024
+_MAX_BYTES_OF_OWNER: Final = 16 * 1024 * 1024
 
 
 class Questions(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,7 +161,6 @@ class DetachedCalls:
         self._store = store
         self._waiting: dict[str, _Waiting] = {}
         self._bytes = 0
-        self._owners = Counter[str]()
         self._prefix = os.urandom(4).hex()
         self._numbers = count(1)
 
@@ -183,7 +182,7 @@ class DetachedCalls:
         Raises:
             ToolError: `overloaded` if too many calls wait.
         """
-        if self._owners[call.owner] >= _MAX_CALLS_OF_OWNER:
+        if self._has_share(call):
             raise ToolError("overloaded", "Too many calls of this caller wait for answers already.", may_have_run=None)
         if len(self._waiting) >= _MAX_CALLS or self._bytes + call.size > _MAX_BYTES:
             raise ToolError("overloaded", "Too many calls wait for answers already.", may_have_run=None)
@@ -191,9 +190,15 @@ class DetachedCalls:
         timer = asyncio.get_running_loop().call_later(self._seconds, call.task.cancel)
         self._waiting[key] = _Waiting(call, call.size, timer)
         self._bytes += call.size
-        self._owners[call.owner] += 1
         expires_at = time.time() + self._seconds
         return Questions(key=key, fingerprint=fingerprint, asks=asks, expires_at=expires_at, declared=declared)
+
+    def _has_share(self, call: DetachedCall) -> bool:
+        """Return whether the owner of a call must leave room for others; few calls wait, so they are counted when one is added."""
+        if call.owner == SHARED.owner:
+            return False
+        sizes = [waiting.size for waiting in self._waiting.values() if waiting.call.owner == call.owner]
+        return len(sizes) >= _MAX_CALLS_OF_OWNER or sum(sizes) + call.size > _MAX_BYTES_OF_OWNER
 
     def remove(self, key: str) -> None:
         """Remove a call that waits no longer."""
@@ -201,10 +206,6 @@ class DetachedCalls:
         if waiting is not None:
             waiting.timer.cancel()
             self._bytes -= waiting.size
-            owner = waiting.call.owner
-            self._owners[owner] -= 1
-            if not self._owners[owner]:
-                del self._owners[owner]
 
     async def mark_answered(self, key: str) -> bool:
         """Note in the store, for as long as a call may wait, that a key was answered; return whether this is the first answer.

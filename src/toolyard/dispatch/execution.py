@@ -71,6 +71,7 @@ class Execution:
         options = call.options
         seconds = options.seconds
         running: dict[Run, float] | None = None
+        partial: ToolError | None = None
         try:
             is_job = options is not DEFAULT_OPTIONS and (options.job is not None or options.background)
             if self.admission.applies_to_all or not tool.is_simple or seconds or is_job:
@@ -101,6 +102,7 @@ class Execution:
         except BaseException as error:
             if not _is_own(call, task, error):
                 raise
+            partial = error if isinstance(error, ToolError) else None
         finally:
             if running is not None:
                 running.pop(call, None)
@@ -109,7 +111,7 @@ class Execution:
             call.finish()
             if seconds or call.paused_s or call.releases or self._ended is not None or self._abandoned:
                 self._leave(call)
-        raise stopped_by(call, self._timeout(call, tool))
+        raise stopped_by(call, self._timeout(call, tool), partial)
 
     async def stop(self, server: int) -> None:
         """Cancel every call, or those of one server, and wait until they are answered, at most as long as a clean-up may take."""
@@ -147,6 +149,9 @@ class Execution:
         began, paused = time.perf_counter(), call.paused_s
         try:
             return await self.admission.admit(call)
+        except BaseException:
+            call.is_admitted = False
+            raise
         finally:
             call.queued_s = time.perf_counter() - began - (call.paused_s - paused)
             if running is not None and running.pop(call, None) is None:  # the handler gets a deadline of its own

@@ -32,6 +32,8 @@ class Run(Call, eq=False):
     """How long it took; set when it has ended."""
     queued_s: float = 0.0
     """How long the call waited for policies and limiters."""
+    is_admitted: bool = True
+    """False if a policy or limiter refused the call, or it ended while it waited for them."""
     stopped_by: Blame | None = None
     inner_session_id: str | None = None
     """The session that the envelope of another yard names."""

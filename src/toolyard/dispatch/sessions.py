@@ -21,11 +21,14 @@ from toolyard.model.errors import ToolError
 from toolyard.model.limits import Limits
 from toolyard.state.store import Clock, Store, StoreUnavailableError
 
-__all__ = ["Cleanup", "EndReason", "Session", "SessionEnd", "Sessions"]
+__all__ = ["SHARED_OWNER", "Cleanup", "EndReason", "Session", "SessionEnd", "Sessions"]
 
 Cleanup = Callable[[], Awaitable[None] | None]
 EndReason = Literal["ended", "idle", "closed"]
 
+SHARED_OWNER: Final = "5:local:*"
+"""The owner of everything of callers that nothing tells apart; only an id that cannot be guessed separates them."""
+_ID_BYTES: Final = 8
 _log = logging.getLogger(__name__)
 
 
@@ -139,11 +142,28 @@ class Sessions:
                 hint="End a session you no longer need, or wait until one has been idle.",
                 available_sessions=self.ids(owner),
             )
+        self._check_share(owner)
         now = self._clock()
-        session = Session(session_id or f"s_{os.urandom(6).hex()}", owner=owner, kind=kind, started=now, last_used=now)
+        session = Session(session_id or f"s_{os.urandom(_ID_BYTES).hex()}", owner=owner, kind=kind, started=now, last_used=now)
         self._live[session.id] = session
-        self._by_owner.setdefault(owner, {})[session.id] = session
+        if owner != SHARED_OWNER:  # whose sessions are never listed, and never found without their id
+            self._by_owner.setdefault(owner, {})[session.id] = session
         return session
+
+    def _check_share(self, owner: str) -> None:
+        """Check that an owner leaves room for the others."""
+        if len(self._by_owner.get(owner, ())) >= self._limits.caller_sessions:
+            raise ToolError(
+                "overloaded",
+                f"A caller may have {self._limits.caller_sessions} sessions at a time.",
+                hint="End a session you no longer need.",
+                available_sessions=self.ids(owner),
+            )
+
+    def has(self, session_id: str, owner: str) -> bool:
+        """Return whether the owner has a live session of that id."""
+        session = self._live.get(session_id)
+        return session is not None and session.owner == owner
 
     def ids(self, owner: str) -> list[str]:
         """Return the ids of the owner's live sessions, oldest first."""
@@ -307,9 +327,10 @@ class Sessions:
         session = self._live.pop(session_id, None)
         if session is None:
             return False
-        del self._by_owner[session.owner][session.id]
-        if not self._by_owner[session.owner]:
-            del self._by_owner[session.owner]
+        own = self._by_owner.get(session.owner, {})
+        own.pop(session.id, None)
+        if not own:
+            self._by_owner.pop(session.owner, None)
         try:
             await session.stop(self._limits.cleanup)
             await self._forget(session, reason)

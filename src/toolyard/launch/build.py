@@ -58,7 +58,7 @@ def _authenticators(auth: Authentication) -> "Iterator[Authenticator]":
     from toolyard.transports.auth import ApiKey, ApiKeys, Tokens  # noqa: PLC0415 - stdio starts sooner without
 
     if auth.api_keys:
-        yield ApiKeys(ApiKey(key.name, key.digest, key.profile) for key in auth.api_keys)
+        yield ApiKeys(ApiKey(key.name, key.digest, key.profile, key.profiles) for key in auth.api_keys)
     if auth.issuer is not None:
         yield Tokens(
             auth.issuer,
@@ -155,7 +155,8 @@ def check_profiles(yard: Yard, config: Config) -> None:
         LaunchError: One does not.
     """
     auth = config.settings.auth
-    for name in (config.settings.profile, *(key.profile for key in auth.api_keys), *auth.profiles.values()):
+    of_keys = [name for key in auth.api_keys for name in (key.profile, *key.profiles)]
+    for name in (config.settings.profile, *of_keys, *auth.profiles.values()):
         if name not in config.profiles:
             find_profile(yard, name)
 

@@ -49,7 +49,7 @@ STATUSES: Final[dict[int, str]] = {
     USAGE: "The command line is wrong, or TARGET cannot be loaded or opened.",
     INTERRUPTED: "Interrupted with Ctrl-C (SIGINT); the yard was closed first.",
     CLOSED_PIPE: "The reader of the output closed it early, as `head` does.",
-    TERMINATED: "Terminated (SIGTERM); the yard was closed first.",
+    TERMINATED: "Terminated (SIGTERM); the yard was closed first. `serve` exits with 0 instead.",
 }
 """The meaning of every exit status that belongs to no code."""
 

@@ -18,6 +18,7 @@ from toolyard.metatools.catalogue import OTHER_NAME
 from toolyard.metatools.metatool import TEXT, YardParts, build_metatool, object_schema
 from toolyard.model.envelope import Envelope, encode, encode_unchecked
 from toolyard.model.errors import ToolError
+from toolyard.model.schema import has_more_values
 from toolyard.model.signature import signature
 from toolyard.model.spec import Reason, ToolSpec
 
@@ -92,6 +93,8 @@ _NAMES: Final = ("name", "tool", "tool_name")
 _ARGUMENTS: Final = ("arguments", "parameters", "params", "input")
 WRAPPERS: Final = frozenset({"args", *_ARGUMENTS})
 """Names under which agents wrap arguments in one object too many."""
+_MAX_UNWRAPPED: Final = 10_000
+"""Most values of arguments that are checked in both ways."""
 _REASONS: Final = {"argument_not_supported": Reason("not_supported", ("argument",))}
 _REPAIRED: Final = "put right"
 """Key under which the check tells the handler what it repaired; no argument has this name."""
@@ -169,10 +172,10 @@ async def _resolve_refs(args: Arguments, tool: Tool, resolver: RefResolver) -> A
 
 def unwrap_arguments(args: Arguments, tool: Tool, *, repair: bool) -> tuple[Arguments, tuple[str, ...]]:
     """Return the arguments without an object that wraps them by mistake, and what was repaired; only if that makes them fit."""
-    if not repair or not args or tool.fits(args):
+    if not repair or not args:
         return args, ()
     inner = next((as_object(args[key]) for key in ("args", *_ARGUMENTS) if key in args and set(args) <= {key, "tool_id"}), None)
-    if inner is None:
+    if inner is None or has_more_values(inner, _MAX_UNWRAPPED) or tool.fits(args):
         return args, ()
     if tool.fits(inner):
         return inner, ("args",)

@@ -97,6 +97,8 @@ class Envelope(msgspec.Struct, dict=True):
     """Content blocks that follow the envelope."""
     passthrough = cast("UpstreamResult | None", None)
     """Result of an upstream that is passed on unchanged."""
+    encoded_data = cast("bytes | None", None)
+    """Large data as JSON, so that a transport need not encode them again."""
     held = False
     """Whether a policy answered in place of the tool, or in place of a tool that it ran."""
     has_plain_shape = False

@@ -41,6 +41,8 @@ class Limits(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Bytes of the in-memory store, which a yard has if it is given no other."""
     sessions: int = 1000
     """Live sessions of all callers together."""
+    caller_sessions: int = 100
+    """Live sessions of one caller."""
     session_idle: float = 1800.0
     """Seconds until an idle session is ended; 0 means never."""
     cleanup: float = 5.0

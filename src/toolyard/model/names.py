@@ -23,6 +23,7 @@ class Likeness:
         from difflib import SequenceMatcher  # noqa: PLC0415 - only for names that somebody got wrong
 
         self._is_comparable = len(name) <= _CHARACTERS
+        name = name[:_CHARACTERS]  # because the matchers index all of it
         self._letters = SequenceMatcher(None, "", name.lower(), autojunk=False)
         self._words = SequenceMatcher(None, "", " ".join(sorted(words_of(name))), autojunk=False)
 

@@ -4,6 +4,7 @@ Neither does I/O: a request context gets a function that sends messages to its c
 """
 
 import asyncio
+import os
 import re
 from collections.abc import Callable, Mapping
 from itertools import count
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from toolyard.config.settings import Serving
-from toolyard.dispatch.call import ANYONE, AskClient, Caller, Channel
+from toolyard.dispatch.call import ANYONE, SHARED, AskClient, Caller, Channel
 from toolyard.dispatch.detached import DetachedCalls
 from toolyard.dispatch.progress import Progress
 from toolyard.jobs.run import TASKS
@@ -23,10 +24,10 @@ from toolyard.model.profile import EVERYTHING, Profile
 from toolyard.server.input_required import InputRequired
 from toolyard.server.lists import Lists
 from toolyard.server.notifications import ChangeNotifier
-from toolyard.server.tasks import REQUIRED, declares_tasks
+from toolyard.server.tasks import REQUIRED
 from toolyard.wire.headers import param_names
 from toolyard.wire.messages import INVALID_PARAMS, Fault, Id, encode_notification
-from toolyard.wire.params import CAPABILITIES, LEVELS, RESULT_SIZE, custom_meta, has_only_protocol_keys
+from toolyard.wire.params import CAPABILITIES, LEVELS, RESULT_SIZE, custom_meta, declares_tasks, has_only_protocol_keys
 from toolyard.wire.results import ResultEncoder, Server
 from toolyard.wire.versions import VERSIONS, Version
 from toolyard.yard import Yard
@@ -43,6 +44,7 @@ __all__ = [
     "check_asks",
     "check_progress_token",
     "encode_log",
+    "own_scope",
     "relevant_capabilities",
 ]
 
@@ -54,6 +56,7 @@ CLIENT_CAPABILITIES: Final = frozenset({"elicitation", "sampling", "roots"})
 _MAX_CALLERS: Final = 4096
 _CLIENT_NAME_LENGTH: Final = 100
 _POLL_S: Final = 0.02
+_SCOPE_BYTES: Final = 8
 _NO_CAPABILITIES: Final = frozenset[str]()
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
 _TRACE: Final = ("traceparent", "tracestate", "baggage")
@@ -117,12 +120,12 @@ class ServerContext:
         name = cast("dict[str, Any]", client).get("name") if isinstance(client, dict) else None
         if not isinstance(name, str) or not name:
             return base
-        if base is ANYONE:  # the usual case of a local server: one look-up
+        if base is SHARED:  # the usual case of a local server: one look-up
             cached = self._local_callers.get(name)
             if cached is not None:
                 return cached
         name = name[:_CLIENT_NAME_LENGTH]
-        key = (base.owner, base.profile.name if base.profile is not None else "", name)
+        key = (base.identity, base.scope, name)
         cached = self._callers.get(key)
         if cached is None or cached.claims is not base.claims or cached.profile is not base.profile:
             if len(self._callers) >= _MAX_CALLERS:
@@ -130,7 +133,7 @@ class ServerContext:
             cached = self._callers[key] = Caller(
                 identity=base.identity, scope=base.scope, claims=base.claims, profile=base.profile, client=name
             )
-        if base is ANYONE and len(self._local_callers) < _MAX_CALLERS:
+        if base is SHARED and len(self._local_callers) < _MAX_CALLERS:
             self._local_callers[name] = cached
         return cached
 
@@ -322,6 +325,13 @@ def check_asks(asks: Mapping[str, ClientRequest], capabilities: Mapping[str, Any
         encode({key: ask.params for key, ask in asks.items()})
     except TypeError as error:
         raise ToolError("internal_error", "The question of the tool cannot be written as JSON.", blame="tool") from error
+
+
+def own_scope(caller: Caller) -> Caller:
+    """Return the caller of a session or a connection: without an identity, that is its scope."""
+    if caller.identity != ANYONE.identity or caller.scope not in {ANYONE.scope, SHARED.scope}:
+        return caller
+    return msgspec.structs.replace(caller, scope=os.urandom(_SCOPE_BYTES).hex())
 
 
 def check_progress_token(token: object) -> None:

@@ -52,6 +52,8 @@ class Lists:
         self._cursors = Cursors(signer, _PURPOSE)
         self._cache: dict[tuple[Kind, Profile, str], _CachedList] = {}
         self._fingerprints: dict[tuple[Kind, Profile], tuple[int, str]] = {}
+        self._sent: dict[tuple[Kind, Profile], set[str]] | None = None
+        """Fingerprints of the lists that clients got while a notification is pending."""
         self._specs: dict[Kind, Callable[[Profile], Sequence[Any]]] = {
             "tools": yard.registry.list,
             "resources": yard.registry.list_resources,
@@ -66,6 +68,8 @@ class Lists:
             Fault: The cursor is forged, or of a list that has changed since.
         """
         cached = self._list(kind, profile, encoder.version)
+        if self._sent is not None:
+            self._sent.setdefault((kind, profile), set()).add(cached.fingerprint)
         start = 0 if cursor is None else self._start(kind, cached, cursor)
         page = cached.pages.get(start)
         if page is None:
@@ -84,6 +88,14 @@ class Lists:
                 self._fingerprints.clear()
             cached = self._fingerprints[kind, profile] = (version, fingerprint(*items)[:24])
         return cached[1]
+
+    def was_sent(self, kind: Kind, profile: Profile, *, other_than: str) -> bool:
+        """Return whether a client got another state of the list since `note_sent`."""
+        return bool((self._sent or {}).get((kind, profile), set[str]()) - {other_than})
+
+    def note_sent(self, *, enabled: bool) -> None:
+        """Note from now on which lists clients get, or forget it."""
+        self._sent = (self._sent or {}) if enabled else None
 
     def any(self, kind: Kind, profile: Profile) -> bool:
         """Return whether the list has an item."""

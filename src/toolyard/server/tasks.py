@@ -18,18 +18,12 @@ from toolyard.wire.params import TASKS_EXTENSION, TaskParams, UpdateTask
 if TYPE_CHECKING:
     from toolyard.server.context import RequestContext
 
-__all__ = ["REQUIRED", "cancel_task", "declares_tasks", "get_task", "started_job_id", "task_created", "update_task"]
+__all__ = ["REQUIRED", "cancel_task", "get_task", "started_job_id", "task_created", "update_task"]
 
 REQUIRED: Final[dict[str, dict[str, Any]]] = {"extensions": {TASKS_EXTENSION: {}}}
 """The capabilities that a client must declare to get tasks."""
 _STATUS: Final[Mapping[JobStatus, str]] = {"interrupted": "failed"}
 """The status of a task, where it has another name than that of the job."""
-
-
-def declares_tasks(capabilities: Mapping[str, Any]) -> bool:
-    """Return whether capabilities of a client have the extension for tasks."""
-    extensions: object = capabilities.get("extensions")
-    return isinstance(extensions, dict) and TASKS_EXTENSION in extensions
 
 
 def started_job_id(outcome: Envelope) -> str | None:

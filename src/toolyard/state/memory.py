@@ -1,6 +1,7 @@
 """The store in the memory of this process: the default of the library."""
 
 import time
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from heapq import nsmallest
@@ -14,7 +15,8 @@ __all__ = ["MemoryStore"]
 class MemoryStore:
     """Stores everything in the memory of this process.
 
-    Above `max_bytes`, the oldest values that have a `ttl` are deleted early.
+    Above `max_bytes`, values that have a `ttl` are deleted early: the oldest of the folder with the most bytes, so that one owner
+    does not push out the values of another. The folder of a key ends with its last slash.
     """
 
     def __init__(self, *, max_bytes: int = 256 * 1024 * 1024, clock: Clock = time.monotonic) -> None:
@@ -108,12 +110,25 @@ class MemoryStore:
         self._delete(key)
         self._values[key] = (value, self._expiry(ttl))
         self._bytes += len(value)
-        if self._bytes <= self._max_bytes:
-            return
-        for old in [old for old, entry in self._values.items() if entry[1] is not None and old != key]:
+        if self._bytes > self._max_bytes:
+            self._make_room(key)
+
+    def _make_room(self, new: str) -> None:
+        """Delete the oldest values of the folder with the most bytes, until the store is small enough; never the new one."""
+        folders: dict[str, deque[str]] = {}
+        sizes = Counter[str]()
+        for key, (value, expiry) in self._values.items():
+            if expiry is not None and key != new:
+                folder = key.rpartition("/")[0]
+                folders.setdefault(folder, deque()).append(key)
+                sizes[folder] += len(value)
+        while self._bytes > self._max_bytes and sizes:
+            largest = max(sizes, key=sizes.__getitem__)
+            old = folders[largest].popleft()
+            sizes[largest] -= len(self._values[old][0])
             self._delete(old)
-            if self._bytes <= self._max_bytes:
-                break
+            if not folders[largest]:
+                del sizes[largest]
 
     def _is_held(self, lease: Lease) -> bool:
         held = self._leases.get(lease.key)

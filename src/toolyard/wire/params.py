@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, TypeVar
 import msgspec
 
 from toolyard.wire.headers import encode_value
-from toolyard.wire.messages import INVALID_PARAMS, UNSUPPORTED_VERSION, Fault, Id, encode_request
+from toolyard.wire.messages import INVALID_PARAMS, UNSUPPORTED_VERSION, Fault, Id, encode_request, may_be_deep
 from toolyard.wire.versions import LATEST, MODERN, VERSIONS, Version
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "TaskParams",
     "UpdateTask",
     "custom_meta",
+    "declares_tasks",
     "decode_call",
     "decode_params",
     "has_only_protocol_keys",
@@ -223,6 +224,12 @@ def version_of(meta: dict[str, Any] | None) -> Version:
     return VERSIONS[version]
 
 
+def declares_tasks(capabilities: Mapping[str, Any]) -> bool:
+    """Return whether capabilities of a client have the extension for tasks."""
+    extensions: object = capabilities.get("extensions")
+    return isinstance(extensions, dict) and TASKS_EXTENSION in extensions
+
+
 def custom_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of `_meta` that are not reserved by the protocol."""
     if _STANDARD_KEYS.issuperset(meta):
@@ -256,9 +263,7 @@ _decode: Final = msgspec.json.Decoder(CallMessage).decode
 
 def decode_call(data: bytes, *, depth: int) -> CallMessage | None:
     """Return a `tools/call` decoded in one step, or None if the message is another or needs the checks of `decode`."""
-    size = len(data)
-    # As in `check_depth`, short data cannot be too deep; ASCII needs no check of its encoding.
-    if not data.isascii() or (size > 2 * depth and (size > 5 * depth or data.find(b"[") >= 0)):
+    if not data.isascii() or may_be_deep(data, depth):  # ASCII needs no check of its encoding
         return None
     try:
         return _decode(data)

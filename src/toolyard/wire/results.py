@@ -72,7 +72,7 @@ class ResultEncoder:
 
     def envelope(self, envelope: Envelope) -> bytes:
         """Return an envelope as text and, if the version has it, as structured content."""
-        text = encode_unchecked(envelope)
+        text = encode_unchecked(envelope) if envelope.encoded_data is None else _encode_large(envelope, envelope.encoded_data)
         escaped = _escape(text)
         content = envelope.content
         blocks = b"".join([b"," + encode(block) for block in self._blocks(content)]) if content else b""
@@ -95,7 +95,7 @@ class ResultEncoder:
             if not _is_only_blocks(envelope):
                 blocks.insert(0, {"type": "text", "text": encode_unchecked(data).decode()})
             return b"".join((b'{"content":', encode(blocks), self._success_end))
-        text = encode_unchecked(data)
+        text = envelope.encoded_data or encode_unchecked(data)
         quoted = text if isinstance(data, str) else b'"%b"' % _escape(text)
         if self.version.structured and isinstance(data, dict):
             return b"".join((_TEXT_CONTENT, quoted, b'}],"structuredContent":', text, self._success_end))
@@ -147,6 +147,12 @@ class ResultEncoder:
         """Return the result that asks the client for input first."""
         requests = {key: {"method": ask.method, "params": ask.params} for key, ask in asks.items()}
         return encode({"resultType": "input_required", "inputRequests": requests, "requestState": state, "_meta": {SERVER: self._server}})
+
+
+def _encode_large(envelope: Envelope, data: bytes) -> bytes:
+    """Return an envelope as JSON, of which the data are encoded already."""
+    start = b'{"success":true,"data":' if envelope.success else b'{"success":false,"data":'
+    return b"".join((start, data, b',"error":', encode_unchecked(envelope.error), b',"_meta":', encode_unchecked(envelope.meta), b"}"))
 
 
 def _escape(text: bytes) -> bytes:

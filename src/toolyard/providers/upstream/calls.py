@@ -15,7 +15,7 @@ from toolyard.dispatch.call import Arguments, Call, Channel
 from toolyard.dispatch.progress import Progress
 from toolyard.dispatch.resource import Prompt, Resource
 from toolyard.dispatch.tool import Check, Complete, InvalidArgumentsError, Tool, decode_arguments
-from toolyard.model.content import UpstreamBlock
+from toolyard.model.content import MAX_BLOCKS, UpstreamBlock
 from toolyard.model.elicitation import CLIENT_METHODS, ClientRequest, unsupported_by_client
 from toolyard.model.envelope import Envelope, Failure, UpstreamResult
 from toolyard.model.errors import ToolError
@@ -137,6 +137,9 @@ class Answer(msgspec.Struct, rename="camel", kw_only=True):
 
 _decode: Final = msgspec.json.Decoder(Answer).decode
 _decode_blocks: Final = msgspec.json.Decoder(list[Any]).decode
+_count_blocks: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_MANY_BLOCK_BYTES: Final = 2 * MAX_BLOCKS
+"""A list of so many blocks has at least as many bytes."""
 
 
 def decode_answer(name: str, result: msgspec.Raw) -> Answer:
@@ -179,6 +182,9 @@ def result_of(name: str, answer: Answer, prefix: str) -> UpstreamResult:
     raw: bytes | msgspec.Raw = answer.content if answer.content and bytes(answer.content) != _NULL else b"[]"
     has_structured = bool(answer.structured_content) and bytes(answer.structured_content) != _NULL
     try:
+        if len(raw) > _MANY_BLOCK_BYTES and len(_count_blocks(raw)) > MAX_BLOCKS:
+            message = f"'{name}' answered with more than {MAX_BLOCKS} content blocks."
+            raise ToolError("too_large", message, blame="upstream", may_have_run=True, limit=MAX_BLOCKS, upstream=name)
         listed = _decode_blocks(raw)
         structured = msgspec.json.decode(answer.structured_content) if has_structured else None
     except msgspec.DecodeError as error:

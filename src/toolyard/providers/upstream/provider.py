@@ -209,12 +209,12 @@ class Upstream:
 
     async def _fetched(self, catalogue: Catalogue) -> None:
         await self._prepare(catalogue)
+        self._show(catalogue)  # first, because a catalogue that cannot be published must not come back with every start
         if self._folder is not None:
             try:
                 save(self._folder, catalogue)
             except OSError as error:
                 _log.warning("catalogue_not_kept upstream=%s why=%s", self.name, error.strerror)
-        self._show(catalogue)
 
     def _show(self, catalogue: Catalogue) -> None:
         """Publish a catalogue, with the items that must not be used withheld."""

@@ -161,7 +161,9 @@ class _Program:
             return
         try:
             _check_json(line)
-        except (msgspec.DecodeError, RecursionError):
+        except RecursionError:
+            is_message = True  # nested too deep: its request must fail, and not wait for its timeout
+        except msgspec.DecodeError:
             is_message = False
         else:
             is_message = line.lstrip().startswith(b"{")

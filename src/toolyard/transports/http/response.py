@@ -25,6 +25,7 @@ __all__ = [
     "PREFLIGHT",
     "STREAM_HEADERS",
     "AsgiWriter",
+    "CountingWriter",
     "Header",
     "Response",
     "ResponseWriter",
@@ -77,6 +78,10 @@ class ResponseWriter(ABC):
     @abstractmethod
     async def write(self, data: bytes, *, last: bool = False) -> None:
         """Write a part of the stream, and wait while the client reads too slowly."""
+
+    def admit(self, identity: str | None) -> bool:  # noqa: ARG002 - other servers bound their connections themselves
+        """Count the connection for an identity; return False if it has too many."""
+        return True
 
     @abstractmethod
     def watch(self, on_disconnect: Callable[[], object]) -> None:
@@ -150,6 +155,48 @@ class AsgiWriter(ResponseWriter):
         """Wait until the client disconnects, or has the whole response."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
+
+
+class CountingWriter(ResponseWriter):
+    """Writes through another writer and remembers the status and the size, for the access log."""
+
+    status = 0
+    """The status of the response; 0 until it begins."""
+    size = 0
+    """The bytes of the body so far."""
+
+    def __init__(self, writer: ResponseWriter) -> None:
+        self._writer = writer
+        self.task = writer.task
+
+    async def respond(self, status: int, body: bytes = b"", headers: Iterable[Header] = JSON_HEADERS) -> None:
+        """Write a whole response."""
+        self.status, self.size = status, len(body)
+        self._writer.extra_headers, self._writer.requires_stream = self.extra_headers, self.requires_stream
+        await self._writer.respond(status, body, headers)
+
+    async def start_stream(self) -> None:
+        """Write the head of an event stream."""
+        self.status = OK
+        self._writer.extra_headers = self.extra_headers
+        await self._writer.start_stream()
+
+    async def write(self, data: bytes, *, last: bool = False) -> None:
+        """Write a part of the stream, and wait while the client reads too slowly."""
+        self.size += len(data)
+        await self._writer.write(data, last=last)
+
+    def watch(self, on_disconnect: Callable[[], object]) -> None:
+        """Call a function if the client disconnects before the end of the response."""
+        self._writer.watch(on_disconnect)
+
+    def unwatch(self) -> None:
+        """Call it no longer."""
+        self._writer.unwatch()
+
+    async def wait_for_disconnect(self) -> None:
+        """Wait until the client disconnects, or has the whole response."""
+        await self._writer.wait_for_disconnect()
 
 
 def cors_headers(origin: bytes) -> tuple[Header, ...]:
