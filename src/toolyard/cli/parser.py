@@ -327,6 +327,7 @@ def _add_call(parser: Parser) -> None:
     parser.add_argument("arguments", metavar="ARGUMENT", nargs="*", default=[], help=text)
     parser.add_argument("--session", metavar="ID", help="the session of the call")
     parser.add_argument("--background", action="store_true", help="start a job at the server of a URL, and print its id")
+    _add_wait(parser)
     _add_view(parser)
     parser.add_argument("--output", metavar="DIR", help="write images and other content blocks to files in this folder")
     _add_json(parser, "print the envelope as one line of JSON")
@@ -346,6 +347,7 @@ def _add_jobs(parser: Parser) -> None:
 def _add_describe(parser: Parser) -> None:
     parser.add_argument("target", metavar="TARGET", help=_TARGET)
     parser.add_argument("name", metavar="NAME", help="the tool to describe")
+    _add_wait(parser)
     _add_view(parser)
     _add_json(parser, "print the whole spec as one line of JSON")
 

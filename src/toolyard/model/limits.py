@@ -28,7 +28,7 @@ class Limits(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     depth: int = 4
     """Depth to which a tool may call other tools."""
     argument_bytes: int = 4 * 1024 * 1024
-    """Bytes of a call's arguments as JSON."""
+    """Bytes of a call's arguments as JSON, which may have at most 500,000 values."""
     result_characters: int = 50_000
     """Characters of an answer's data; longer data is stored and answered with a handle."""
     stored_bytes: int = 16 * 1024 * 1024
