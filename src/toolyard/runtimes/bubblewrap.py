@@ -4,7 +4,6 @@ The sandbox sees an interpreter, its standard library and the shared libraries t
 """
 
 import asyncio
-import json
 import os
 import shutil
 import signal
@@ -13,99 +12,33 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-from toolyard.runtimes.host import DRIVER_ARGUMENTS, Guest, GuestSettings, driver_source, last_bytes, spawn, start_message
-from toolyard.runtimes.process import PROCESS_LIMITS, base_executable
+from toolyard.runtimes.host import DRIVER_ARGUMENTS, Child, Guest, GuestSettings, driver_source, spawn, start_message
+from toolyard.runtimes.interpreter import DATA, HOME, LEFT_OUT, Interpreter, find_interpreter
+from toolyard.runtimes.process import PROCESS_LIMITS
 from toolyard.runtimes.runtime import Probe, RunLimits, RuntimeMissingError
 from toolyard.runtimes.seccomp import is_supported, launcher_filter, program_filter
 
-__all__ = ["Bubblewrap", "Interpreter", "find_interpreter"]
+__all__ = ["Bubblewrap"]
 
 _INSTALL: Final = "Install bubblewrap (Debian: 'apt install bubblewrap') on a Linux that allows user namespaces."
-_HOME: Final = "/python"
 _DEVICES: Final = ("null", "zero", "random", "urandom")  # '--dev' would bring a writable file system without a limit
-_DATA: Final = ("/usr/share/zoneinfo",)
 _START_S: Final = 20.0
 _PROCESSES: Final = 256
-_WITHOUT_PACKAGES: Final = ("site-packages", "dist-packages", "test", "idlelib", "ensurepip")
-_INSPECT: Final = """
-import ctypes, importlib, json, pathlib, sys, sysconfig
-stdlib = sysconfig.get_path('stdlib')
-for found in (pathlib.Path(sysconfig.get_path('platstdlib')) / 'lib-dynload').glob('*.so'):
-    name = found.name.split('.')[0]
-    if not name.startswith(('_test', '_tkinter', 'xx', '_xx')):
-        try: importlib.import_module(name)
-        except ImportError: pass
-names = []
-class Info(ctypes.Structure):
-    _fields_ = (('address', ctypes.c_void_p), ('name', ctypes.c_char_p))
-@ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Info), ctypes.c_size_t, ctypes.c_void_p)
-def note(info, size, data):
-    names.append((info.contents.name or b'').decode())
-    return 0
-ctypes.CDLL(None).dl_iterate_phdr(note, None)
-print(json.dumps([stdlib, sys.base_prefix, names]))
-"""
-"""Loads every extension of the standard library and prints which shared libraries the linker took, by the names it looked for."""
-
-
-class Interpreter(NamedTuple):
-    """What a sandbox needs of a Python: its program, its standard library and the shared libraries they load."""
-
-    executable: str
-    stdlib: str
-    inside: str
-    """The path of the standard library below the prefix, such as 'lib/python3.11'."""
-    libraries: tuple[str, ...]
-
-
-_found: dict[str, Interpreter] = {}
-"""An interpreter does not change while this process lives, and its inspection takes 0.2 s."""
-
-
-async def find_interpreter() -> Interpreter:
-    """Return the interpreter behind this process, whoever installed it.
-
-    Raises:
-        RuntimeMissingError: It cannot be inspected.
-    """
-    executable = base_executable()
-    if executable in _found:
-        return _found[executable]
-    process = await asyncio.create_subprocess_exec(
-        executable,
-        "-I",
-        "-S",
-        "-B",
-        "-W",
-        "ignore",
-        "-c",
-        _INSPECT,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        env={},
-    )
-    out, _ = await process.communicate()
-    if process.returncode:
-        raise RuntimeMissingError(f"The interpreter '{executable}' cannot be inspected.")
-    stdlib, prefix, names = json.loads(out)
-    libraries = {name for name in names if name.startswith("/") and not name.startswith(f"{stdlib}/")}
-    found = _found[executable] = Interpreter(executable, stdlib, stdlib.removeprefix(f"{prefix}/"), tuple(sorted(libraries)))
-    return found
 
 
 def _binds(interpreter: Interpreter) -> Iterator[str]:
     """Yield the arguments that put an interpreter into a sandbox, below a fixed prefix."""
-    inside = f"{_HOME}/{interpreter.inside}"
-    yield from ("--ro-bind", interpreter.executable, f"{_HOME}/bin/python3")
+    inside = f"{HOME}/{interpreter.inside}"
+    yield from ("--ro-bind", interpreter.executable, f"{HOME}/bin/python3")
     yield from ("--ro-bind", interpreter.stdlib, inside)
-    for folder in _WITHOUT_PACKAGES:
+    for folder in LEFT_OUT:
         if Path(interpreter.stdlib, folder).is_dir():
             yield from ("--size", "4096", "--tmpfs", f"{inside}/{folder}", "--remount-ro", f"{inside}/{folder}")
     for library in interpreter.libraries:
         yield from ("--ro-bind", os.path.realpath(library), library)
-    for data in _DATA:
+    for data in DATA:
         if Path(data).is_dir():
             yield from ("--ro-bind", data, data)
 
@@ -116,11 +49,10 @@ class Bubblewrap:
     name = "bubblewrap"
 
     def __init__(self) -> None:
-        self._process: asyncio.subprocess.Process | None = None
+        self._child: Child | None = None
         self._control: socket.socket | None = None
         self._lock = asyncio.Lock()
         self._memory = RunLimits().memory_bytes
-        self._errors: asyncio.Task[bytes] | None = None
 
     async def probe(self) -> Probe:
         """Start a sandbox once and end it."""
@@ -153,11 +85,10 @@ class Bubblewrap:
         try:
             os.write(bpf, launcher_filter())
             os.lseek(bpf, 0, os.SEEK_SET)
-            self._process, control = await spawn(await self._argv(interpreter, bpf), env={}, pass_fds=(bpf,))
+            self._child = await spawn(await self._argv(interpreter, bpf), env={}, pass_fds=(bpf,))
         finally:
             os.close(bpf)
-        self._control = control
-        self._errors = asyncio.create_task(last_bytes(self._process))
+        control = self._control = self._child.connection
         limits = {**PROCESS_LIMITS, "AS": self._memory, "NPROC": _PROCESSES, "CPU": RunLimits().cpu_seconds}
         settings = GuestSettings(zygote=True, limits=limits, seccomp=program_filter().hex())
         loop = asyncio.get_running_loop()
@@ -223,15 +154,14 @@ class Bubblewrap:
         await self._stop()
 
     async def _stop(self) -> str:
-        control, process, self._control, self._process = self._control, self._process, None, None
-        if control is not None:
-            control.close()
-        if process is None:
+        child, self._control, self._child = self._child, None, None
+        if child is None:
             return ""
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
-        return (await self._errors).decode(errors="replace").strip()[-300:] if self._errors is not None else ""
+        child.connection.close()
+        await child.kill()
+        told = child.last_words()
+        child.close()
+        return told
 
     async def _argv(self, interpreter: Interpreter, bpf: int) -> list[str]:
         program = shutil.which("bwrap")
@@ -246,7 +176,7 @@ class Bubblewrap:
             *_binds(interpreter),
             *(part for device in _DEVICES for part in ("--dev-bind", f"/dev/{device}", f"/dev/{device}")),
             *("--chdir", "/", "--remount-ro", "/", "--seccomp", str(bpf)),
-            *(f"{_HOME}/bin/python3", *DRIVER_ARGUMENTS, str(len(driver_source()))),
+            *(f"{HOME}/bin/python3", *DRIVER_ARGUMENTS, str(len(driver_source()))),
         ]
 
 

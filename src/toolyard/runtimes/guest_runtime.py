@@ -3,10 +3,11 @@
 import asyncio
 import secrets
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, Protocol
 
 from toolyard.runtimes.host import Guest
-from toolyard.runtimes.runtime import NO_HOOKS, Hooks, Invoke, Probe, RunLimits, RunResult
+from toolyard.runtimes.runtime import NO_HOOKS, Hooks, Invoke, Probe, RunLimits, RunResult, RuntimeMissingError
 
 __all__ = ["GuestRuntime", "Launcher"]
 
@@ -49,7 +50,7 @@ class GuestRuntime:
         self, code: str, inputs: Any, limits: RunLimits, invoke: Invoke, *, hooks: Hooks = NO_HOOKS, run_id: str = "", session: str = ""
     ) -> RunResult:
         """Run one program; runs of one session share their variables."""
-        guest = await self._session_guest(session, limits) if session else await self._launcher.launch(limits)
+        guest = await (self._session_guest(session, limits) if session else self._launch(limits))
         run_id = run_id or secrets.token_hex(8)
         self._running[run_id] = guest
         try:
@@ -83,6 +84,15 @@ class GuestRuntime:
             await asyncio.gather(*self._ending, asyncio.sleep(0), return_exceptions=True)
         await self._launcher.close()
 
+    async def _launch(self, limits: RunLimits) -> Guest:
+        """Start a guest in a task of its own: a cancelled start would leave half a process behind."""
+        starting = asyncio.create_task(self._launcher.launch(limits))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            self._in_background(_discard(starting))
+            raise
+
     async def _session_guest(self, session: str, limits: RunLimits) -> Guest:
         if session not in self._sessions:
             self._sessions[session] = asyncio.create_task(self._launcher.launch(limits))
@@ -96,3 +106,8 @@ class GuestRuntime:
         task = asyncio.create_task(work)
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
+
+
+async def _discard(starting: asyncio.Task[Guest]) -> None:
+    with suppress(RuntimeMissingError, OSError):
+        await (await starting).close()

@@ -8,11 +8,12 @@ import os
 import secrets
 import signal
 import socket
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import msgspec
 
@@ -30,7 +31,7 @@ from toolyard.runtimes.runtime import (
     RuntimeMissingError,
 )
 
-__all__ = ["DRIVER_ARGUMENTS", "Guest", "GuestSettings", "driver_source", "last_bytes", "spawn", "start_guest", "start_message"]
+__all__ = ["DRIVER_ARGUMENTS", "Child", "Guest", "GuestSettings", "driver_source", "spawn", "start_guest", "start_message"]
 
 _BOOT: Final = (
     "import os,sys\nn=int(sys.argv[1]);b=b''\nwhile len(b)<n:\n d=os.read(0,n-len(b))\n if not d: os._exit(0)\n b+=d\n"
@@ -41,8 +42,7 @@ _START_S: Final = 30.0
 _FRAME_SLACK: Final = 64 * 1024
 _STDERR_BYTES: Final = 4096
 _CHECK_S: Final = 0.05
-_KILL_S: Final = 5.0
-_STDERR_S: Final = 0.5
+_MESSAGE_CHARACTERS: Final = 300
 _KILLED: Final = (-signal.SIGKILL, 128 + signal.SIGKILL)
 _NAME_CHARACTERS: Final = 200
 _TEXT_CHARACTERS: Final = 4000
@@ -379,13 +379,40 @@ def _failure(frame: _Frame) -> RunFailure:
     )
 
 
+class Child:
+    """A process whose standard input and output are one socket, and whose errors go to a file.
+
+    There are no pipes: asyncio waits for their end, and a helper process of a container engine keeps them open.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process, connection: socket.socket, errors: IO[bytes]) -> None:
+        self.connection = connection
+        self._process, self._errors = process, errors
+
+    async def kill(self) -> int:
+        """Kill its process group, and return the exit status of the process."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        return await self._process.wait()
+
+    def last_words(self) -> str:
+        """Return the end of what it wrote to standard error."""
+        if self._errors.closed:
+            return ""
+        self._errors.seek(max(self._errors.seek(0, os.SEEK_END) - _STDERR_BYTES, 0))
+        return self._errors.read(_STDERR_BYTES).decode(errors="replace").strip()[-_MESSAGE_CHARACTERS:]
+
+    def close(self) -> None:
+        """Forget what it wrote."""
+        self._errors.close()
+
+
 async def start_guest(
     argv: Sequence[str],
     settings: GuestSettings,
     *,
     env: Mapping[str, str],
     cwd: str = "/",
-    pass_fds: Sequence[int] = (),
     clean_up: Callable[[], Awaitable[None]] | None = None,
 ) -> Guest:
     """Start a process that reads the driver from its standard input, and return it as a guest.
@@ -393,29 +420,22 @@ async def start_guest(
     Raises:
         RuntimeMissingError: It cannot be started.
     """
-    process, ours = await spawn(argv, env=env, cwd=cwd, pass_fds=pass_fds)
-    errors = asyncio.create_task(last_bytes(process))
+    child = await spawn(argv, env=env, cwd=cwd)
 
     async def end() -> int | None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        status = await child.kill()
         if clean_up is not None:  # after the client: an engine waits for a client that does not read
             await clean_up()
-        async with asyncio.timeout(_KILL_S):
-            status = await process.wait()
-        errors.cancel()
+        child.close()
         return status
 
-    reader, writer = await asyncio.open_connection(sock=ours)
+    reader, writer = await asyncio.open_connection(sock=child.connection)
     guest = Guest(reader, writer, end)
     try:
         await guest.begin(settings)
     except (RuntimeMissingError, OSError):
-        text = b""
-        with suppress(TimeoutError):
-            text = await asyncio.wait_for(asyncio.shield(errors), _STDERR_S)
+        told = child.last_words()
         await guest.close()
-        told = text.decode(errors="replace").strip()[-300:]
         raise RuntimeMissingError(f"The guest did not start: {told or 'it said nothing'}.") from None
     except BaseException:
         await guest.close()
@@ -423,37 +443,31 @@ async def start_guest(
     return guest
 
 
-async def spawn(
-    argv: Sequence[str], *, env: Mapping[str, str], cwd: str = "/", pass_fds: Sequence[int] = ()
-) -> tuple[asyncio.subprocess.Process, socket.socket]:
-    """Start a process whose standard input and output are one socket, and return our end of it.
+async def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str = "/", pass_fds: Sequence[int] = ()) -> Child:
+    """Start a process in a session of its own.
 
     Raises:
         RuntimeMissingError: There is no such program.
     """
     ours, theirs = socket.socketpair()
-    with theirs:
-        try:
+    errors = tempfile.TemporaryFile()  # noqa: SIM115 - the child closes it
+    try:
+        with theirs:
             process = await asyncio.create_subprocess_exec(
                 *argv,
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
-                stderr=asyncio.subprocess.PIPE,
+                stderr=errors,
                 env=dict(env),
                 cwd=cwd,
                 pass_fds=tuple(pass_fds),
                 start_new_session=True,
             )
-        except OSError as error:
-            ours.close()
+    except BaseException as error:
+        ours.close()
+        errors.close()
+        if isinstance(error, OSError):
             raise RuntimeMissingError(f"'{argv[0]}' cannot be started: {error.strerror}.") from None
+        raise
     ours.setblocking(False)  # noqa: FBT003 - the signature of the standard library
-    return process, ours
-
-
-async def last_bytes(process: asyncio.subprocess.Process) -> bytes:
-    """Read the standard error of a process to its end and return the last of it; a full pipe would stop the process."""
-    kept = b""
-    while process.stderr is not None and (piece := await process.stderr.read(_STDERR_BYTES)):
-        kept = (kept + piece)[-_STDERR_BYTES:]
-    return kept
+    return Child(process, ours, errors)

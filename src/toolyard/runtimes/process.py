@@ -1,24 +1,19 @@
 """The backend `subprocess`: a plain child process, for the profile `dev`. It contains accidents, not attacks."""
 
-import os
 import shutil
 import sys
 import tempfile
 from typing import Final
 
 from toolyard.runtimes.host import DRIVER_ARGUMENTS, Guest, GuestSettings, driver_source, start_guest
+from toolyard.runtimes.interpreter import base_executable
 from toolyard.runtimes.runtime import Probe, RunLimits
 
-__all__ = ["PROCESS_LIMITS", "Subprocess", "base_executable"]
+__all__ = ["PROCESS_LIMITS", "Subprocess"]
 
 PROCESS_LIMITS: Final = {"CORE": 0, "NOFILE": 64, "FSIZE": 64 * 1024 * 1024}
 """Process limits of every guest."""
 _NO_ISOLATION: Final = "a plain process is not isolated"
-
-
-def base_executable() -> str:
-    """Return the interpreter that runs this process, behind its virtual environment."""
-    return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 
 
 class Subprocess:
