@@ -32,6 +32,7 @@ from toolyard.providers import Provider, Publish
 from toolyard.providers.mount import Mount
 from toolyard.providers.provider_set import ProviderSet, StaticProvider
 from toolyard.providers.upstream import LOCK_FILE
+from toolyard.runtimes.settings import RuntimeSettings
 from toolyard.search.settings import SearchSettings
 from toolyard.state.store import Clock, MemoryStore, Store
 
@@ -64,6 +65,7 @@ class YardOverrides(TypedDict, total=False):
     providers: Iterable[Provider]
     """More providers."""
     search: Mapping[str, Any]
+    runtime: Mapping[str, Any]
     state_dir: str | None
 
 
@@ -188,6 +190,7 @@ class Yard:
         limiters: Sequence[Limiter] = (),
         store: Store | None = None,
         limits: Limits | None = None,
+        runtime: RuntimeSettings | None = None,
         state_dir: str | None = None,
         allow_eval: bool = False,
         version: str = VERSION,
@@ -200,6 +203,7 @@ class Yard:
         self.profile = profile
         self.limits = msgspec.structs.replace(limits or Limits())
         self.search = search or SearchSettings()
+        self.runtime = runtime or RuntimeSettings()
         self.origins: dict[str, str] = {}
         """The origins of settings that do not come from code."""
         self.state_dir = state_dir
@@ -235,6 +239,7 @@ class Yard:
         self._providers = all_providers(None, [*self._providers, *overrides.get("providers", ())], packs=self._packs)
         self.limits = Limits(**{**self.limits.as_dict(), **limits})
         self.search = msgspec.structs.replace(self.search, **overrides.get("search", {}))
+        self.runtime = msgspec.structs.replace(self.runtime, **overrides.get("runtime", {}))
         self._metatools = select_metatools(overrides.get("metatools", self._metatools))
         self.origins = dict(origins)
         self.state_dir = overrides.get("state_dir") or self.state_dir
@@ -423,7 +428,7 @@ class Yard:
                 await self.providers.add(provider)
             for pack in self._packs:
                 await self.providers.add(make_pack(pack, self), gives_way=True)
-            if self._metatools:
+            if self._metatools or self.runtime.enabled:
                 from toolyard.metatools.provider import Metatools  # noqa: PLC0415 - only a yard that opens with them needs them
 
                 await self.providers.add(Metatools(self, self._metatools), gives_way=True)

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from toolyard.model.limits import Limits
+from toolyard.runtimes.settings import RuntimeSettings
 from toolyard.search.settings import SearchSettings
 
 __all__ = ["PACKS", "PREFIX", "Authentication", "Key", "Serving", "Setting", "Settings", "known_settings"]
@@ -181,6 +182,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The limits of calls."""
     search: SearchSettings = msgspec.field(default_factory=SearchSettings)
     """How tools are found."""
+    runtime: RuntimeSettings = msgspec.field(default_factory=RuntimeSettings)
+    """Where programs of agents run."""
     auth: Authentication = msgspec.field(default_factory=Authentication)
     """Authentication over HTTP."""
 

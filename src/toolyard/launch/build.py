@@ -68,7 +68,7 @@ def _authenticators(auth: Authentication) -> "Iterator[Authenticator]":
 
 _UPSTREAM_OF: Final = "_TOOLYARD_UPSTREAM_OF"
 """Variable with the files that have a server as an upstream, lest it reads one of them and starts itself for ever."""
-_APPLIED_SECTIONS: Final = frozenset({"", "limits", "search"})
+_APPLIED_SECTIONS: Final = frozenset({"", "limits", "runtime", "search"})
 _YARD_OPTIONS: Final = ("profile", "allow_eval", "metatools", "packs", "state_dir")
 
 
@@ -89,12 +89,18 @@ def apply_settings(yard: Yard, config: Config, notices: Notices) -> None:
     options: dict[str, Any] = {name: getattr(settings, name) for name in _YARD_OPTIONS if name in config.origins}
     options |= {"profiles": config.profiles.values(), "providers": providers}
     with as_launch_error(ValueError):
-        yard.configure(origins=origins, limits=config.explicit("limits"), search=config.explicit("search"), **options)
+        yard.configure(
+            origins=origins,
+            limits=config.explicit("limits"),
+            search=config.explicit("search"),
+            runtime=config.explicit("runtime"),
+            **options,
+        )
 
 
 def _yard_name(setting: Setting) -> str:
     """Return the name of a setting in `Yard.configure`, where limits have no prefix."""
-    return setting.key if setting.section == "search" else setting.name
+    return setting.key if setting.section in ("runtime", "search") else setting.name
 
 
 def check_profiles(yard: Yard, config: Config) -> None:

@@ -15,6 +15,7 @@ from toolyard.model.errors import CODES
 from toolyard.model.limits import Limits
 from toolyard.model.signature import signature
 from toolyard.model.spec import Example, ToolSpec
+from toolyard.model.stub import stub
 
 __all__ = ["LearnedOutput", "describe_metatools", "examples_metatool"]
 
@@ -30,13 +31,14 @@ _COUNT: Final[dict[str, Any]] = {"type": "integer", "minimum": 0, "maximum": _EX
 _INPUT_SCHEMA: Final = object_schema(
     "tool_id",
     tool_id=TEXT,
-    detail_level={"enum": ["summary", "schema", "full"], "default": "schema"},
+    detail_level={"enum": ["summary", "stub", "schema", "full"], "default": "schema"},
     examples_max={**_COUNT, "description": "'full' shows all unless told."},
 )
 _OUTPUT_SCHEMA: Final = object_schema(
-    "tool_id signature description operation namespace",
+    "tool_id",
     tool_id=TEXT,
     title=TEXT,
+    stub=TEXT,
     signature=TEXT,
     description=TEXT,
     operation=TEXT,
@@ -60,6 +62,8 @@ def describe_metatools(catalogue: Catalogue, learned: LearnedOutput, *, limits: 
         spec = _find(catalogue, call)
         level = call.arguments["detail_level"]
         described = _summary(spec)
+        if level == "stub":
+            return {"tool_id": spec.name, "stub": stub(spec)}
         if level != "summary":
             described |= _schemas(spec)
         if level == "full":
@@ -79,7 +83,7 @@ def describe_metatools(catalogue: Catalogue, learned: LearnedOutput, *, limits: 
 
 
 def _describe(name: str, handler: Handler, *, alias: str = "", alias_of: str = "") -> Tool:
-    text = "Show one tool: its schemas, or with 'full' also notes, examples and error codes."
+    text = "Show one tool: its schemas, with 'full' also notes, examples and error codes, or with 'stub' a Python function."
     return build_metatool(
         name,
         text,

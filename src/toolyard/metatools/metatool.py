@@ -12,6 +12,7 @@ from toolyard.dispatch.tool import Check, Tool, check_by_schema
 from toolyard.model.limits import Limits
 from toolyard.model.profile import METATOOLS, UNLISTED
 from toolyard.model.spec import Annotations, Metatool, Operation, Reason, ToolSpec, with_codes
+from toolyard.runtimes.settings import RuntimeSettings
 from toolyard.search.settings import SearchSettings
 
 __all__ = ["TEXT", "YardParts", "build_metatool", "object_schema"]
@@ -68,6 +69,8 @@ class YardParts(Protocol):
     limits: Limits
     search: SearchSettings
     signer: Signer
+    runtime: RuntimeSettings
+    state_dir: str | None
 
     @property
     def dispatcher(self) -> Dispatcher:

@@ -386,7 +386,7 @@ def _check_eval(spec: ToolSpec) -> None:
         return
     if spec.eval is None:
         raise PublishError(f"Tool '{spec.name}' has the operation 'eval' and must name the argument that holds the code.")
-    if not spec.requires_eval:
+    if not spec.requires_eval and spec.eval.rules != "sandbox":  # a sandbox protects the host in another way
         raise PublishError(f"Tool '{spec.name}' has the operation 'eval', so it must require the flag for it.")
     guarded = spec.input_schema.get("properties", {}).get(spec.eval.argument)
     if guarded is None or guarded.get("type") != "string":

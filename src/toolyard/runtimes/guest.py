@@ -154,6 +154,8 @@ class _Loop(asyncio.BaseEventLoop):
 class ToolError(Exception):
     """A tool that failed: `code`, `message`, `hint`, `details`, `retryable` and the rest of its error."""
 
+    __module__ = "builtins"  # so that a traceback shows its bare name
+
     def __init__(self, error: dict[str, Any]) -> None:
         super().__init__(f"{error.get('code')}: {error.get('message')}")
         self.error = error
@@ -398,6 +400,8 @@ def _failure(error: BaseException, source: str) -> dict[str, Any]:
         "source": lines[line - 1][:200] if line and line <= len(lines) else "",
         "traceback": "".join(_trim(told).format())[-_TEXT_CHARACTERS:],
     }
+    if failure["kind"] in ("value", "value_size"):  # the driver raised it, not the program
+        return {"kind": failure["kind"], "message": failure["message"]}
     return {**failure, "tool_error": error.error} if isinstance(error, ToolError) else failure
 
 
