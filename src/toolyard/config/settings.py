@@ -208,7 +208,8 @@ class Setting(NamedTuple):
     @property
     def flag(self) -> str:
         """Return the flag of `toolyard serve` for it, which not every setting has."""
-        return f"--{self.name.replace('_', '-')}"
+        prefix = f"{self.section}-" if self.section == "runtime" else ""
+        return f"--{prefix}{self.name.replace('_', '-')}"
 
     @property
     def variable(self) -> str:

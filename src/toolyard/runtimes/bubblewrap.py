@@ -62,8 +62,9 @@ class Bubblewrap:
             return Probe(backend=self.name, available=False, reason=reason, install=_INSTALL)
         version = (await _output(program, "--version")).removeprefix("bubblewrap ").strip()
         try:
-            await self.open()
-            await self.close()
+            if self._child is None:
+                await self.open()
+                await self.close()
         except RuntimeMissingError as error:
             return Probe(backend=self.name, available=False, version=version, reason=str(error), install=_INSTALL)
         return Probe(

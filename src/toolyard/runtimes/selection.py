@@ -22,10 +22,10 @@ from toolyard.runtimes.runtime import GuestCall, Hooks, Invoke, Probe, RunLimits
 from toolyard.runtimes.settings import RuntimeSettings
 from toolyard.runtimes.wasm import Wasm
 
-__all__ = ["Runtimes", "canary_attacks", "make_runtime", "unsafe_reason"]
+__all__ = ["Runtimes", "canary_attacks", "make_runtime", "try_backend", "unsafe_reason"]
 
 _log = logging.getLogger(__name__)
-_CANARY_SECONDS: Final = 1.0
+_LOOP_SECONDS: Final = 0.3
 _UNSAFE_INSTALL: Final = "Use the profile 'standard', or set 'runtime.allow_unsafe' if you know who can reach this server."
 
 
@@ -74,6 +74,7 @@ class Runtimes:
         self._state_dir = state_dir
         self._turns = asyncio.Semaphore(settings.concurrency)
         self._selecting: asyncio.Task[tuple[Runtime, Probe]] | None = None
+        self._closing = False
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator["Runtimes"]:
@@ -82,8 +83,8 @@ class Runtimes:
         try:
             yield self
         finally:
-            self._selecting.cancel()
-            with suppress(asyncio.CancelledError, ToolError):
+            self._closing = True  # a cancelled start would leave half a sandbox behind
+            with suppress(ToolError):
                 await (await self._selecting)[0].close()
 
     async def selected(self) -> tuple[Runtime, Probe]:
@@ -121,12 +122,9 @@ class Runtimes:
         install: list[str] = []
         for name in _wanted(self._settings):
             runtime = make_runtime(name, self._settings, state_dir=self._state_dir)
-            probe = await runtime.probe()
             try:
-                if probe.available:
-                    return runtime, await _tried(runtime, probe)
-                missing[name] = probe.reason
-                install.append(probe.install)
+                if not self._closing:
+                    return runtime, await try_backend(runtime)
             except (RuntimeMissingError, OSError) as error:
                 missing[name] = str(error)
                 install.append(getattr(error, "install", ""))
@@ -135,25 +133,24 @@ class Runtimes:
         raise ToolError("runtime_unavailable", f"There is no runtime for programs. {told}", hint=hint or None, backends=missing)
 
 
-async def _tried(runtime: Runtime, probe: Probe) -> Probe:
-    """Open a backend and attack it.
+async def try_backend(runtime: Runtime) -> Probe:
+    """Open a backend and attack it, unless it is no sandbox anyway.
 
     Raises:
-        RuntimeMissingError: A canary attack succeeded; the backend is closed again.
+        RuntimeMissingError: It cannot run here, or a canary attack succeeded; the backend is closed again.
     """
     await runtime.open()
-    if not probe.sandboxed:
-        _log.warning("runtime_unsafe backend=%s", probe.backend)
-        return probe
     try:
-        canaries = await canary_attacks(runtime)
+        probe = await runtime.probe()
+        canaries = await canary_attacks(runtime) if probe.sandboxed else {}
+        escaped = [name for name, stopped in canaries.items() if not stopped]
+        if escaped:
+            raise RuntimeMissingError(f"'{probe.backend}' did not stop the canary attacks {', '.join(escaped)}.")  # noqa: TRY301 - closed below
     except BaseException:
         await runtime.close()
         raise
-    escaped = [name for name, stopped in canaries.items() if not stopped]
-    if escaped:
-        await runtime.close()
-        raise RuntimeMissingError(f"'{probe.backend}' did not stop the canary attacks {', '.join(escaped)}.")
+    if not probe.sandboxed:
+        _log.warning("runtime_unsafe backend=%s", probe.backend)
     for limit, why in probe.unenforced.items():
         _log.warning("runtime_limit_not_enforced backend=%s limit=%s reason=%r", probe.backend, limit, why)
     return msgspec.structs.replace(probe, canaries=canaries)
@@ -164,19 +161,20 @@ async def canary_attacks(runtime: Runtime) -> dict[str, bool]:
     with tempfile.TemporaryDirectory(prefix="toolyard-canary-") as folder, socket.create_server(("127.0.0.1", 0)) as server:
         canary = Path(folder) / "canary"
         await asyncio.to_thread(canary.write_text, "canary")
-        connect = f"import socket\nsocket.create_connection(('127.0.0.1', {server.getsockname()[1]}), 1)"
+        address = f"('127.0.0.1', {server.getsockname()[1]})"
         attacks = {
-            "file": f"open({str(canary)!r}).read()",
-            "network": connect,
-            "process": "import os\nif os.fork() == 0:\n    os._exit(0)",
-            "loop": "while True: pass",
+            "file": f"open({str(canary)!r}).read()\n'escaped'",
+            "network": f"import socket\nsocket.create_connection({address}, 1).close()\n'escaped'",
+            "process": "import os\nif os.fork() == 0:\n    os._exit(0)\n'escaped'",
         }
-        limits = RunLimits(seconds=_CANARY_SECONDS)
         works = await runtime.run("1 + 1", None, RunLimits(), _no_tools)
         if works.value != 1 + 1:
             raise RuntimeMissingError("The backend cannot run a program.")
-        results = await asyncio.gather(*(runtime.run(code, None, limits, _no_tools) for code in attacks.values()))
-    return {name: result.failure is not None for name, result in zip(attacks, results, strict=True)}
+        endless = runtime.run("while True: pass", None, RunLimits(seconds=_LOOP_SECONDS), _no_tools)
+        loop, *others = await asyncio.gather(endless, *(runtime.run(code, None, RunLimits(), _no_tools) for code in attacks.values()))
+    # an attack that ran out of time was not stopped by the sandbox
+    stopped = [result.failure is not None and result.failure.kind != "timeout" for result in others]
+    return {**dict(zip(attacks, stopped, strict=True)), "loop": loop.failure is not None and loop.failure.kind == "timeout"}
 
 
 async def _no_tools(_call: GuestCall) -> object:
