@@ -27,7 +27,7 @@ from toolyard.runtimes.process import PROCESS_LIMITS
 from toolyard.runtimes.runtime import Probe, RunLimits, RuntimeMissingError
 from toolyard.runtimes.seccomp import is_supported, program_filter
 
-__all__ = ["Container", "Engine", "build_image", "find_engine"]
+__all__ = ["Container", "Engine", "build_image", "find_engine", "is_orphan", "read_docker", "read_podman", "server_id"]
 
 _INSTALL: Final = "Install podman or docker, and run 'toolyard runtime build'."
 _BUILD: Final = "Run 'toolyard runtime build'."
@@ -75,14 +75,15 @@ async def find_engine() -> Engine:
             found = cast("dict[str, Any]", json.loads(text)) if status == 0 else {}
         except ValueError:
             found = {}
-        engine = _read_docker(program, found) if name == "docker" else _read_podman(program, found)
+        engine = read_docker(program, found) if name == "docker" else read_podman(program, found)
         if engine is not None:
             return engine
         reasons.append(f"'{name}' does not answer")
     raise RuntimeMissingError(f"There is no container engine: {', '.join(reasons)}.", install=_INSTALL)
 
 
-def _read_docker(program: str, found: Mapping[str, Any]) -> Engine | None:
+def read_docker(program: str, found: Mapping[str, Any]) -> Engine | None:
+    """Return the engine that `docker info` describes, if it answers."""
     if not found.get("ServerVersion"):
         return None
     limits = {"memory": "MemoryLimit", "pids": "PidsLimit", "cpu": "CpuCfsQuota"}
@@ -90,7 +91,8 @@ def _read_docker(program: str, found: Mapping[str, Any]) -> Engine | None:
     return Engine(program, str(found["ServerVersion"]), missing)
 
 
-def _read_podman(program: str, found: Mapping[str, Any]) -> Engine | None:
+def read_podman(program: str, found: Mapping[str, Any]) -> Engine | None:
+    """Return the engine that `podman info` describes."""
     host = found.get("host")
     if not isinstance(host, dict):
         return None
@@ -261,7 +263,7 @@ class Container:
         memory = str(self._limits.memory_bytes)
         limited = {"memory": ("--memory", memory, "--memory-swap", memory), "pids": ("--pids-limit", str(_PIDS)), "cpu": ("--cpus", "1")}
         return [
-            *(engine.program, "run", "--rm", "--interactive", "--name", name, "--label", f"{_LABEL}={_server_id()}", "--pull", "never"),
+            *(engine.program, "run", "--rm", "--interactive", "--name", name, "--label", f"{_LABEL}={server_id()}", "--pull", "never"),
             *("--network", "none", "--read-only", *(["--read-only-tmpfs=false"] if engine.is_podman else [])),
             *("--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", "65534:65534"),
             *("--ipc", "private", "--hostname", "sandbox", "--log-driver", "none"),
@@ -278,12 +280,12 @@ class Container:
         listing = ("ps", "--all", "--filter", f"label={_LABEL}", "--format", '{{.ID}} {{.Label "' + _LABEL + '"}}')
         _, text = await _engine(engine.program, *listing)
         rows = (line.split() for line in text.splitlines())
-        dead = [row[0] for row in rows if len(row) == len(("id", "server")) and _is_dead(row[1])]
+        dead = [row[0] for row in rows if len(row) == len(("id", "server")) and is_orphan(row[1])]
         if dead:
             await _engine(engine.program, "rm", "--force", *dead)
 
 
-def _server_id() -> str:
+def server_id() -> str:
     """Return what names this process for good: the machine, its pid and when it started."""
     pid = os.getpid()
     return f"{socket.gethostname()}/{pid}/{_started(pid)}"
@@ -297,7 +299,8 @@ def _started(pid: int) -> str:
         return ""
 
 
-def _is_dead(server: str) -> bool:
+def is_orphan(server: str) -> bool:
+    """Return whether a container belongs to a server of this machine that is dead."""
     host, _, rest = server.partition("/")
     pid, _, started = rest.partition("/")
     return host == socket.gethostname() and pid.isdigit() and _started(int(pid)) != started

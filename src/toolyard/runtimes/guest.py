@@ -8,6 +8,7 @@ A frame is a length of four bytes and JSON. The host sends `run`, `ret` and `err
 import ast
 import asyncio
 import builtins
+import contextlib
 import importlib
 import io
 import json
@@ -62,7 +63,10 @@ class Pipe:
 
     def read(self) -> None:
         """Read what is there; wait if there is nothing."""
-        piece = os.read(self.incoming, _READ_BYTES)
+        try:
+            piece = os.read(self.incoming, _READ_BYTES)
+        except ConnectionError:  # the host closed its end before it had read everything
+            piece = b""
         self.ended = not piece
         self._buffer += piece
 
@@ -252,7 +256,8 @@ class Driver:
         sys.stdout, sys.stderr = self._outputs
         try:
             self.pipe.send({"t": "ready", "python": sys.version.split()[0]})
-            self.loop.run_until_complete(self._main())
+            with contextlib.suppress(asyncio.CancelledError, BrokenPipeError):  # the host is gone
+                self.loop.run_until_complete(self._main())
         finally:
             sys.stdout, sys.stderr = kept
             self.loop.close()
