@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from toolyard.providers.functions import Functions, prompt, resource, tool
     from toolyard.providers.upstream.provider import make_upstream
     from toolyard.providers.upstream.settings import UpstreamSettings
+    from toolyard.runtimes.settings import RuntimeSettings
     from toolyard.state.store import Store
     from toolyard.transports.http import asgi
     from toolyard.yard import Yard
@@ -66,6 +67,7 @@ __all__ = [
     "Resource",
     "ResourceLink",
     "ResourceSpec",
+    "RuntimeSettings",
     "Serving",
     "Session",
     "Sink",
@@ -155,6 +157,7 @@ _HOMES = {
     ),
     "providers.upstream.provider": ("make_upstream",),
     "providers.upstream.settings": ("UpstreamSettings",),
+    "runtimes.settings": ("RuntimeSettings",),
     "state.store": ("Store",),
     "transports.http": ("asgi",),
     "yard": ("Yard",),

@@ -30,7 +30,7 @@ FLOODS = {
     "nested arguments": (
         "import asyncio\nx = [[] for n in range(90_000)]\nawait asyncio.gather(*[call_tool('slow', {'x': x}) for m in range(20)])"
     ),
-    "garbage": "import os\nwhile True:\n    for fd in range(3, 12):\n        try: os.write(fd, os.urandom(65536))\n        except OSError: pass",
+    "garbage": "import os\nwhile True:\n    for n in range(3, 12):\n        try: os.write(n, os.urandom(9999))\n        except OSError: 0",
 }
 
 

@@ -83,7 +83,7 @@ def describe_metatools(catalogue: Catalogue, learned: LearnedOutput, *, limits: 
 
 
 def _describe(name: str, handler: Handler, *, alias: str = "", alias_of: str = "") -> Tool:
-    text = "Show one tool: its schemas, with 'full' also notes, examples and error codes, or with 'stub' a Python function."
+    text = "Show one tool: its schemas, or with 'full' also notes, examples and error codes."
     return build_metatool(
         name,
         text,

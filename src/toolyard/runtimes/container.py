@@ -13,7 +13,7 @@ import sys
 import tarfile
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, cast
@@ -70,7 +70,7 @@ async def find_engine() -> Engine:
         if program is None:
             reasons.append(f"'{name}' is not installed")
             continue
-        status, text = await _engine(program, "info", "--format", "{{json .}}")
+        status, text = await _engine(program, ["info", "--format", "{{json .}}"])
         try:
             found = cast("dict[str, Any]", json.loads(text)) if status == 0 else {}
         except ValueError:
@@ -114,7 +114,7 @@ async def build_image(engine: Engine, *, state_dir: str | None = None) -> str:
     with tempfile.TemporaryFile() as file:
         await asyncio.to_thread(_write_root, interpreter, file)
         file.seek(0)
-        status, text = await _engine(engine.program, "import", "-", await _tag(), stdin=file.fileno())
+        status, text = await _engine(engine.program, ["import", "-", await _tag()], stdin=file.fileno())
     if status:
         raise RuntimeMissingError(f"The image could not be imported: {text.strip()[-300:]}")
     image = await _image_id(engine)
@@ -158,7 +158,7 @@ async def _tag() -> str:
 
 
 async def _image_id(engine: Engine) -> str:
-    status, text = await _engine(engine.program, "image", "inspect", "--format", "{{.Id}}", await _tag())
+    status, text = await _engine(engine.program, ["image", "inspect", "--format", "{{.Id}}", await _tag()])
     return "" if status else text.strip().removeprefix("sha256:")
 
 
@@ -250,7 +250,7 @@ class Container:
         name = f"toolyard-{uuid.uuid4().hex[:16]}"
 
         async def remove() -> None:
-            await _engine(engine.program, "rm", "--force", *(["--time", "0"] if engine.is_podman else []), name)
+            await _engine(engine.program, ["rm", "--force", *(["--time", "0"] if engine.is_podman else []), name])
 
         memory = self._limits.memory_bytes
         own = {**PROCESS_LIMITS, "AS": memory - _SLACK_BYTES, "CPU": self._limits.cpu_seconds}
@@ -278,11 +278,11 @@ class Container:
     async def _remove_orphans(self, engine: Engine) -> None:
         """Remove the containers of servers that are dead; those of others are left alone."""
         listing = ("ps", "--all", "--filter", f"label={_LABEL}", "--format", '{{.ID}} {{.Label "' + _LABEL + '"}}')
-        _, text = await _engine(engine.program, *listing)
+        _, text = await _engine(engine.program, listing)
         rows = (line.split() for line in text.splitlines())
         dead = [row[0] for row in rows if len(row) == len(("id", "server")) and is_orphan(row[1])]
         if dead:
-            await _engine(engine.program, "rm", "--force", *dead)
+            await _engine(engine.program, ["rm", "--force", *dead])
 
 
 def server_id() -> str:
@@ -310,7 +310,7 @@ def _client_environment() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if key.startswith(_CLIENT_VARIABLES)}
 
 
-async def _engine(program: str, *arguments: str, stdin: int = asyncio.subprocess.DEVNULL) -> tuple[int, str]:
+async def _engine(program: str, arguments: Sequence[str], *, stdin: int = asyncio.subprocess.DEVNULL) -> tuple[int, str]:
     """Run a command of the engine and return its exit status and output."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(program, *arguments, stdin=stdin, stdout=pipe, stderr=pipe, env=_client_environment())

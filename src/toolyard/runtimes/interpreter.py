@@ -65,19 +65,8 @@ async def find_interpreter() -> Interpreter:
     executable = base_executable()
     if executable in _found:
         return _found[executable]
-    process = await asyncio.create_subprocess_exec(
-        executable,
-        "-I",
-        "-S",
-        "-B",
-        "-W",
-        "ignore",
-        "-c",
-        _INSPECT,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        env={},
-    )
+    argv = (executable, "-I", "-S", "-B", "-W", "ignore", "-c", _INSPECT)
+    process = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL, env={})
     out, _ = await process.communicate()
     if process.returncode:
         raise RuntimeMissingError(f"The interpreter '{executable}' cannot be inspected.")
