@@ -24,11 +24,19 @@ from toolyard.config.settings import Serving
 from toolyard.model.profile import Toolset
 from toolyard.providers.upstream.scan import ALL_RULES
 from toolyard.providers.upstream.settings import Identity, Login, Reshape, UpstreamSettings
+from toolyard.runtimes.settings import RuntimeSettings
 from toolyard.search.settings import SearchSettings
 
 ROOT: Final = Path(__file__).parent.parent
 REFERENCE: Final = ROOT / "docs" / "reference"
-SECTIONS: Final[dict[str, type]] = {"": Settings, "serve": Serving, "limits": Limits, "search": SearchSettings, "auth": Authentication}
+SECTIONS: Final[dict[str, type]] = {
+    "": Settings,
+    "serve": Serving,
+    "limits": Limits,
+    "search": SearchSettings,
+    "runtime": RuntimeSettings,
+    "auth": Authentication,
+}
 TABLES: Final[dict[str, tuple[type[msgspec.Struct], str]]] = {
     "upstreams": (UpstreamSettings, "Other MCP servers whose tools are published, by name."),
     "profiles": (ProfileTable, "Which tools exist for a caller, by name of the profile."),
@@ -95,6 +103,13 @@ def settings() -> str:
         "How tools are found: the fields of `SearchSettings`, which a yard can also have from code. See [Search](../guides/search.md).",
         "",
         *_table("search"),
+        "",
+        "## `[runtime]`",
+        "",
+        "Where programs of agents run: the fields of `RuntimeSettings`, which a yard can also have from code. See",
+        "[Let agents write programs](../guides/code.md). The flags of `toolyard serve` for them begin with `--runtime-`.",
+        "",
+        *_table("runtime"),
         "",
         "## `[auth]`",
         "",
