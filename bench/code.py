@@ -48,7 +48,7 @@ async def starts(backend: str, runs: int) -> None:
             times.append(time.perf_counter() - began)
             if backend == "container":
                 await asyncio.sleep(1)  # the pool is filled again
-        calls = await runtimes.run(_ROUND_TRIPS, None, RunLimits(), _nothing, hooks=Hooks())
+        calls, _ = await runtimes.run(_ROUND_TRIPS, None, RunLimits(), _nothing, hooks=Hooks())
     middle, best = statistics.median(times) * 1000, min(times) * 1000
     print(f"{backend}: a fresh run takes {middle:.1f} ms (best {best:.1f}), an inner call {calls.value:.0f} us")
 

@@ -13,6 +13,7 @@ import pytest
 from toolyard.runtimes.bubblewrap import Bubblewrap
 from toolyard.runtimes.container import Container, build_image, find_engine
 from toolyard.runtimes.guest_runtime import GuestRuntime
+from toolyard.runtimes.monty import Monty
 from toolyard.runtimes.process import Subprocess
 from toolyard.runtimes.runtime import CallFailedError, GuestCall, Runtime, RuntimeMissingError
 from toolyard.runtimes.wasm import Wasm
@@ -20,7 +21,7 @@ from toolyard.runtimes.wasm import Wasm
 __all__ = ["CPYTHON", "FULL", "SANDBOXED", "answer", "opened"]
 
 CPYTHON_SANDBOXES = ("bubblewrap", "container", "wasm")
-SANDBOXED = CPYTHON_SANDBOXES
+SANDBOXED = (*CPYTHON_SANDBOXES, "monty")
 CPYTHON = ("subprocess", *CPYTHON_SANDBOXES)
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "toolyard-tests"
@@ -35,6 +36,8 @@ def make(name: str) -> Runtime:
             return GuestRuntime(Bubblewrap())
         case "container":
             return GuestRuntime(Container(state_dir=str(CACHE)))
+        case "monty":
+            return Monty()
         case "wasm":
             return GuestRuntime(Wasm(find_wasm(), state_dir=str(CACHE)))
         case _:

@@ -118,6 +118,7 @@ _SETTINGS: Final = (
     ("runtime.wasm_enabled", "", "use the backend 'wasm' (default: if it is there)"),
     ("runtime.wasm_path", "FILE", "the CPython build for WASI that the backend 'wasm' runs"),
     ("runtime.wasm_sha256", "DIGEST", "the SHA-256 of that file, if it is not a known one"),
+    ("runtime.monty", "", "run small programs in Monty, which starts faster"),
     ("runtime.allow_unsafe", "", "allow 'dev' as root, or on an address that others can reach"),
     ("runtime.concurrency", "NUMBER", "the number of programs that run at one time (default: 4)"),
 )

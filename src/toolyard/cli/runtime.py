@@ -58,7 +58,7 @@ async def _build(terminal: Terminal, state_dir: str) -> int:
 
 async def _probe_all(settings: RuntimeSettings, state_dir: str, *, attack: bool) -> list[Probe]:
     probes: list[Probe] = []
-    for name in (*BACKENDS, "subprocess"):
+    for name in (*BACKENDS, "monty", "subprocess"):
         runtime = make_runtime(name, settings, state_dir=state_dir)
         probe = await runtime.probe()
         if attack and probe.available and probe.sandboxed:

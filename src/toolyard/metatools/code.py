@@ -72,9 +72,7 @@ def code_metatool(yard: YardParts, runtimes: Runtimes, *, needs_flag: bool) -> T
 
     async def execute(call: Call) -> object:
         _check(call)
-        _, probe = await runtimes.selected()
-        program = _Program(call, paths)
-        return await program.run(runtimes, probe)
+        return await _Program(call, paths).run(runtimes)
 
     spec = ToolSpec(
         name=EXECUTE_CODE,
@@ -136,7 +134,7 @@ class _Program:
         self._calls: dict[tuple[str, str], list[float]] = {}
         self._made = 0
 
-    async def run(self, runtimes: Runtimes, probe: Probe) -> object:
+    async def run(self, runtimes: Runtimes) -> object:
         """Run it, and return its answer.
 
         Raises:
@@ -153,7 +151,10 @@ class _Program:
                 progress=lambda done, total, text: progress.forward(Progress(done, total, text)),
                 paused=lambda: call.funnel.paused(call),
             )
-            result = await runtimes.run(arguments["code"], arguments.get("inputs"), limits, self._invoke, hooks=hooks, session=session)
+            await runtimes.for_program(arguments["code"], session)  # a missing runtime is no failure of the program
+            result, probe = await runtimes.run(
+                arguments["code"], arguments.get("inputs"), limits, self._invoke, hooks=hooks, session=session
+            )
             if progress.is_silent:
                 progress.note(Progress(self._made + 1, self._made + 1, "done"))
         if result.failure is not None:

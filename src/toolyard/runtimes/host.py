@@ -9,7 +9,6 @@ import secrets
 import signal
 import socket
 import tempfile
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import IO, Any, Final
 import msgspec
 
 from toolyard.model.envelope import encode
+from toolyard.runtimes.run_state import HeadAndTail, RunClock
 from toolyard.runtimes.runtime import (
     NO_HOOKS,
     CallFailedError,
@@ -41,7 +41,6 @@ _BOOT: Final = (
 _START_S: Final = 30.0
 _FRAME_SLACK: Final = 64 * 1024
 _STDERR_BYTES: Final = 4096
-_CHECK_S: Final = 0.05
 _MESSAGE_CHARACTERS: Final = 300
 _KILLED: Final = (-signal.SIGKILL, 128 + signal.SIGKILL)
 _NAME_CHARACTERS: Final = 200
@@ -115,61 +114,29 @@ class _StoppedError(Exception):
         self.kind: FailureKind = kind
 
 
-class _Text:
-    """The head and tail of a stream of any length."""
-
-    def __init__(self, characters: int) -> None:
-        self._half = max(characters // 2, 1)
-        self._head, self._tail, self._cut = "", "", 0
-
-    def add(self, text: str) -> None:
-        room = self._half - len(self._head)
-        self._head += text[:room]
-        rest = self._tail + text[room:]
-        self._cut += max(len(rest) - self._half, 0)
-        self._tail = rest[-self._half :] if rest else ""
-
-    def __str__(self) -> str:
-        return f"{self._head}\n… {self._cut} characters left out …\n{self._tail}" if self._cut else self._head + self._tail
-
-
 class _Run:
     """One program in a guest: its output, its calls and its clock."""
 
     def __init__(self, guest: "Guest", limits: RunLimits, invoke: Invoke, hooks: Hooks) -> None:
         self.id = secrets.token_hex(8)
         self.stopped: FailureKind | None = None
-        self.stdout, self.stderr = _Text(limits.kept_characters), _Text(limits.kept_characters)
+        self.stdout, self.stderr = HeadAndTail(limits.kept_characters), HeadAndTail(limits.kept_characters)
         self.calls = 0
         self._guest, self.limits, self._invoke, self._hooks = guest, limits, invoke, hooks
         self._written = 0
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._bytes = 0
         self._room = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-        self._began = time.monotonic()
-        self._timer = self._loop.call_later(limits.seconds, self._check_clock)
-
-    @property
-    def seconds(self) -> float:
-        """Return the running time so far."""
-        return time.monotonic() - self._began - self._hooks.paused()
+        self.clock = RunClock(limits.seconds, hooks.paused, lambda: self.stop("timeout"))
 
     def stop(self, kind: FailureKind) -> None:
         """End the run; its guest is gone afterwards."""
         self.stopped = self.stopped or kind
         self._guest.abort()
 
-    def _check_clock(self) -> None:
-        left = self.limits.seconds - self.seconds
-        if left <= 0:
-            self.stop("timeout")
-        else:  # a pause may last for days: look again now and then
-            self._timer = self._loop.call_later(max(left, _CHECK_S), self._check_clock)
-
     async def end(self) -> None:
         """Stop the clock and the calls that are still running."""
-        self._timer.cancel()
+        self.clock.stop()
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -292,7 +259,7 @@ class Guest:
             finally:
                 self._run = None
                 await run.end()
-        seconds = max(run.seconds, 0.0)
+        seconds = run.clock.seconds
         return RunResult(value=value, failure=failure, stdout=str(run.stdout), stderr=str(run.stderr), calls=run.calls, seconds=seconds)
 
     def stop(self) -> None:

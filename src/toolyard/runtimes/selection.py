@@ -36,6 +36,10 @@ def make_runtime(name: str, settings: RuntimeSettings, *, state_dir: str | None 
             return GuestRuntime(Container(state_dir=state_dir))
         case "bubblewrap":
             return GuestRuntime(Bubblewrap())
+        case "monty":
+            from toolyard.runtimes.monty import Monty  # noqa: PLC0415 - off unless it is switched on
+
+            return Monty()
         case "wasm":
             return GuestRuntime(Wasm(settings.wasm_path, digest=settings.wasm_sha256, state_dir=state_dir))
         case _:
@@ -75,6 +79,7 @@ class Runtimes:
         self._turns = asyncio.Semaphore(settings.concurrency)
         self._selecting: asyncio.Task[tuple[Runtime, Probe]] | None = None
         self._closing = False
+        self._monty: asyncio.Task[tuple[Runtime, Probe]] | None = None
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator["Runtimes"]:
@@ -84,8 +89,10 @@ class Runtimes:
             yield self
         finally:
             self._closing = True  # a cancelled start would leave half a sandbox behind
-            with suppress(ToolError):
-                await (await self._selecting)[0].close()
+            for task in (self._selecting, self._monty):
+                if task is not None:
+                    with suppress(ToolError):
+                        await (await task)[0].close()
 
     async def selected(self) -> tuple[Runtime, Probe]:
         """Return the runtime and what it can do; one that was missing is looked for again.
@@ -97,16 +104,30 @@ class Runtimes:
             self._selecting = asyncio.create_task(self._select())
         return await asyncio.shield(self._selecting)
 
-    async def run(self, code: str, inputs: Any, limits: RunLimits, invoke: Invoke, *, hooks: Hooks, session: str = "") -> RunResult:
+    async def for_program(self, code: str, session: str = "") -> tuple[Runtime, Probe]:
+        """Return the runtime of a program: Monty, if it is switched on and knows everything in it, else the selected one.
+
+        Raises:
+            ToolError: `runtime_unavailable`, with what to install.
+        """
+        if not self._settings.monty or session or not _fits_monty(code):
+            return await self.selected()
+        if self._monty is None or (self._monty.done() and self._monty.exception() is not None):
+            self._monty = asyncio.create_task(self._select(("monty",)))
+        return await asyncio.shield(self._monty)
+
+    async def run(
+        self, code: str, inputs: Any, limits: RunLimits, invoke: Invoke, *, hooks: Hooks, session: str = ""
+    ) -> tuple[RunResult, Probe]:
         """Run a program when it is its turn; the wait is not part of its time.
 
         Raises:
             ToolError: `runtime_unavailable`.
         """
-        runtime, _ = await self.selected()
+        runtime, probe = await self.for_program(code, session)
         async with self._turns:
             try:
-                return await runtime.run(code, inputs, limits, invoke, hooks=hooks, session=session)
+                return await runtime.run(code, inputs, limits, invoke, hooks=hooks, session=session), probe
             except RuntimeMissingError as error:
                 raise ToolError("runtime_unavailable", str(error), hint=error.install or None) from None
 
@@ -114,13 +135,13 @@ class Runtimes:
         """End the guest of a session."""
         await (await self.selected())[0].end_session(session)
 
-    async def _select(self) -> tuple[Runtime, Probe]:
+    async def _select(self, names: Sequence[str] = ()) -> tuple[Runtime, Probe]:
         reason = unsafe_reason(self._settings)
         if reason is not None:
             raise ToolError("runtime_unavailable", reason, hint=_UNSAFE_INSTALL)
         missing: dict[str, str] = {}
         install: list[str] = []
-        for name in _wanted(self._settings):
+        for name in names or _wanted(self._settings):
             runtime = make_runtime(name, self._settings, state_dir=self._state_dir)
             try:
                 if not self._closing:
@@ -131,6 +152,12 @@ class Runtimes:
         told = " ".join(f"{name}: {why}" for name, why in missing.items())
         hint = " Or: ".join(dict.fromkeys(filter(None, install)))
         raise ToolError("runtime_unavailable", f"There is no runtime for programs. {told}", hint=hint or None, backends=missing)
+
+
+def _fits_monty(code: str) -> bool:
+    from toolyard.runtimes.monty import translate  # noqa: PLC0415 - off unless it is switched on
+
+    return translate(code) is not None
 
 
 async def try_backend(runtime: Runtime) -> Probe:

@@ -27,6 +27,8 @@ class RuntimeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """The CPython build for WASI that the backend 'wasm' runs."""
     wasm_sha256: str | None = None
     """The SHA-256 of that file, if it is not one that Toolyard knows."""
+    monty: bool = False
+    """Whether small programs run in Monty, which starts faster; others run in the sandbox."""
     allow_unsafe: bool = False
     """Whether 'dev' may run as root, or in a server that is not on a loopback address."""
     concurrency: int = 4
