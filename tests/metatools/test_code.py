@@ -247,8 +247,9 @@ async def test_progress_of_the_program_reaches_the_client() -> None:
     seen: list[Progress] = []
     async with yard_of() as yard:
         channel = Channel(progress=seen.append)
-        await yard.call("execute_code", {"code": "progress(1, 2, 'half')"}, channel=channel)
-    assert [(note.done, note.total, note.text) for note in seen] == [(1, 2, "half")]
+        answer = await yard.call("execute_code", {"code": "progress(1, 2, 'half')"}, channel=channel)
+    assert answer.success
+    assert (seen[-1].done, seen[-1].total, seen[-1].text) == (1, 2, "half")
 
 
 async def test_output_reaches_a_client_that_takes_log_lines() -> None:

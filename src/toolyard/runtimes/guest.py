@@ -363,7 +363,7 @@ class Driver:
             if ending.code:
                 raise
             value = None
-        return self._names.get("result") if value is None else value
+        return self._names.get("result") if value is None or isinstance(value, _Done) else value
 
     async def _evaluate(self, code: types.CodeType) -> Any:
         value: Any = eval(code, self._names)  # noqa: S307 - running the program is what this process is for
