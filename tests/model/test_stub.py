@@ -5,15 +5,14 @@ from typing import Any
 
 import pytest
 
-from toolyard.model.spec import ToolSpec
+from toolyard.model.spec import Operation, ToolSpec
 from toolyard.model.stub import identifier, stub, stub_path
 
 
 def spec_of(properties: dict[str, Any], *, required: tuple[str, ...] = (), output: Any = None, **more: Any) -> ToolSpec:
-    schema = {"type": "object", "properties": properties, "required": list(required)}
-    return ToolSpec(
-        **{"name": "find", "description": "Find it.", "source": "shop", "input_schema": schema, "output_schema": output, **more}
-    )
+    schema: dict[str, Any] = {"type": "object", "properties": properties, "required": list(required)}
+    facts: dict[str, Any] = {"name": "find", "description": "Find it.", "source": "shop", "operation": Operation.QUERY, **more}
+    return ToolSpec(input_schema=schema, output_schema=output, **facts)
 
 
 @pytest.mark.parametrize(
