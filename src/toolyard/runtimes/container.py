@@ -37,6 +37,7 @@ _PIN_FILE: Final = "runtime-image.json"
 _SLACK_BYTES: Final = 16 * 1024 * 1024
 """The address space ends below the limit of the container, so that a program gets a MemoryError and is not killed."""
 _POOL: Final = 2
+_REFILL_S: Final = 0.05
 _PIDS: Final = 64
 _NPROC: Final = 4096
 """Counts all processes of the user 'nobody', so it is no limit for one container."""
@@ -231,7 +232,7 @@ class Container:
         task = ready[0] if ready else self._pool[0] if self._pool else asyncio.create_task(self._start())
         if task in self._pool:
             self._pool.remove(task)
-        self._pool.append(asyncio.create_task(self._start()))
+        self._pool.append(asyncio.create_task(self._start_later()))
         guest = await task
         return guest if guest.alive else await self._start()
 
@@ -242,6 +243,11 @@ class Container:
         for guest in await asyncio.gather(*pool, return_exceptions=True):
             if isinstance(guest, Guest):
                 await guest.close()
+
+    async def _start_later(self) -> Guest:
+        """Start a guest once the current program has begun: starting a process blocks the event loop for some milliseconds."""
+        await asyncio.sleep(_REFILL_S)
+        return await self._start()
 
     async def _start(self) -> Guest:
         engine = self._engine
